@@ -1,0 +1,116 @@
+"""Exact recovery from a first dense layer with a bias: no optimisation.
+
+For a layer `z = W x + b` the gradients of unit k are `dL/dW_k = (dL/dz_k) x` and `dL/db_k = dL/dz_k`, so for one example
+`x = dL/dW_k / dL/db_k` for every unit with a non-zero bias gradient. For a batch both are sums over the examples; a unit
+that only one example activates gives that example, any other a mixture. Aono et al. 2017; Phong et al. 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.attack import check_observation
+from leakscope.attacks.labels import LABEL_RULES
+from leakscope.attacks.plan import Execution
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import TINY
+from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, direction
+
+
+@dataclass(frozen=True, slots=True)
+class Analytic:
+    """Divide the first dense layer's weight gradient by its bias gradient.
+
+    One example: the mean of `dW_k / db_k` over units weighted by `db_k^2` (least squares, exact without noise). N examples:
+    the rows are clustered greedily by farthest point into N candidates; exact only for units that one example alone
+    activates.
+    """
+
+    name: str = "analytic"
+
+    def run(
+        self,
+        model: Model,
+        observation: Observation,
+        knowledge: Knowledge,
+        seeds: Sequence[int],
+        execution: Execution = Execution(),  # noqa: B008  frozen
+    ) -> Reconstruction:
+        """Return the recovered inputs of every trial; the mismatch is the relative residual of the linear system."""
+        del execution
+        check_observation(model, observation, knowledge, seeds)
+        entry = model.entry
+        if entry is None or entry.bias is None:
+            raise InputError(
+                f"model {model.name!r} does not begin with a dense layer with a bias; the analytic attack cannot read it: "
+                "use cpl, dlg or ig"
+            )
+        seen = [direction(r, observation.shares) for r in observation.rounds]
+        weight = torch.stack([s[entry.weight] for s in seen]).mean(0)
+        bias = torch.stack([s[entry.bias] for s in seen]).mean(0)
+        flat = _recover(weight, bias, knowledge.samples)
+        fit = _residual(weight, bias, flat)
+        labels = self._labels(model, observation, knowledge, seeds)
+        inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
+        pictures = knowledge.scaling.unscale(inputs, len(knowledge.input_shape))
+        return _packed(pictures, labels, fit)
+
+    @staticmethod
+    def _labels(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> Tensor:
+        keys = random.key(list(seeds))
+        if knowledge.labels is not None:
+            return knowledge.labels
+        rule = "idlg" if knowledge.samples == 1 else "counts"
+        return LABEL_RULES[rule](model, observation, knowledge, keys)
+
+
+def _recover(weight: Tensor, bias: Tensor, samples: int) -> Tensor:
+    """Return T x N x F inputs from T x K x F and T x K gradients."""
+    if samples == 1:
+        strength = bias.square().sum(1).clamp_min(TINY**2)
+        return ((weight * bias[..., None]).sum(1) / strength[:, None])[:, None]
+    rows = weight / torch.where(bias.abs() < TINY, torch.inf, bias)[..., None]
+    inside = ((rows > -0.05) & (rows < 1.05)).to(rows.dtype).mean(-1)
+    worth = inside * bias.abs() / bias.abs().amax(1, keepdim=True).clamp_min(TINY)
+    lanes = torch.arange(len(rows))
+    chosen = [worth.argmax(1)]
+    far = (rows - rows[lanes, chosen[0]][:, None]).square().mean(-1)
+    for _ in range(samples - 1):
+        chosen.append((far * worth).argmax(1))
+        far = torch.minimum(far, (rows - rows[lanes, chosen[-1]][:, None]).square().mean(-1))
+    return torch.stack([rows[lanes, c] for c in chosen], dim=1)
+
+
+def _residual(weight: Tensor, bias: Tensor, flat: Tensor) -> Tensor:
+    """Return how far the rows are from multiples of the recovered inputs, relative to their length."""
+    unit = flat / flat.square().sum(-1, keepdim=True).sqrt().clamp_min(TINY)
+    along = torch.einsum("tkf,tnf->tkn", weight, unit).abs().amax(-1)
+    length = weight.square().sum((1, 2))
+    left = (length - along.square().sum(1)).clamp_min(0)
+    del bias
+    return (left / length.clamp_min(TINY)).sqrt()
+
+
+def _packed(pictures: Tensor, labels: Tensor, fit: Tensor) -> Reconstruction:
+    T = len(pictures)
+    ones = torch.ones(T, dtype=torch.int64)
+    return Reconstruction(
+        inputs=pictures,
+        labels=labels,
+        start=torch.full_like(pictures, 0.5),
+        mismatch=fit,
+        iterations=ones,
+        evaluations=ones,
+        outcome=torch.where(torch.isfinite(fit), int(Outcome.CONVERGED), int(Outcome.DIVERGED)),
+        trace=fit[:, None],
+        trace_at=ones[:, None],
+        snapshots=pictures[:, None],
+        snapshots_at=ones[:, None],
+    )
+

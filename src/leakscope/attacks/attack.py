@@ -1,0 +1,211 @@
+"""An attack as data: which pieces, which rules, when to stop; and the way from an Observation to a Reconstruction."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.engine import Finished, Problem, Stop
+from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule
+from leakscope.attacks.objectives import Match
+from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
+from leakscope.attacks.plan import DTYPES, Execution
+from leakscope.attacks.priors import GUESS
+from leakscope.attacks.runner import run_problem
+from leakscope.attacks.simulate import LABEL, OneGradient
+from leakscope.attacks.starts import Patterned, Start
+from leakscope.attacks.view import Facts, Objective, Pieces, Prior, Simulator
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.registry import lookup
+from leakscope.core.tree import Tree, flat_names, lift, map_tensors, take, to
+from leakscope.core.types import Knowledge, Observation, Reconstruction, Shares, to_gradient
+
+Extra = Callable[[Tensor, Knowledge], Tensor]
+
+
+class Attack(Protocol):
+    """Anything that turns an Observation and Knowledge into a Reconstruction."""
+
+    name: str
+
+    def run(
+        self,
+        model: Model,
+        observation: Observation,
+        knowledge: Knowledge,
+        seeds: Sequence[int],
+        execution: Execution = Execution(),  # noqa: B008  frozen
+    ) -> Reconstruction:
+        """Return what the attack makes of every trial."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Optimise unknowns until the update they would cause matches the observed one; DLG, CPL, IG and SME are of this kind.
+
+    `labels` names a rule of `LABEL_RULES`, or 'joint' to optimise label logits beside the guess, or 'auto': known where told, else
+    CPL's rule for one example and counts for more. `extras` are further unknowns: name -> start of ONE trial. `rules`
+    say how each unknown moves (the guess too); those not named move freely.
+    """
+
+    name: str
+    simulate: Simulator = field(default_factory=OneGradient)
+    objective: Objective = field(default_factory=Match)
+    priors: tuple[Prior, ...] = ()
+    start: Start = field(default_factory=Patterned)
+    labels: str = "auto"
+    optimiser: Optimiser = field(default_factory=LBFGS)
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    extras: Mapping[str, Extra] = field(default_factory=dict)
+    stop: Stop = field(default_factory=Stop)
+    restarts: int = 1
+    finish: Callable[[Tree, Knowledge], Tree] | None = None
+
+    def __post_init__(self) -> None:
+        if self.restarts < 1:
+            raise InputError(f"Matching.restarts must be at least 1, got {self.restarts}")
+        if self.labels not in ("auto", JOINT):
+            lookup(LABEL_RULES, self.labels, "label rule")
+
+    def run(
+        self,
+        model: Model,
+        observation: Observation,
+        knowledge: Knowledge,
+        seeds: Sequence[int],
+        execution: Execution = Execution(),  # noqa: B008  frozen
+    ) -> Reconstruction:
+        """Return the reconstruction of every trial; `seeds` has one number per trial."""
+        problem, restarts = self.prepare(model, observation, knowledge, seeds, execution)
+        stamp = self._stamp(problem)
+        finished = run_problem(model, problem, self.stop, execution, stamp, self._evaluations())
+        best = best_restart(finished, restarts)
+        return self._reconstruction(problem, finished, best)
+
+    def prepare(
+        self,
+        model: Model,
+        observation: Observation,
+        knowledge: Knowledge,
+        seeds: Sequence[int],
+        execution: Execution = Execution(),  # noqa: B008  frozen
+    ) -> tuple[Problem, int]:
+        """Return the problem the engine optimises, restarts laid out as neighbouring lanes, and their number."""
+        check_observation(model, observation, knowledge, seeds)
+        device, dtype = torch.device(execution.device), DTYPES[execution.dtype]
+        observation, knowledge = to((observation, knowledge), device=device, dtype=dtype)
+        if observation.shares is Shares.WEIGHTS and isinstance(self.simulate, OneGradient) and knowledge.local:
+            observation = to_gradient(observation, knowledge.local.rate)
+        keys = random.key(list(seeds), device=device)
+        knowledge = self._with_labels(model, observation, knowledge, keys)
+        lanes = torch.arange(len(seeds), device=device).repeat_interleave(self.restarts)
+        number = torch.arange(self.restarts, device=device).repeat(len(seeds))
+        pieces = Pieces(self.simulate, self.objective, self.priors)
+        settings = to((pieces, dict(self.rules), self.optimiser, self.start), device=device, dtype=dtype)
+        facts, rules, optimiser, start = take(
+            (Facts(observation, knowledge, settings[0], keys), *settings[1:]), lanes
+        )
+        unknowns = self._unknowns(model, facts, start, random.fold(random.fold(facts.key, "start"), number), dtype)
+        rules = {name: rules.get(name, Rule()) for name in unknowns}
+        return Problem(unknowns, facts, optimiser, rules), self.restarts
+
+    def _with_labels(self, model: Model, observation: Observation, knowledge: Knowledge, keys: Tensor) -> Knowledge:
+        rule = self.labels
+        if rule == "auto":
+            rule = "known" if knowledge.labels is not None else ("cpl" if knowledge.samples == 1 else "counts")
+        if rule == JOINT:
+            return replace(knowledge, labels=None)
+        read: LabelRule = LABEL_RULES[rule]
+        return replace(knowledge, labels=read(model, observation, knowledge, keys))
+
+    def _unknowns(self, model: Model, facts: Facts, start: Start, keys: Tensor, dtype: torch.dtype) -> Tree:
+        unknowns = {GUESS: lift(lambda s, k, w: s(k, w))(start, keys, facts.knowledge).to(dtype)}
+        if self.labels == JOINT:
+            shape = (facts.knowledge.samples, model.classes)
+            unknowns[LABEL] = random.normal(random.fold(keys, LABEL), shape, dtype)
+        for name, extra in self.extras.items():
+            made = lift(lambda k, w, extra=extra: extra(k, w))(random.fold(keys, name), facts.knowledge)
+            unknowns[name] = made.to(dtype)
+        for name, rule in self.rules.items():
+            if name not in unknowns:
+                raise InputError(f"Matching.rules names {name!r}, which is no unknown of this attack: {', '.join(unknowns)}")
+            if rule.project is not None:
+                unknowns[name] = rule.project(unknowns[name], facts.knowledge)
+        return unknowns
+
+    def _evaluations(self) -> float:
+        inner = self.optimiser.inner if isinstance(self.optimiser, LBFGS) else 1
+        return float(self.stop.iterations * inner)
+
+    def _stamp(self, problem: Problem) -> str:
+        """Return a fingerprint of everything that determines the result, so that a run is never resumed as another."""
+        digest = hashlib.sha256(repr((self.name, self.stop, self.labels, self.restarts)).encode())
+        digest.update(repr(map_tensors(lambda t: t.new_zeros(()), (problem.rules, problem.optimiser))).encode())
+        for name, value in flat_names(problem).items():
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+    def _reconstruction(self, problem: Problem, finished: Finished, best: Tensor) -> Reconstruction:
+        finished = take(finished, best)
+        knowledge = take(to(problem.facts.knowledge, device="cpu"), best)
+        unknowns = self.finish(finished.unknowns, knowledge) if self.finish else finished.unknowns
+        rank = len(knowledge.input_shape)
+
+        def picture(x: Tensor) -> Tensor:
+            return knowledge.scaling.unscale(x, rank)
+
+        labels = finished.unknowns[LABEL].argmax(-1) if LABEL in finished.unknowns else knowledge.labels
+        if labels is None:
+            raise RuntimeError("an attack must end with labels: known, read off the update, or optimised")
+        return Reconstruction(
+            inputs=picture(unknowns[GUESS]),
+            labels=labels,
+            start=picture(problem.unknowns[GUESS].cpu()[best]),
+            mismatch=finished.mismatch,
+            iterations=finished.iteration,
+            evaluations=finished.evaluations,
+            outcome=finished.outcome,
+            trace=finished.trace,
+            trace_at=finished.trace_at,
+            snapshots=picture(finished.snapshots),
+            snapshots_at=finished.snapshots_at,
+        )
+
+
+def best_restart(finished: Finished, restarts: int) -> Tensor:
+    """Return for each trial the lane of its restart with the least mismatch: the attack's own, never the truth's."""
+    mismatch = torch.nan_to_num(finished.mismatch, nan=float("inf")).reshape(-1, restarts)
+    first = torch.arange(len(mismatch)) * restarts
+    return first + mismatch.argmin(1)
+
+
+def check_observation(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> None:
+    """Refuse what cannot work: shapes, names, NaN, seed count."""
+    if tuple(knowledge.input_shape) != tuple(model.input_shape):
+        raise InputError(f"model {model.name!r} takes inputs {model.input_shape}, Knowledge says {knowledge.input_shape}")
+    total = observation.trials
+    if len(seeds) != total:
+        raise InputError(f"one seed per trial: {total} trials, {len(seeds)} seeds")
+    expected = model.shared(model.parameters)
+    for number, seen in enumerate(observation.rounds):
+        for part, tree in (("before", seen.before), ("sent", seen.sent)):
+            for name, value in tree.items():
+                want = model.parameters.get(name)
+                if want is None:
+                    raise InputError(f"round {number}: {part} has {name!r}, which is no parameter of {model.name!r}")
+                if tuple(value.shape) != (total, *want.shape):
+                    raise InputError(f"round {number}: {part}[{name!r}] must be {(total, *want.shape)}, got {tuple(value.shape)}")
+                if not bool(torch.isfinite(value).all()):
+                    raise InputError(f"round {number}: {part}[{name!r}] holds NaN or infinity")
+        missing = sorted(set(expected) - set(seen.sent))
+        if missing:
+            raise InputError(f"round {number}: the update lacks {missing[0]!r}")

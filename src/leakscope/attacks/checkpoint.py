@@ -1,0 +1,76 @@
+"""The state of a chunk on disk: safetensors, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.tree import fill, flat_names
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A loaded state: its tensors by name, and the tick it was taken at."""
+
+    tensors: dict[str, Tensor]
+    tick: int
+
+    def restore(self, part: str, like: V) -> V:
+        """Return `like` with its tensors replaced by the saved ones of that part."""
+        names = flat_names(like, part)
+        missing = sorted(set(names) - set(self.tensors))
+        if missing:
+            raise InputError(f"saved state lacks {missing[0]!r}: it belongs to another run or version")
+        device = next(iter(names.values())).device
+        return fill(like, [self.tensors[name].to(device) for name in names])
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """One file that holds a chunk's state; `stamp` names the run, and a file of another run is refused."""
+
+    path: Path
+    stamp: str
+    every: float = 30.0
+    _last: float = field(default_factory=time.monotonic)
+
+    def due(self) -> bool:
+        """Return whether the next save is due."""
+        return time.monotonic() - self._last >= self.every
+
+    def save(self, value: object, *, tick: int) -> None:
+        """Write atomically: a crash leaves the old file or the new one, never half of one."""
+        flat = {name: t.detach().cpu().contiguous().clone() for name, t in flat_names(value).items()}
+        temporary = self.path.with_suffix(".part")
+        save_file(flat, temporary, metadata={"leakscope": json.dumps({"stamp": self.stamp, "tick": tick})})
+        os.replace(temporary, self.path)
+        self._last = time.monotonic()
+
+    def load(self) -> Saved | None:
+        """Return the saved state, or None where there is none."""
+        if not self.path.exists():
+            return None
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                about = json.loads((file.metadata() or {})["leakscope"])
+                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            raise InputError(f"{self.path.name} is not a readable state ({error}); delete it to start this chunk again") from None
+        if about["stamp"] != self.stamp:
+            raise InputError(f"{self.path.name} was saved by another run; use an empty directory or the same settings")
+        return Saved(found, int(about["tick"]))
+
+    def remove(self) -> None:
+        """Delete the file once the chunk is done."""
+        self.path.unlink(missing_ok=True)

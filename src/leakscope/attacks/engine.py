@@ -1,0 +1,407 @@
+"""The one loop: evaluates all live trials, lets the optimiser move them, and retires those that are done.
+
+Every tensor of the state leads with the trial dimension, so that compaction, padding, splitting and saving are one map
+over the tree. A tick is one evaluation of the batch; trials need not be in the same iteration.
+
+A CPU run does not depend on a trial's neighbours, to the bit. Kernels work through a tensor 16 numbers at a time and
+treat the rest (fewer than 16 at the end) with other instructions, which round exp and tanh differently; so every chunk
+ends in copies of its first lane, enough that the rest never falls into a lane that counts, and weights are per trial.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.checkpoint import Checkpoint
+from leakscope.attacks.forms import Evaluation, Evaluator
+from leakscope.attacks.optimisers.rules import Moment, Optimiser, Rules
+from leakscope.attacks.priors import GUESS
+from leakscope.attacks.view import Facts
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, map_tensors, take, trials
+from leakscope.core.types import Outcome
+
+NARROWEST = 4
+VECTOR = 16
+TRACE_POINTS = 256
+SNAPSHOTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """When a trial ends: mismatch under `threshold`, `iterations` done, or no gain of `gain` (relative) in `patience`."""
+
+    iterations: int = 300
+    threshold: float = 0.0
+    patience: int | None = None
+    gain: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise InputError(f"Stop.iterations must be at least 1, got {self.iterations}")
+        if self.threshold < 0:
+            raise InputError(f"Stop.threshold must not be below 0, got {self.threshold}")
+        if self.patience is not None and self.patience < 1:
+            raise InputError(f"Stop.patience must be at least 1, got {self.patience}")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What one chunk optimises: every tensor inside leads with the trial dimension."""
+
+    unknowns: Tree
+    facts: Facts
+    optimiser: Optimiser
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands: trials in all, done, converged, diverged; iteration of the slowest; a note if it waits."""
+
+    total: int
+    done: int
+    converged: int
+    diverged: int
+    iteration: int
+    evaluations: int
+    note: str = ""
+
+
+@dataclass(slots=True)
+class State:
+    """The moving part of a chunk; every tensor leads with the lane dimension. `lane` is -1 for padding."""
+
+    lane: Tensor
+    unknowns: Tree
+    last: Tree
+    memory: dict[str, Any]
+    iteration: Tensor
+    evaluations: Tensor
+    outcome: Tensor
+    mismatch: Tensor
+    best: Tensor
+    best_at: Tensor
+    trace: Tensor
+    snapshots: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What the engine hands back for every trial, on the CPU."""
+
+    unknowns: Tree
+    mismatch: Tensor
+    iteration: Tensor
+    evaluations: Tensor
+    outcome: Tensor
+    trace: Tensor
+    trace_at: Tensor
+    snapshots: Tensor
+    snapshots_at: Tensor
+
+
+def spaced(last: int, points: int) -> list[int]:
+    """Return at most `points` iterations in 0..last: the first ones all, then log-spaced.
+
+    >>> spaced(300, 8)
+    [0, 1, 2, 7, 17, 44, 115, 300]
+    """
+    if last + 1 <= points:
+        return list(range(last + 1))
+    low, dense = 1, [0]
+    for number in range(points, 0, -1):
+        marks = {round(low * (last / low) ** (i / (number - 1))) for i in range(number)} if number > 1 else {last}
+        if len(marks) + len(dense) <= points:
+            chosen = sorted(set(dense) | marks)
+            break
+    free = points - len(chosen)
+    gaps = [i for i in range(last) if i not in set(chosen)][:free]
+    return sorted([*chosen, *gaps])
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Where in `trace` and `snapshots` each iteration goes."""
+
+    stop: Stop
+    trace_at: list[int] = field(init=False)
+    snapshots_at: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trace_at", spaced(self.stop.iterations, TRACE_POINTS))
+        object.__setattr__(self, "snapshots_at", spaced(self.stop.iterations, SNAPSHOTS))
+
+    def write(self, state: State, boundary: Tensor, reached: set[int]) -> None:
+        """Put mismatch and guess of the trials at a boundary into their slots."""
+        for name, marks in (("trace", self.trace_at), ("snapshots", self.snapshots_at)):
+            hits = reached.intersection(marks)
+            for iteration in hits:
+                rows = (boundary & (state.iteration == iteration)).nonzero()[:, 0]
+                slot = marks.index(iteration)
+                source = state.mismatch if name == "trace" else state.unknowns[GUESS]
+                getattr(state, name)[rows, slot] = source[rows].to(getattr(state, name).dtype)
+
+
+class Engine:
+    """Runs one chunk to its end; may save its state on the way and go on from a saved one."""
+
+    def __init__(
+        self,
+        model: Model,
+        problem: Problem,
+        stop: Stop,
+        form: str,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        """Check the rules and lay out the state."""
+        missing = sorted(set(problem.unknowns) - set(problem.rules))
+        if missing:
+            raise InputError(f"every unknown needs a rule; none for {', '.join(missing)}")
+        problem.optimiser.check(problem.rules)
+        self.model, self.problem, self.stop, self.form = model, problem, stop, form
+        self.total = trials(problem.unknowns)
+        self.progress, self.checkpoint = progress, checkpoint
+        self.recorder = Recorder(stop)
+        self.device = next(iter(problem.unknowns.values())).device
+        knowledge = problem.facts.knowledge
+        self.spare = -(-(VECTOR - 1) // (knowledge.samples * knowledge.classes)) if self.device.type == "cpu" else 0
+        self.tick = 0
+        self.results: State | None = None
+        self.ledger = torch.zeros(self.total, dtype=torch.int64)
+        self._told = 0.0
+
+    def run(self) -> Finished:
+        """Return every trial's end."""
+        state = self._resumed() or self._begin()
+        local, evaluator = self._bind(state)
+        while True:
+            evaluation = evaluator(state.unknowns, state.iteration)
+            moment = self._read(state, evaluation, local)
+            if not bool((state.outcome == Outcome.RUNNING).any()):
+                break
+            self._move(state, moment, local)
+            self.tick += 1
+            if self._should_compact(state):
+                state = self._compact(state)
+                local, evaluator = self._bind(state)
+            if self.checkpoint is not None and self.checkpoint.due():
+                self._save(state)
+            self._tell(state)
+        self._flush(state)
+        self._tell(state, force=True)
+        return self._finished()
+
+    # -- layout
+
+    def _begin(self) -> State:
+        index = _padded(torch.arange(self.total, device=self.device), self.width(self.total))
+        return self._lay_out(index, self.total)
+
+    def width(self, live: int) -> int:
+        """Return the lanes laid out for so many live trials: a multiple of four with the spare copies behind them."""
+        return max(NARROWEST, -(-(live + self.spare) // NARROWEST) * NARROWEST)
+
+    def _lay_out(self, index: Tensor, live: int) -> State:
+        unknowns = take(self.problem.unknowns, index)
+        width = len(index)
+        first = next(iter(unknowns.values()))
+        device = first.device
+        whole = torch.zeros(width, dtype=torch.int64, device=device)
+        guess = unknowns[GUESS]
+        lane = index.clone().to(device)
+        lane[live:] = -1
+        return State(
+            lane=lane,
+            unknowns=unknowns,
+            last=unknowns,
+            memory=take(self.problem.optimiser, index).begin(unknowns),
+            iteration=whole.clone(),
+            evaluations=whole.clone(),
+            outcome=torch.where(lane >= 0, int(Outcome.RUNNING), int(Outcome.EXHAUSTED)),
+            mismatch=first.new_full((width,), float("nan")),
+            best=first.new_full((width,), float("inf")),
+            best_at=whole.clone(),
+            trace=torch.full((width, len(self.recorder.trace_at)), float("nan"), device=device),
+            snapshots=guess.new_full((width, len(self.recorder.snapshots_at), *guess.shape[1:]), float("nan")),
+        )
+
+    def _bind(self, state: State) -> tuple[Problem, Evaluator]:
+        """Return the fixed part for the lanes now in the state, and an evaluator for it."""
+        index = state.lane.clamp_min(0)
+        pads = state.lane < 0
+        if bool(pads.any()):
+            index = torch.where(pads, state.lane[0].clamp_min(0), index)
+        local = replace(
+            self.problem,
+            unknowns=state.unknowns,
+            facts=take(self.problem.facts, index),
+            optimiser=take(self.problem.optimiser, index),
+            rules=take(dict(self.problem.rules), index),
+        )
+        form = self.form
+        if form == "compiled" and len(state.lane) < self.width(self.total):
+            form = "im2col"  # the tail of a chunk is not worth a second compilation
+        if form == "compiled":
+            self._tell(state, force=True, note="compiling the step (once for this shape; kept on disk)")
+        return local, Evaluator(self.model, state.unknowns, local.facts, form)
+
+    # -- one tick
+
+    def _read(self, state: State, evaluation: Evaluation, local: Problem) -> Moment:
+        """Take an evaluation in: whose iteration ended, what it was worth, who is done."""
+        live = state.outcome == Outcome.RUNNING
+        before = Moment(evaluation.gradient, evaluation.total, state.iteration, self.tick)
+        ended, vanished = local.optimiser.settle(state.memory, before)
+        state.iteration = state.iteration + (ended & live)
+        state.evaluations += live
+        state.mismatch = torch.where(live, evaluation.mismatch, state.mismatch)
+        boundary = live & (ended | (self.tick == 0))
+        finite = torch.isfinite(evaluation.total)
+        for g in evaluation.gradient.values():
+            finite = finite & torch.isfinite(g.flatten(1).abs().amax(1))
+        state.last = _where(live & finite, state.unknowns, state.last)
+        reached = set(state.iteration[boundary].tolist())
+        self.recorder.write(state, boundary & finite, reached)
+        self._judge(state, live, boundary, finite, vanished)
+        return replace(before, iteration=state.iteration)
+
+    def _judge(self, state: State, live: Tensor, boundary: Tensor, finite: Tensor, vanished: Tensor) -> None:
+        under = state.mismatch < self.stop.threshold
+        better = boundary & (state.mismatch < state.best * (1 - self.stop.gain))
+        state.best = torch.where(better, state.mismatch, state.best)
+        state.best_at = torch.where(better, state.iteration, state.best_at)
+        stalled = vanished
+        if self.stop.patience is not None:
+            stalled = stalled | (boundary & (state.iteration - state.best_at >= self.stop.patience))
+        self._mark(state, live & stalled, Outcome.STALLED)
+        self._mark(state, boundary & (state.iteration >= self.stop.iterations), Outcome.EXHAUSTED)
+        self._mark(state, boundary & under, Outcome.CONVERGED)
+        self._mark(state, live & ~finite, Outcome.DIVERGED)
+
+    @staticmethod
+    def _mark(state: State, who: Tensor, outcome: Outcome) -> None:
+        state.outcome = torch.where(who, int(outcome), state.outcome)
+
+    def _move(self, state: State, moment: Moment, local: Problem) -> None:
+        live = state.outcome == Outcome.RUNNING
+        inside = state.memory.get("inner")
+        midway = inside > 0 if inside is not None else torch.zeros_like(live)
+        new, stuck = local.optimiser.move(state.unknowns, state.memory, moment, local.rules, local.facts.knowledge)
+        state.unknowns = _where(live, new, state.unknowns)
+        # a trial that cannot move ends the iteration it is in
+        state.iteration = state.iteration + (live & stuck & midway)
+        under = state.mismatch < self.stop.threshold
+        self._mark(state, live & stuck, Outcome.STALLED)
+        self._mark(state, live & stuck & under, Outcome.CONVERGED)
+
+    # -- compaction, results, saving
+
+    def _should_compact(self, state: State) -> bool:
+        live = int((state.outcome == Outcome.RUNNING).sum())
+        share = 8 if self.form == "compiled" else 2
+        return live > 0 and self.width(live) <= len(state.lane) // share
+
+    def _compact(self, state: State) -> State:
+        """Retire finished trials and keep the live ones, at half the width or less."""
+        self._flush(state)
+        live = (state.outcome == Outcome.RUNNING).nonzero()[:, 0]
+        index = _padded(live, self.width(len(live)))
+        kept = take(state, index)
+        kept.lane[len(live) :] = -1
+        kept.outcome[len(live) :] = int(Outcome.EXHAUSTED)
+        return kept
+
+    def _flush(self, state: State) -> None:
+        """Write the trials that are done into the results."""
+        done = (state.lane >= 0) & (state.outcome != Outcome.RUNNING)
+        diverged = (state.outcome == Outcome.DIVERGED) & done
+        rows = done.nonzero()[:, 0]
+        ended = replace(state, unknowns=_where(diverged, state.last, state.unknowns), memory={})
+        part = map_tensors(lambda t: t[rows].cpu(), ended)
+        if self.results is None:
+            self.results = map_tensors(lambda t: t.new_zeros((self.total, *t.shape[1:])), part)
+        lanes = part.lane
+        map_tensors(lambda whole, new: whole.index_copy_(0, lanes, new), self.results, part)
+
+    def _finished(self) -> Finished:
+        r = self.results
+        if r is None:
+            raise RuntimeError("the engine finished without results")
+        trace_at = torch.tensor(self.recorder.trace_at).expand(self.total, -1)
+        snapshots_at = torch.tensor(self.recorder.snapshots_at).expand(self.total, -1)
+        seen = torch.isfinite(r.snapshots.flatten(2)[..., :1]).all(-1)
+        return Finished(
+            unknowns=r.unknowns,
+            mismatch=r.mismatch,
+            iteration=r.iteration,
+            evaluations=r.evaluations,
+            outcome=r.outcome,
+            trace=r.trace,
+            trace_at=torch.where(torch.isfinite(r.trace), trace_at, -1),
+            snapshots=r.snapshots,
+            snapshots_at=torch.where(seen, snapshots_at, -1),
+        )
+
+    def _save(self, state: State) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.save({"state": state, "results": self.results}, tick=self.tick)
+
+    def _resumed(self) -> State | None:
+        if self.checkpoint is None:
+            return None
+        saved = self.checkpoint.load()
+        if saved is None:
+            return None
+        lane = saved.tensors["state/lane"]
+        index = torch.where(lane < 0, 0, lane)
+        device = next(iter(self.problem.unknowns.values())).device
+        state = saved.restore("state", self._lay_out(index.to(device), len(lane)))
+        blank = replace(self._lay_out(torch.arange(self.total), self.total), memory={})
+        if any(name.startswith("results/") for name in saved.tensors):
+            self.results = map_tensors(lambda t: t.cpu(), saved.restore("results", blank))
+        self.tick = saved.tick
+        if self.results is not None:
+            self.ledger = self.results.outcome.clone()
+        return state
+
+    def _tell(self, state: State, *, force: bool = False, note: str = "") -> None:
+        now = time.monotonic()
+        if self.progress is None or (now - self._told < 0.2 and not force):
+            return
+        self._told = now
+        own = (state.lane >= 0).cpu()
+        self.ledger[state.lane.cpu()[own]] = state.outcome.cpu()[own]
+        number = torch.bincount(self.ledger, minlength=len(Outcome)).tolist()
+        self.progress(
+            Progress(
+                total=self.total,
+                done=self.total - number[Outcome.RUNNING],
+                converged=number[Outcome.CONVERGED],
+                diverged=number[Outcome.DIVERGED],
+                iteration=int(state.iteration.max()),
+                evaluations=self.tick,
+                note=note,
+            )
+        )
+
+
+def _padded(index: Tensor, width: int) -> Tensor:
+    """Return `index` extended to `width` with copies of its first entry."""
+    spare = width - len(index)
+    return torch.cat([index, index[:1].expand(spare)]) if spare > 0 else index
+
+
+def _where(mask: Tensor, new: Tree, old: Tree) -> Tree:
+    return {
+        name: torch.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, old[name]) for name, value in new.items()
+    }

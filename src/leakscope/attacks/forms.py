@@ -1,0 +1,139 @@
+"""The ways to evaluate many trials: plain vmap, vmap with im2col, a loop, and one traced and compiled graph.
+
+Every form computes the same thing, the gradient of (mismatch + priors) with respect to the unknowns of each trial; which
+is fastest depends on network, shape and device, so the engine measures (see `plan`). Always vmap(grad(f)): summing over a
+vmapped f and calling backward gives wrong gradients through normalisation layers.
+
+After a few calls the vmapped forms are traced into a flat graph of tensor operations. It runs the same operations in the
+same order, so the bits stay, without the cost of the function transforms: half the time of a narrow batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.im2col import Im2col
+from leakscope.attacks.memory import is_out_of_memory
+from leakscope.attacks.view import Clock, Facts, View
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, fill, take, tensors, trials
+from leakscope.core.types import direction
+
+FORMS = ("native", "im2col", "loop", "compiled")
+TRACE_AFTER = 3
+Flat = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Gradient of the total with respect to each unknown, the total and the mismatch, per trial."""
+
+    gradient: Tree
+    total: Tensor
+    mismatch: Tensor
+
+
+def evaluate_one(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> tuple[Tree, Tensor, Tensor]:
+    """Return (gradient, total, mismatch) of ONE trial; rounds are averaged."""
+    observation = facts.observation
+    clock = Clock(iteration, facts.key)
+
+    def total(unknowns: Tree) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        mismatches, penalties = [], []
+        for seen in observation.rounds:
+            simulated = facts.pieces.simulate(model, unknowns, seen, facts.knowledge, clock)
+            observed = direction(seen, observation.shares)
+            view = View(unknowns, simulated, observed, seen, facts.knowledge, clock)
+            mismatches.append(facts.pieces.objective(view))
+            penalties.extend(prior(view) for prior in facts.pieces.priors)
+        mismatch = torch.stack(mismatches).mean()
+        value = mismatch
+        for penalty in penalties:
+            value = value + penalty / len(mismatches)
+        return value, (value, mismatch)
+
+    gradient, (value, mismatch) = torch.func.grad(total, has_aux=True)(unknowns)
+    return gradient, value, mismatch
+
+
+class Evaluator:
+    """Evaluates all trials of a chunk in one form; holds the chunk's facts flattened once."""
+
+    def __init__(self, model: Model, unknowns: Tree, facts: Facts, form: str) -> None:
+        """Prepare; `unknowns` only show names and shapes."""
+        if form not in FORMS:
+            raise InputError(f"unknown form {form!r}; known: {', '.join(FORMS)}")
+        self.model, self.facts, self.form = model, facts, form
+        self.names = list(unknowns)
+        self.fixed = tuple(tensors(facts))
+        self._call: Callable[..., Flat] | None = None
+        self._calls = 0
+
+    def __call__(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
+        """Return the evaluation of every trial."""
+        if self.form == "loop":
+            return self._loop(unknowns, iteration)
+        flat = (*unknowns.values(), iteration, *self.fixed)
+        if self._call is None:
+            self._call = self._compiled(flat) if self.form == "compiled" else self._lifted()
+        elif self._calls == TRACE_AFTER and self.form != "compiled":
+            self._call = self._traced(flat)
+        self._calls += 1
+        with torch.no_grad():
+            return self._packed(self._call(*flat))
+
+    def _packed(self, flat: Flat) -> Evaluation:
+        *gradient, total, mismatch = flat
+        return Evaluation(dict(zip(self.names, gradient, strict=True)), total, mismatch)
+
+    def _one(self, *flat: Tensor) -> Flat:
+        n = len(self.names)
+        unknowns = dict(zip(self.names, flat[:n], strict=True))
+        gradient, total, mismatch = evaluate_one(self.model, unknowns, fill(self.facts, list(flat[n + 1 :])), flat[n])
+        return (*(gradient[name] for name in self.names), total, mismatch)
+
+    def _lifted(self) -> Callable[..., Flat]:
+        lifted: Callable[..., Flat] = torch.func.vmap(self._one, randomness="error")
+        mode: Callable[[], Any] = contextlib.nullcontext if self.form == "native" else Im2col
+
+        def call(*flat: Tensor) -> Flat:
+            with mode():
+                return lifted(*flat)
+
+        return call
+
+    def _traced(self, flat: Flat) -> Callable[..., Flat]:
+        """Return the flat graph of the vmapped evaluation; what cannot be traced stays as it is."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        lifted = self._lifted()
+        try:
+            graph = make_fx(lambda *flat: lifted(*flat))(*flat)
+        except Exception as error:
+            if self.form == "compiled" or is_out_of_memory(error):
+                raise
+            return lifted
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        traced: Callable[..., Flat] = graph
+        return traced
+
+    def _compiled(self, flat: Flat) -> Callable[..., Flat]:
+        """Trace vmap(grad(f)) with im2col into one flat graph and compile that; far quicker than compiling untraced."""
+        compiled: Callable[..., Flat] = torch.compile(self._traced(flat), dynamic=False)
+        return compiled
+
+    def _loop(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
+        rows = [
+            evaluate_one(self.model, take(unknowns, i), take(self.facts, i), iteration[i])
+            for i in range(trials(unknowns))
+        ]
+        gradient = {name: torch.stack([row[0][name] for row in rows]) for name in self.names}
+        return Evaluation(gradient, torch.stack([r[1] for r in rows]), torch.stack([r[2] for r in rows]))

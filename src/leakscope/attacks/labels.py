@@ -1,0 +1,162 @@
+"""Reading labels off the last layer's gradient, before any optimisation.
+
+For cross entropy with logits `o = W h + b` the mean gradient over N examples is
+
+    dL/db_c  = mean_i (p_ic - y_ic)            dL/dW_c = mean_i (p_ic - y_ic) h_i
+
+so a class that occurs pulls its bias gradient below zero. Where there is a bias its gradient is used: it does not depend
+on the features h. Without one, the sum of row c stands in for it, which is right only where h is non-negative (sigmoid,
+relu) and is refused otherwise; the product rule of iDLG (rows of other classes point the other way) needs no sign of h.
+
+Ambiguous cases: with two classes and one example the two rows are exact opposites, so the product rule cannot tell them
+apart (the bias can); with tanh features and no bias the row sum has no fixed sign; with soft or mixed labels no single
+label exists. MSE has `2 (o_c - y_c) / C` in place of `p_c - y_c`, which need not be negative for the true class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Dense, Model
+from leakscope.core.tree import lift
+from leakscope.core.types import Knowledge, Observation, Shares, direction
+
+LabelRule = Callable[[Model, Observation, Knowledge, Tensor], Tensor]
+DUMMIES = 64
+
+
+def known(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
+    """Return the labels the attacker was told."""
+    del model, observation, key
+    if knowledge.labels is None:
+        raise InputError("label rule 'known' needs Knowledge.labels; use 'idlg', 'cpl', 'counts' or 'joint' instead")
+    return knowledge.labels
+
+
+def _head(model: Model) -> Dense:
+    if model.head is None:
+        raise InputError(f"model {model.name!r} does not end in a dense layer: its labels cannot be read; use 'joint'")
+    return model.head
+
+
+def _last_layer(model: Model, observation: Observation) -> tuple[Tensor, Tensor | None]:
+    """Return (weight gradient T x C x F, bias gradient T x C or None) of the last layer, averaged over rounds."""
+    head = _head(model)
+    sent = [direction(seen, observation.shares) for seen in observation.rounds]
+    weight = torch.stack([s[head.weight] for s in sent]).mean(0)
+    bias = torch.stack([s[head.bias] for s in sent]).mean(0) if head.bias is not None else None
+    return weight, bias
+
+
+def _one_example(rule: str, knowledge: Knowledge) -> None:
+    if knowledge.samples != 1:
+        raise InputError(f"label rule {rule!r} is for one example, the batch has {knowledge.samples}; use 'counts'")
+
+
+def _class_pull(model: Model, observation: Observation) -> Tensor:
+    """Return T x C, negative for classes that occur: the bias gradient, or the row sums of non-negative features."""
+    weight, bias = _last_layer(model, observation)
+    if bias is not None:
+        return bias
+    if not _head(model).nonnegative:
+        raise InputError(
+            f"the last layer of {model.name!r} has no bias and its features may be negative: row sums say nothing about "
+            "the label; use 'idlg' (product rule, one example) or 'joint'"
+        )
+    return weight.sum(-1)
+
+
+def cpl(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
+    """Return the class with the smallest last-layer gradient (CPL's Algorithm 1, line 9)."""
+    del key
+    _one_example("cpl", knowledge)
+    return _class_pull(model, observation).argmin(1, keepdim=True)
+
+
+def idlg(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
+    """Return the one class whose gradient points against all others (iDLG, Zhao et al. 2020).
+
+    The bias gradient decides where there is one; else the row with the most negative product with the other rows.
+    """
+    del key
+    _one_example("idlg", knowledge)
+    weight, bias = _last_layer(model, observation)
+    if bias is not None:
+        return bias.argmin(1, keepdim=True)
+    gram = weight @ weight.mT
+    against = gram.sum(-1) - gram.diagonal(dim1=1, dim2=2)
+    opposed = (gram - torch.diag_embed(gram.diagonal(dim1=1, dim2=2)) <= 0).all(-1)
+    return torch.where(opposed, against - against.abs().amax(1, keepdim=True) * 2, against).argmin(1, keepdim=True)
+
+
+def counts(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
+    """Return as many labels as the batch has, in class order, from `n_c = N (p_c - dL/db_c)`.
+
+    The mean prediction p is taken on random inputs at the weights the attacker holds, averaged over before and after
+    where weights were sent. Fractions are rounded so that the counts add up to N (largest remainder).
+    """
+    gradient = _class_pull(model, observation)
+    if _head(model).bias is None:
+        gradient = gradient / _feature_sum(model, observation, knowledge, key)[:, None].clamp_min(1e-12)
+    if observation.shares is Shares.WEIGHTS:
+        local = knowledge.local
+        if local is None:
+            raise InputError("label counts from weights need Knowledge.local (rate and steps); they were not told")
+        gradient = gradient / (local.rate * local.steps(knowledge.samples))
+    share = (_mean_prediction(model, observation, knowledge, key) - gradient).clamp_min(0)
+    return _apportion(share / share.sum(1, keepdim=True).clamp_min(1e-12), knowledge.samples)
+
+
+def _dummies(knowledge: Knowledge, key: Tensor, like: Tensor) -> Tensor:
+    pictures = random.uniform(random.fold(key, "dummies"), (DUMMIES, *knowledge.input_shape)).to(like)
+    return knowledge.scaling.scale(pictures, len(knowledge.input_shape))
+
+
+def _outputs(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> list[Tensor]:
+    """Return the logits of random inputs at every set of weights the attacker holds (T x 64 x C each)."""
+    first = observation.rounds[0]
+    held = [first.before]
+    if observation.shares is Shares.WEIGHTS:
+        held.append({**first.before, **first.sent})
+    x = _dummies(knowledge, key, next(iter(first.before.values())))
+    return [lift(lambda w, b, x, k: model.apply(w, b, x, k)[0])(w, first.buffers, x, key) for w in held]
+
+
+def _mean_prediction(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
+    outputs = _outputs(model, observation, knowledge, key)
+    return torch.stack([o.softmax(-1).mean(1) for o in outputs]).mean(0)
+
+
+def _feature_sum(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
+    """Return the mean over random inputs of the sum of features entering the last layer: d(mean o_0)/dW_0 summed."""
+    first, head = observation.rounds[0], _head(model)
+    x = _dummies(knowledge, key, next(iter(first.before.values())))
+
+    def one(w: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, k: Tensor) -> Tensor:
+        def logit(weight: Tensor) -> Tensor:
+            return model.apply({**w, head.weight: weight}, b, x, k)[0][:, 0].mean()
+
+        return torch.func.grad(logit)(w[head.weight])[0].sum()
+
+    return lift(one)(first.before, first.buffers, x, key)
+
+
+def _apportion(share: Tensor, total: int) -> Tensor:
+    """Return `total` labels a trial, class c about `total * share_c` times (largest remainder), in class order."""
+    exact = share * total
+    whole = exact.floor()
+    missing = total - whole.sum(1, keepdim=True)
+    rank = (exact - whole).argsort(dim=1, descending=True, stable=True).argsort(dim=1, stable=True)
+    number = (whole + (rank < missing)).to(torch.int64)
+    ends = number.cumsum(1)
+    slots = torch.arange(total, device=share.device).expand(share.shape[0], total).contiguous()
+    return torch.searchsorted(ends, slots, right=True).clamp_max(share.shape[1] - 1)
+
+
+LABEL_RULES: dict[str, LabelRule] = {"known": known, "idlg": idlg, "cpl": cpl, "counts": counts}
+JOINT = "joint"

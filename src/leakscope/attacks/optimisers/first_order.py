@@ -1,0 +1,142 @@
+"""Adam, Adagrad and SGD with momentum, batched over trials; each follows torch.optim's rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.optimisers.rules import Moment, Rules, check_rate, column, projected
+from leakscope.core.tree import Tree
+from leakscope.core.types import Knowledge
+
+
+def _settle(moment: Moment) -> tuple[Tensor, Tensor]:
+    ended = torch.full_like(moment.value, moment.tick > 0, dtype=torch.bool)
+    return ended, torch.zeros_like(ended)
+
+
+def _signed(gradient: Tensor, sign: bool) -> Tensor:
+    return gradient.sign() if sign else gradient
+
+
+def _zeros(unknowns: Tree) -> Tree:
+    return {name: torch.zeros_like(value) for name, value in unknowns.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """Adam (Kingma and Ba 2015) as torch.optim.Adam: one iteration is one evaluation."""
+
+    rate: float | Tensor = 0.1
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        check_rate("Adam", self.rate)
+
+    def check(self, rules: Rules) -> None:
+        """Follow any rule."""
+
+    def begin(self, unknowns: Tree) -> dict[str, Any]:
+        """Return zero moments."""
+        return {"first": _zeros(unknowns), "second": _zeros(unknowns)}
+
+    def settle(self, state: dict[str, Any], moment: Moment) -> tuple[Tensor, Tensor]:
+        """Return that every evaluation after the first ends an iteration."""
+        del state
+        return _settle(moment)
+
+    def move(
+        self, unknowns: Tree, state: dict[str, Any], moment: Moment, rules: Rules, knowledge: Knowledge
+    ) -> tuple[Tree, Tensor]:
+        """Return the unknowns after one Adam step."""
+        b1, b2 = self.betas
+        number = moment.tick + 1
+        new = {}
+        for name, value in unknowns.items():
+            rule = rules[name]
+            g = _signed(moment.gradient[name], rule.sign)
+            first = state["first"][name].lerp_(g, 1 - b1)
+            second = state["second"][name].mul_(b2).addcmul_(g, g, value=1 - b2)
+            root = second.sqrt().div_((1 - b2**number) ** 0.5).add_(self.epsilon)
+            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value) / (1 - b1**number)
+            new[name] = value - rate * (first / root)
+        return projected(new, rules, knowledge), torch.zeros_like(moment.value, dtype=torch.bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Adagrad:
+    """Adagrad (Duchi et al. 2011) as torch.optim.Adagrad."""
+
+    rate: float | Tensor = 0.01
+    epsilon: float = 1e-10
+
+    def __post_init__(self) -> None:
+        check_rate("Adagrad", self.rate)
+
+    def check(self, rules: Rules) -> None:
+        """Follow any rule."""
+
+    def begin(self, unknowns: Tree) -> dict[str, Any]:
+        """Return a zero sum of squares."""
+        return {"squares": _zeros(unknowns)}
+
+    def settle(self, state: dict[str, Any], moment: Moment) -> tuple[Tensor, Tensor]:
+        """Return that every evaluation after the first ends an iteration."""
+        del state
+        return _settle(moment)
+
+    def move(
+        self, unknowns: Tree, state: dict[str, Any], moment: Moment, rules: Rules, knowledge: Knowledge
+    ) -> tuple[Tree, Tensor]:
+        """Return the unknowns after one Adagrad step."""
+        new = {}
+        for name, value in unknowns.items():
+            rule = rules[name]
+            g = _signed(moment.gradient[name], rule.sign)
+            squares = state["squares"][name].addcmul_(g, g)
+            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
+            new[name] = value - rate * (g / (squares.sqrt() + self.epsilon))
+        return projected(new, rules, knowledge), torch.zeros_like(moment.value, dtype=torch.bool)
+
+
+@dataclass(frozen=True, slots=True)
+class SGD:
+    """Gradient descent with optional momentum, as torch.optim.SGD."""
+
+    rate: float | Tensor = 0.1
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_rate("SGD", self.rate)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"SGD.momentum must be in [0, 1), got {self.momentum}")
+
+    def check(self, rules: Rules) -> None:
+        """Follow any rule."""
+
+    def begin(self, unknowns: Tree) -> dict[str, Any]:
+        """Return a zero velocity, or nothing without momentum."""
+        return {"velocity": _zeros(unknowns)} if self.momentum else {}
+
+    def settle(self, state: dict[str, Any], moment: Moment) -> tuple[Tensor, Tensor]:
+        """Return that every evaluation after the first ends an iteration."""
+        del state
+        return _settle(moment)
+
+    def move(
+        self, unknowns: Tree, state: dict[str, Any], moment: Moment, rules: Rules, knowledge: Knowledge
+    ) -> tuple[Tree, Tensor]:
+        """Return the unknowns after one step."""
+        new = {}
+        for name, value in unknowns.items():
+            rule = rules[name]
+            g = _signed(moment.gradient[name], rule.sign)
+            if self.momentum:
+                g = state["velocity"][name].mul_(self.momentum).add_(g)
+            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
+            new[name] = value - rate * g
+        return projected(new, rules, knowledge), torch.zeros_like(moment.value, dtype=torch.bool)

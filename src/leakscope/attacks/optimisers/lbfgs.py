@@ -1,0 +1,176 @@
+"""L-BFGS for T trials at once, with the rules of torch.optim.LBFGS without line search.
+
+One iteration is one `step()` of torch's: up to `inner` directions from one memory that lives on between steps. Trials
+need not agree where they are: each has its own inner counter, memory and stopping, and one evaluation of the batch
+advances them all.
+
+The direction is torch's two-loop recursion written as products. With S, Y the stored steps and gradient changes (oldest
+first), R the upper triangle of S^T Y and gamma = s^T y / y^T y of the newest pair,
+
+    alpha = R^-1 S^T g          (first loop, a back substitution)
+    r     = gamma (g - Y alpha)
+    c     = alpha - beta,  R^T beta' = Y^T r + ...   (second loop, a forward substitution)
+    d     = -(r + S c)
+
+Loop i of the second pass reads  rho_i^-1 beta_i = y_i^T r + sum_{j<i} (s_j^T y_i) c_j, and with c = alpha - beta that is
+R^T c = D alpha - Y^T r  (D the diagonal of R). So both loops are triangular solves and the rest is four batched products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.optimisers.rules import Moment, Rules, check_rate, column, projected
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree
+from leakscope.core.types import Knowledge
+
+CURVATURE = 1e-10
+BLOCK = 8
+
+
+def flatten(tree: Tree) -> Tensor:
+    """Return a tree of T x ... tensors as one T x D matrix."""
+    return torch.cat([value.flatten(1) for value in tree.values()], dim=1)
+
+
+def unflatten(flat: Tensor, like: Tree) -> Tree:
+    """Return the inverse of `flatten`."""
+    parts = flat.split([value[0].numel() for value in like.values()], dim=1)
+    return {name: part.reshape(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class LBFGS:
+    """L-BFGS as torch.optim.LBFGS(line_search_fn=None): fixed rate, `inner` directions an iteration."""
+
+    rate: float | Tensor = 1.0
+    inner: int = 20
+    history: int = 100
+    tolerance_gradient: float = 1e-7
+    tolerance_change: float = 1e-9
+
+    def __post_init__(self) -> None:
+        check_rate("LBFGS", self.rate)
+        if self.inner < 1 or self.history < 1:
+            raise InputError(f"LBFGS.inner and LBFGS.history must be at least 1, got {self.inner}, {self.history}")
+
+    def check(self, rules: Rules) -> None:
+        """Refuse sign rules and schedules: a quasi-Newton step of a signed gradient means nothing."""
+        for name, rule in rules.items():
+            if rule.sign or rule.schedule is not None:
+                raise InputError(f"LBFGS takes no sign rule and no schedule (unknown {name!r}); use Adam, Adagrad or SGD")
+
+    def begin(self, unknowns: Tree) -> dict[str, Any]:
+        """Return an empty memory."""
+        x = flatten(unknowns)
+        T, D = x.shape
+        whole = torch.zeros(T, dtype=torch.int64, device=x.device)
+        return {
+            "s": x.new_zeros(T, self.history, D),
+            "y": x.new_zeros(T, self.history, D),
+            "gram": x.new_zeros(T, self.history, self.history),
+            "count": whole.clone(),
+            "head": whole.clone(),
+            "inner": whole.clone(),
+            "gamma": x.new_ones(T),
+            "step": torch.zeros_like(x),
+            "gradient": torch.zeros_like(x),
+            "value": x.new_zeros(T),
+        }
+
+    def settle(self, state: dict[str, Any], moment: Moment) -> tuple[Tensor, Tensor]:
+        """Return whose step() just ended (torch's four reasons), and whose gradient has vanished."""
+        largest = torch.stack([g.flatten(1).abs().amax(1) for g in moment.gradient.values()]).amax(0)
+        flat = largest <= self.tolerance_gradient
+        still = state["step"].abs().amax(1) <= self.tolerance_change
+        level = (moment.value - state["value"]).abs() < self.tolerance_change
+        ended = (state["inner"] > 0) & ((state["inner"] >= self.inner) | flat | still | level)
+        state["inner"].masked_fill_(ended, 0)
+        return ended, flat & (state["inner"] == 0)
+
+    def move(
+        self, unknowns: Tree, state: dict[str, Any], moment: Moment, rules: Rules, knowledge: Knowledge
+    ) -> tuple[Tree, Tensor]:
+        """Return the unknowns one direction further, and which trials have no descent left."""
+        g = flatten(moment.gradient)
+        rate = column(self.rate, g)
+        if moment.tick == 0:
+            d = -g
+            rate = rate * (1 / g.abs().sum(1, keepdim=True)).clamp_max(1.0)
+        else:
+            d = self._direction(state, g, moment.tick)
+        stuck = (g * d).sum(1) > -self.tolerance_change
+        x = flatten(unknowns)
+        step = d * (rate * self._leaf_rates(unknowns, rules, moment))
+        new = x + step
+        if any(rules[name].project for name in unknowns):
+            new = flatten(projected(unflatten(new, unknowns), rules, knowledge))
+            step = new - x
+        state["step"], state["gradient"], state["value"] = step, g, moment.value.clone()
+        state["inner"] = torch.where(stuck, 0, state["inner"] + 1)
+        return unflatten(torch.where(stuck[:, None], x, new), unknowns), stuck
+
+    def _leaf_rates(self, unknowns: Tree, rules: Rules, moment: Moment) -> Tensor | float:
+        factors = {name: rules[name].factor(moment.iteration) for name in unknowns}
+        if all(isinstance(f, float | int) and f == 1 for f in factors.values()):
+            return 1.0
+        return flatten(
+            {name: torch.ones_like(value) * column(factors[name], value) for name, value in unknowns.items()}
+        )
+
+    def _direction(self, state: dict[str, Any], g: Tensor, tick: int) -> Tensor:
+        """Return -H g after taking the newest pair into the memory."""
+        y, s = g - state["gradient"], state["step"]
+        ys = (y * s).sum(1)
+        kept = ys > CURVATURE
+        lanes = torch.arange(g.shape[0], device=g.device)
+        slot = state["head"]
+        for name, new in (("s", s), ("y", y)):
+            memory = state[name]
+            memory[lanes, slot] = torch.where(kept[:, None], new, memory[lanes, slot])
+        state["gamma"] = torch.where(kept, ys / (y * y).sum(1), state["gamma"])
+        state["head"] = torch.where(kept, (slot + 1) % self.history, slot)
+        state["count"] = torch.where(kept, (state["count"] + 1).clamp_max(self.history), state["count"])
+
+        # as many rows as the memory can hold by now: the same for every trial whoever its neighbours are
+        rows = min(self.history, -(-tick // BLOCK) * BLOCK)
+        S, Y = state["s"][:, :rows], state["y"][:, :rows]
+        products = torch.bmm(S, torch.stack([g, y], dim=2))
+        gram = state["gram"]
+        column_new = torch.where(kept[:, None], products[..., 1], gram[lanes, :rows, slot])
+        gram[lanes, :rows, slot] = column_new
+
+        order, used = self._by_age(state, rows)
+        R = gram[:, :rows, :rows]
+        if order is not None:
+            R = R.gather(1, order[:, :, None].expand(R.shape)).gather(2, order[:, None, :].expand(R.shape))
+        diagonal = torch.where(used, R.diagonal(dim1=1, dim2=2), 1.0)
+        R = R + torch.diag_embed(diagonal - R.diagonal(dim1=1, dim2=2))
+
+        def aged(v: Tensor) -> Tensor:
+            return v if order is None else v.gather(1, order)
+
+        def placed(v: Tensor) -> Tensor:
+            return v if order is None else torch.zeros_like(v).scatter(1, order, v)
+
+        alpha = torch.linalg.solve_triangular(R, aged(products[..., 0])[..., None], upper=True)[..., 0]
+        alpha = torch.where(used, alpha, 0.0)
+        r = (g - torch.bmm(placed(alpha)[:, None], Y)[:, 0]) * state["gamma"][:, None]
+        right = diagonal * alpha - aged(torch.bmm(Y, r[..., None])[..., 0])
+        c = torch.linalg.solve_triangular(R.mT, right[..., None], upper=False)[..., 0]
+        c = torch.where(used, c, 0.0)
+        return -(r + torch.bmm(placed(c)[:, None], S)[:, 0])
+
+    def _by_age(self, state: dict[str, Any], rows: int) -> tuple[Tensor | None, Tensor]:
+        """Return the slots from oldest to newest (None while no memory has wrapped) and which of them are in use."""
+        index = torch.arange(rows, device=state["count"].device)
+        used = index < state["count"][:, None]
+        if rows < self.history:
+            return None, used
+        first = torch.where(state["count"] == self.history, state["head"], 0)
+        return (first[:, None] + index) % self.history, used

@@ -1,0 +1,124 @@
+"""How each unknown moves: its rate, the sign of its gradient, a schedule, a projection; and what an optimiser offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree
+from leakscope.core.types import Knowledge
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Multiply the rate by `factor` once for every milestone (an iteration number) already passed.
+
+    >>> Steps((3, 5))(torch.tensor([2, 3, 7]))
+    tensor([1.0000, 0.1000, 0.0100])
+    """
+
+    milestones: tuple[int, ...]
+    factor: float = 0.1
+
+    def __call__(self, iteration: Tensor) -> Tensor:
+        """Return the factor at an iteration (a tensor of any shape)."""
+        passed = sum((iteration >= m).to(torch.float32) for m in self.milestones)
+        return torch.pow(torch.tensor(self.factor), torch.as_tensor(passed))
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Multiply the rate by `factor` once every `every` iterations."""
+
+    factor: float
+    every: int = 1
+
+    def __call__(self, iteration: Tensor) -> Tensor:
+        """Return the factor at an iteration (a tensor of any shape)."""
+        return torch.pow(torch.tensor(self.factor), torch.div(iteration, self.every, rounding_mode="floor"))
+
+
+Schedule = Callable[[Tensor], Tensor]
+Projection = Callable[[Tensor, Knowledge], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one unknown moves: `rate` times the optimiser's own, sign or value of the gradient, schedule, projection."""
+
+    rate: float | Tensor = 1.0
+    sign: bool = False
+    schedule: Schedule | None = None
+    project: Projection | None = None
+
+    def factor(self, iteration: Tensor) -> Tensor | float:
+        """Return rate times schedule for every trial."""
+        if self.schedule is None:
+            return self.rate
+        return self.rate * self.schedule(iteration).to(iteration.device)
+
+
+FREE = Rule()
+Rules = Mapping[str, Rule]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What an evaluation gave: the gradient and value per trial, each trial's iteration, and the engine's tick."""
+
+    gradient: Tree
+    value: Tensor
+    iteration: Tensor
+    tick: int
+
+
+class Optimiser(Protocol):
+    """Advances T trials. `settle` reads an evaluation and says whose iteration just ended; `move` takes the step.
+
+    Both may change `state` in place: the engine owns it. Every tensor of `state` leads with the trial dimension.
+    """
+
+    def check(self, rules: Rules) -> None:
+        """Refuse rules this optimiser cannot follow."""
+        ...
+
+    def begin(self, unknowns: Tree) -> dict[str, Any]:
+        """Return the state before the first evaluation."""
+        ...
+
+    def settle(self, state: dict[str, Any], moment: Moment) -> tuple[Tensor, Tensor]:
+        """Return (iteration just ended, nothing left to gain) per trial."""
+        ...
+
+    def move(
+        self, unknowns: Tree, state: dict[str, Any], moment: Moment, rules: Rules, knowledge: Knowledge
+    ) -> tuple[Tree, Tensor]:
+        """Return (new unknowns, could not move) per trial."""
+        ...
+
+
+def column(value: float | Tensor, like: Tensor) -> Tensor | float:
+    """Return a per-trial scalar shaped to broadcast over a T x ... tensor; a plain number as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.to(like)
+    return value.reshape(-1, *[1] * (like.ndim - 1)) if value.ndim else value
+
+
+def projected(new: Tree, rules: Rules, knowledge: Knowledge) -> Tree:
+    """Return the unknowns after each rule's projection."""
+    return {
+        name: rules[name].project(value, knowledge) if rules[name].project else value  # type: ignore[misc]
+        for name, value in new.items()
+    }
+
+
+def check_rate(name: str, rate: float | Tensor) -> None:
+    """Refuse a rate that is not positive."""
+    if not bool((torch.as_tensor(rate) > 0).all()):
+        raise InputError(f"{name}.rate must be above 0, got {rate}")

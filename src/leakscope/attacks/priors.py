@@ -1,0 +1,84 @@
+"""What the attacker believes before seeing the update: each prior is a penalty on one trial, times its weight.
+
+A weight may be a number or one value per trial (a tensor of length T), so that a sweep over weights is one batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.view import View
+
+GUESS = "guess"
+
+
+def _differences(x: Tensor, circular: bool) -> tuple[Tensor, Tensor]:
+    if circular:
+        return x - x.roll(1, dims=-1), x - x.roll(1, dims=-2)
+    return x[..., :, 1:] - x[..., :, :-1], x[..., 1:, :] - x[..., :-1, :]
+
+
+@dataclass(frozen=True, slots=True)
+class TotalVariation:
+    """`weight * (mean |dx| + mean |dy|)` of the guess; `power=2` squares the differences.
+
+    IG and ATS: power 1, scale 1. SME: power 1, scale 1/2. DLFA: power 2, circular, summed instead of averaged.
+    """
+
+    weight: float | Tensor = 1e-4
+    power: int = 1
+    scale: float = 1.0
+    circular: bool = False
+    total: bool = False
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the penalty."""
+        across, down = _differences(view.unknowns[GUESS], self.circular)
+        reduce = torch.sum if self.total else torch.mean
+        return self.weight * self.scale * sum(reduce(d.abs() if self.power == 1 else d.square()) for d in (across, down))
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRegulariser:
+    """`weight * ||f(x) - y||^2`, line 12 of CPL's Algorithm 1; f(x) are the logits, y the one-hot label."""
+
+    weight: float | Tensor = 0.0
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the penalty."""
+        return self.weight * (view.simulated.output - view.simulated.targets).square().sum()
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """`weight * mean(x^2)` of the guess in network space."""
+
+    weight: float | Tensor = 1e-6
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the penalty."""
+        return self.weight * view.unknowns[GUESS].square().mean()
+
+
+@dataclass(frozen=True, slots=True)
+class BoxPenalty:
+    """`weight * mean(distance to the valid box ^2)` of the guess; for a hard box project instead."""
+
+    weight: float | Tensor = 1.0
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the penalty."""
+        x = view.unknowns[GUESS]
+        inside = view.knowledge.scaling.clamp(x, len(view.knowledge.input_shape))
+        return self.weight * (x - inside).square().mean()
+
+
+PRIORS = {
+    "total_variation": TotalVariation,
+    "label_regulariser": LabelRegulariser,
+    "norm": Norm,
+    "box_penalty": BoxPenalty,
+}

@@ -1,0 +1,122 @@
+"""Simulators: from the unknowns of one trial to the update they would have caused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leakscope.attacks.priors import GUESS
+from leakscope.attacks.view import Clock, Simulated, Simulator
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, interpolate, subtract
+from leakscope.core.types import Knowledge, Round
+from leakscope.learning.gradients import loss_and_gradient
+from leakscope.learning.local import draw_order, train
+from leakscope.learning.losses import LOSSES, one_hot
+
+LABEL = "label"
+ALPHA = "alpha"
+SHIFT = "shift"
+
+
+def targets_of(unknowns: Tree, knowledge: Knowledge, classes: int) -> Tensor:
+    """Return the rows the loss compares with: softmax of the label unknown, or the known labels as one-hot."""
+    if LABEL in unknowns:
+        return torch.softmax(unknowns[LABEL], dim=-1)
+    if knowledge.labels is None:
+        raise InputError("this attack needs labels: tell it (Knowledge.labels), give it a label rule, or optimise them")
+    return one_hot(knowledge.labels, classes, unknowns[GUESS].dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class OneGradient:
+    """The gradient of the mean loss over the guess at the weights the client started from (DLG, CPL, IG)."""
+
+    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+        """Return the simulated gradient."""
+        guess = unknowns[GUESS]
+        targets = targets_of(unknowns, knowledge, model.classes)
+        present = torch.ones(guess.shape[0], dtype=torch.bool, device=guess.device)
+        key = random.fold(random.fold(clock.key, "network"), clock.iteration)
+        gradient, _, output, _ = loss_and_gradient(
+            model, LOSSES[knowledge.loss], seen.before, seen.buffers, guess, targets, present, key
+        )
+        return Simulated(model.shared(gradient), output, targets)
+
+
+@dataclass(frozen=True, slots=True)
+class OnTheLine:
+    """The inner simulator at `(1 - a) w0 + a wT` with a learned `a` (SME's surrogate); `wT` are the weights sent."""
+
+    inner: Simulator
+
+    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+        """Return the simulated update at the surrogate weights."""
+        between = interpolate({name: seen.before[name] for name in seen.sent}, seen.sent, unknowns[ALPHA])
+        return self.inner(model, unknowns, replace(seen, before={**seen.before, **between}), knowledge, clock)
+
+
+def shift(pictures: Tensor, offset: Tensor) -> Tensor:
+    """Return pictures moved by `offset` (N x 2: right, down; 1 = half the side), differentiable in both, zero fill."""
+    n = pictures.shape[0]
+    eye = torch.eye(2, dtype=pictures.dtype, device=pictures.device).expand(n, 2, 2)
+    theta = torch.cat([eye, -offset[:, :, None]], dim=2)
+    grid = F.affine_grid(theta, list(pictures.shape), align_corners=False)
+    return F.grid_sample(pictures, grid, align_corners=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """The inner simulator on the guess moved by a learned offset per picture (the enhanced attack on ATS)."""
+
+    inner: Simulator
+
+    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+        """Return the simulated update of the moved guess."""
+        moved = {**unknowns, GUESS: shift(unknowns[GUESS], unknowns[SHIFT])}
+        return self.inner(model, moved, seen, knowledge, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSteps:
+    """What the client's own local training would have sent for the guess, as `w0 - wT` (DLFA's simulation).
+
+    Needs `Knowledge.local`. The order of the examples comes from `Knowledge.order` if told, else from the trial's key:
+    the attacker's own draw. `segment` recomputes that many steps at a time in the backward pass.
+    """
+
+    segment: int | None = None
+
+    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+        """Return the simulated change of the weights."""
+        local = knowledge.local
+        if local is None:
+            raise InputError("simulating local steps needs Knowledge.local (epochs, batch size, rate): it was not told")
+        guess = unknowns[GUESS]
+        targets = targets_of(unknowns, knowledge, model.classes)
+        present = torch.ones(guess.shape[0], dtype=torch.bool, device=guess.device)
+        key = random.fold(clock.key, "network")
+        order = draw_order(local, guess.shape[0], clock.key) if knowledge.order is None else knowledge.order
+        after, _ = train(
+            model,
+            LOSSES[knowledge.loss],
+            local,
+            seen.before,
+            seen.buffers,
+            guess,
+            targets,
+            present,
+            order,
+            key,
+            segment=self.segment,
+        )
+        output, _ = model.apply(seen.before, seen.buffers, guess, key)
+        return Simulated(model.shared(subtract(seen.before, after)), output, targets)
+
+
+SIMULATORS = {"one_gradient": OneGradient, "on_the_line": OnTheLine, "shifted": Shifted, "local_steps": LocalSteps}

@@ -1,0 +1,34 @@
+"""Looking a name up in a plain dict, with the near names in the error."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from typing import TypeVar
+
+from leakscope.core.errors import UnknownNameError
+
+T = TypeVar("T")
+
+
+def lookup(table: Mapping[str, T], name: str, kind: str) -> T:
+    """Return `table[name]`, or raise an error that lists the near names.
+
+    >>> lookup({"mse": 1, "psnr": 2}, "psnr", "metric")
+    2
+    >>> lookup({"mse": 1, "psnr": 2}, "pnsr", "metric")
+    Traceback (most recent call last):
+    ...
+    leakscope.core.errors.UnknownNameError: unknown metric 'pnsr'; did you mean 'psnr'? (known: mse, psnr)
+    """
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(name, table, n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ";"
+    raise UnknownNameError(f"unknown {kind} {name!r}{hint} (known: {', '.join(sorted(table))})")
+
+
+def summary(piece: object) -> str:
+    """Return the first line of a piece's docstring, for listings."""
+    return (inspect.getdoc(piece) or "").split("\n", 1)[0].rstrip(".")

@@ -1,0 +1,160 @@
+"""Named-tensor trees, and the one map over all tensors of a nested value.
+
+A `Tree` is a flat dict from name to tensor: parameters, buffers, an update, the unknowns of a trial. The vector functions
+(`dot`, `norm`, ...) read such a tree as one long vector. `map_tensors` and `lift` walk any nesting of dicts, tuples and
+frozen dataclasses; what is not a tensor is carried along untouched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+V = TypeVar("V")
+
+TINY = 1e-12
+
+
+def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+    """Return the inner product of two trees with the same names."""
+    return torch.stack([(a[name] * b[name]).sum() for name in a]).sum()
+
+
+def norm(a: Mapping[str, Tensor]) -> Tensor:
+    """Return the Euclidean length of a tree read as one vector."""
+    return dot(a, a).sqrt()
+
+
+def scale(a: Mapping[str, Tensor], factor: Tensor | float) -> Tree:
+    """Return `factor * a`."""
+    return {name: value * factor for name, value in a.items()}
+
+
+def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:
+    """Return `a + b`."""
+    return {name: value + b[name] for name, value in a.items()}
+
+
+def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:
+    """Return `a - b`."""
+    return {name: value - b[name] for name, value in a.items()}
+
+
+def interpolate(a: Mapping[str, Tensor], b: Mapping[str, Tensor], weight: Tensor | float) -> Tree:
+    """Return `(1 - weight) * a + weight * b`."""
+    return {name: torch.lerp(value, b[name], torch.as_tensor(weight, dtype=value.dtype)) for name, value in a.items()}
+
+
+def count(a: Mapping[str, Tensor]) -> int:
+    """Return the number of scalars in a tree."""
+    return sum(value.numel() for value in a.values())
+
+
+def tensors(value: object) -> Iterator[Tensor]:
+    """Yield every tensor in a nested value, in a fixed order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors(getattr(value, field.name))
+
+
+def map_tensors(f: Callable[..., Tensor], value: V, *others: V) -> V:
+    """Return `value` with every tensor replaced by `f(tensor, ...)`; `others` have the same nesting."""
+    return _map(f, value, others)  # type: ignore[no-any-return]
+
+
+def _map(f: Callable[..., Tensor], value: Any, others: tuple[Any, ...]) -> Any:
+    if isinstance(value, Tensor):
+        return f(value, *others)
+    if isinstance(value, Mapping):
+        return {k: _map(f, v, tuple(o[k] for o in others)) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_map(f, v, tuple(o[i] for o in others)) for i, v in enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {
+            field.name: _map(f, getattr(value, field.name), tuple(getattr(o, field.name) for o in others))
+            for field in dataclasses.fields(value)
+        }
+        return _replace(value, changed)
+    return value
+
+
+def _replace(value: Any, changed: dict[str, Any]) -> Any:
+    """Return a copy of a dataclass with new field values, without running its checks again (they may not trace)."""
+    copy = object.__new__(type(value))
+    for name, item in changed.items():
+        object.__setattr__(copy, name, item)
+    return copy
+
+
+def fill(value: V, flat: list[Tensor]) -> V:
+    """Return `value` with its tensors replaced by those of `flat`, in the order of `tensors`."""
+    queue = iter(flat)
+    return map_tensors(lambda _: next(queue), value)
+
+
+def take(value: V, index: Tensor | int | slice) -> V:
+    """Return the trials at `index` (dimension 0) of every tensor."""
+    return map_tensors(lambda t: t[index], value)
+
+
+def trials(value: object) -> int:
+    """Return the length of the leading dimension shared by all tensors of a value."""
+    lengths = {t.shape[0] if t.ndim else None for t in tensors(value)}
+    if len(lengths) != 1 or None in lengths:
+        raise ValueError(f"every tensor must lead with the same trial dimension, got lengths {sorted(map(str, lengths))}")
+    return int(next(iter(lengths)))  # type: ignore[arg-type]
+
+
+def lift(f: Callable[..., V], chunk: int | None = None) -> Callable[..., V]:
+    """Return `f`, a function of ONE trial, as a function of many: every tensor argument leads with the trial dimension.
+
+    The result of `f` may nest as its arguments may. This is `torch.func.vmap` over all tensors of all arguments.
+    """
+
+    def many(*args: Any) -> Any:
+        shape: list[Any] = []
+
+        def one(flat: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            result = f(*fill(args, list(flat)))
+            shape[:] = [result]
+            return tuple(tensors(result))
+
+        flat = torch.func.vmap(one, randomness="error", chunk_size=chunk)(tuple(tensors(args)))
+        return fill(shape[0], list(flat))
+
+    return many
+
+
+def to(value: V, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> V:
+    """Return `value` on another device; floating tensors also in another dtype."""
+    return map_tensors(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None), value)
+
+
+def flat_names(value: object, prefix: str = "") -> dict[str, Tensor]:
+    """Return every tensor of a nested value under a name joined with "/", for saving."""
+    if isinstance(value, Tensor):
+        return {prefix: value}
+    items: list[tuple[str, object]] = []
+    if isinstance(value, Mapping):
+        items = [(str(k), v) for k, v in value.items()]
+    elif isinstance(value, tuple | list):
+        items = [(str(i), v) for i, v in enumerate(value)]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    found: dict[str, Tensor] = {}
+    for name, item in items:
+        found |= flat_names(item, f"{prefix}/{name}" if prefix else name)
+    return found

@@ -1,0 +1,207 @@
+"""The values that cross the walls between rooms; all are batched: every tensor leads with the trial dimension T.
+
+| value | holds | who may see it |
+|---|---|---|
+| Batch | private inputs in [0, 1] and labels | data, clients, metrics: never an attack |
+| Observation | what the server saw | all |
+| Knowledge | the threat model as data | attacks; stored with every result |
+| Reconstruction | what the attack made of it | metrics |
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.scaling import Scaling
+from leakscope.core.tree import Tree, scale, subtract, trials
+
+
+class Outcome(enum.IntEnum):
+    """How a trial ended."""
+
+    RUNNING = 0
+    CONVERGED = 1
+    EXHAUSTED = 2
+    STALLED = 3
+    DIVERGED = 4
+
+
+class Shares(enum.Enum):
+    """What the client sends: the gradient of one step, or its weights after local training."""
+
+    GRADIENT = "gradient"
+    WEIGHTS = "weights"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A client's private data: `inputs` T x N x ... in [0, 1], `labels` T x N, `mask` T x N (False where N is padding)."""
+
+    inputs: Tensor
+    labels: Tensor
+    mask: Tensor
+
+    @property
+    def trials(self) -> int:
+        """Return T."""
+        return self.inputs.shape[0]
+
+    @property
+    def samples(self) -> int:
+        """Return N, padding included."""
+        return self.inputs.shape[1]
+
+
+def make_batch(inputs: Tensor, labels: Tensor, *, classes: int, mask: Tensor | None = None) -> Batch:
+    """Return a Batch after checking it: shapes, the [0, 1] box, the label range, at least one sample a trial."""
+    if inputs.ndim < 3 or labels.shape != inputs.shape[:2]:
+        raise InputError(
+            f"a batch needs inputs T x N x ... and labels T x N, got {tuple(inputs.shape)} and {tuple(labels.shape)}"
+        )
+    mask = torch.ones(labels.shape, dtype=torch.bool) if mask is None else mask.bool()
+    if mask.shape != labels.shape:
+        raise InputError(f"Batch.mask must be T x N = {tuple(labels.shape)}, got {tuple(mask.shape)}")
+    if inputs.shape[0] == 0 or inputs.shape[1] == 0 or not bool(mask.any(dim=1).all()):
+        raise InputError("empty batch: every trial needs at least one sample")
+    if not bool(torch.isfinite(inputs).all()):
+        raise InputError("inputs hold NaN or infinity; private inputs must be finite and in [0, 1]")
+    low, high = float(inputs.min()), float(inputs.max())
+    if low < -1e-6 or high > 1 + 1e-6:
+        raise InputError(f"inputs must lie in the box [0, 1], got values in [{low:.4g}, {high:.4g}]")
+    if labels.is_floating_point():
+        raise InputError(f"labels must be whole numbers, got {labels.dtype}")
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise InputError(
+            f"labels must lie in 0..{classes - 1} for {classes} classes, got {int(labels.min())}..{int(labels.max())}"
+        )
+    return Batch(inputs, labels.to(torch.int64), mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One exchange: the weights the client got, its buffers, and what it sent (a gradient, or weights after)."""
+
+    before: Tree
+    buffers: Tree
+    sent: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a real server sees of one client: one or several rounds, what kind of thing was sent, the sample count."""
+
+    rounds: tuple[Round, ...]
+    shares: Shares
+    samples: Tensor
+
+    @property
+    def trials(self) -> int:
+        """Return T."""
+        return trials(self.samples)
+
+
+def direction(seen: Round, shares: Shares) -> Tree:
+    """Return the update as a descent direction: the gradient itself, or `before - after`."""
+    if shares is Shares.GRADIENT:
+        return seen.sent
+    return subtract({name: seen.before[name] for name in seen.sent}, seen.sent)
+
+
+def to_gradient(observation: Observation, rate: float) -> Observation:
+    """Return a weight observation as the mean gradient it implies: `(w(t) - w_k(t+1)) / rate`.
+
+    Exact for one step of plain SGD. CPL's Algorithm 1, lines 5-6, prints the sign the other way round.
+    """
+    if observation.shares is Shares.GRADIENT:
+        return observation
+    if not rate > 0:
+        raise InputError(f"a weight update converts to a gradient only with a learning rate above 0, got {rate}")
+    rounds = tuple(replace(r, sent=scale(direction(r, observation.shares), 1 / rate)) for r in observation.rounds)
+    return replace(observation, rounds=rounds, shares=Shares.GRADIENT)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTraining:
+    """The local computation between download and upload: E epochs of batches of B at a rate.
+
+    `batch_size=None` takes the whole client at once. One epoch of one full batch of plain SGD is FedSGD's step.
+    """
+
+    epochs: int = 1
+    batch_size: int | None = None
+    rate: float = 0.1
+    optimiser: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise InputError(f"LocalTraining.epochs must be at least 1, got {self.epochs}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise InputError(f"LocalTraining.batch_size must be at least 1, got {self.batch_size}")
+        if not self.rate > 0:
+            raise InputError(f"LocalTraining.rate must be above 0, got {self.rate}")
+        if self.optimiser not in ("sgd", "adam"):
+            raise InputError(f"LocalTraining.optimiser must be 'sgd' or 'adam', got {self.optimiser!r}")
+        if not 0 <= self.momentum < 1 or self.weight_decay < 0:
+            raise InputError(
+                f"LocalTraining needs momentum in [0, 1) and weight_decay >= 0, got {self.momentum}, {self.weight_decay}"
+            )
+        if self.optimiser == "adam" and self.momentum:
+            raise InputError("LocalTraining.momentum belongs to 'sgd'; Adam has its own moments: leave it at 0")
+
+    def steps(self, samples: int) -> int:
+        """Return the number of local steps for a client of `samples` examples."""
+        return self.epochs * -(-samples // (self.batch_size or samples))
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What the attacker is told. None means not told. Facts about defences are values, never the defence itself."""
+
+    input_shape: tuple[int, ...]
+    classes: int
+    samples: int
+    loss: str = "cross_entropy"
+    scaling: Scaling = field(default_factory=Scaling)
+    labels: Tensor | None = None
+    local: LocalTraining | None = None
+    order: Tensor | None = None
+    public: Tensor | None = None
+    mask: Tree | None = None
+    bound: Tensor | None = None
+    bits: Tensor | None = None
+    sigma: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reconstruction:
+    """What an attack made of an Observation; pictures are in [0, 1] as the attack left them (not clamped).
+
+    `inputs` T x N x ..., `labels` T x N, `start` as `inputs`, `mismatch` T (the attack's own final value), `iterations`,
+    `evaluations` and `outcome` T, `trace` T x K (mismatch at iterations `trace_at` T x K, NaN and -1 where not reached), `snapshots`
+    T x S x N x ... at iterations `snapshots_at` T x S (-1 where not reached).
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    start: Tensor
+    mismatch: Tensor
+    iterations: Tensor
+    evaluations: Tensor
+    outcome: Tensor
+    trace: Tensor
+    trace_at: Tensor
+    snapshots: Tensor
+    snapshots_at: Tensor
+
+    @property
+    def trials(self) -> int:
+        """Return T."""
+        return self.inputs.shape[0]

@@ -1,0 +1,68 @@
+"""`leakscope data`: what there is, and fetching what is missing. The rest of the room is imported by a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+app = typer.Typer(help="List the data sets, and fetch those that are not bundled.", no_args_is_help=True)
+
+Directory = Annotated[
+    Path | None, typer.Option(help="Look here only, not in $LEAKSCOPE_DATA and the cache.", show_default=False)
+]
+
+
+@app.command("list")
+def list_sources(directory: Directory = None) -> None:
+    """List every data set: its shape, whether it is there, and its terms."""
+    from leakscope.data.loading import locate
+    from leakscope.data.npz import sizes
+    from leakscope.data.sources import SOURCES
+
+    table = Table("name", "kind", "size", "classes", "state", "terms")
+    for name, source in SOURCES.items():
+        found = locate(name, directory)
+        shape = "x".join(map(str, source.shape))
+        if found and found[0].suffix == ".npz":
+            train, test = sizes(found[0])
+            shape = f"{train:,} + {test:,} of {shape}"
+        table.add_row(name, source.kind, shape, str(source.classes), _state(name, found and found[0]), source.terms)
+    Console().print(table)
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="The data set to fetch; `leakscope data list` names them.")],
+    directory: Annotated[
+        Path | None, typer.Option(help="Put it under this directory instead of the cache.", show_default=False)
+    ] = None,
+) -> None:
+    """Download the official files of a data set, resuming what was cut off, and check them."""
+    from leakscope.data.fetch import fetch as fetch_files
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(done: int, total: int | None, file: str) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file, total=total)
+            bar.update(tasks[file], completed=done, total=total)
+
+        folder = fetch_files(name, report, directory=directory)
+    Console(soft_wrap=True).print(f"{name} is in {folder}", markup=False, highlight=False)
+
+
+def _state(name: str, path: Path | None) -> str:
+    """Return whether a data set is bundled, found or missing, and for the missing whether it can be fetched."""
+    from leakscope.data.loading import BUNDLED
+    from leakscope.data.sources import SOURCES
+
+    if path is not None:
+        return "bundled" if path.parent == BUNDLED else "found"
+    return "missing (fetch)" if SOURCES[name].downloads else "missing"

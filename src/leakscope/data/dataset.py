@@ -1,0 +1,133 @@
+"""A labelled data set, and the one check that every reader's result passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.registry import lookup
+from leakscope.core.scaling import Scaling
+from leakscope.data.encoding import Encoding
+
+Array = npt.NDArray[Any]
+Index = int | slice | Sequence[int] | Array | Tensor
+Kind = Literal["image", "table"]
+Part = Literal["train", "test"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Dataset:
+    """Two parts of labelled pictures or rows; whatever is handed out is a float in [0, 1].
+
+    Pictures are held as uint8, N x C x H x W; rows as float32 in [0, 1], N x F. `scaling` is what a network of this
+    set gets before its first layer: nothing, unless replaced, because DLG and CPL work on pictures in [0, 1].
+    `statistics` is the usual mean and standard deviation of the set, for those who want it:
+    `replace(dataset, scaling=dataset.statistics)`. `groups_*` say which example came from the same source (a writer, a
+    photograph), for a natural partition over clients. `source` names the file in error messages.
+    """
+
+    name: str
+    kind: Kind
+    x_train: Array = field(repr=False)
+    y_train: Array = field(repr=False)
+    x_test: Array = field(repr=False)
+    y_test: Array = field(repr=False)
+    class_names: tuple[str, ...] = field(repr=False)
+    scaling: Scaling = field(default_factory=Scaling)
+    statistics: Scaling = field(default_factory=Scaling)
+    groups_train: Array | None = field(default=None, repr=False)
+    groups_test: Array | None = field(default=None, repr=False)
+    encoding: Encoding | None = field(default=None, repr=False)
+    source: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        where = self.source or f"data set {self.name!r}"
+        for part in ("train", "test"):
+            x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
+            _check_inputs(where, f"x_{part}", x, self.kind)
+            y = _checked_labels(where, f"y_{part}", y, len(x), len(self.class_names))
+            groups = getattr(self, f"groups_{part}")
+            if groups is not None and groups.shape != (len(x),):
+                raise InputError(f"{where}: the groups of {part} must be {len(x)} numbers, got shape {groups.shape}")
+            for name, array in ((f"x_{part}", x), (f"y_{part}", y), (f"groups_{part}", groups)):
+                object.__setattr__(self, name, _frozen(array))
+        if self.x_train.shape[1:] != self.x_test.shape[1:]:
+            raise InputError(f"{where}: train is {self.x_train.shape[1:]} an input, test is {self.x_test.shape[1:]}")
+        if self.encoding is not None and self.input_shape != (self.encoding.width,):
+            raise InputError(f"{where}: rows have shape {self.input_shape}, the encoding is {self.encoding.width} wide")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input: (C, H, W) or (F,)."""
+        return tuple(self.x_train.shape[1:])
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return len(self.class_names)
+
+    def size(self, part: Part) -> int:
+        """Return the number of examples in a part."""
+        return len(lookup({"train": self.y_train, "test": self.y_test}, part, "part"))
+
+    def pictures(self, part: Part, index: Index) -> Tensor:
+        """Return the inputs at `index` as a new float32 tensor in [0, 1]; a single number gives one input."""
+        x = self._take({"train": self.x_train, "test": self.x_test}, part, index).astype(np.float32)
+        return torch.from_numpy(x / np.float32(255) if self.kind == "image" else x)
+
+    def labels(self, part: Part, index: Index) -> Tensor:
+        """Return the labels at `index` as a new int64 tensor."""
+        return torch.from_numpy(self._take({"train": self.y_train, "test": self.y_test}, part, index).copy())
+
+    def _take(self, arrays: dict[str, Array], part: str, index: Index) -> Array:
+        array = lookup(arrays, part, "part")
+        chosen = index if isinstance(index, slice) else np.asarray(index)
+        if isinstance(chosen, np.ndarray) and not chosen.size:
+            chosen = chosen.astype(np.int64)
+        try:
+            return np.asarray(array[chosen])
+        except IndexError as error:
+            raise InputError(f"index of {self.name} {part} must lie in 0 .. {len(array) - 1}: {error}") from error
+
+
+def _check_inputs(where: str, name: str, x: Array, kind: Kind) -> None:
+    """Raise unless `x` is uint8 N x C x H x W with 1 or 3 channels, or float32 N x F in [0, 1]."""
+    if kind == "image":
+        if x.ndim != 4 or x.shape[1] not in (1, 3) or 0 in x.shape[1:]:
+            raise InputError(f"{where}: {name} must be pictures N x C x H x W with C 1 or 3, got shape {x.shape}")
+        if x.dtype != np.uint8:
+            raise InputError(f"{where}: the pictures of {name} must be uint8, got {x.dtype}")
+    else:
+        if x.ndim != 2 or not x.shape[1]:
+            raise InputError(f"{where}: {name} must be a table N x F, got shape {x.shape}")
+        if x.dtype != np.float32:
+            raise InputError(f"{where}: the rows of {name} must be float32, got {x.dtype}")
+        if x.size and not (x.min() >= 0 and x.max() <= 1):  # false for NaN as well
+            raise InputError(f"{where}: {name} must lie in [0, 1], got {x.min()} .. {x.max()}")
+
+
+def _checked_labels(where: str, name: str, y: Array, number: int, classes: int) -> Array:
+    """Return labels as int64 after checking that there is one per example and each names a class."""
+    if y.shape != (number,):
+        raise InputError(f"{where}: {name} must hold one label for each of {number} examples, got shape {y.shape}")
+    if not np.issubdtype(y.dtype, np.integer):
+        raise InputError(f"{where}: the labels of {name} must be whole numbers, got {y.dtype}")
+    if y.size and not (y.min() >= 0 and y.max() < classes):
+        raise InputError(f"{where}: labels of {name} must lie in 0 .. {classes - 1}, got {y.min()} .. {y.max()}")
+    return y.astype(np.int64)
+
+
+def _frozen(array: Array | None) -> Array | None:
+    """Return a read-only view, so that nobody changes the data of somebody else's trial."""
+    if array is None:
+        return None
+    view = array.view()
+    view.flags.writeable = False
+    return view

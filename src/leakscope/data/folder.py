@@ -1,0 +1,74 @@
+"""A folder of pictures: one subfolder a class, or all in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from leakscope.core.errors import InputError
+from leakscope.data.dataset import Array, Dataset
+from leakscope.data.files import directory
+from leakscope.data.picture import check_shape, read_picture
+
+SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+
+
+def read_folder(path: Path | str, *, shape: tuple[int, int, int], name: str | None = None) -> Dataset:
+    """Return the pictures of a folder, in sorted order, cropped and resized to `shape` (C, H, W); C is 1 or 3.
+
+    Subfolders are classes; pictures that lie loose form a single class named after the folder. Where `train` and `test`
+    are the only subfolders they are the two parts, each such a folder itself; else every picture is a training one.
+    """
+    path = Path(path)
+    check_shape(shape)
+    title = path.resolve().name
+    folders = _subfolders(directory(path))
+    parts = {f.name: f for f in folders} if {f.name for f in folders} == {"train", "test"} else {"train": path}
+    found = {part: _classes(folder, title) for part, folder in parts.items()}
+    class_names = tuple(sorted({name for by_class in found.values() for name in by_class}))
+    x_train, y_train = _stack(found["train"], class_names, shape)
+    x_test, y_test = _stack(found.get("test", {}), class_names, shape)
+    return Dataset(
+        name=name or title,
+        kind="image",
+        x_train=x_train,
+        y_train=y_train,
+        x_test=x_test,
+        y_test=y_test,
+        class_names=class_names,
+        source=str(path),
+    )
+
+
+def _subfolders(path: Path) -> list[Path]:
+    return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith("."))
+
+
+def _pictures(path: Path) -> list[Path]:
+    return sorted(
+        item for item in path.iterdir()
+        if item.is_file() and item.suffix.lower() in SUFFIXES and not item.name.startswith(".")
+    )  # fmt: skip
+
+
+def _classes(path: Path, title: str) -> dict[str, list[Path]]:
+    """Return the pictures of each class of one part, loose ones under `title`; other files are passed over."""
+    folders, loose = _subfolders(path), _pictures(path)
+    if folders and loose:
+        raise InputError(f"{path}: must hold loose pictures or one subfolder a class, not both ({loose[0].name})")
+    found = {folder.name: _pictures(folder) for folder in folders} if folders else {title: loose}
+    for label, pictures in found.items():
+        if not pictures:
+            where = path / label if folders else path
+            raise InputError(f"{where}: holds no pictures ({', '.join(sorted(SUFFIXES))})")
+    return found
+
+
+def _stack(found: dict[str, list[Path]], names: tuple[str, ...], shape: tuple[int, int, int]) -> tuple[Array, Array]:
+    """Return the pictures N x C x H x W and their labels, class after class."""
+    files = [(file, names.index(label)) for label, pictures in sorted(found.items()) for file in pictures]
+    x = np.zeros((len(files), *shape), np.uint8)
+    for i, (file, _) in enumerate(files):
+        x[i] = read_picture(file, shape)
+    return x, np.array([label for _, label in files], dtype=np.int64)

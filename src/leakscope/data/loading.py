@@ -1,0 +1,70 @@
+"""Finding a named data set: in the package, in a directory, in the cache of what was fetched."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from leakscope.core.errors import InputError
+from leakscope.core.registry import lookup
+from leakscope.data.dataset import Dataset
+from leakscope.data.sources import SOURCES, Form, Source
+
+BUNDLED = Path(__file__).parent / "bundled"
+DATA_VARIABLE, CACHE_VARIABLE = "LEAKSCOPE_DATA", "LEAKSCOPE_CACHE"
+
+
+def load(name: str, directory: Path | str | None = None) -> Dataset:
+    """Return the data set called `name`.
+
+    Bundled sets come with the package. Others are looked for in `directory` if given, else in $LEAKSCOPE_DATA, then in
+    the cache of `leakscope data fetch`. A `directory` that is given is the only place looked at, for bundled names too.
+    """
+    source = lookup(SOURCES, name, "data set")
+    found = locate(name, directory)
+    if found is None:
+        raise InputError(_how_to_get(name, source, directory))
+    path, form = found
+    return replace(form.read(path), name=name, statistics=source.statistics)
+
+
+def locate(name: str, directory: Path | str | None = None) -> tuple[Path, Form] | None:
+    """Return where a data set lies and in which form, or None if it is nowhere; nothing is read."""
+    source = lookup(SOURCES, name, "data set")
+    places = [BUNDLED] if source.bundled and directory is None else _places(directory)
+    for place in places:
+        for form in source.forms:
+            if (place / form.path / form.marker).exists():
+                return place / form.path, form
+    return None
+
+
+def cache_directory() -> Path:
+    """Return where fetched files go: $LEAKSCOPE_CACHE, else ~/.cache/leakscope."""
+    given = os.environ.get(CACHE_VARIABLE)
+    return Path(given) if given else Path.home() / ".cache" / "leakscope"
+
+
+def _places(directory: Path | str | None) -> list[Path]:
+    """Return the directories to look in; one that was named and does not exist is an error."""
+    if directory is not None:
+        if not Path(directory).is_dir():
+            raise InputError(f"the data directory {directory} does not exist")
+        return [Path(directory)]
+    given = os.environ.get(DATA_VARIABLE)
+    if given and not Path(given).is_dir():
+        raise InputError(f"{DATA_VARIABLE} points to {given}, which is not a directory")
+    return [*([Path(given)] if given else []), cache_directory()]
+
+
+def _how_to_get(name: str, source: Source, directory: Path | str | None) -> str:
+    """Return the one line that says what is missing and what to do about it."""
+    file = source.forms[0].path
+    looked = " and ".join(str(place) for place in _places(directory))
+    start = f"data set {name!r} not found in {looked}: "
+    if source.bundled:
+        return f"{start}put {file} there, or leave the directory out to use the bundled one"
+    if not source.downloads:
+        return f"{start}set {DATA_VARIABLE} to a directory with {file}; it cannot be fetched (origin: {source.origin})"
+    return f"{start}set {DATA_VARIABLE} to a directory with {file}, or run `leakscope data fetch {name}`"

@@ -1,0 +1,248 @@
+"""The table of named data sets: what each is, under which terms, and the forms its files may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from leakscope.core.scaling import Scaling
+from leakscope.data.adult import read_adult
+from leakscope.data.cifar import read_cifar10, read_cifar100
+from leakscope.data.dataset import Dataset, Kind
+from leakscope.data.idx import read_idx_folder
+from leakscope.data.npz import read_npz
+
+FASHION = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+
+# Mean and standard deviation over all pixels of the official training part, per channel.
+MNIST_STATISTICS = Scaling((0.1307,), (0.3081,))
+FASHION_STATISTICS = Scaling((0.2860,), (0.3530,))
+EMNIST_STATISTICS = Scaling((0.1736,), (0.3317,))
+CIFAR10_STATISTICS = Scaling((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+CIFAR100_STATISTICS = Scaling((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+SVHN_STATISTICS = Scaling((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way a data set may lie in a directory: a path under it and its reader.
+
+    A folder counts as found when it holds `marker`, the file that `fetch` writes last.
+    """
+
+    path: str
+    read: Callable[[Path], Dataset]
+    marker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """One official file; the url is that of the file itself."""
+
+    url: str
+    md5: str
+
+    @property
+    def name(self) -> str:
+        """The file's own name."""
+        return self.url.rsplit("/", 1)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a name stands for; `shape` and `classes` as published, `origin` where the official files come from."""
+
+    description: str
+    kind: Kind
+    shape: tuple[int, ...]
+    classes: int
+    terms: str
+    origin: str
+    forms: tuple[Form, ...]
+    statistics: Scaling = field(default_factory=Scaling)
+    bundled: bool = False
+    downloads: tuple[Download, ...] = ()
+
+
+def _npz(name: str) -> Form:
+    return Form(f"{name}.npz", read_npz)
+
+
+def _idx(folder: str, names: tuple[str, ...]) -> tuple[Form, ...]:
+    """Return the forms of a folder with the four usual files, packed or not."""
+    read = partial(read_idx_folder, class_names=names)
+    return tuple(Form(folder, read, f"t10k-labels-idx1-ubyte{suffix}") for suffix in (".gz", ""))
+
+
+def _cifar(name: str, number: int, read: Callable[[Path], Dataset]) -> tuple[Form, ...]:
+    """Return the forms of CIFAR; the python version comes last, to be refused with a reason."""
+    binary, python = f"cifar-{number}-binary", f"cifar-{number}-python"
+    unpacked = {10: ("cifar-10-batches-bin", "cifar-10-batches-py"), 100: (binary, python)}[number]
+    places = (f"{name}/{binary}.tar.gz", f"{binary}.tar.gz", unpacked[0], f"{python}.tar.gz", unpacked[1])
+    return (_npz(name), *(Form(place, read) for place in places))
+
+
+def _usual_four(base: str, md5: tuple[str, str, str, str]) -> tuple[Download, ...]:
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    return tuple(Download(f"{base}{name}-ubyte.gz", digest) for name, digest in zip(names, md5, strict=True))
+
+
+_MNIST_FILES = _usual_four(
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+)
+_FASHION_FILES = _usual_four(
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    (
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+)
+_CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/"
+_ADULT_HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
+_CIFAR_TERMS = "no licence given, citation asked (Krizhevsky 2009)"
+_LFW_TERMS = "no licence; research on face verification; real, named people: do not ship"
+
+SOURCES: dict[str, Source] = {
+    "fashion_mnist": Source(
+        description="Fashion-MNIST: 3,000 + 1,000 pictures of clothing, balanced, of the official 70,000",
+        kind="image",
+        shape=(1, 28, 28),
+        classes=10,
+        terms="MIT, (c) 2017 Zalando SE",
+        origin="github.com/zalandoresearch/fashion-mnist",
+        forms=(_npz("fashion_mnist"),),
+        statistics=FASHION_STATISTICS,
+        bundled=True,
+    ),
+    "digits": Source(
+        description="Optical recognition of handwritten digits: 1,437 + 360 small pictures (scikit-learn's copy)",
+        kind="image",
+        shape=(1, 8, 8),
+        classes=10,
+        terms="CC BY 4.0 (Alpaydin, Kaynak 1998)",
+        origin="archive.ics.uci.edu/dataset/80",
+        forms=(_npz("digits"),),
+        bundled=True,
+    ),
+    "breast_cancer": Source(
+        description="Breast Cancer Wisconsin (Diagnostic): 455 + 114 rows of 30 numbers (scikit-learn's copy)",
+        kind="table",
+        shape=(30,),
+        classes=2,
+        terms="CC BY 4.0 (Wolberg, Mangasarian, Street, Street 1995)",
+        origin="archive.ics.uci.edu/dataset/17",
+        forms=(_npz("breast_cancer"),),
+        bundled=True,
+    ),
+    "fashion_mnist_full": Source(
+        description="Fashion-MNIST: all 60,000 + 10,000 pictures of clothing",
+        kind="image",
+        shape=(1, 28, 28),
+        classes=10,
+        terms="MIT, (c) 2017 Zalando SE",
+        origin="github.com/zalandoresearch/fashion-mnist",
+        forms=(_npz("fashion_mnist_full"), *_idx("fashion_mnist_full", FASHION), *_idx("FashionMNIST/raw", FASHION)),
+        statistics=FASHION_STATISTICS,
+        downloads=_FASHION_FILES,
+    ),
+    "mnist": Source(
+        description="MNIST: handwritten digits; the npz form also tells the writers",
+        kind="image",
+        shape=(1, 28, 28),
+        classes=10,
+        terms="usually given as CC BY-SA 3.0 (LeCun, Cortes, Burges)",
+        origin="ossci-datasets.s3.amazonaws.com/mnist",
+        forms=(_npz("mnist"), *_idx("mnist", tuple("0123456789")), *_idx("MNIST/raw", tuple("0123456789"))),
+        statistics=MNIST_STATISTICS,
+        downloads=_MNIST_FILES,
+    ),
+    "cifar10": Source(
+        description="CIFAR-10: small colour photographs of ten kinds of things",
+        kind="image",
+        shape=(3, 32, 32),
+        classes=10,
+        terms=_CIFAR_TERMS,
+        origin="www.cs.toronto.edu/~kriz/cifar.html",
+        forms=_cifar("cifar10", 10, read_cifar10),
+        statistics=CIFAR10_STATISTICS,
+        downloads=(Download(f"{_CIFAR_HOME}cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
+    ),
+    "cifar100": Source(
+        description="CIFAR-100: small colour photographs of a hundred kinds of things",
+        kind="image",
+        shape=(3, 32, 32),
+        classes=100,
+        terms=_CIFAR_TERMS,
+        origin="www.cs.toronto.edu/~kriz/cifar.html",
+        forms=_cifar("cifar100", 100, read_cifar100),
+        statistics=CIFAR100_STATISTICS,
+        downloads=(Download(f"{_CIFAR_HOME}cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),),
+    ),
+    "svhn": Source(
+        description="SVHN: digits cut from photographs of house numbers; groups are the photographs",
+        kind="image",
+        shape=(3, 32, 32),
+        classes=10,
+        terms="non-commercial use only (Netzer et al. 2011)",
+        origin="ufldl.stanford.edu/housenumbers",
+        forms=(_npz("svhn"),),
+        statistics=SVHN_STATISTICS,
+    ),
+    "lfw_face": Source(
+        description="Labeled Faces in the Wild: 106 people with at least 14 pictures each, 32 x 32",
+        kind="image",
+        shape=(3, 32, 32),
+        classes=106,
+        terms=_LFW_TERMS,
+        origin="vis-www.cs.umass.edu/lfw",
+        forms=(_npz("lfw_face"),),
+    ),
+    "lfw_128": Source(
+        description="Labeled Faces in the Wild: a hundred test pictures of the same 106 people, 128 x 128",
+        kind="image",
+        shape=(3, 128, 128),
+        classes=106,
+        terms=_LFW_TERMS,
+        origin="vis-www.cs.umass.edu/lfw",
+        forms=(_npz("lfw_128"),),
+    ),
+    "emnist_byclass": Source(
+        description="EMNIST ByClass: handwritten digits and letters, 62 classes",
+        kind="image",
+        shape=(1, 28, 28),
+        classes=62,
+        terms="no licence text known (from NIST Special Database 19, US government work)",
+        origin="www.nist.gov/itl/products-and-services/emnist-dataset",
+        forms=(_npz("emnist_byclass"),),
+        statistics=EMNIST_STATISTICS,
+    ),
+    "adult": Source(
+        description="UCI Adult: 32,561 + 16,281 people of the 1994 census, income over 50,000 dollars or not",
+        kind="table",
+        shape=(108,),
+        classes=2,
+        terms="CC BY 4.0 (Becker, Kohavi 1996)",
+        origin="archive.ics.uci.edu/dataset/2",
+        forms=(
+            Form("adult.csv.gz", read_adult),
+            Form("adult.csv", read_adult),
+            Form("adult", read_adult, "adult.test"),
+        ),
+        downloads=(
+            Download(f"{_ADULT_HOME}adult.data", "5d7c39d7b8804f071cdd1f2a7c460872"),
+            Download(f"{_ADULT_HOME}adult.test", "35238206dfdf7f1fe215bbb874adecdc"),
+        ),
+    ),
+}

@@ -1,0 +1,1 @@
+"""From weights and a batch to losses, gradients and local training; shared by clients and attacks."""

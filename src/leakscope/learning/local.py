@@ -1,0 +1,150 @@
+"""Local training of one trial as a differentiable loop: E epochs of batches of B, SGD with momentum or Adam.
+
+Agrees step by step with the same loop over `torch.optim.SGD` and `torch.optim.Adam`. Every random choice (the order of
+the examples) comes in as a tensor, so the loop can be lifted over trials and clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from leakscope.core import random
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree
+from leakscope.core.types import LocalTraining
+from leakscope.learning.gradients import loss_and_gradient
+from leakscope.learning.losses import Loss
+from leakscope.learning.segments import recompute
+
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPSILON = 1e-8
+
+
+def draw_order(local: LocalTraining, samples: int, key: Tensor) -> Tensor:
+    """Return which example each slot of each step takes: steps x B (after `key.shape`), -1 where a last batch is short."""
+    size = min(local.batch_size or samples, samples)
+    per_epoch = -(-samples // size)
+    spare = per_epoch * size - samples
+    epochs = []
+    for epoch in range(local.epochs):
+        if local.shuffle and per_epoch > 1:
+            order = random.permutation(random.fold(random.fold(key, "order"), epoch), samples)
+        else:
+            order = torch.arange(samples, device=key.device).expand(*key.shape, samples)
+        epochs.append(torch.nn.functional.pad(order, (0, spare), value=-1).unflatten(-1, (per_epoch, size)))
+    return torch.cat(epochs, dim=-2)
+
+
+def train(
+    model: Model,
+    loss: Loss,
+    local: LocalTraining,
+    parameters: Tree,
+    buffers: Tree,
+    inputs: Tensor,
+    targets: Tensor,
+    mask: Tensor,
+    order: Tensor,
+    key: Tensor,
+    *,
+    segment: int | None = None,
+) -> tuple[Tree, Tree]:
+    """Return (weights, buffers) after the local steps of one trial.
+
+    With `segment = s` only every s-th state is kept for the backward pass and the steps between are computed again, so
+    that memory grows with steps / s + s instead of steps.
+    """
+    stepper = _Stepper(model, loss, local)
+    carry = stepper.begin(parameters, buffers)
+    steps = order.shape[0]
+    length = segment or steps
+    for first in range(0, steps, length):
+        chunk = range(first, min(first + length, steps))
+
+        # everything that varies by trial is an argument: what a recomputed function closes over counts as constant
+        def run(
+            carry: dict[str, Tree],
+            inputs: Tensor,
+            targets: Tensor,
+            mask: Tensor,
+            order: Tensor,
+            key: Tensor,
+            chunk: range = chunk,
+        ) -> dict[str, Tree]:
+            for step in chunk:
+                carry = stepper.step(carry, inputs, targets, mask, order[step], step, random.fold(key, step))
+            return carry
+
+        values = (carry, inputs, targets, mask, order, key)
+        carry = recompute(run, *values) if segment else run(*values)
+    return carry["parameters"], carry["buffers"]
+
+
+class _Stepper:
+    """One optimiser step on a carried state; the state is a dict of trees."""
+
+    def __init__(self, model: Model, loss: Loss, local: LocalTraining) -> None:
+        self.model, self.loss, self.local = model, loss, local
+        self.update: Callable[[dict[str, Tree], Tree, int], dict[str, Tree]] = (
+            self._adam if local.optimiser == "adam" else self._sgd
+        )
+
+    def begin(self, parameters: Tree, buffers: Tree) -> dict[str, Tree]:
+        carry = {"parameters": parameters, "buffers": buffers}
+        if self.local.momentum:
+            carry["velocity"] = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        if self.local.optimiser == "adam":
+            carry["first"] = {name: torch.zeros_like(value) for name, value in parameters.items()}
+            carry["second"] = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        return carry
+
+    def step(
+        self,
+        carry: dict[str, Tree],
+        inputs: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        chosen: Tensor,
+        number: int,
+        key: Tensor,
+    ) -> dict[str, Tree]:
+        index = chosen.clamp_min(0)
+        present = (chosen >= 0) & mask.index_select(0, index)
+        gradient, _, _, buffers = loss_and_gradient(
+            self.model,
+            self.loss,
+            carry["parameters"],
+            carry["buffers"],
+            inputs.index_select(0, index),
+            targets.index_select(0, index),
+            present,
+            key,
+        )
+        if self.local.weight_decay:
+            gradient = {n: g + self.local.weight_decay * carry["parameters"][n] for n, g in gradient.items()}
+        return self.update({**carry, "buffers": buffers}, gradient, number)
+
+    def _sgd(self, carry: dict[str, Tree], gradient: Tree, number: int) -> dict[str, Tree]:
+        if self.local.momentum:
+            gradient = {
+                n: g if number == 0 else self.local.momentum * carry["velocity"][n] + g for n, g in gradient.items()
+            }
+            carry = {**carry, "velocity": gradient}
+        moved = {n: p - self.local.rate * gradient[n] for n, p in carry["parameters"].items()}
+        return {**carry, "parameters": moved}
+
+    def _adam(self, carry: dict[str, Tree], gradient: Tree, number: int) -> dict[str, Tree]:
+        b1, b2 = ADAM_BETAS
+        first = {n: b1 * carry["first"][n] + (1 - b1) * g for n, g in gradient.items()}
+        second = {n: b2 * carry["second"][n] + (1 - b2) * g * g for n, g in gradient.items()}
+        rate = self.local.rate / (1 - b1 ** (number + 1))
+        root = (1 - b2 ** (number + 1)) ** 0.5
+        # sqrt has an infinite slope at 0, which a parameter without gradient reaches: shift it out of the way
+        moved = {
+            n: p - rate * first[n] / ((second[n] + 1e-30).sqrt() / root + ADAM_EPSILON)
+            for n, p in carry["parameters"].items()
+        }
+        return {**carry, "first": first, "second": second, "parameters": moved}

@@ -1,0 +1,61 @@
+"""Trading time for memory: run a function without keeping what is inside, and run it again for its gradient.
+
+`torch.utils.checkpoint` fails under `torch.func.grad`; an autograd.Function whose backward takes the vjp of the function
+itself works, also under vmap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from leakscope.core.tree import fill, tensors
+
+V = TypeVar("V")
+
+
+def recompute(f: Callable[..., V], *args: Any) -> V:
+    """Return `f(*args)`, keeping only `args` for the backward pass. `f` must be pure and may nest as `core.tree` allows.
+
+    Only the gradient with respect to the tensors of `args` is defined; what `f` closes over counts as constant.
+    """
+    shape: list[Any] = []
+
+    def flat(*leaves: Tensor) -> tuple[Tensor, ...]:
+        result = f(*fill(args, list(leaves)))
+        shape[:] = [result]
+        return tuple(tensors(result))
+
+    class Segment(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*leaves: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+            return flat(*leaves)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+            leaves = ctx.saved_tensors
+            moving = [i for i, leaf in enumerate(leaves) if leaf.is_floating_point()]
+
+            def partial(*floats: Tensor) -> tuple[Tensor, ...]:
+                full = list(leaves)
+                for i, value in zip(moving, floats, strict=True):
+                    full[i] = value
+                return flat(*full)
+
+            _, pull = torch.func.vjp(partial, *[leaves[i] for i in moving])
+            back: list[Tensor | None] = [None] * len(leaves)
+            for i, value in zip(moving, pull(cotangents), strict=True):
+                back[i] = value
+            return tuple(back)
+
+    result = Segment.apply(*tensors(args))  # type: ignore[no-untyped-call]
+    return fill(shape[0], list(result))

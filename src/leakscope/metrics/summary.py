@@ -1,0 +1,155 @@
+"""What many trials say together: rates, means and iteration counts, each with its n and its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.types import Outcome
+from leakscope.metrics.interval import Estimate, estimate_mean, estimate_rate
+from leakscope.metrics.score import Scores
+from leakscope.metrics.success import DEFAULT_RULE, ContentRule, whole_trials
+
+PSNR_CAP = 100.0
+
+Row = dict[str, str | int | float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A count over trials: its mean, least, greatest and sample variance (divisor n - 1); NaN where undefined."""
+
+    mean: Estimate
+    least: float
+    greatest: float
+    variance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The result of many trials under one content rule.
+
+    `content` is the share of samples recovered (ASR of content), `whole` the share of trials with every sample
+    recovered, `convergence` the share of trials whose attack converged, `label` the share of samples whose paired
+    guess has their label, `label_set` the mean multiset overlap of labels (both None if the attack guessed none).
+    `means` are over all samples, `means_recovered` over recovered samples ONLY: papers print those, and they flatter
+    an attack that seldom succeeds. `iterations` likewise: over all trials, over converged ones only, over whole ones
+    only.
+    """
+
+    trials: int
+    samples: int
+    not_finite: int
+    rule: ContentRule
+    outcomes: Mapping[str, int]
+    content: Estimate
+    whole: Estimate
+    convergence: Estimate
+    label: Estimate | None
+    label_set: Estimate | None
+    means: Mapping[str, Estimate]
+    means_recovered: Mapping[str, Estimate]
+    iterations: Spread
+    iterations_converged: Spread
+    iterations_whole: Spread
+
+    def rows(self) -> list[Row]:
+        """Return plain data, one row a number: measure, over, value, low, high, n, trials; None where undefined."""
+        found = [
+            _row("content rate", "all samples", self.content),
+            _row("whole-trial rate", "all trials", self.whole),
+            _row("convergence rate", "all trials", self.convergence),
+        ]
+        found += [_row("label rate", "all samples", self.label)] if self.label else []
+        found += [_row("label set overlap", "all trials", self.label_set)] if self.label_set else []
+        found += [_row(name, "all samples", mean) for name, mean in self.means.items()]
+        found += [_row(name, "recovered samples only", mean) for name, mean in self.means_recovered.items()]
+        for over, spread in (
+            ("all trials", self.iterations),
+            ("converged trials only", self.iterations_converged),
+            ("whole trials only", self.iterations_whole),
+        ):
+            found += _spread_rows(over, spread)
+        found += [
+            _count("outcome " + name, "all trials", number, self.trials) for name, number in self.outcomes.items()
+        ]
+        return [*found, _count("not finite", "all samples", self.not_finite, self.trials, self.samples)]
+
+
+def summarise(scores: Scores, *, outcomes: Tensor, iterations: Tensor, rule: ContentRule = DEFAULT_RULE) -> Summary:
+    """Return the summary of T trials from their scores, their outcomes (T, of `Outcome`) and iteration counts (T).
+
+    A PSNR above `PSNR_CAP` (100 dB, an MSE of 1e-10) counts as that, so that one exact recovery does not make a mean
+    infinite. The mean PSNR is the mean of the samples' decibels, not the decibels of the mean MSE.
+    """
+    _check(scores, outcomes, iterations)
+    recovered = rule.recovered(scores)
+    whole = whole_trials(recovered, scores.scored)
+    converged = outcomes == Outcome.CONVERGED
+    every = torch.ones_like(converged)
+    kinds = {"mse": scores.mse, "psnr": scores.psnr.clamp_max(PSNR_CAP)}
+    if bool(scores.ssim[scores.scored].isfinite().any()):
+        kinds["ssim"] = scores.ssim
+    label, overlap = scores.label_correct, scores.label_overlap
+    return Summary(
+        trials=scores.trials,
+        samples=int(scores.scored.sum()),
+        not_finite=int((~scores.finite & scores.scored).sum()),
+        rule=rule,
+        outcomes={kind.name.lower(): int((outcomes == kind).sum()) for kind in Outcome},
+        content=estimate_rate(recovered, scores.scored),
+        whole=estimate_rate(whole[:, None], every[:, None]),
+        convergence=estimate_rate(converged[:, None], every[:, None]),
+        label=None if label is None else estimate_rate(label, scores.scored),
+        label_set=None if overlap is None else estimate_mean(overlap[:, None], every[:, None]),
+        means={name: estimate_mean(values, scores.scored) for name, values in kinds.items()},
+        means_recovered={name: estimate_mean(values, recovered) for name, values in kinds.items()},
+        iterations=_spread(iterations, every),
+        iterations_converged=_spread(iterations, converged),
+        iterations_whole=_spread(iterations, whole),
+    )
+
+
+def _spread(count: Tensor, counted: Tensor) -> Spread:
+    kept = count[counted].double()
+    if not len(kept):
+        return Spread(estimate_mean(count[:, None], counted[:, None]), math.nan, math.nan, math.nan)
+    variance = float(kept.var(correction=1)) if len(kept) > 1 else math.nan
+    return Spread(estimate_mean(count[:, None], counted[:, None]), float(kept.min()), float(kept.max()), variance)
+
+
+def _row(measure: str, over: str, estimate: Estimate) -> Row:
+    numbers: Row = asdict(estimate)
+    plain = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in numbers.items()}
+    return {"measure": measure, "over": over, **plain}
+
+
+def _count(measure: str, over: str, number: float, trials: int, n: int | None = None) -> Row:
+    return _row(measure, over, Estimate(number, math.nan, math.nan, trials if n is None else n, trials))
+
+
+def _spread_rows(over: str, spread: Spread) -> list[Row]:
+    n = spread.mean.n
+    return [
+        _row("iterations mean", over, spread.mean),
+        _count("iterations min", over, spread.least, n),
+        _count("iterations max", over, spread.greatest, n),
+        _count("iterations variance", over, spread.variance, n),
+    ]
+
+
+def _check(scores: Scores, outcomes: Tensor, iterations: Tensor) -> None:
+    if outcomes.shape != (scores.trials,) or iterations.shape != (scores.trials,):
+        raise InputError(
+            f"summarise needs one outcome and one iteration count a trial ({scores.trials}), "
+            f"got shapes {tuple(outcomes.shape)} and {tuple(iterations.shape)}"
+        )
+    unknown = sorted(set(outcomes.tolist()) - {int(kind) for kind in Outcome})
+    if unknown:
+        known = ", ".join(f"{int(kind)} {kind.name}" for kind in Outcome)
+        raise InputError(f"outcomes must be codes of Outcome ({known}), got {unknown[0]}")

@@ -1,0 +1,174 @@
+"""Any `nn.Module` as a `Model`: a pure function of its parameters, buffers, input and key."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.registry import lookup
+from leakscope.core.tree import Tree
+from leakscope.models.dropout import drawing_from, replace_dropout
+from leakscope.models.settings import shape_of
+from leakscope.models.structure import Structure, find_structure
+
+TRAINING_NORM = (
+    "batch norm in train mode cannot run under vmap, because it writes its running statistics in place; call eval() on "
+    "the module or torch.func.replace_all_batch_norm_modules_(module) before from_module"
+)
+
+# functional_call puts the given tensors into the module for the time of the call, so calls must not overlap.
+_ONE_CALL = threading.RLock()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Functional:
+    """`(parameters, buffers, x, key) -> (output, buffers)` through a private copy of a module.
+
+    The module's own values are never read. Buffers are cloned first, so what the module writes into them comes back and
+    the given ones stay as they were. Attention runs in its plain form: the fused ones have no second derivative.
+    """
+
+    module: nn.Module
+
+    def __call__(self, parameters: Tree, buffers: Tree, x: Tensor, key: Tensor) -> tuple[Tensor, Tree]:
+        """Return the output for N inputs, and the buffers as the call left them."""
+        values = {**parameters, **{name: value.clone() for name, value in buffers.items()}}
+        try:
+            with _ONE_CALL, sdpa_kernel(SDPBackend.MATH), drawing_from(key):
+                output = torch.func.functional_call(self.module, values, (x,), strict=True)
+        except RuntimeError as problem:
+            if "running_mean or running_var" in str(problem):
+                raise InputError(TRAINING_NORM) from problem
+            raise
+        return output, {name: values[name] for name in buffers}
+
+
+def from_module(
+    module: nn.Module,
+    *,
+    input_shape: Sequence[int],
+    name: str | None = None,
+    private: Iterable[str] = (),
+    example: Tensor | None = None,
+) -> Model:
+    """Return `module` as a `Model` holding clones of its values; the module itself stays as it is.
+
+    `input_shape` is the shape of ONE input. The module keeps its mode: in train mode its torch dropouts draw from the
+    key of the call (`KeyedDropout`), in eval mode they do nothing. `private` names parameters that never leave the
+    client. `example` is N inputs to run once, needed only where numbers in [0, 1] will not do (such as token numbers).
+    From that run come the number of classes and the dense layers an attacker may use:
+
+    - `head`: the `nn.Linear` whose output is the model's output; nonnegative if an activation without negative values
+      feeds it, at most through pooling, reshaping or dropout
+    - `entry`: the `nn.Linear` that runs first and takes the flattened input; nonnegative if the example is. (The
+      default example is; with a `Scaling` in front that makes inputs negative, give an example that went through it.)
+
+    >>> from_module(nn.Linear(4, 3), input_shape=(4,)).head
+    Dense(weight='weight', bias='bias', nonnegative=False)
+    """
+    shape = shape_of("input_shape", input_shape)
+    title = name or type(module).__name__
+    own = _private_copy(module, title)
+    parameters = {key: value.detach() for key, value in own.named_parameters()}
+    buffers = {key: value.detach() for key, value in own.named_buffers()}
+    _check_values(title, parameters, buffers)
+    hidden = frozenset(private)
+    for one in hidden:
+        lookup(parameters, one, f"private parameter of {title}")
+    apply = Functional(own)
+    found = _probe(apply, title, parameters, buffers, _example(parameters, shape, example))
+    return Model(
+        name=title,
+        apply=apply,
+        parameters=parameters,
+        buffers=buffers,
+        input_shape=shape,
+        classes=_classes(title, found.output, shape),
+        head=found.head,
+        entry=found.entry,
+        private=hidden,
+    )
+
+
+def _private_copy(module: nn.Module, title: str) -> nn.Module:
+    """Return a copy that shares nothing with `module` and whose dropouts draw from the key."""
+    if next(module.parameters(), None) is None:
+        raise InputError(f"{title} has no parameters, so it has no gradient to attack")
+    if any(nn.parameter.is_lazy(p) for p in module.parameters()):
+        raise InputError(f"{title} has lazy layers without weights yet; run it once on an input first")
+    try:
+        own = copy.deepcopy(module)
+    except (RuntimeError, TypeError) as problem:
+        raise InputError(f"{title} cannot be copied: {_first_line(problem)}") from problem
+    replace_dropout(own)
+    return own
+
+
+def _check_values(title: str, parameters: Tree, buffers: Tree) -> None:
+    """Refuse NaN in any value and infinity in a parameter (a buffer may hold it: attention masks do)."""
+    for name, value in parameters.items():
+        if not value.isfinite().all():
+            raise InputError(f"{title}: parameter {name!r} holds NaN or infinity")
+    for name, value in buffers.items():
+        if value.isnan().any():
+            raise InputError(f"{title}: buffer {name!r} holds NaN")
+
+
+def _example(parameters: Tree, shape: tuple[int, ...], given: Tensor | None) -> Tensor:
+    """Return the given example, or two inputs drawn from U[0, 1)."""
+    if given is None:
+        first = next(iter(parameters.values()))
+        return random.uniform(random.key(0), (2, *shape), first.dtype).to(first.device)
+    if given.ndim < 1 or tuple(given.shape[1:]) != shape:
+        raise InputError(f"example must be N inputs of shape {shape}, got {tuple(given.shape)}")
+    return given.detach().clone()
+
+
+def _probe(apply: Functional, title: str, parameters: Tree, buffers: Tree, x: Tensor) -> Structure:
+    """Return what one run on the example shows; torch's global generator is left as it was."""
+    cuda = [x.device] if x.is_cuda else []
+    with torch.random.fork_rng(devices=cuda):
+        before = _generator_states(x)
+        try:
+            found = find_structure(
+                lambda value: apply(parameters, buffers, value, random.key(0, value.device))[0],
+                apply.module,
+                parameters,
+                x,
+            )
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
+            raise InputError(
+                f"{title} cannot run on inputs of shape {tuple(x.shape)}: {_first_line(problem)}"
+            ) from problem
+        drew = any(not torch.equal(a, b) for a, b in zip(before, _generator_states(x), strict=True))
+    if drew:
+        raise InputError(
+            f"{title} draws from torch's global generator when it runs, so its results could not be repeated; call "
+            "eval() on it, or use nn.Dropout layers, which from_module replaces by KeyedDropout"
+        )
+    return found
+
+
+def _generator_states(x: Tensor) -> list[Tensor]:
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(x.device)] if x.is_cuda else [])]
+
+
+def _classes(title: str, output: object, shape: tuple[int, ...]) -> int:
+    """Return the number of columns of the example's output."""
+    if not isinstance(output, Tensor) or output.ndim != 2:
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise InputError(f"{title} must give N rows of logits for N inputs of shape {shape}, got {got}")
+    return output.shape[1]
+
+
+def _first_line(problem: Exception) -> str:
+    return (str(problem) or type(problem).__name__).splitlines()[0]

@@ -1,0 +1,65 @@
+"""The networks by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from leakscope.core import random
+from leakscope.core.model import Model
+from leakscope.core.registry import lookup
+from leakscope.core.tree import take
+from leakscope.models.adapter import from_module
+from leakscope.models.cnn import cnn_cifar, cnn_mnist
+from leakscope.models.dense import linear, mlp
+from leakscope.models.dropout import KeyedDropout
+from leakscope.models.initialise import Torch, draw_parameters
+from leakscope.models.lenet import lenet_cpl, lenet_dlg
+from leakscope.models.resnet import resnet20, resnet20_dlg
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "linear": linear,
+    "mlp": mlp,
+    "lenet_dlg": lenet_dlg,
+    "lenet_cpl": lenet_cpl,
+    "dlnet": lenet_cpl,
+    "resnet20": resnet20,
+    "resnet20_dlg": resnet20_dlg,
+    "cnn_mnist": cnn_mnist,
+    "cnn_cifar": cnn_cifar,
+}
+
+
+def build(
+    name: str,
+    input_shape: Sequence[int] = (1, 28, 28),
+    classes: int = 10,
+    settings: Mapping[str, object] | None = None,
+    *,
+    seed: int = 0,
+) -> Model:
+    """Return a network of the catalogue with PyTorch's initialisation drawn from `seed`.
+
+    `settings` are the builder's other arguments: see its signature. Norm layers are in eval mode; dropout, where the
+    settings ask for it, is on.
+
+    >>> model = build("lenet_dlg", (3, 32, 32), classes=100, settings={"activation": "tanh"})
+    >>> model.parameters["head.weight"].shape
+    torch.Size([100, 768])
+    """
+    builder = lookup(MODELS, name, "model")
+    chosen = dict(settings or {})
+    known = {key: key for key in inspect.signature(builder).parameters if key not in ("input_shape", "classes")}
+    for key in chosen:
+        lookup(known, key, f"setting of {name}")
+    with torch.random.fork_rng(devices=[]):  # layers draw first values of their own, which are not kept
+        module = builder(input_shape=input_shape, classes=classes, **chosen)
+    module.eval()
+    for layer in module.modules():
+        if isinstance(layer, KeyedDropout):
+            layer.train()
+    model = from_module(module, input_shape=input_shape, name=name)
+    return model.with_parameters(take(draw_parameters(model, Torch(), random.key([seed])), 0))

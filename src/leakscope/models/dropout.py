@@ -1,0 +1,76 @@
+"""Dropout whose mask is a pure function of the key that the running call was given.
+
+`nn.Dropout` draws from torch's global generator: the mask then depends on who drew before, and under `vmap` on the
+neighbours. Here the adapter opens `drawing_from(key)` for the time of one call; every dropout executed in it takes the
+next number of that call, folds it into the key, and draws its mask from the result. A layer that runs twice in one call
+thus draws two masks, and the same key always gives the same masks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.core.errors import InputError
+from leakscope.core.random import fold, uniform
+
+_RUNNING: ContextVar[tuple[Tensor, Iterator[int]] | None] = ContextVar("key_of_the_running_call", default=None)
+
+
+@contextmanager
+def drawing_from(key: Tensor) -> Iterator[None]:
+    """Let every `KeyedDropout` executed inside draw from `key`; calls in other threads keep their own."""
+    token = _RUNNING.set((key, itertools.count()))
+    try:
+        yield
+    finally:
+        _RUNNING.reset(token)
+
+
+class KeyedDropout(nn.Module):
+    """Zero each entry with probability `p` and scale the rest by 1 / (1 - p); the identity in eval mode.
+
+    `whole_channels` zeroes entry [n, c] of the first two dimensions as a whole, as `nn.Dropout2d` does.
+    """
+
+    def __init__(self, p: float = 0.5, *, whole_channels: bool = False) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise InputError(f"KeyedDropout.p must be in [0, 1], got {p!r}")
+        self.p = p
+        self.whole_channels = whole_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` with entries dropped."""
+        if not self.training or self.p == 0:
+            return x
+        running = _RUNNING.get()
+        if running is None:
+            raise InputError("KeyedDropout in train mode has no key: call the network through from_module(...).apply")
+        key, numbers = running
+        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else x.shape
+        kept = uniform(fold(key, f"dropout {next(numbers)}"), shape) >= self.p
+        scale = 1 / (1 - self.p) if self.p < 1 else 0.0
+        return torch.where(kept, x * scale, torch.zeros_like(x))
+
+    def extra_repr(self) -> str:
+        """Return the settings, for printing a network."""
+        return f"p={self.p}, whole_channels={self.whole_channels}"
+
+
+_CHANNEL_KINDS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+def replace_dropout(module: nn.Module) -> None:
+    """Put a `KeyedDropout` in the place of every torch dropout of `module` that is in train mode."""
+    made: dict[nn.Module, KeyedDropout] = {}
+    for name, layer in list(module.named_modules(remove_duplicate=False)):
+        if layer.training and type(layer) in (nn.Dropout, *_CHANNEL_KINDS):
+            p = float(layer.p)
+            keyed = made.setdefault(layer, KeyedDropout(p, whole_channels=isinstance(layer, _CHANNEL_KINDS)))
+            module.set_submodule(name, keyed)

@@ -1,0 +1,164 @@
+"""First weights of many trials, each drawn from its trial's key.
+
+Every parameter folds its own name into the key, so a trial's weights depend on its key alone: not on its neighbours,
+nor on the order of the layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.random import fold, uniform
+from leakscope.core.tree import Tree
+from leakscope.models.adapter import Functional
+
+_AT_ONCE = 2**22  # numbers drawn at once: a bound on memory, without effect on the result
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The range [low, high) that a parameter is drawn from; a constant where both are equal."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Draw every weight and bias from U(-a, a), as DLG and CPL do with a = 0.5."""
+
+    a: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.a < math.inf:
+            raise InputError(f"Uniform.a must be in (0, inf), got {self.a}")
+
+    def draw(self, model: Model, keys: Tensor) -> Tree:
+        """Return one set of parameters per key."""
+        bound = Bound(-self.a, self.a)
+        return {name: _draw(name, value, bound, keys) for name, value in model.parameters.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """Draw each layer from the distribution its constructor uses: see `torch_bounds`."""
+
+    def draw(self, model: Model, keys: Tensor) -> Tree:
+        """Return one set of parameters per key."""
+        if not isinstance(model.apply, Functional):
+            raise InputError(
+                f"scheme 'pytorch' needs the layers of {model.name}: use a Model straight from from_module"
+            )
+        bounds = torch_bounds(model.apply.module)
+        return {name: _draw(name, value, bounds[name], keys) for name, value in model.parameters.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Keep the values that the model holds, the same for every trial."""
+
+    def draw(self, model: Model, keys: Tensor) -> Tree:
+        """Return one copy of the parameters per key."""
+        return {
+            name: value.to(keys.device).expand(len(keys), *value.shape).clone()
+            for name, value in model.parameters.items()
+        }
+
+
+Init: TypeAlias = Uniform | Torch | Given
+
+INITS: dict[str, Callable[..., Init]] = {"uniform": Uniform, "pytorch": Torch, "given": Given}
+
+
+def draw_parameters(model: Model, scheme: Init, keys: Tensor) -> Tree:
+    """Return the first parameters of T trials, with leading dimension T, on the device of the T keys."""
+    if keys.ndim != 1 or keys.dtype != torch.int64:
+        raise InputError(f"keys must be a vector of int64, one key per trial, got {tuple(keys.shape)} of {keys.dtype}")
+    return scheme.draw(model, keys)
+
+
+def _draw(name: str, like: Tensor, bound: Bound, keys: Tensor) -> Tensor:
+    """Return low + (high - low) u for u from U[0, 1), one tensor shaped like `like` per key."""
+    if bound.low == bound.high:
+        return torch.full((len(keys), *like.shape), bound.low, dtype=like.dtype, device=keys.device)
+    chunks = torch.split(fold(keys, name), max(1, _AT_ONCE // max(1, like.numel())))
+    drawn = torch.cat([uniform(chunk, like.shape, like.dtype) for chunk in chunks])
+    return bound.low + (bound.high - bound.low) * drawn
+
+
+_FAN_IN = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+_NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)
+
+
+def torch_bounds(module: nn.Module) -> dict[str, Bound]:
+    """Return the range that PyTorch's constructors draw each parameter from.
+
+    - dense layers and convolutions: weight and bias from U(-b, b), b = 1 / sqrt(fan_in). (PyTorch writes the weight's
+      range as Kaiming's with a = sqrt(5): sqrt(6 / ((1 + 5) fan_in)), which is the same.)
+    - norm layers: weight 1, bias 0
+    - recurrent layers: all from U(-b, b), b = 1 / sqrt(hidden size)
+    - attention: input projections from Glorot's sqrt(6 / (fan_in + fan_out)), all biases 0
+
+    >>> torch_bounds(nn.Linear(4, 3))
+    {'weight': Bound(low=-0.5, high=0.5), 'bias': Bound(low=-0.5, high=0.5)}
+    """
+    bounds: dict[str, Bound] = {}
+    for prefix, layer in module.named_modules():
+        for name, value in layer.named_parameters(recurse=False):
+            path = f"{prefix}.{name}" if prefix else name
+            bound = _bound(layer, name, value)
+            if bound is None:
+                kind = type(layer).__name__
+                raise InputError(f"scheme 'pytorch' does not know how {kind} draws {path!r}; use 'given' or 'uniform'")
+            bounds[path] = bound
+    return bounds
+
+
+def _bound(layer: nn.Module, name: str, value: Tensor) -> Bound | None:
+    """Return the range of one parameter of one layer, or None where it is not known."""
+    if isinstance(layer, _FAN_IN) and name in ("weight", "bias"):
+        if name == "bias" and isinstance(layer, NonDynamicallyQuantizableLinear):  # the output layer of attention
+            return Bound(0.0, 0.0)
+        return _around_zero(1 / math.sqrt(layer.weight[0].numel()))
+    if isinstance(layer, _NORMS) and name in ("weight", "bias"):
+        return Bound(1.0, 1.0) if name == "weight" else Bound(0.0, 0.0)
+    if isinstance(layer, nn.RNNBase | nn.RNNCellBase):
+        return _around_zero(1 / math.sqrt(layer.hidden_size))
+    if isinstance(layer, nn.MultiheadAttention) and name.endswith("proj_weight"):
+        return _around_zero(math.sqrt(6 / sum(value.shape)))
+    if isinstance(layer, nn.MultiheadAttention) and name == "in_proj_bias":
+        return Bound(0.0, 0.0)
+    if isinstance(layer, nn.PReLU):
+        return Bound(layer.init, layer.init)
+    return None
+
+
+def _around_zero(b: float) -> Bound:
+    return Bound(-b, b)

@@ -1,0 +1,86 @@
+"""The two LeNets of gradient-leakage work: three convolutions (DLG) and four (CPL).
+
+Each convolution has `width` filters of 5x5, padding 2 and an activation after it; a dense layer reads the flattened
+features. A convolution of stride 2 turns side n into ceil(n / 2), so 32x32 gives 12 * 8 * 8 = 768 features and 28x28
+gives 12 * 7 * 7 = 588.
+
+With pooling, a convolution of stride 2 becomes one of stride 1, its activation, and a 2x2 pool of stride 2 that also
+pools a half-empty last row (ceil mode): the number of features, hence the dense layer, stays the same for every side.
+
+Zhu et al. 2019, "Deep leakage from gradients", arXiv:1906.08935; Wei et al. 2020, "A framework for evaluating gradient
+leakage attacks in federated learning" (CPL), arXiv:2004.10397. Both draw every weight and bias from U(-0.5, 0.5): see
+`leakscope.models.initialise.Uniform`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from leakscope.core.registry import lookup
+from leakscope.models.activations import activation_layer
+from leakscope.models.dropout import KeyedDropout
+from leakscope.models.settings import image_shape, positive, probability
+
+POOLINGS: dict[str, Callable[[], nn.Module] | None] = {
+    "none": None,
+    "average": lambda: nn.AvgPool2d(2, ceil_mode=True),
+    "max": lambda: nn.MaxPool2d(2, ceil_mode=True),
+}
+
+
+def lenet_dlg(
+    *,
+    input_shape: Sequence[int] = (3, 32, 32),
+    classes: int = 100,
+    activation: str = "sigmoid",
+    pooling: str = "none",
+    width: int = 12,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Return DLG's LeNet: three convolutions of strides 2, 2, 1 and a dense layer."""
+    shape = image_shape("lenet_dlg", input_shape)
+    return _lenet((2, 2, 1), shape, classes, activation, pooling, width, dropout)
+
+
+def lenet_cpl(
+    *,
+    input_shape: Sequence[int] = (3, 32, 32),
+    classes: int = 106,
+    activation: str = "sigmoid",
+    pooling: str = "none",
+    width: int = 12,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Return CPL's LeNet: four convolutions of strides 2, 2, 1, 1 and a dense layer; others call it DLNet."""
+    shape = image_shape("lenet_cpl", input_shape)
+    return _lenet((2, 2, 1, 1), shape, classes, activation, pooling, width, dropout)
+
+
+def _lenet(
+    strides: tuple[int, ...],
+    shape: tuple[int, int, int],
+    classes: int,
+    activation: str,
+    pooling: str,
+    width: int,
+    dropout: float,
+) -> nn.Module:
+    """Return convolutions of these strides, dropout if any, and the dense layer."""
+    channels, height, breadth = shape
+    pool = lookup(POOLINGS, pooling, "pooling")
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for number, stride in enumerate(strides, start=1):
+        step = stride if pool is None else 1
+        layers[f"conv{number}"] = nn.Conv2d(channels, positive("width", width), 5, stride=step, padding=2)
+        layers[f"activation{number}"] = activation_layer(activation)
+        if pool is not None and stride == 2:
+            layers[f"pool{number}"] = pool()
+        channels, height, breadth = width, -(-height // stride), -(-breadth // stride)
+    layers["flatten"] = nn.Flatten()
+    if probability("dropout", dropout) > 0:
+        layers["dropout"] = KeyedDropout(dropout)
+    layers["head"] = nn.Linear(width * height * breadth, positive("classes", classes))
+    return nn.Sequential(layers)

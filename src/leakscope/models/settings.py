@@ -1,0 +1,39 @@
+"""The rules that the settings of a network must keep, checked once by its builder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leakscope.core.errors import InputError
+
+
+def positive(field: str, value: int) -> int:
+    """Return `value`, a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{field} must be a whole number of at least 1, got {value!r}")
+    return value
+
+
+def probability(field: str, value: float) -> float:
+    """Return `value`, a number in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise InputError(f"{field} must be a number in [0, 1), got {value!r}")
+    return float(value)
+
+
+def shape_of(field: str, value: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of one input: whole numbers of at least 1."""
+    if not isinstance(value, Sequence) or not value:
+        raise InputError(f"{field} must be the shape of ONE input, such as (1, 28, 28), got {value!r}")
+    return tuple(positive(f"every entry of {field}", size) for size in value)
+
+
+def image_shape(network: str, value: Sequence[int], smallest: int = 1) -> tuple[int, int, int]:
+    """Return (channels, height, width) with both sides at least `smallest`."""
+    shape = shape_of("input_shape", value)
+    if len(shape) != 3:
+        raise InputError(f"{network} takes images: input_shape must be (channels, height, width), got {shape}")
+    channels, height, width = shape
+    if min(height, width) < smallest:
+        raise InputError(f"{network} needs images of at least {smallest}x{smallest}, got input_shape {shape}")
+    return channels, height, width

@@ -1,0 +1,186 @@
+"""What one example tells about a network: which dense layer makes its output, which one reads its input.
+
+The example runs once with every function of torch watched. Two kinds of tensors are marked: those that cannot hold a
+negative number (the output of a sigmoid, ReLU, softplus or softmax, and what pooling, reshaping and dropout make of it)
+and those that are the input itself, reshaped. A mark holds as long as nobody writes into the tensor. A dense layer
+counts only if its weight and bias enter one single computation, so that their gradient is this layer's alone. Whatever
+this does not prove is answered with no.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from leakscope.core.model import Dense
+from leakscope.core.tree import tensors
+from leakscope.models.dropout import KeyedDropout
+
+_NONNEGATIVE = frozenset({"relu", "relu_", "sigmoid", "sigmoid_", "softplus", "softmax", "hardsigmoid"})
+_RESHAPING = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze", "contiguous"})
+_POOLING = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_max", "adaptive_avg") for n in (1, 2, 3))
+_PRESERVING = _RESHAPING | _POOLING | {"mean", "permute", "transpose", "clone"}
+
+
+class _Marks:
+    """Tensors known by identity and by the number of writes they have seen."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Tensor, int]] = {}
+
+    def add(self, tensor: object) -> None:
+        if isinstance(tensor, Tensor):
+            self._known[id(tensor)] = (tensor, tensor._version)
+
+    def __contains__(self, tensor: object) -> bool:
+        if not isinstance(tensor, Tensor) or id(tensor) not in self._known:
+            return False
+        return self._known[id(tensor)][1] == tensor._version
+
+
+class _Watch(TorchFunctionMode):
+    """Marks what each function of torch gives back."""
+
+    def __init__(self, x: Tensor) -> None:
+        super().__init__()
+        self.nonnegative, self.inputs = _Marks(), _Marks()
+        self.inputs.add(x)
+        self.uses: Counter[int] = Counter()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        first = args[0] if args else None
+        was_nonnegative, was_input = first in self.nonnegative, first in self.inputs
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if next(tensors(result), None) is not None:  # reading a shape or a dtype is no computation
+            self.uses.update(id(tensor) for tensor in tensors((args, kwargs)))
+        if name in _NONNEGATIVE or (was_nonnegative and name in _PRESERVING):
+            self.nonnegative.add(result)
+        if was_input and name in _RESHAPING:
+            self.inputs.add(result)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One execution of a dense layer: copies of what went in and came out, and the very tensor that came out."""
+
+    layer: str
+    entering: Tensor
+    leaving: Tensor
+    result: Tensor
+    writes: int
+    from_nonnegative: bool
+    from_input: bool
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What was executed, in order: layers with parameters of their own, and calls of dense layers."""
+
+    layers: list[str] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """The example's output, the dense layer it comes from and the dense layer the input enters, if any."""
+
+    output: object
+    head: Dense | None
+    entry: Dense | None
+
+
+def find_structure(
+    run: Callable[[Tensor], object], module: nn.Module, weights: Mapping[str, Tensor], x: Tensor
+) -> Structure:
+    """Return what `run(x)`, which executes `module` with the values `weights`, tells about the module."""
+    trace = _Trace()
+    with torch.no_grad(), ExitStack() as hooks, _Watch(x) as watch:
+        _register(hooks, module, trace, watch)
+        output = run(x)
+    usable = [call for call in trace.calls if _is_dense(call, weights) and _is_alone(call, weights, watch.uses)]
+    head = next((c for c in usable if c.result is output and c.result._version == c.writes), None)
+    entry = next((c for c in usable if c.layer == trace.layers[0] and _reads_input(c, x)), None)
+    return Structure(
+        output,
+        None if head is None else _dense(head, weights, head.from_nonnegative),
+        None if entry is None else _dense(entry, weights, bool((x >= 0).all())),
+    )
+
+
+def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch) -> None:
+    """Let `trace` and `watch` see the layers of `module` until `hooks` closes."""
+
+    def begin(name: str) -> Callable[..., None]:
+        def note(layer: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG001  torch gives both
+            trace.layers.append(name)
+
+        return note
+
+    def end(name: str) -> Callable[..., None]:
+        def note(layer: nn.Module, args: tuple[Any, ...], result: Tensor) -> None:  # noqa: ARG001  torch gives all
+            if args:
+                x = args[0]
+                seen = (x in watch.nonnegative and bool((x >= 0).all()), x in watch.inputs)
+                trace.calls.append(_Call(name, x.clone(), result.clone(), result, result._version, *seen))
+
+        return note
+
+    def keep_mark(layer: nn.Module, args: tuple[Any, ...], result: Tensor) -> None:  # noqa: ARG001  torch gives all
+        if args and args[0] in watch.nonnegative:
+            watch.nonnegative.add(result)
+
+    for name, layer in module.named_modules():
+        if next(layer.parameters(recurse=False), None) is not None:
+            hooks.enter_context(layer.register_forward_pre_hook(begin(name)))
+        if type(layer) is nn.Linear:
+            hooks.enter_context(layer.register_forward_hook(end(name)))
+        if type(layer) is KeyedDropout:
+            hooks.enter_context(layer.register_forward_hook(keep_mark))
+
+
+def _values(call: _Call, weights: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
+    """Return the layer's weight and bias; None where it has none under its own name."""
+    return weights.get(_parameter(call.layer, "weight")), weights.get(_parameter(call.layer, "bias"))
+
+
+def _is_dense(call: _Call, weights: Mapping[str, Tensor]) -> bool:
+    """Return whether the layer did what a dense layer does: a hook of the user may have changed it."""
+    weight, bias = _values(call, weights)
+    if weight is None or call.leaving.ndim != 2:
+        return False
+    return torch.equal(call.leaving, F.linear(call.entering, weight, bias))
+
+
+def _is_alone(call: _Call, weights: Mapping[str, Tensor], uses: Counter[int]) -> bool:
+    """Return whether this call is all that the layer's weight and bias were used for."""
+    return all(value is None or uses[id(value)] == 1 for value in _values(call, weights))
+
+
+def _reads_input(call: _Call, x: Tensor) -> bool:
+    return call.from_input and torch.equal(call.entering, x.flatten(1))
+
+
+def _dense(call: _Call, weights: Mapping[str, Tensor], nonnegative: bool) -> Dense:
+    bias = _parameter(call.layer, "bias")
+    return Dense(_parameter(call.layer, "weight"), bias if bias in weights else None, nonnegative)
+
+
+def _parameter(layer: str, name: str) -> str:
+    """Return a parameter's name in the whole network; the network may be the layer itself."""
+    return f"{layer}.{name}" if layer else name

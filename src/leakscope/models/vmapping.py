@@ -1,0 +1,89 @@
+"""Whether `vmap` can run what attacks do with a model, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from leakscope.core import random
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, dot
+from leakscope.models.adapter import Functional
+
+
+def vmap_problem(model: Model) -> str | None:
+    """Return None if many trials of an attack can share one `vmap`, else one sentence that says what cannot.
+
+    Tried on two trials with weights of their own and buffers in common: the gradient with respect to x of
+    ||grad_w sum(output(w, x)^2)||^2, the second-order step of every attack that matches gradients.
+    """
+    first = next(iter(model.parameters.values()))
+    keys = random.key([0, 1], first.device)
+    x = random.uniform(keys, (2, *model.input_shape), first.dtype)
+    weights = {name: torch.stack([value, value]) for name, value in model.parameters.items()}
+
+    def steepest(w: Tree, x: Tensor, key: Tensor) -> Tensor:
+        slope: Tensor = grad(lambda guess: _gradient_norm(model, w, guess, key))(x)
+        return slope
+
+    try:
+        vmap(steepest, randomness="error")(weights, x, keys)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as problem:  # a user's network may raise anything
+        return _sentence(model, problem, alone=_works(lambda: steepest(model.parameters, x[0], keys[0])))
+    return None
+
+
+def _gradient_norm(model: Model, w: Tree, x: Tensor, key: Tensor) -> Tensor:
+    """Return the squared length of the gradient of sum(output^2) with respect to the weights."""
+
+    def loss(w: Tree) -> Tensor:
+        return model.apply(w, model.buffers, x, key)[0].square().sum()
+
+    gradient = grad(loss)(w)
+    return dot(gradient, gradient)
+
+
+def _works(attempt: Callable[[], object]) -> bool:
+    """Return whether the same step runs without vmap."""
+    try:
+        attempt()
+    except Exception:  # as above; the answer is all we need
+        return False
+    return True
+
+
+def _sentence(model: Model, problem: Exception, *, alone: bool) -> str:
+    """Return what went wrong, naming the layer in which it happened if that can be told."""
+    text = (str(problem) or type(problem).__name__).splitlines()[0].rstrip(".")
+    layer = _layer_of(problem) or _recurrent_layer(model)
+    where = f"layer {layer} of {model.name}" if layer else model.name
+    if not alone:
+        return f"{where} has no second derivative, with or without vmap: {text}"
+    if "data-dependent control flow" in text:
+        return f"vmap cannot run {where}: it decides by a tensor's value (.item(), or `if` on a tensor)"
+    return f"vmap cannot run {where}: {text}"
+
+
+def _layer_of(problem: BaseException) -> str | None:
+    """Return the type of the innermost layer that was running when the error was raised."""
+    layer: str | None = None
+    step: TracebackType | None = problem.__traceback__
+    while step is not None:
+        running = step.tb_frame.f_locals.get("self")
+        if isinstance(running, nn.Module):
+            layer = type(running).__name__
+        step = step.tb_next
+    return layer
+
+
+def _recurrent_layer(model: Model) -> str | None:
+    """Return the type of a recurrent layer: their errors come from the derivative, where no layer is running."""
+    if not isinstance(model.apply, Functional):
+        return None
+    return next((type(m).__name__ for m in model.apply.module.modules() if isinstance(m, nn.RNNBase)), None)

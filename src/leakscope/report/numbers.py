@@ -1,0 +1,64 @@
+"""Numbers as a reader wants them: no false precision, and never a rounded 100 % for something less."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leakscope.metrics.interval import Estimate
+
+MISSING = "n/a"
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage with at most one decimal.
+
+    >>> percent(31 / 32), percent(1.0), percent(0.9999), percent(0.0002), percent(0.0)
+    ('96.9 %', '100 %', 'over 99.9 %', 'under 0.1 %', '0 %')
+    """
+    if not math.isfinite(share):
+        return MISSING
+    if 0.9995 <= share < 1:
+        return "over 99.9 %"
+    if 0 < share < 0.0005:
+        return "under 0.1 %"
+    return f"{_one_decimal(100 * share)} %"
+
+
+def percent_interval(estimate: Estimate) -> str:
+    """Return the 95 % interval of a rate, such as "84.3 to 99.4 %"; empty where it is undefined."""
+    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
+        return ""
+    return f"{_one_decimal(100 * estimate.low)} to {_one_decimal(100 * estimate.high)} %"
+
+
+def number(value: float) -> str:
+    """Return a number with three significant digits, small and large ones as powers of ten.
+
+    >>> number(0.0123456), number(3.14e-7), number(0.0), number(218.4), number(1e-15), number(float("nan"))
+    ('0.0123', '3.14 × 10⁻⁷', '0', '218', '10⁻¹⁵', 'not finite')
+    """
+    if not math.isfinite(value):
+        return "not finite"
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e5:
+        digits = max(0, 2 - math.floor(math.log10(abs(value))))
+        return f"{value:,.{min(digits, 4)}f}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    power = "10" + str(int(exponent)).translate(_RAISED)
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    return power if mantissa == "1" else f"{mantissa} × {power}"
+
+
+def number_interval(estimate: Estimate) -> str:
+    """Return the 95 % interval of a mean, such as "0.0021 to 0.0043"; empty where it is undefined."""
+    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
+        return ""
+    return f"{number(estimate.low)} to {number(estimate.high)}"
+
+
+def _one_decimal(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

@@ -1,0 +1,114 @@
+"""The update as a picture: each layer a field of colour, blue below zero, orange above.
+
+A layer's values are laid out as its weights are, output units by everything else, longer side across. Where a layer has
+more values than the field has points, a point shows the value of largest magnitude under it. Colour is
+
+    sign(g) sqrt(min(1, |g| / q)),   q = the 99th percentile of the layer's |g|,
+
+so that a few huge values do not wash out the rest; each layer has its own q. Colours fade to transparent at zero and so
+suit a light page and a dark one.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FIELD = (48, 320)
+STEPS = 32
+BELOW, ABOVE = (46, 118, 206), (222, 105, 32)
+STANDALONE_WIDTH = 640
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of an update, drawn: its name, its shape and size in words, its largest |g|, and the PNG."""
+
+    name: str
+    size: str
+    largest: float
+    height: int
+    png: bytes
+
+
+def draw_layers(update: Mapping[str, Tensor]) -> list[Layer]:
+    """Return every layer of the update, drawn, in order."""
+    return [_draw(name, value) for name, value in update.items() if value.numel()]
+
+
+def update_picture(update: Mapping[str, Tensor]) -> bytes:
+    """Return the whole update as one PNG on white: each layer a strip under its name and size."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    layers = draw_layers(update)
+    font = ImageFont.load_default(size=13)
+    label, gap = 18, 10
+    total = sum(label + layer.height + gap for layer in layers) + gap
+    canvas = Image.new("RGB", (STANDALONE_WIDTH + 2 * gap, total), "white")
+    pen = ImageDraw.Draw(canvas)
+    top = gap
+    for layer in layers:
+        pen.text((gap, top), f"{layer.name}   {layer.size}", fill=(70, 70, 70), font=font)
+        field = Image.open(io.BytesIO(layer.png)).convert("RGBA")
+        field = field.resize((STANDALONE_WIDTH, layer.height), Image.Resampling.NEAREST)
+        canvas.paste(field, (gap, top + label), field)
+        top += label + layer.height + gap
+    out = io.BytesIO()
+    canvas.save(out, "PNG")
+    return out.getvalue()
+
+
+def _draw(name: str, value: Tensor) -> Layer:
+    values = np.nan_to_num(value.detach().cpu().double().numpy(), nan=0.0)
+    field = _largest_under(_lay_out(values), FIELD)
+    sizes = " × ".join(f"{n:,}" for n in value.shape) or "1"
+    total = f" = {value.numel():,}" if value.ndim > 1 else ""
+    unit = "value" if value.numel() == 1 else "values"
+    rows = field.shape[0]
+    height = max(14, min(96, rows * (6 if rows <= 16 else 2)))
+    return Layer(name, f"{sizes}{total} {unit}", float(np.abs(values).max()), height, _colour(field))
+
+
+def _lay_out(values: Values) -> Values:
+    matrix = values.reshape(values.shape[0] if values.ndim > 1 else 1, -1)
+    return matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+
+
+def _largest_under(matrix: Values, limit: tuple[int, int]) -> Values:
+    """Return the matrix shrunk below `limit` by keeping, in each block, the value of largest magnitude."""
+    high, wide = (math.ceil(n / most) for n, most in zip(matrix.shape, limit, strict=True))
+    rows, columns = math.ceil(matrix.shape[0] / high), math.ceil(matrix.shape[1] / wide)
+    padding = ((0, rows * high - matrix.shape[0]), (0, columns * wide - matrix.shape[1]))
+    blocks = np.pad(matrix, padding).reshape(rows, high, columns, wide).transpose(0, 2, 1, 3)
+    blocks = blocks.reshape(rows, columns, high * wide)
+    chosen = np.abs(blocks).argmax(axis=2)
+    return np.asarray(np.take_along_axis(blocks, chosen[..., None], axis=2)[..., 0])
+
+
+def _colour(field: Values) -> bytes:
+    """Return the field as a PNG with a palette of 2 STEPS + 1 colours, the middle one transparent."""
+    from PIL import Image
+
+    size = np.abs(field)
+    finite = size[np.isfinite(size)]
+    bound = float(np.percentile(finite, 99)) if finite.size else 0.0
+    bound = bound or float(finite.max(initial=0.0)) or 1.0
+    strength = np.sign(field) * np.sqrt(np.minimum(1.0, size / bound))
+    image = Image.fromarray((np.round(strength * STEPS) + STEPS).astype(np.uint8))
+    colours = [BELOW if step < STEPS else ABOVE for step in range(2 * STEPS + 1)]
+    image.putpalette([channel for colour in colours for channel in colour])
+    alpha = bytes(round(255 * abs(step - STEPS) / STEPS) for step in range(2 * STEPS + 1))
+    out = io.BytesIO()
+    image.save(out, "PNG", transparency=alpha)
+    return out.getvalue()

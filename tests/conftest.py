@@ -1,0 +1,32 @@
+"""The rule for tests on real data: skipped where there is none, except in CI, where that is a failure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_directory() -> Path:
+    """Return the directory of the real data sets, $LEAKSCOPE_DATA."""
+    given = os.environ.get("LEAKSCOPE_DATA")
+    if not given:
+        if os.environ.get("CI") == "true":
+            pytest.fail("LEAKSCOPE_DATA must be set in CI: the tests on real data may not be skipped there")
+        pytest.skip("LEAKSCOPE_DATA is not set")
+    if not Path(given).is_dir():
+        pytest.fail(f"LEAKSCOPE_DATA points to {given}, which is not a directory")
+    return Path(given)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that uses `data_directory` as real_data, and give the fixture to every test so marked."""
+    for item in items:
+        if not isinstance(item, pytest.Function):
+            continue
+        if "data_directory" in item.fixturenames:
+            item.add_marker(pytest.mark.real_data)
+        elif item.get_closest_marker("real_data"):
+            item.fixturenames.insert(0, "data_directory")
