@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakscope.report import numbers
 from leakscope.report.film import timeline
-from leakscope.report.picture import EXACT, data_uri
-from leakscope.report.reel import Reel, encode_all, film_reel, noise_reel, pair_reel
+from leakscope.report.picture import data_uri
+from leakscope.report.reel import CELL, Reel, choose_strength, film_reel, still_reel, zoom
 from leakscope.report.update_picture import Layer, draw_layers
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from torch import Tensor
 
-    from leakscope.report.page_data import NoiseLevel, Page
+    from leakscope.report.page_data import NoiseLevel, Page, Tile
 
 TEMPLATES = Path(__file__).parent / "templates"
 LAYERS_SHOWN = 12
+HEADLINE_WIDTH = 520
+ROW_TILE_WIDTH, TILE_FRAME = 260, 30
 FRAGMENT_HEIGHT = 720
 
 
@@ -37,9 +40,9 @@ def render(page: Page) -> str:
 
     style, script = (TEMPLATES / "page.css").read_text("utf-8"), (TEMPLATES / "page.js").read_text("utf-8")
     reels = _reels(page)
-    sprites, levels = encode_all(reels)
+    strength = choose_strength(reels)
     names = [f"k{i}" for i in range(len(reels))]
-    rules = "\n".join(reel.rule(name, data) for reel, name, data in zip(reels, names, sprites, strict=True))
+    rules = "\n".join(reel.rule(name, strength) for reel, name in zip(reels, names, strict=True))
     films = [tile.frames_at for gallery in page.galleries for tile in gallery.tiles]
     stops = timeline(films)
     data = {
@@ -47,16 +50,17 @@ def render(page: Page) -> str:
         "films": films,
         "noise": [_noise_words(level) for level in page.noise.levels] if page.noise else [],
     }
-    return _environment().get_template("page.html").render(
+    template = _environment().get_template("page.html")
+    return template.render(
         page=page,
-        style=Markup(style),  # noqa: S704  our own file
-        script=Markup(script),  # noqa: S704  our own file
+        style=Markup(style),
+        script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
-        rules=Markup(rules),  # noqa: S704  numbers and base64
+        rules=Markup(rules),
         sections=_share_out(page, names),
         update=_update(page.update),
         stops=stops,
-        levels=levels if levels < EXACT else None,
+        coarsened=strength > 0,
         data=data,
     )
 
@@ -85,7 +89,10 @@ def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {
@@ -99,22 +106,45 @@ def _environment() -> Environment:
 
 
 def _reels(page: Page) -> list[Reel]:
-    reels = [pair_reel(pair.truth, pair.recovered) for pair in page.exact.pairs] if page.exact else []
+    reels = [still_reel(pair.truth, [pair.recovered]) for pair in page.exact.pairs] if page.exact else []
     reels += [film_reel(tile.truth, tile.frames) for gallery in page.galleries for tile in gallery.tiles]
     if page.noise:
         levels = [level.pictures for level in page.noise.levels]
-        reels += [noise_reel(truth, [level[i] for level in levels]) for i, truth in enumerate(page.noise.truths)]
+        reels += [still_reel(truth, [level[i] for level in levels]) for i, truth in enumerate(page.noise.truths)]
     return reels
 
 
 def _share_out(page: Page, names: list[str]) -> dict[str, Any]:
     """Return the things of each section beside the class names of their reels, in the order of `_reels`."""
     left = iter(names)
+    pairs = [(pair, next(left)) for pair in page.exact.pairs] if page.exact else []
+    galleries = [
+        (gallery, [(tile, next(left)) for tile in gallery.tiles], _tile_width(gallery.tiles))
+        for gallery in page.galleries
+    ]
     return {
-        "pairs": [(pair, next(left)) for pair in page.exact.pairs] if page.exact else [],
-        "galleries": [(gallery, [(tile, next(left)) for tile in gallery.tiles]) for gallery in page.galleries],
+        "pairs": pairs,
+        "galleries": galleries,
+        "first": _first_pictures(galleries[0][1]) if galleries else [],
         "noise": [(label, next(left)) for label in page.noise.labels] if page.noise else [],
     }
+
+
+def _first_pictures(tiles: list[tuple[Tile, str]]) -> list[tuple[Tile, str]]:
+    """Return as many of the first tiles as fit beside the headline; none if they are rows of a table."""
+    if not tiles or tiles[0][0].truth.ndim == 1:
+        return []
+    return tiles[: HEADLINE_WIDTH // _drawn_width(tiles[0][0])]
+
+
+def _drawn_width(tile: Tile) -> int:
+    columns = tile.truth.shape[-1]
+    return math.ceil(columns * zoom(columns, CELL))
+
+
+def _tile_width(tiles: tuple[Tile, ...]) -> int:
+    """Return the width in points that a tile of this gallery needs: three pictures and what surrounds them."""
+    return max([ROW_TILE_WIDTH, *(3 * _drawn_width(tile) + TILE_FRAME for tile in tiles if tile.truth.ndim > 1)])
 
 
 def _update(update: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -137,4 +167,4 @@ def _noise_words(level: NoiseLevel) -> str:
     interval = numbers.percent_interval(level.content)
     within = f" (95 % interval {interval})" if interval else ""
     note = f"; {level.note}" if level.note else ""
-    return f"noise σ = {level.sigma:g}: {content}{within}, mean MSE {numbers.number(level.mse.value)}{note}"
+    return f"Noise σ = {level.sigma:g}: {content}{within}, mean MSE {numbers.number(level.mse.value)}{note}"

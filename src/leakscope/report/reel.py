@@ -6,54 +6,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from leakscope.report.picture import EXACT, Pixels, coarsen, data_uri, pixels, sprite
+from leakscope.report.picture import Pixels, coarsen, data_uri, pixels, sprite
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-BUDGET = 1_500_000
-LADDER = (EXACT, 64, 32, 16, 8)
-REACHED = 2
+BUDGET = 1_200_000
+STRENGTHS = (0.0, 0.25, 0.5, 1.0, 1.5)
+TRIED = 12
 CELL, NARROW_CELL, LARGEST_CELL = 96, 56, 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reel:
-    """Pictures of one size: `kept` are always exact, those `between` the first and the last kept may be coarsened."""
+    """Pictures of one size; those whose place is in `rough` may be drawn with fewer values, the others stay exact."""
 
-    first: Pixels
-    between: tuple[Pixels, ...]
-    last: Pixels | None
+    pictures: tuple[Pixels, ...]
+    rough: range = range(0)
 
-    @property
-    def count(self) -> int:
-        """Return the number of pictures."""
-        return 1 + len(self.between) + (self.last is not None)
+    def encode(self, strength: float) -> bytes:
+        """Return the sprite, its rough pictures coarsened by `strength`."""
+        return sprite([coarsen(image, strength) if i in self.rough else image for i, image in enumerate(self.pictures)])
 
-    def encode(self, levels: int) -> bytes:
-        """Return the sprite with `levels` values a channel between first and last.
-
-        A picture that has all but reached the last one stays as exact as that, so that it does not seem to change.
-        """
-        images = [self.first]
-        for image in self.between:
-            images.append(image if self._reached(image) else coarsen(image, levels))
-        return sprite(images if self.last is None else [*images, self.last])
-
-    def _reached(self, image: Pixels) -> bool:
-        if self.last is None:
-            return False
-        return int(np.abs(image.astype(np.int16) - self.last).max()) <= REACHED
-
-    def rule(self, name: str, data: bytes) -> str:
-        """Return the CSS rule that makes class `name` show this reel."""
-        rows, columns = self.first.shape[:2]
+    def rule(self, name: str, strength: float) -> str:
+        """Return the CSS rule that makes class `name` show this reel, encoded at `strength`."""
+        rows, columns = self.pictures[0].shape[:2]
         wide, narrow = zoom(columns, CELL), NARROW_CELL / columns
         return (
-            f".{name}{{--rows:{rows};--columns:{columns};--count:{self.count};--wide:{wide:g};--narrow:{narrow:g};"
-            f"background-image:url({data_uri(data)})}}"
+            f".{name}{{--rows:{rows};--columns:{columns};--count:{len(self.pictures)};--wide:{wide:g};--narrow:{narrow:g};"
+            f"background-image:url({data_uri(self.encode(strength))})}}"
         )
 
 
@@ -67,28 +48,23 @@ def zoom(columns: int, cell: int) -> float:
 
 
 def film_reel(truth: Tensor, frames: Tensor) -> Reel:
-    """Return truth, then the frames, the last of which (the result) stays exact."""
-    images = [pixels(frame) for frame in frames]
-    return Reel(pixels(truth), tuple(images[:-1]), images[-1])
+    """Return truth, then the frames; those before the result may be coarsened."""
+    return Reel((pixels(truth), *(pixels(frame) for frame in frames)), rough=range(1, len(frames)))
 
 
-def noise_reel(truth: Tensor, pictures: Sequence[Tensor]) -> Reel:
-    """Return truth, then what was made of it at each noise level."""
-    return Reel(pixels(truth), tuple(pixels(picture) for picture in pictures), None)
+def still_reel(truth: Tensor, pictures: Sequence[Tensor]) -> Reel:
+    """Return truth, then results made of it, all exact."""
+    return Reel((pixels(truth), *(pixels(picture) for picture in pictures)))
 
 
-def pair_reel(truth: Tensor, recovered: Tensor) -> Reel:
-    """Return truth and recovered picture, both exact."""
-    return Reel(pixels(truth), (), pixels(recovered))
+def choose_strength(reels: Sequence[Reel], *, budget: int = BUDGET) -> float:
+    """Return the least strength at which the sprites of all reels take about `budget` bytes, judged by a dozen of them.
 
-
-def encode_all(reels: Sequence[Reel], *, budget: int = BUDGET) -> tuple[list[bytes], int]:
-    """Return all sprites and the values a channel of what lies between: the most that fit into `budget` bytes.
-
-    The coarsest is taken even if it does not fit: a page that is too large is better than none.
+    If none does, the greatest: a page that is too large is better than none.
     """
-    for levels in LADDER:
-        encoded = [reel.encode(levels) for reel in reels]
-        if sum(map(len, encoded)) <= budget:
+    every = max(1, len(reels) // TRIED)
+    tried = reels[::every]
+    for strength in STRENGTHS:
+        if sum(len(reel.encode(strength)) for reel in tried) * len(reels) <= budget * len(tried):
             break
-    return encoded, levels
+    return strength

@@ -70,7 +70,7 @@ def update_picture(update: Mapping[str, Tensor]) -> bytes:
 
 
 def _draw(name: str, value: Tensor) -> Layer:
-    values = np.nan_to_num(value.detach().cpu().double().numpy(), nan=0.0)
+    values = np.nan_to_num(value.detach().cpu().double().numpy(), nan=0.0, posinf=np.inf, neginf=-np.inf)
     field = _largest_under(_lay_out(values), FIELD)
     sizes = " × ".join(f"{n:,}" for n in value.shape) or "1"
     total = f" = {value.numel():,}" if value.ndim > 1 else ""
@@ -90,8 +90,8 @@ def _largest_under(matrix: Values, limit: tuple[int, int]) -> Values:
     high, wide = (math.ceil(n / most) for n, most in zip(matrix.shape, limit, strict=True))
     rows, columns = math.ceil(matrix.shape[0] / high), math.ceil(matrix.shape[1] / wide)
     padding = ((0, rows * high - matrix.shape[0]), (0, columns * wide - matrix.shape[1]))
-    blocks = np.pad(matrix, padding).reshape(rows, high, columns, wide).transpose(0, 2, 1, 3)
-    blocks = blocks.reshape(rows, columns, high * wide)
+    tiled = np.pad(matrix, padding).reshape(rows, high, columns, wide).transpose(0, 2, 1, 3)
+    blocks = tiled.reshape(rows, columns, high * wide)
     chosen = np.abs(blocks).argmax(axis=2)
     return np.asarray(np.take_along_axis(blocks, chosen[..., None], axis=2)[..., 0])
 

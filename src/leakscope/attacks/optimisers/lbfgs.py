@@ -89,7 +89,9 @@ class LBFGS:
         flat = largest <= self.tolerance_gradient
         still = state["step"].abs().amax(1) <= self.tolerance_change
         level = (moment.value - state["value"]).abs() < self.tolerance_change
-        ended = (state["inner"] > 0) & ((state["inner"] >= self.inner) | flat | still | level)
+        # torch also stops a step at inner * 5 // 4 evaluations, which cuts one direction off where inner is 2 or 3
+        most = min(self.inner, max(self.inner * 5 // 4 - 1, 1))
+        ended = (state["inner"] > 0) & ((state["inner"] >= most) | flat | still | level)
         state["inner"].masked_fill_(ended, 0)
         return ended, flat & (state["inner"] == 0)
 

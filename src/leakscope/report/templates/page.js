@@ -10,10 +10,11 @@
   const FRAME_MS = 110;
   let timer = null;
 
-  const tiles = all(".tile").map((tile, index) => ({
+  const tiles = all(".tile").map((figure, index) => ({
+    figure,
     at: data.films[index],
-    picture: tile.querySelector(".moving"),
-    words: tile.querySelector(".step"),
+    picture: figure.querySelector(".moving"),
+    words: figure.querySelector(".step"),
     shown: -1,
   }));
 
@@ -31,6 +32,7 @@
       if (frame === tile.shown) continue;
       tile.shown = frame;
       tile.picture.style.setProperty("--i", String(1 + frame));
+      tile.figure.classList.toggle("running", frame + 1 < tile.at.length);
       tile.words.textContent = `step ${tile.at[frame]}`;
     }
     find("#film-step").textContent = words;

@@ -1,0 +1,229 @@
+"""Exact recovery from a first dense layer: exact where the algebra says so, refused and doubted where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from leakscope.attacks.recipes import analytic
+from leakscope.clients import Client, told
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.pairing import pair, squared_distances
+from leakscope.core.scaling import Scaling
+from leakscope.core.tree import Tree, scale, take, to
+from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Outcome, Reconstruction, make_batch
+from leakscope.defences import GaussianNoise
+from leakscope.models import Torch, build, draw_parameters, from_module
+
+torch.set_num_threads(1)
+CLASSES = 4
+SEEDS = list(range(6))
+SCALING = Scaling((0.4, 0.5), (0.2, 0.3))
+SHAPE = (2, 3, 4)
+NETWORKS = {
+    "linear": None,
+    "mlp": {"hidden": (9,)},
+    "mlp sigmoid": {"hidden": (9, 5), "activation": "sigmoid"},
+    "mlp tanh": {"hidden": (9,), "activation": "tanh"},
+}
+
+
+def network(name: str, shape: tuple[int, ...] = SHAPE) -> Model:
+    return to(build(name.split()[0], shape, CLASSES, NETWORKS[name]), dtype=torch.float64)
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def play(
+    model: Model,
+    x: Tensor,
+    client: Client = Client(),  # noqa: B008  frozen
+    weights: Tree | None = None,
+    seeds: Sequence[int] = SEEDS,
+) -> tuple[Observation, Knowledge, Batch]:
+    y = torch.randint(model.classes, x.shape[:2], generator=torch.Generator().manual_seed(1))
+    batch = make_batch(x, y, classes=model.classes)
+    if weights is None:
+        weights = to(draw_parameters(model, Torch(), random.key(list(seeds))), dtype=torch.float64)
+    return client.observe(model, weights, batch, seeds), told(model, client, batch), batch
+
+
+def recover(model: Model, x: Tensor, client: Client = Client(), **given: Tree) -> tuple[Reconstruction, Batch]:  # noqa: B008
+    seen, knowledge, batch = play(model, x, client, **given)
+    return analytic().run(model, seen, knowledge, SEEDS[: len(x)]), batch
+
+
+@pytest.mark.parametrize("scaling", [Scaling(), SCALING])
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_one_example_comes_back_exactly_with_its_label(name: str, scaling: Scaling) -> None:
+    found, batch = recover(network(name), draw(0, 6, 1, *SHAPE), Client(scaling=scaling))
+    assert_close(found.inputs, batch.inputs, rtol=1e-8, atol=1e-8)
+    assert torch.equal(found.labels, batch.labels)
+    assert found.mismatch.max() < 1e-6
+    assert (found.outcome == Outcome.CONVERGED).all()
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_tables_come_back_too(name: str) -> None:
+    found, batch = recover(network(name, (7,)), draw(0, 6, 1, 7))
+    assert_close(found.inputs, batch.inputs, rtol=1e-8, atol=1e-8)
+
+
+def test_single_precision_is_exact_enough_to_see() -> None:
+    model = to(network("mlp"), dtype=torch.float32)
+    seen, knowledge, batch = play(network("mlp"), draw(0, 6, 1, *SHAPE))
+    found = analytic().run(model, to(seen, dtype=torch.float32), knowledge, SEEDS)
+    assert_close(found.inputs, batch.inputs.float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        LocalTraining(rate=0.1),
+        LocalTraining(rate=0.1, epochs=4),
+        LocalTraining(rate=0.1, epochs=3, momentum=0.9),
+    ],
+    ids=["one step", "four steps", "momentum"],
+)
+@pytest.mark.parametrize("scaling", [Scaling(), SCALING])
+def test_weight_updates_of_one_example_give_it_away_whatever_the_number_of_steps(
+    local: LocalTraining, scaling: Scaling
+) -> None:
+    """Every step's gradient is a multiple of the same input, so their sum is."""
+    found, batch = recover(network("mlp"), draw(0, 6, 1, *SHAPE), Client(local, scaling=scaling))
+    assert_close(found.inputs, batch.inputs, rtol=1e-6, atol=1e-6)
+    assert torch.equal(found.labels, batch.labels)
+
+
+def test_every_trial_is_read_as_it_is_alone() -> None:
+    model = network("mlp")
+    seen, knowledge, _ = play(model, draw(0, 6, 2, *SHAPE))
+    many = analytic().run(model, seen, knowledge, SEEDS)
+    one = analytic().run(model, take(seen, slice(2, 3)), knowledge, SEEDS[2:3])
+    assert_close(many.inputs[2:3], one.inputs, rtol=1e-10, atol=1e-10)
+    assert_close(many.mismatch[2:3], one.mismatch, rtol=1e-6, atol=1e-8)
+
+
+# -- more than one example
+
+
+def trapped(samples: int, scaling: Scaling) -> tuple[Model, Tree, Tensor]:
+    """Return a ReLU network, its weights and examples such that every example alone wakes one hidden unit."""
+    model = to(build("mlp", (samples + 2,), CLASSES, {"hidden": (samples + 2,)}), dtype=torch.float64)
+    x = 0.1 + 0.1 * draw(0, 6, samples, samples + 2)
+    x[:, range(samples), range(samples)] = 0.9 - 0.05 * draw(1, 6, samples)
+    entry = torch.eye(samples + 2, dtype=torch.float64).expand(6, -1, -1)
+    threshold = scaling.scale(torch.tensor([0.5], dtype=torch.float64), 1)
+    weights = to(draw_parameters(model, Torch(), random.key(SEEDS)), dtype=torch.float64)
+    head = draw(3, *weights["head.weight"].shape) + 0.1
+    return (
+        model,
+        {**weights, "dense1.weight": entry, "dense1.bias": (-threshold).expand(6, samples + 2), "head.weight": head},
+        x,
+    )
+
+
+def paired(found: Tensor, true: Tensor) -> Tensor:
+    """Return the largest error of the best pairing, per trial."""
+    worst = []
+    for made, want in zip(found, true, strict=True):
+        order = pair(squared_distances(made, want))
+        worst.append((made - want[order]).abs().max())
+    return torch.stack(worst)
+
+
+@pytest.mark.parametrize("scaling", [Scaling(), Scaling((0.5,), (0.25,))])
+@pytest.mark.parametrize("samples", [2, 4])
+def test_examples_that_wake_a_unit_alone_come_back_exactly(samples: int, scaling: Scaling) -> None:
+    model, weights, x = trapped(samples, scaling)
+    found, batch = recover(model, x, Client(scaling=scaling), weights=weights)
+    assert found.inputs.shape == batch.inputs.shape
+    assert paired(found.inputs, batch.inputs).max() < 1e-8
+
+
+def test_examples_come_back_from_a_weight_update_too() -> None:
+    model, weights, x = trapped(3, Scaling())
+    found, batch = recover(model, x, Client(LocalTraining(rate=0.01)), weights=weights)
+    assert paired(found.inputs, batch.inputs).max() < 1e-6
+
+
+def test_a_batch_gets_as_many_candidates_and_labels_as_it_has_examples() -> None:
+    found, batch = recover(network("mlp"), draw(0, 6, 3, *SHAPE))
+    assert found.inputs.shape == batch.inputs.shape
+    assert found.labels.shape == batch.labels.shape
+    assert found.inputs.isfinite().all()
+
+
+# -- doubt
+
+
+def test_noise_shows_in_the_mismatch() -> None:
+    model, x = network("mlp"), draw(0, 6, 1, *SHAPE)
+    clean, _ = recover(model, x)
+    noisy, _ = recover(model, x, Client(defences=(GaussianNoise(1.0),)))
+    assert clean.mismatch.max() < 1e-6
+    assert noisy.mismatch.min() > 0.1
+
+
+def test_a_bias_gradient_that_does_not_fit_the_rows_shows_in_the_mismatch() -> None:
+    """The system is row_k = bias_k x: that the rows are multiples of x says nothing if the factors are not the biases."""
+    model = network("mlp")
+    seen, knowledge, _ = play(model, draw(0, 6, 1, *SHAPE))
+    first = seen.rounds[0]
+    spoiled = {**first.sent, "dense1.bias": first.sent["dense1.bias"].roll(1, dims=1)}
+    found = analytic().run(model, replace(seen, rounds=(replace(first, sent=spoiled),)), knowledge, SEEDS)
+    assert found.mismatch.min() > 0.05
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_an_update_without_a_gradient_is_not_a_success(samples: int) -> None:
+    """All units dead: nothing was recovered, and a report must not count it as converged."""
+    model = network("mlp")
+    seen, knowledge, batch = play(model, draw(0, 6, samples, *SHAPE))
+    first = seen.rounds[0]
+    dead = replace(seen, rounds=(replace(first, sent=scale(first.sent, 0.0)),))
+    found = analytic().run(model, dead, replace(knowledge, labels=batch.labels), SEEDS)
+    assert (found.outcome != Outcome.CONVERGED).all()
+
+
+# -- refusal
+
+
+@pytest.mark.parametrize("name", ["lenet_dlg", "cnn_mnist", "resnet20"])
+def test_networks_that_begin_with_a_convolution_are_refused_in_one_line(name: str) -> None:
+    model = build(name, (1, 8, 8), CLASSES)
+    seen, knowledge, _ = play(to(model, dtype=torch.float64), draw(0, 1, 1, 1, 8, 8), seeds=[0])
+    with pytest.raises(InputError, match=rf"{name}.*dense layer with a bias.*use cpl, dlg or ig") as caught:
+        analytic().run(model, seen, knowledge, [0])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_first_layer_without_bias_is_refused() -> None:
+    layers = nn.Sequential(nn.Linear(5, 6, bias=False), nn.ReLU(), nn.Linear(6, CLASSES))
+    model = to(from_module(layers, input_shape=(5,)), dtype=torch.float64)
+    seen, knowledge, _ = play(model, draw(0, 1, 1, 5), seeds=[0])
+    with pytest.raises(InputError, match="dense layer with a bias"):
+        analytic().run(model, seen, knowledge, [0])
+
+
+def test_a_first_layer_that_stays_at_home_is_refused() -> None:
+    model = replace(network("mlp"), private=frozenset({"dense1.weight", "dense1.bias"}))
+    seen, knowledge, _ = play(model, draw(0, 6, 1, *SHAPE))
+    with pytest.raises(InputError, match="dense1"):
+        analytic().run(model, seen, knowledge, SEEDS)
+
+
+def test_the_wrong_number_of_seeds_is_refused() -> None:
+    model = network("mlp")
+    seen, knowledge, _ = play(model, draw(0, 6, 1, *SHAPE))
+    with pytest.raises(InputError, match="one seed per trial"):
+        analytic().run(model, seen, knowledge, SEEDS[:2])

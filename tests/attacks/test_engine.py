@@ -1,0 +1,403 @@
+"""The engine's laws: a trial does not feel its neighbours, runs repeat, state survives, memory is respected."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from leakscope.attacks.attack import Matching
+from leakscope.attacks.engine import Engine, Progress, Stop, spaced
+from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.memory import peak_bytes
+from leakscope.attacks.optimisers import LBFGS, SGD, Adam, Rule
+from leakscope.attacks.plan import Execution, make_plan
+from leakscope.attacks.recipes import cpl, dlg, idlg, ig
+from leakscope.attacks.starts import Normal
+from leakscope.core.errors import InputError
+from leakscope.core.tree import flat_names, take
+from leakscope.core.types import Outcome, Reconstruction
+from leakscope.models import from_module
+from tests.attacks.conftest import World, world
+
+QUICK = cpl(iterations=4)
+
+
+def attack(w: World, chosen: list[int], how: Matching = QUICK, **settings: object) -> Reconstruction:
+    execution = Execution(**{"form": "native", **settings})  # type: ignore[arg-type]
+    return how.run(
+        w.model, take(w.observation, torch.tensor(chosen)), w.knowledge, [w.seeds[i] for i in chosen], execution
+    )
+
+
+def same_bits(a: Reconstruction, b: Reconstruction) -> bool:
+    return all(
+        torch.equal(torch.nan_to_num(x), torch.nan_to_num(flat_names(b)[name])) for name, x in flat_names(a).items()
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("form", ["native", "im2col"])
+def test_a_trial_has_the_same_bits_alone_among_others_and_permuted(form: str, threads: int) -> None:
+    torch.set_num_threads(threads)
+    w = world(9)
+    everyone = attack(w, list(range(9)), form=form)
+    for i in (0, 8):
+        assert same_bits(attack(w, [i], form=form), take(everyone, slice(i, i + 1)))
+    order = [4, 8, 0, 3, 1, 7, 2, 6, 5]
+    assert same_bits(attack(w, order, form=form), take(everyone, torch.tensor(order)))
+    assert same_bits(attack(w, [2, 5, 7], form=form, chunk=2), take(everyone, torch.tensor([2, 5, 7])))
+
+
+def test_colour_pictures_and_dense_networks_keep_their_bits_too() -> None:
+    torch.set_num_threads(2)
+    for name, shape in (("lenet_dlg", (3, 32, 32)), ("mlp", (1, 28, 28))):
+        w = world(5, name=name, shape=shape, settings={"activation": "tanh"})
+        everyone = attack(w, list(range(5)), cpl(iterations=2))
+        assert same_bits(attack(w, [4], cpl(iterations=2)), take(everyone, slice(4, 5)))
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_another_start() -> None:
+    w = world(3)
+    once, again = attack(w, [0, 1, 2]), attack(w, [0, 1, 2])
+    assert same_bits(once, again)
+    other = QUICK.run(w.model, w.observation, w.knowledge, [5, 6, 7], Execution(form="native"))
+    assert not torch.equal(other.start, once.start)
+    assert len({once.start[i].numpy().tobytes() for i in range(3)}) == 3
+
+
+def test_a_diverging_trial_leaves_its_neighbours_bits_alone() -> None:
+    w = world(6, settings={"activation": "leaky_relu"}, a=0.1)
+    rate = torch.tensor([1.0, 1.0, 1e30, 1.0, 1.0, 1.0])
+    wild = attack(w, list(range(6)), cpl(iterations=4, optimiser=LBFGS(rate)))
+    calm = attack(w, list(range(6)), cpl(iterations=4, optimiser=LBFGS(torch.ones(6))))
+    assert wild.outcome[2] == Outcome.DIVERGED
+    others = torch.tensor([0, 1, 3, 4, 5])
+    assert same_bits(take(wild, others), take(calm, others))
+    assert torch.isfinite(wild.inputs).all(), "a diverged trial is scored at its last finite step"
+
+
+def test_compaction_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = world(12)
+    how = cpl(iterations=12)
+    compacted = attack(w, list(range(12)), how)
+    monkeypatch.setattr(Engine, "_should_compact", lambda self, state: False)
+    assert same_bits(attack(w, list(range(12)), how), compacted)
+    assert len(set(compacted.iterations.tolist())) > 1, "trials end at different times, so lanes were retired"
+
+
+def test_traced_evaluations_have_the_bits_of_untraced_ones() -> None:
+    w = world(5)
+    problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
+    for form in ("native", "im2col"):
+        evaluate = Evaluator(w.model, problem.unknowns, problem.facts, form)
+        zero = torch.zeros(5, dtype=torch.int64)
+        results = [evaluate(problem.unknowns, zero) for _ in range(6)]
+        assert all(torch.equal(r.gradient["guess"], results[0].gradient["guess"]) for r in results)
+        assert type(evaluate._call).__name__ == "GraphModule" or hasattr(evaluate._call, "graph")
+
+
+def test_forms_agree_on_one_evaluation() -> None:
+    for name, shape, settings in (
+        ("lenet_dlg", (1, 28, 28), None),
+        ("resnet20", (3, 32, 32), {"width": 4}),
+        ("cnn_mnist", (1, 28, 28), None),
+    ):
+        w = world(2, name=name, shape=shape, dtype=torch.float64, settings=settings, a=0.1)
+        problem, _ = ig().prepare(w.model, w.observation, w.knowledge, w.seeds, Execution(dtype="float64"))
+        zero = torch.zeros(2, dtype=torch.int64)
+        first, *others = [
+            Evaluator(w.model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
+            for form in ("native", "im2col", "loop")
+        ]
+        for other in others:
+            torch.testing.assert_close(other.gradient, first.gradient, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(other.total, first.total, rtol=1e-9, atol=1e-12)
+
+
+def test_an_evaluation_in_float64_does_not_depend_on_its_neighbours() -> None:
+    w = world(7, dtype=torch.float64)
+    problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds, Execution(dtype="float64"))
+    whole = Evaluator(w.model, problem.unknowns, problem.facts, "native")(problem.unknowns, torch.zeros(7).long())
+    part = take(problem, torch.tensor([3]))
+    alone = Evaluator(w.model, part.unknowns, part.facts, "native")(part.unknowns, torch.zeros(1).long())
+    torch.testing.assert_close(alone.gradient["guess"][0], whole.gradient["guess"][3], rtol=1e-12, atol=1e-12)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_a_run_cut_in_the_middle_goes_on_from_its_saved_state_to_the_same_bits(tmp_path: Path) -> None:
+    w = world(7)
+    how = cpl(iterations=10)
+    whole = attack(w, list(range(7)), how, directory=tmp_path / "whole")
+    ticks = 0
+
+    def cut(progress: Progress) -> None:
+        nonlocal ticks
+        ticks += 1
+        if progress.evaluations > 90:
+            raise Interrupted
+
+    tell = Engine._tell
+    try:
+        Engine._tell = lambda self, state, force=False, note="": cut(  # type: ignore[method-assign, assignment, return-value]
+            Progress(0, 0, 0, 0, 0, self.tick)
+        )
+        with pytest.raises(Interrupted):
+            attack(w, list(range(7)), how, directory=tmp_path / "cut", save_every=0.0)
+    finally:
+        Engine._tell = tell  # type: ignore[method-assign]
+    assert list((tmp_path / "cut").glob("chunk-*.safetensors"))
+    resumed = attack(w, list(range(7)), how, directory=tmp_path / "cut", form=None)
+    assert same_bits(resumed, whole)
+    assert not list((tmp_path / "cut").glob("chunk-*")), "a finished chunk leaves no state behind"
+
+
+def test_a_directory_of_another_run_and_a_broken_state_are_refused_in_one_line(tmp_path: Path) -> None:
+    w = world(3)
+    attack(w, [0, 1, 2], directory=tmp_path)
+    with pytest.raises(InputError, match="holds another run"):
+        attack(w, [0, 1], directory=tmp_path)
+    (tmp_path / "chunk-0-3.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(InputError, match="not a readable state"):
+        attack(w, [0, 1, 2], directory=tmp_path)
+    (tmp_path / "plan.json").write_text("{", encoding="utf-8")
+    with pytest.raises(InputError, match="not a readable plan"):
+        attack(w, [0, 1, 2], directory=tmp_path)
+
+
+def test_the_plan_is_written_down_and_followed(tmp_path: Path) -> None:
+    w = world(5)
+    attack(w, list(range(5)), form="im2col", chunk=2, directory=tmp_path)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["form"] == "im2col"
+    assert plan["chunks"] == [[0, 2], [2, 4], [4, 5]]
+    # the second run asks for nothing and follows the first one's plan
+    followed = attack(w, list(range(5)), form=None, directory=tmp_path)
+    assert same_bits(followed, attack(w, list(range(5)), form="im2col", chunk=2))
+
+
+def test_out_of_memory_halves_the_chunk_writes_the_plan_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = world(6)
+    calm = attack(w, list(range(6)))
+    run = Engine.run
+
+    def small_memory(self: Engine) -> object:
+        if self.total > 2:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+        return run(self)
+
+    monkeypatch.setattr(Engine, "run", small_memory)
+    with pytest.warns(UserWarning, match="out of memory: chunks halved"):
+        halved = attack(w, list(range(6)), directory=tmp_path)
+    assert same_bits(halved, calm)
+    assert json.loads((tmp_path / "plan.json").read_text())["chunks"] == [[0, 2], [2, 3], [3, 5], [5, 6]]
+
+
+def test_the_memory_limit_shrinks_chunks_and_too_little_is_said_so() -> None:
+    w = world(8)
+    problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
+    free = make_plan(w.model, problem, Execution(form="native"), 10)
+    assert free.chunks == ((0, 8),)
+    tight = free.bytes_fixed + 3 * free.bytes_per_trial + 1
+    assert make_plan(w.model, problem, Execution(form="native", memory=tight), 10).chunks == ((0, 3), (3, 6), (6, 8))
+    with pytest.raises(InputError, match="one trial needs about .* MiB, the memory limit is 0 MiB"):
+        make_plan(w.model, problem, Execution(form="native", memory=1000), 10)
+
+
+def test_peak_bytes_counts_what_lives_at_once_not_what_was_made() -> None:
+    def chain() -> Tensor:
+        x = torch.zeros(1000)
+        for _ in range(50):
+            x = x + 1
+        return x
+
+    assert 4000 <= peak_bytes(chain) <= 3 * 4000
+    assert peak_bytes(lambda: [torch.zeros(1000) for _ in range(50)]) >= 50 * 4000
+
+
+def test_the_predicted_memory_of_a_wide_chunk_is_near_the_counted_one() -> None:
+    w = world(12)
+    problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
+    plan = make_plan(w.model, problem, Execution(form="native"), 10)
+
+    def once() -> None:
+        state = problem.optimiser.begin(problem.unknowns)
+        Evaluator(w.model, problem.unknowns, problem.facts, "native")(problem.unknowns, torch.zeros(12).long())
+        del state
+
+    counted = peak_bytes(once)
+    predicted = plan.bytes_fixed + 12 * plan.bytes_per_trial
+    assert counted <= predicted <= 2 * counted
+
+
+def test_outcomes_converged_exhausted_stalled_diverged() -> None:
+    w = world(2)
+    assert attack(w, [0], cpl(iterations=25)).outcome.tolist() == [Outcome.CONVERGED]
+    assert attack(w, [0], cpl(iterations=1)).outcome.tolist() == [Outcome.EXHAUSTED]
+    still = replace(ig(iterations=50, threshold=0.0), optimiser=SGD(1e-30), stop=Stop(iterations=50, patience=5))
+    stalled = attack(w, [0], still)
+    assert stalled.outcome.tolist() == [Outcome.STALLED]
+    assert stalled.iterations.tolist() == [5]
+    leaky = world(1, settings={"activation": "leaky_relu"})
+    assert attack(leaky, [0], cpl(iterations=9, optimiser=SGD(1e30))).outcome.tolist() == [Outcome.DIVERGED]
+
+
+def test_an_iteration_of_lbfgs_is_one_torch_step_and_of_adam_one_evaluation() -> None:
+    w = world(1)
+    assert attack(w, [0], cpl(iterations=3, threshold=0.0)).evaluations.tolist() == [61]
+    assert attack(w, [0], ig(iterations=7)).evaluations.tolist() == [8]
+
+
+def test_traces_and_snapshots_tell_the_way() -> None:
+    w = world(1)
+    r = attack(w, [0], cpl(iterations=8, threshold=0.0))
+    assert r.trace_at[0].tolist() == list(range(9))
+    assert torch.isfinite(r.trace).all()
+    assert float(r.trace[0, -1]) == float(r.mismatch[0]) < float(r.trace[0, 0])
+    assert torch.equal(r.snapshots[0, 0], r.start[0])
+    assert torch.equal(r.snapshots[0, -1], r.inputs[0])
+    early = attack(w, [0], cpl(iterations=300))
+    unseen = early.trace_at[0] < 0
+    assert unseen.any()
+    assert torch.isnan(early.trace[0][unseen]).all()
+    assert spaced(4800, 256)[-1] == 4800
+    assert len(spaced(4800, 256)) == len(set(spaced(4800, 256))) == 256
+
+
+def test_the_best_restart_is_chosen_by_mismatch_alone() -> None:
+    w = world(3)
+    many = attack(w, [0, 1, 2], cpl(iterations=2, start=Normal(), restarts=4))
+    one = attack(w, [0, 1, 2], cpl(iterations=2, start=Normal()))
+    assert many.inputs.shape == one.inputs.shape
+    assert (many.mismatch <= one.mismatch).all()
+    assert (many.mismatch < one.mismatch).any()
+
+
+def test_progress_counts_all_chunks() -> None:
+    w = world(5)
+    seen: list[Progress] = []
+    attack(w, list(range(5)), cpl(iterations=20), chunk=2, progress=seen.append)
+    assert seen[-1].total == seen[-1].done == 5
+    assert seen[-1].converged > 0
+    assert all(a.done <= b.done for a, b in zip(seen, seen[1:], strict=False))
+
+
+class Reader(nn.Module):
+    """A network with control flow that depends on the data, which vmap cannot do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat, self.dense = nn.Flatten(), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if float(x.detach().sum()) > 1e9:
+            x = x * 2
+        return self.dense(torch.sigmoid(self.flat(x)))
+
+
+def test_a_network_vmap_cannot_do_runs_in_a_loop_with_a_warning_and_the_same_results() -> None:
+    plain = nn.Sequential(nn.Flatten(), nn.Sigmoid(), nn.Linear(64, 10))
+    odd = Reader()
+    odd.dense.load_state_dict({k.removeprefix("2."): v for k, v in plain.state_dict().items()})
+    w = world(3, shape=(1, 8, 8), name="linear")
+    results = []
+    for module, form in ((odd, None), (plain, "loop")):
+        model = from_module(module, input_shape=(1, 8, 8))
+        weights = {n: p.expand(3, *p.shape) for n, p in model.parameters.items()}
+        observed = w.client.observe(from_module(plain, input_shape=(1, 8, 8)), _named(weights, plain), w.batch, w.seeds)
+        seen = replace(observed.rounds[0], before=weights, sent=dict(zip(weights, observed.rounds[0].sent.values(), strict=True)))
+        observation = replace(observed, rounds=(seen,))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            results.append(dlg(iterations=3).run(model, observation, w.knowledge, w.seeds, Execution(form=form)))
+        said = [str(c.message) for c in caught if "one by one" in str(c.message)]
+        assert bool(said) == (form is None)
+    assert torch.equal(results[0].inputs, results[1].inputs)
+
+
+def _named(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    return dict(zip([n for n, _ in module.named_parameters()], weights.values(), strict=True))
+
+
+def test_an_attack_in_a_process_that_never_had_the_truth_gives_the_same_bytes(tmp_path: Path) -> None:
+    w = world(2)
+    here = attack(w, [0, 1])
+    seen = w.observation.rounds[0]
+    save_file(
+        {**{f"before/{n}": t.contiguous() for n, t in seen.before.items()}, **{f"sent/{n}": t for n, t in seen.sent.items()}},
+        tmp_path / "seen.safetensors",
+    )
+    code = f"""
+import torch
+from safetensors.torch import load_file, save_file
+from leakscope.attacks.plan import Execution
+from leakscope.attacks.recipes import cpl
+from leakscope.core.types import Knowledge, Observation, Round, Shares
+from leakscope.models import build
+torch.set_num_threads(1)
+flat = load_file({str(tmp_path / "seen.safetensors")!r})
+part = lambda p: {{n.removeprefix(p): t for n, t in flat.items() if n.startswith(p)}}
+observation = Observation((Round(part("before/"), {{}}, part("sent/")),), Shares.GRADIENT, torch.ones(2, dtype=torch.int64))
+made = cpl(iterations=4).run(build("lenet_cpl"), observation, Knowledge((1, 28, 28), 10, 1), {w.seeds!r}, Execution(form="native"))
+save_file({{"inputs": made.inputs.contiguous(), "labels": made.labels}}, {str(tmp_path / "made.safetensors")!r})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    there = load_file(tmp_path / "made.safetensors")
+    assert there["inputs"].numpy().tobytes() == here.inputs.contiguous().numpy().tobytes()
+    assert there["labels"].tolist() == here.labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Stop(threshold=-1.0), "threshold must not be below 0"),
+        (lambda: Stop(iterations=0), "iterations must be at least 1"),
+        (lambda: Execution(dtype="float16"), "dtype must be one of"),
+        (lambda: Execution(form="fast"), "form must be one of"),
+        (lambda: Execution(device="cuda") if not torch.cuda.is_available() else Stop(threshold=-1), "no CUDA|threshold"),
+        (lambda: cpl(labels="argmin"), "unknown label rule 'argmin'"),
+        (lambda: cpl(alpha=-1), "alpha"),
+        (lambda: cpl(restarts=0), "restarts must be at least 1"),
+        (lambda: Adam(0.0), "rate must be above 0"),
+    ],
+)
+def test_impossible_settings_get_one_clear_line(make: object, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        make()  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+
+
+def test_observations_that_do_not_fit_get_one_clear_line() -> None:
+    w = world(2)
+    bad = replace(w.observation.rounds[0], sent={**w.observation.rounds[0].sent, "odd": torch.zeros(2)})
+    with pytest.raises(InputError, match="'odd', which is no parameter"):
+        QUICK.run(w.model, replace(w.observation, rounds=(bad,)), w.knowledge, w.seeds)
+    name = next(iter(w.observation.rounds[0].sent))
+    hole = {**w.observation.rounds[0].sent, name: w.observation.rounds[0].sent[name] * float("nan")}
+    with pytest.raises(InputError, match="holds NaN"):
+        QUICK.run(w.model, replace(w.observation, rounds=(replace(w.observation.rounds[0], sent=hole),)), w.knowledge, w.seeds)
+    with pytest.raises(InputError, match="one seed per trial: 2 trials, 3 seeds"):
+        QUICK.run(w.model, w.observation, w.knowledge, [1, 2, 3])
+    with pytest.raises(InputError, match="names 'alpha', which is no unknown"):
+        replace(QUICK, rules={"alpha": Rule()}).run(w.model, w.observation, w.knowledge, w.seeds)
+
+
+def test_recipes_have_the_published_settings() -> None:
+    assert (dlg().stop.iterations, dlg().labels, dlg().optimiser) == (300, "joint", LBFGS(1.0, 20, 100, 1e-7, 1e-9))
+    assert (cpl().stop.threshold, cpl().start.tiles) == (1e-4, 2)  # type: ignore[attr-defined]
+    assert idlg().labels == "idlg"
+    rule = ig().rules["guess"]
+    assert (rule.sign, rule.schedule.milestones) == (True, (1800, 3000, 4200))  # type: ignore[union-attr]

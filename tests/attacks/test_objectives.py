@@ -1,0 +1,197 @@
+"""Distances between updates against plain numpy, and the objective built on one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from leakscope.attacks.objectives import DISTANCES, Match, cosine, cosine_per_tensor, l1, l2, relative_error, squared_l2
+from leakscope.attacks.view import Clock, Simulated, View
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree, lift, scale
+from leakscope.core.types import Knowledge, Round
+
+torch.set_num_threads(1)
+Vector = np.ndarray
+SEEDS = st.integers(0, 10_000)
+
+
+def tree(seed: int, *leading: int) -> Tree:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"a": (2, 3), "b": (4,), "c": ()}
+    return {n: torch.randn((*leading, *s), generator=generator, dtype=torch.float64) for n, s in shapes.items()}
+
+
+def vectors(a: Tree) -> list[Vector]:
+    return [value.numpy().reshape(-1) for value in a.values()]
+
+
+def one_minus_cosine(u: Vector, v: Vector) -> float:
+    return 1 - float(u @ v) / float(np.linalg.norm(u) * np.linalg.norm(v))
+
+
+SLOW: dict[str, Callable[[list[Vector], list[Vector]], float]] = {
+    "squared_l2": lambda u, v: sum(float(((a - b) ** 2).sum()) for a, b in zip(u, v, strict=True)),
+    "l2": lambda u, v: float(np.linalg.norm(np.concatenate(u) - np.concatenate(v))),
+    "l1": lambda u, v: sum(float(np.abs(a - b).sum()) for a, b in zip(u, v, strict=True)),
+    "cosine": lambda u, v: one_minus_cosine(np.concatenate(u), np.concatenate(v)),
+    "cosine_per_tensor": lambda u, v: float(np.mean([one_minus_cosine(a, b) for a, b in zip(u, v, strict=True)])),
+}
+
+
+@pytest.mark.parametrize("name", sorted(DISTANCES))
+@settings(deadline=None, max_examples=20)
+@given(seed=SEEDS, other=SEEDS)
+def test_every_distance_is_its_slow_numpy_version(name: str, seed: int, other: int) -> None:
+    a, b = tree(seed), tree(other + 20_000)
+    assert DISTANCES[name](a, b).item() == pytest.approx(SLOW[name](vectors(a), vectors(b)), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(DISTANCES))
+@settings(deadline=None, max_examples=20)
+@given(seed=SEEDS)
+def test_every_distance_is_zero_at_equality_and_nowhere_negative(name: str, seed: int) -> None:
+    a, b = tree(seed), tree(seed + 1)
+    assert abs(DISTANCES[name](a, a)) < 1e-11
+    assert DISTANCES[name](a, b) > 0
+
+
+@pytest.mark.parametrize("name", sorted(DISTANCES))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("zero", [(), ("simulated",), ("observed",), ("simulated", "observed")])
+def test_gradients_are_finite_at_equality_and_at_zero(name: str, dtype: torch.dtype, zero: tuple[str, ...]) -> None:
+    a = {n: v.to(dtype) for n, v in tree(0).items()}
+    left, right = (scale(a, 0.0) if side in zero else a for side in ("simulated", "observed"))
+    slope = torch.func.grad(DISTANCES[name])(left, right)
+    assert all(bool(value.isfinite().all()) for value in slope.values())
+    if not zero:
+        assert all(bool((value.abs() < 1e-3).all()) for value in slope.values())
+
+
+@pytest.mark.parametrize("name", sorted(DISTANCES))
+def test_derivatives_pass_finite_differences(name: str) -> None:
+    a, b = tree(1), tree(2)
+
+    def value(*leaves: Tensor) -> Tensor:
+        return DISTANCES[name](dict(zip(a, leaves, strict=True)), b)
+
+    assert torch.autograd.gradcheck(value, [v.clone().requires_grad_() for v in a.values()])
+
+
+@pytest.mark.parametrize("distance", [cosine, cosine_per_tensor])
+@settings(deadline=None, max_examples=30)
+@given(seed=SEEDS, left=st.floats(1e-3, 1e3), right=st.floats(1e-3, 1e3))
+def test_cosines_are_blind_to_the_scale_of_either_side(
+    distance: Callable[[Tree, Tree], Tensor], seed: int, left: float, right: float
+) -> None:
+    a, b = tree(seed), tree(seed + 1)
+    assert_close(distance(scale(a, left), scale(b, right)), distance(a, b), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("distance", [cosine, cosine_per_tensor])
+@pytest.mark.parametrize("size", [1e-6, 1e-8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_cosines_stay_blind_to_scale_when_gradients_vanish(
+    distance: Callable[[Tree, Tree], Tensor], size: float, dtype: torch.dtype
+) -> None:
+    """The first layers of a deep sigmoid network have gradients this small; they must still count."""
+    a, b = ({n: v.to(dtype) for n, v in tree(s).items()} for s in (3, 4))
+    assert_close(distance(scale(a, size), scale(b, size)), distance(a, b), rtol=1e-3, atol=1e-4)
+
+
+def test_opposite_updates_have_cosine_distance_two_and_orthogonal_ones_one() -> None:
+    a = tree(0)
+    assert_close(cosine(a, scale(a, -3.0)), torch.tensor(2.0, dtype=torch.float64))
+    left = {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor([2.0])}
+    right = {"a": torch.tensor([0.0, 5.0]), "b": torch.tensor([0.0])}
+    assert_close(cosine(left, right), torch.tensor(1.0))
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=SEEDS, factor=st.floats(0.01, 100))
+def test_lengths_grow_with_the_scale(seed: int, factor: float) -> None:
+    a, b = tree(seed), tree(seed + 1)
+    wide = scale(a, factor), scale(b, factor)
+    assert_close(l1(*wide), factor * l1(a, b))
+    assert_close(l2(*wide), factor * l2(a, b))
+    assert_close(squared_l2(*wide), factor**2 * squared_l2(a, b))
+    assert_close(relative_error(*wide), relative_error(a, b))
+
+
+def test_relative_error_is_the_length_of_the_difference_over_that_of_the_observed() -> None:
+    a, b = tree(0), tree(1)
+    u, v = np.concatenate(vectors(a)), np.concatenate(vectors(b))
+    assert relative_error(a, b).item() == pytest.approx(np.linalg.norm(u - v) / np.linalg.norm(v))
+
+
+# -- the objective
+
+
+def view(simulated: Tree, observed: Tree, mask: Tree | None = None) -> View:
+    knowledge = Knowledge((2,), 3, 1, mask=mask)
+    made = Simulated(simulated, torch.zeros(1, 3), torch.zeros(1, 3))
+    return View({}, made, observed, Round({}, {}, observed), knowledge, Clock(torch.tensor(0), random.key(0)))
+
+
+@pytest.mark.parametrize("name", sorted(DISTANCES))
+def test_match_is_the_plain_distance_by_default(name: str) -> None:
+    a, b = tree(0), tree(1)
+    assert torch.equal(Match(DISTANCES[name])(view(a, b)), DISTANCES[name](a, b))
+
+
+@pytest.mark.parametrize("name", sorted(DISTANCES))
+def test_weights_multiply_both_sides_and_unnamed_layers_count_once(name: str) -> None:
+    a, b = tree(0), tree(1)
+    factors = {"a": 2.0, "b": 1.0, "c": 0.5}
+    expected = DISTANCES[name](*({n: v * factors[n] for n, v in side.items()} for side in (a, b)))
+    assert_close(Match(DISTANCES[name], weights=(("a", 2.0), ("c", 0.5)))(view(a, b)), expected)
+
+
+def test_weights_that_name_no_layer_are_refused() -> None:
+    with pytest.raises(InputError, match=r"Match\.weights.*nowhere"):
+        Match(weights=(("a", 1.0), ("nowhere", 2.0)))(view(tree(0), tree(1)))
+
+
+@pytest.mark.parametrize("name", sorted(DISTANCES))
+def test_a_known_mask_hides_what_was_not_sent(name: str) -> None:
+    a, b = tree(0), tree(1)
+    mask = {
+        "a": torch.tensor([[1, 0, 1], [0, 1, 1]]).bool(),
+        "b": torch.tensor([1, 1, 0, 0]).bool(),
+        "c": torch.tensor(True),
+    }
+    kept = [{n: v[mask[n]] for n, v in side.items()} for side in (a, b)]
+    expected = SLOW[name](vectors(kept[0]), vectors(kept[1]))
+    assert Match(DISTANCES[name], masked=True)(view(a, b, mask)).item() == pytest.approx(expected)
+    spoiled = {n: torch.where(mask[n], v, v + 100) for n, v in b.items()}
+    same = Match(DISTANCES[name], masked=True)(view(a, spoiled, mask))
+    assert_close(same, Match(DISTANCES[name], masked=True)(view(a, b, mask)))
+
+
+def test_weights_and_mask_work_together() -> None:
+    a, b = tree(0), tree(1)
+    mask = {"a": torch.zeros(2, 3), "b": torch.ones(4), "c": torch.tensor(1.0)}
+    expected = 9 * (a["b"] - b["b"]).square().sum() + (a["c"] - b["c"]).square()
+    assert_close(Match(squared_l2, (("b", 3.0),), masked=True)(view(a, b, mask)), expected)
+
+
+def test_a_mask_the_attacker_was_not_told_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"Knowledge\.mask.*not told"):
+        Match(masked=True)(view(tree(0), tree(1)))
+
+
+def test_lifted_over_trials_each_mask_is_its_own() -> None:
+    a, b = tree(0, 3), tree(1, 3)
+    mask = {n: (tree(2, 3)[n] > 0) for n in a}
+    match = Match(squared_l2, masked=True)
+    many = lift(lambda a, b, m: match(view(a, b, m)))(a, b, mask)
+    alone = [match(view(*({n: v[i] for n, v in side.items()} for side in (a, b, mask)))) for i in range(3)]
+    assert_close(many, torch.stack(alone))

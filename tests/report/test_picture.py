@@ -1,0 +1,112 @@
+"""A picture that goes into a sprite is the one that comes out of it."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from leakscope.report.picture import Pixels, coarsen, data_uri, pixels, png, sprite
+from leakscope.report.reel import BUDGET, STRENGTHS, Reel, choose_strength, film_reel, still_reel
+
+SHAPES = [(1, 28, 28), (3, 32, 32), (12, 9), (30,), (1,), (3, 1, 1)]
+
+
+def decode(data: bytes) -> Pixels:
+    image = np.asarray(Image.open(io.BytesIO(data)))
+    return image[..., None] if image.ndim == 2 else image
+
+
+def taken(column: Pixels, i: int, rows: int) -> Pixels:
+    """Return picture i of a sprite, as the page's style sheet finds it."""
+    top = i * (rows + 2) + 1
+    return column[top : top + rows]
+
+
+def test_pixels_are_clamped_and_finite() -> None:
+    values = torch.tensor([-0.5, 0.0, 0.5, 1.0, 1.5, float("nan"), float("inf"), float("-inf")])
+    assert pixels(values)[0, :, 0].tolist() == [0, 0, 128, 255, 255, 0, 255, 0]
+
+
+def test_pixels_put_the_channels_last() -> None:
+    picture = torch.zeros(3, 2, 4)
+    picture[2, 1, 3] = 1
+    assert pixels(picture).shape == (2, 4, 3)
+    assert pixels(picture)[1, 3].tolist() == [0, 0, 255]
+
+
+def test_pixels_take_what_a_training_loop_holds() -> None:
+    picture = torch.rand(1, 8, 8, dtype=torch.float64, requires_grad=True)
+    assert pixels(picture * 1).shape == (8, 8, 1)
+    assert pixels(picture.to(torch.bfloat16)).dtype == np.uint8
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_truth_and_result_leave_the_sprite_unchanged(shape: tuple[int, ...], strength: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth, frames = torch.rand(shape, generator=generator), torch.randn(5, *shape, generator=generator)
+    column = decode(film_reel(truth, frames).encode(strength))
+    rows = pixels(truth).shape[0]
+    assert column.shape[0] == 6 * (rows + 2)
+    assert np.array_equal(taken(column, 0, rows), pixels(truth))
+    assert np.array_equal(taken(column, 5, rows), pixels(frames[4]))
+    for i in range(4):
+        assert np.array_equal(taken(column, 1 + i, rows), coarsen(pixels(frames[i]), strength))
+    spare = column.reshape(6, rows + 2, *column.shape[1:])
+    assert np.array_equal(spare[:, 0], spare[:, 1])
+    assert np.array_equal(spare[:, -1], spare[:, -2])
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_stills_are_exact(strength: float) -> None:
+    noise = torch.randn(3, 1, 16, 16)
+    column = decode(still_reel(noise[0], [noise[1], noise[2]]).encode(strength))
+    assert np.array_equal(column, decode(sprite([pixels(picture) for picture in noise])))
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(STRENGTHS))
+def test_coarsening_moves_a_value_by_half_a_step_of_its_roughness_at_most(seed: int, strength: float) -> None:
+    image = np.random.default_rng(seed).integers(0, 256, (9, 9, 1)).astype(np.uint8)
+    rough = float(np.median(np.abs(np.diff(image.astype(int), axis=1))))
+    moved = np.abs(coarsen(image, strength).astype(int) - image).max()
+    assert moved <= max(strength * rough, 1) * 0.75 + 1
+    assert coarsen(np.zeros_like(image), strength).max() == 0
+
+
+def test_a_calm_picture_keeps_its_values() -> None:
+    ramp = np.arange(256, dtype=np.uint8).reshape(1, 256, 1)
+    assert np.array_equal(coarsen(ramp, 1.0), ramp)
+
+
+def noisy_reels(count: int) -> list[Reel]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        film_reel(torch.rand(3, 32, 32, generator=generator), torch.rand(9, 3, 32, 32, generator=generator))
+        for _ in range(count)
+    ]
+
+
+def test_the_budget_decides_the_strength() -> None:
+    reels = noisy_reels(30)
+    sizes = {strength: sum(len(reel.encode(strength)) for reel in reels) for strength in STRENGTHS}
+    assert list(sizes.values()) == sorted(sizes.values(), reverse=True)
+    assert choose_strength(reels, budget=2 * sizes[0.0]) == 0
+    assert choose_strength(reels, budget=1) == STRENGTHS[-1]
+    middle = (sizes[0.25] + sizes[0.5]) // 2
+    assert choose_strength(reels, budget=middle) == 0.5
+    assert choose_strength([], budget=BUDGET) == 0
+
+
+def test_data_uri_holds_the_bytes() -> None:
+    import base64
+
+    data = png(np.zeros((2, 2, 3), dtype=np.uint8))
+    kind, text = data_uri(data).split(",")
+    assert kind == "data:image/png;base64"
+    assert base64.b64decode(text) == data
