@@ -175,7 +175,7 @@ def test_noise_shows_in_the_mismatch() -> None:
 
 
 def test_a_bias_gradient_that_does_not_fit_the_rows_shows_in_the_mismatch() -> None:
-    """The system is row_k = bias_k x: that the rows are multiples of x says nothing if the factors are not the biases."""
+    """The system is row_k = bias_k x: rows that are multiples of x say nothing if the factors are not the biases."""
     model = network("mlp")
     seen, knowledge, _ = play(model, draw(0, 6, 1, *SHAPE))
     first = seen.rounds[0]

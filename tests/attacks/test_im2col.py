@@ -83,6 +83,13 @@ def test_settings_may_be_numbers_or_lists(given: dict[str, object]) -> None:
     assert_close(conv2d(x, w, **given), F.conv2d(x, w, **given), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("stride", [1, 2, (1, 3), (3, 2)])
+@pytest.mark.parametrize("padding", [0, (1, 0)])
+def test_pointwise_convolutions_keep_their_strides_apart(stride: int | tuple[int, int], padding: object) -> None:
+    x, w = draw(0, 2, 3, 7, 6), draw(1, 4, 3, 1, 1)
+    assert_close(conv2d(x, w, None, stride, padding), F.conv2d(x, w, None, stride, padding), rtol=1e-12, atol=1e-12)
+
+
 def test_finite_differences_agree_twice() -> None:
     leaves = [t.requires_grad_() for t in (draw(0, 1, 1, 3, 3), draw(1, 1, 1, 2, 2), draw(2, 1))]
     assert torch.autograd.gradcheck(lambda *a: conv2d(*a, 1, 1), leaves)

@@ -123,6 +123,21 @@ def test_label_logits_among_the_unknowns_take_the_place_of_known_labels() -> Non
     assert_close(made.targets.sum(-1), torch.ones(3, SAMPLES).double())
 
 
+def test_dropout_is_drawn_anew_for_every_iteration_and_every_trial_but_never_by_chance() -> None:
+    model = to(build("lenet_dlg", (1, 8, 8), CLASSES, {"width": 2, "dropout": 0.5}), dtype=torch.float64)
+    seen, knowledge, batch = take(play(model, Client()), 0)
+
+    def at(iteration: int, key: int) -> Tensor:
+        clock = Clock(torch.tensor(iteration), random.key(key))
+        return OneGradient()(model, {GUESS: truth(model, batch)}, seen.rounds[0], knowledge, clock).update[
+            "head.weight"
+        ]
+
+    assert torch.equal(at(3, 1), at(3, 1))
+    assert not torch.equal(at(3, 1), at(4, 1))
+    assert not torch.equal(at(3, 1), at(3, 2))
+
+
 def test_without_labels_of_any_kind_there_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(InputError, match=r"Knowledge\.labels.*label rule"):
         targets_of({GUESS: draw(0, 1, 4)}, Knowledge((4,), 3, 1), 3)

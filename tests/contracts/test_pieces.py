@@ -244,7 +244,7 @@ def test_a_simulator_has_a_finite_derivative_in_every_unknown_it_reads(name: str
     assert all(bool(value.isfinite().all()) for value in slope.values())
     reads = {GUESS, LABEL} | ({ALPHA} if "line" in name else set()) | ({SHIFT} if "shifted" in name else set())
     for unknown, value in slope.items():
-        assert bool((value.flatten(1).abs().amax(1) > 0).all()) is (unknown in reads)
+        assert bool((value.reshape(TRIALS, -1).abs().amax(1) > 0).all()) is (unknown in reads)
 
 
 # -- all

@@ -44,10 +44,18 @@ def build_tile(truth: Tensor, *, seed: int = 0, frames: int = 5, last: int = 40,
 
 
 def build_page(
-    *, shape: tuple[int, ...] = (1, 28, 28), attacks: int = 2, tiles: int = 3, frames: int = 5, **changes: Any
+    *,
+    shape: tuple[int, ...] = (1, 28, 28),
+    truths: Tensor | None = None,
+    attacks: int = 2,
+    tiles: int = 3,
+    frames: int = 5,
+    **changes: Any,
 ) -> Page:
+    """Return a page of `tiles` random truths (or those given) per attack; `changes` replaces fields of the Page."""
     generator = torch.Generator().manual_seed(1)
-    truths = torch.rand(tiles, *shape, generator=generator)
+    truths = torch.rand(tiles, *shape, generator=generator) if truths is None else truths
+    tiles = len(truths)
     names = tuple(f"class {i}" for i in range(tiles))
     galleries = tuple(
         Gallery(

@@ -25,7 +25,7 @@ from leakscope.attacks.priors import GUESS
 from leakscope.attacks.view import Facts
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree, map_tensors, take, trials
+from leakscope.core.tree import Tree, map_tensors, rows, take, trials
 from leakscope.core.types import Outcome
 
 NARROWEST = 4
@@ -144,10 +144,10 @@ class Recorder:
         for name, marks in (("trace", self.trace_at), ("snapshots", self.snapshots_at)):
             hits = reached.intersection(marks)
             for iteration in hits:
-                rows = (boundary & (state.iteration == iteration)).nonzero()[:, 0]
+                there = (boundary & (state.iteration == iteration)).nonzero()[:, 0]
                 slot = marks.index(iteration)
                 source = state.mismatch if name == "trace" else state.unknowns[GUESS]
-                getattr(state, name)[rows, slot] = source[rows].to(getattr(state, name).dtype)
+                getattr(state, name)[there, slot] = source[there].to(getattr(state, name).dtype)
 
 
 class Engine:
@@ -268,7 +268,7 @@ class Engine:
         boundary = live & (ended | (self.tick == 0))
         finite = torch.isfinite(evaluation.total)
         for g in evaluation.gradient.values():
-            finite = finite & torch.isfinite(g.flatten(1).abs().amax(1))
+            finite = finite & torch.isfinite(rows(g).abs().amax(1))
         state.last = _where(live & finite, state.unknowns, state.last)
         reached = set(state.iteration[boundary].tolist())
         self.recorder.write(state, boundary & finite, reached)
@@ -325,9 +325,9 @@ class Engine:
         """Write the trials that are done into the results."""
         done = (state.lane >= 0) & (state.outcome != Outcome.RUNNING)
         diverged = (state.outcome == Outcome.DIVERGED) & done
-        rows = done.nonzero()[:, 0]
+        there = done.nonzero()[:, 0]
         ended = replace(state, unknowns=_where(diverged, state.last, state.unknowns), memory={})
-        part = map_tensors(lambda t: t[rows].cpu(), ended)
+        part = map_tensors(lambda t: t[there].cpu(), ended)
         if self.results is None:
             self.results = map_tensors(lambda t: t.new_zeros((self.total, *t.shape[1:])), part)
         lanes = part.lane

@@ -116,7 +116,7 @@ class Evaluator:
         lifted = self._lifted()
         try:
             graph = make_fx(lambda *flat: lifted(*flat))(*flat)
-        except Exception as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             if self.form == "compiled" or is_out_of_memory(error):
                 raise
             return lifted

@@ -110,6 +110,11 @@ def take(value: V, index: Tensor | int | slice) -> V:
     return map_tensors(lambda t: t[index], value)
 
 
+def rows(t: Tensor) -> Tensor:
+    """Return a tensor T x ... as a matrix with one row per trial."""
+    return t.reshape(t.shape[0], -1)
+
+
 def trials(value: object) -> int:
     """Return the length of the leading dimension shared by all tensors of a value."""
     lengths = {t.shape[0] if t.ndim else None for t in tensors(value)}

@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leakscope.report.film import film
+    from leakscope.report.films import film
+    from leakscope.report.layers import update_picture
     from leakscope.report.page import fragment, render, write
     from leakscope.report.page_data import (
         Exact,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         Tile,
         row_of,
     )
-    from leakscope.report.update_picture import update_picture
 
 __all__ = [
     "Exact",
@@ -54,11 +54,11 @@ _HOME = {
     "Provenance": "page_data",
     "TableRow": "page_data",
     "Tile": "page_data",
-    "film": "film",
+    "film": "films",
     "fragment": "page",
     "render": "page",
     "row_of": "page_data",
-    "update_picture": "update_picture",
+    "update_picture": "layers",
     "write": "page",
 }
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakscope.report import numbers
-from leakscope.report.film import timeline
+from leakscope.report.films import timeline
+from leakscope.report.layers import Layer, draw_layers
 from leakscope.report.picture import data_uri
 from leakscope.report.reel import CELL, Reel, choose_strength, film_reel, still_reel, zoom
-from leakscope.report.update_picture import Layer, draw_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from jinja2 import Environment
     from torch import Tensor
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 LAYERS_SHOWN = 12
 HEADLINE_WIDTH = 520
-ROW_TILE_WIDTH, TILE_FRAME = 260, 30
+ROW_WIDTH, FRAME = 190, 10
 FRAGMENT_HEIGHT = 720
 
 
@@ -119,13 +119,19 @@ def _share_out(page: Page, names: list[str]) -> dict[str, Any]:
     left = iter(names)
     pairs = [(pair, next(left)) for pair in page.exact.pairs] if page.exact else []
     galleries = [
-        (gallery, [(tile, next(left)) for tile in gallery.tiles], _tile_width(gallery.tiles))
+        (
+            gallery,
+            [(tile, next(left)) for tile in gallery.tiles],
+            _figure_width((tile.truth for tile in gallery.tiles), beside=3),
+        )
         for gallery in page.galleries
     ]
     return {
         "pairs": pairs,
         "galleries": galleries,
         "first": _first_pictures(galleries[0][1]) if galleries else [],
+        "pair_width": _figure_width((pair.truth for pair, _ in pairs), beside=2),
+        "noise_width": _figure_width(page.noise.truths, beside=2) if page.noise else 0,
         "noise": [(label, next(left)) for label in page.noise.labels] if page.noise else [],
     }
 
@@ -134,17 +140,17 @@ def _first_pictures(tiles: list[tuple[Tile, str]]) -> list[tuple[Tile, str]]:
     """Return as many of the first tiles as fit beside the headline; none if they are rows of a table."""
     if not tiles or tiles[0][0].truth.ndim == 1:
         return []
-    return tiles[: HEADLINE_WIDTH // _drawn_width(tiles[0][0])]
+    return tiles[: HEADLINE_WIDTH // _drawn_width(tiles[0][0].truth)]
 
 
-def _drawn_width(tile: Tile) -> int:
-    columns = tile.truth.shape[-1]
+def _drawn_width(picture: Tensor) -> int:
+    columns = picture.shape[-1]
     return math.ceil(columns * zoom(columns, CELL))
 
 
-def _tile_width(tiles: tuple[Tile, ...]) -> int:
-    """Return the width in points that a tile of this gallery needs: three pictures and what surrounds them."""
-    return max([ROW_TILE_WIDTH, *(3 * _drawn_width(tile) + TILE_FRAME for tile in tiles if tile.truth.ndim > 1)])
+def _figure_width(pictures: Iterable[Tensor], *, beside: int) -> int:
+    """Return the width in points of a figure that shows `beside` such pictures in a row, with what surrounds them."""
+    return max([ROW_WIDTH, *(beside * (_drawn_width(picture) + FRAME) for picture in pictures if picture.ndim > 1)])
 
 
 def _update(update: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from leakscope.attacks.optimisers.rules import Moment, Rules, check_rate, column, projected
 from leakscope.core.errors import InputError
-from leakscope.core.tree import Tree
+from leakscope.core.tree import Tree, rows
 from leakscope.core.types import Knowledge
 
 CURVATURE = 1e-10
@@ -35,7 +35,7 @@ BLOCK = 8
 
 def flatten(tree: Tree) -> Tensor:
     """Return a tree of T x ... tensors as one T x D matrix."""
-    return torch.cat([value.flatten(1) for value in tree.values()], dim=1)
+    return torch.cat([rows(value) for value in tree.values()], dim=1)
 
 
 def unflatten(flat: Tensor, like: Tree) -> Tree:
@@ -85,7 +85,7 @@ class LBFGS:
 
     def settle(self, state: dict[str, Any], moment: Moment) -> tuple[Tensor, Tensor]:
         """Return whose step() just ended (torch's four reasons), and whose gradient has vanished."""
-        largest = torch.stack([g.flatten(1).abs().amax(1) for g in moment.gradient.values()]).amax(0)
+        largest = torch.stack([rows(g).abs().amax(1) for g in moment.gradient.values()]).amax(0)
         flat = largest <= self.tolerance_gradient
         still = state["step"].abs().amax(1) <= self.tolerance_change
         level = (moment.value - state["value"]).abs() < self.tolerance_change
@@ -140,15 +140,15 @@ class LBFGS:
         state["count"] = torch.where(kept, (state["count"] + 1).clamp_max(self.history), state["count"])
 
         # as many rows as the memory can hold by now: the same for every trial whoever its neighbours are
-        rows = min(self.history, -(-tick // BLOCK) * BLOCK)
-        S, Y = state["s"][:, :rows], state["y"][:, :rows]
+        depth = min(self.history, -(-tick // BLOCK) * BLOCK)
+        S, Y = state["s"][:, :depth], state["y"][:, :depth]
         products = torch.bmm(S, torch.stack([g, y], dim=2))
         gram = state["gram"]
-        column_new = torch.where(kept[:, None], products[..., 1], gram[lanes, :rows, slot])
-        gram[lanes, :rows, slot] = column_new
+        column_new = torch.where(kept[:, None], products[..., 1], gram[lanes, :depth, slot])
+        gram[lanes, :depth, slot] = column_new
 
-        order, used = self._by_age(state, rows)
-        R = gram[:, :rows, :rows]
+        order, used = self._by_age(state, depth)
+        R = gram[:, :depth, :depth]
         if order is not None:
             R = R.gather(1, order[:, :, None].expand(R.shape)).gather(2, order[:, None, :].expand(R.shape))
         diagonal = torch.where(used, R.diagonal(dim1=1, dim2=2), 1.0)
@@ -168,11 +168,11 @@ class LBFGS:
         c = torch.where(used, c, 0.0)
         return -(r + torch.bmm(placed(c)[:, None], S)[:, 0])
 
-    def _by_age(self, state: dict[str, Any], rows: int) -> tuple[Tensor | None, Tensor]:
+    def _by_age(self, state: dict[str, Any], depth: int) -> tuple[Tensor | None, Tensor]:
         """Return the slots from oldest to newest (None while no memory has wrapped) and which of them are in use."""
-        index = torch.arange(rows, device=state["count"].device)
+        index = torch.arange(depth, device=state["count"].device)
         used = index < state["count"][:, None]
-        if rows < self.history:
+        if depth < self.history:
             return None, used
         first = torch.where(state["count"] == self.history, state["head"], 0)
         return (first[:, None] + index) % self.history, used

@@ -59,7 +59,8 @@ def update_picture(update: Mapping[str, Tensor]) -> bytes:
     pen = ImageDraw.Draw(canvas)
     top = gap
     for layer in layers:
-        pen.text((gap, top), f"{layer.name}   {layer.size}", fill=(70, 70, 70), font=font)
+        size = layer.size.replace("×", "x")  # Pillow's own font has no times sign
+        pen.text((gap, top), f"{layer.name}   {size}", fill=(70, 70, 70), font=font)
         field = Image.open(io.BytesIO(layer.png)).convert("RGBA")
         field = field.resize((STANDALONE_WIDTH, layer.height), Image.Resampling.NEAREST)
         canvas.paste(field, (gap, top + label), field)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakscope.core.types import Outcome, Reconstruction
-from leakscope.report.film import film, timeline
+from leakscope.report.films import film, timeline
 
 
 def reconstruction(iterations: list[int], snapshots_at: list[list[int]]) -> Reconstruction:

@@ -1,0 +1,1 @@
+"""Whole runs: the demo, the benchmark, and the published experiments."""

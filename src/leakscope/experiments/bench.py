@@ -1,0 +1,377 @@
+"""How fast the engine is against the loop that peers use, side by side in one process.
+
+One evaluation is the gradient of the matching objective with respect to the unknowns of one trial. The loop does one trial
+at a time with `torch.autograd.grad(create_graph=True)` through the plain module. Pairs are interleaved, so that noise of a
+shared machine hits both sides; the interval is of the ratio over the pairs. Imports torch and numpy only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.attack import Matching
+from leakscope.attacks.engine import Problem, Stop
+from leakscope.attacks.forms import TRACE_AFTER, Evaluator
+from leakscope.attacks.objectives import Match, cosine
+from leakscope.attacks.optimisers import LBFGS, Adam
+from leakscope.attacks.plan import Execution, choose_form
+from leakscope.attacks.priors import TotalVariation
+from leakscope.attacks.recipes import cpl
+from leakscope.attacks.starts import Normal
+from leakscope.clients import Client, told
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.registry import lookup
+
+from leakscope.core.types import Knowledge, Observation, make_batch
+from leakscope.models import Torch, Uniform, build, draw_parameters
+
+PAIRS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One network and attack: how many trials at once on each kind of device, how many images a trial."""
+
+    name: str
+    network: str
+    classes: int
+    trials: dict[str, int]
+    images: dict[str, int]
+    matching: Matching
+    uniform: bool
+    settings: dict[str, object] = field(default_factory=dict)
+
+
+_TV = Matching(
+    "cosine+tv", objective=Match(cosine), priors=(TotalVariation(1e-4),), start=Normal(), optimiser=Adam(0.1), labels="known"
+)
+CASES: dict[str, Case] = {
+    "lenet": Case(
+        "lenet",
+        "lenet_dlg",
+        100,
+        {"cpu": 128, "cuda": 4096},
+        {"cpu": 1, "cuda": 1},
+        replace(cpl(start=Normal()), labels="known"),
+        True,
+    ),
+    "resnet20": Case("resnet20", "resnet20", 10, {"cpu": 16, "cuda": 512}, {"cpu": 1, "cuda": 1}, _TV, False),
+    "cnn_cifar": Case("cnn_cifar", "cnn_cifar", 100, {"cpu": 4, "cuda": 16}, {"cpu": 10, "cuda": 50}, _TV, False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What one case measured; the interval holds 95 % of the pairs' ratios."""
+
+    name: str
+    device: str
+    trials: int
+    images: int
+    form: str
+    tf32: bool
+    loop_per_s: float
+    engine_per_s: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    pairs: int
+    forms_per_s: dict[str, float]
+    attack_iterations: int
+    attack_loop_trials_per_s: float
+    attack_engine_trials_per_s: float
+    attack_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    model: Model
+    observation: Observation
+    knowledge: Knowledge
+    problem: Problem
+    seeds: list[int]
+
+
+def set_up(case: Case, device: str, trials: int | None = None) -> _Setup:
+    """Return random pictures attacked on random weights: speed does not depend on the pictures."""
+    number, images = trials or case.trials[device], case.images[device]
+    model = build(case.network, (3, 32, 32), case.classes, case.settings)
+    seeds = list(range(number))
+    keys = random.key(seeds)
+    pictures = random.uniform(random.fold(keys, "pictures"), (images, 3, 32, 32))
+    labels = (random.uniform(random.fold(keys, "labels"), (images,)) * case.classes).long()
+    batch = make_batch(pictures, labels, classes=case.classes)
+    weights = draw_parameters(model, Uniform(0.5) if case.uniform else Torch(), keys)
+    client = Client()
+    observation = client.observe(model, weights, batch, seeds)
+    knowledge = told(model, client, batch, labels=True)
+    execution = Execution(device=device)
+    problem, _ = case.matching.prepare(model, observation, knowledge, seeds, execution)
+    return _Setup(model, observation, knowledge, problem, seeds)
+
+
+def plain_loop(setup: _Setup, device: str) -> Callable[[int], None]:
+    """Return a function that evaluates trial i the way peers do: autograd with create_graph through the module."""
+    module: nn.Module = setup.model.apply.module.to(device)  # type: ignore[attr-defined]
+    module.eval()
+    parameters = list(module.parameters())
+    criterion = nn.CrossEntropyLoss()
+    facts, unknowns = setup.problem.facts, setup.problem.unknowns["guess"]
+    labels = facts.knowledge.labels
+    if labels is None:
+        raise InputError("the benchmark's loop needs known labels")
+    seen = facts.observation.rounds[0]
+    names = [name for name, _ in module.named_parameters()]
+    tv = bool(facts.pieces.priors)
+
+    def evaluate(i: int) -> None:
+        guess = unknowns[i].clone().requires_grad_()
+        gradient = torch.autograd.grad(criterion(module(guess), labels[i]), parameters, create_graph=True)
+        target = [seen.sent[name][i] for name in names]
+        if tv:
+            product = sum((g * t).sum() for g, t in zip(gradient, target, strict=True))
+            a = sum(g.square().sum() for g in gradient)
+            b = sum(t.square().sum() for t in target)
+            across = (guess[..., 1:] - guess[..., :-1]).abs().mean()
+            down = (guess[..., 1:, :] - guess[..., :-1, :]).abs().mean()
+            value = 1 - product / (a * b).sqrt() + 1e-4 * (across + down)  # type: ignore[union-attr]
+        else:
+            value = sum((g - t).square().sum() for g, t in zip(gradient, target, strict=True))  # type: ignore[assignment]
+        torch.autograd.grad(value, guess)
+
+    return evaluate
+
+
+def _clock(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _seconds(f: Callable[[], object], device: str) -> float:
+    began = _clock(device)
+    f()
+    return _clock(device) - began
+
+
+def _quantile(values: list[float], share: float) -> float:
+    return float(torch.tensor(sorted(values), dtype=torch.float64).quantile(share))
+
+
+def measure(
+    case: Case, device: str, *, pairs: int = PAIRS, tf32: bool = False, form: str | None = None, say: Callable[[str], None]
+) -> Timing:
+    """Return the timing of one case."""
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    setup = set_up(case, device)
+    number = case.trials[device]
+    loop = plain_loop(setup, device)
+    rates: dict[str, float] = {}
+    if form is None:
+        say(f"{case.name}: measuring the forms")
+        form, rates = choose_form(setup.model, setup.problem, torch.device(device), 0)
+        form = "compiled" if device == "cuda" else form
+    evaluator = Evaluator(setup.model, setup.problem.unknowns, setup.problem.facts, form)
+    iteration = torch.zeros(number, dtype=torch.int64, device=device)
+
+    def engine() -> None:
+        if form == "loop":
+            for i in range(number):
+                loop(i)
+        else:
+            evaluator(setup.problem.unknowns, iteration)
+
+    say(f"{case.name}: warming up ({form}{', compiling' if form == 'compiled' else ''})")
+    began = time.perf_counter()
+    for _ in range(TRACE_AFTER + 2):
+        engine()
+    if form == "compiled":
+        rates["compile_seconds"] = time.perf_counter() - began
+    few = min(number, 8)
+    for i in range(few):
+        loop(i)
+    say(f"{case.name}: {pairs} interleaved pairs")
+    repeat = max(1, int(0.05 / max(_seconds(engine, device), 1e-6)))
+    loops, engines = [], []
+    for _ in range(pairs):
+        loops.append(few / _seconds(lambda: [loop(i) for i in range(few)], device))
+        engines.append(repeat * number / _seconds(lambda: [engine() for _ in range(repeat)], device))
+    ratios = [e / p for e, p in zip(engines, loops, strict=True)]
+    attack = _attack_rates(case, setup, device, form, say)
+    return Timing(
+        name=case.name,
+        device=device,
+        trials=number,
+        images=case.images[device],
+        form=form,
+        tf32=tf32,
+        loop_per_s=_quantile(loops, 0.5),
+        engine_per_s=_quantile(engines, 0.5),
+        ratio=_quantile(ratios, 0.5),
+        ratio_low=_quantile(ratios, 0.025),
+        ratio_high=_quantile(ratios, 0.975),
+        pairs=pairs,
+        forms_per_s={name: round(rate, 2) for name, rate in rates.items()},
+        attack_iterations=attack[0],
+        attack_loop_trials_per_s=attack[1],
+        attack_engine_trials_per_s=attack[2],
+        attack_ratio=attack[2] / attack[1],
+    )
+
+
+def _attack_rates(
+    case: Case, setup: _Setup, device: str, form: str, say: Callable[[str], None]
+) -> tuple[int, float, float]:
+    """Return (iterations, loop's trials per second, engine's) of whole short attacks, optimiser and all."""
+    lbfgs = isinstance(case.matching.optimiser, LBFGS)
+    iterations = 3 if lbfgs else 20
+    say(f"{case.name}: whole attacks of {iterations} iterations")
+    short = replace(case.matching, stop=Stop(iterations=iterations))
+    took = _seconds(
+        lambda: short.run(
+            setup.model, setup.observation, setup.knowledge, setup.seeds, Execution(device=device, form=form)
+        ),
+        device,
+    )
+    one = 2
+    spent = _seconds(lambda: [_loop_attack(setup, i, device, iterations, lbfgs) for i in range(one)], device)
+    return iterations, one / spent, len(setup.seeds) / took
+
+
+def _loop_attack(setup: _Setup, i: int, device: str, iterations: int, lbfgs: bool) -> None:
+    """Attack one trial the way peers do, with torch.optim."""
+    module: nn.Module = setup.model.apply.module.to(device)  # type: ignore[attr-defined]
+    parameters = list(module.parameters())
+    facts = setup.problem.facts
+    labels = facts.knowledge.labels
+    seen = facts.observation.rounds[0]
+    target = [seen.sent[name][i] for name, _ in module.named_parameters()]
+    guess = setup.problem.unknowns["guess"][i].clone().requires_grad_()
+    criterion = nn.CrossEntropyLoss()
+    optimiser: torch.optim.Optimizer = (
+        torch.optim.LBFGS([guess], history_size=100) if lbfgs else torch.optim.Adam([guess], lr=0.1)
+    )
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        gradient = torch.autograd.grad(criterion(module(guess), labels[i]), parameters, create_graph=True)  # type: ignore[index]
+        value = torch.stack([(g - t).square().sum() for g, t in zip(gradient, target, strict=True)]).sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    for _ in range(iterations):
+        optimiser.step(closure)  # type: ignore[arg-type]
+
+
+def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict[str, float]:
+    """Return what the optimiser and the engine's bookkeeping add to the evaluations of a CPL run, on average and at full history."""
+    from leakscope.attacks.engine import Engine
+
+    model = build("lenet_cpl", (1, 28, 28), 10)
+    seeds = list(range(trials))
+    keys = random.key(seeds)
+    batch = make_batch(random.uniform(keys, (1, 1, 28, 28)), (keys % 10)[:, None], classes=10)
+    client = Client()
+    observation = client.observe(model, draw_parameters(model, Uniform(0.5), keys), batch, seeds)
+    how = cpl(iterations=iterations, threshold=0.0)
+    problem, _ = how.prepare(model, observation, told(model, client, batch), seeds, Execution(device=device))
+    marks: list[tuple[float, float]] = []
+
+    class Timed(Evaluator):
+        def __call__(self, unknowns: dict[str, Tensor], iteration: Tensor) -> object:  # type: ignore[override]
+            began = _clock(device)
+            made = super().__call__(unknowns, iteration)
+            marks.append((began, _clock(device)))
+            return made
+
+    import leakscope.attacks.engine as engine_room
+
+    original = engine_room.Evaluator
+    engine_room.Evaluator = Timed  # type: ignore[misc]
+    try:
+        Engine(model, problem, how.stop, "native" if device == "cpu" else "im2col").run()
+    finally:
+        engine_room.Evaluator = original  # type: ignore[misc]
+    inside = [end - begin for begin, end in marks[TRACE_AFTER + 2 :]]
+    between = [later[0] - earlier[1] for earlier, later in zip(marks, marks[1:], strict=False)][TRACE_AFTER + 2 :]
+    full = slice(100 - TRACE_AFTER, None)
+    return {
+        "average": sum(between) / sum(inside),
+        "full_history": sum(between[full]) / max(sum(inside[full]), 1e-9),
+        "ticks": float(len(between)),
+    }
+
+
+def run(
+    names: Sequence[str], device: str, *, pairs: int = PAIRS, tf32: bool = False, form: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Timing]:
+    """Return the timings of the named cases."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("this machine has no CUDA device; use --device cpu")
+    if pairs < 2:
+        raise InputError(f"--pairs must be at least 2, got {pairs}")
+    return [measure(lookup(CASES, n, "benchmark case"), device, pairs=pairs, tf32=tf32, form=form, say=say) for n in names]
+
+
+def as_json(timings: list[Timing], shares: dict[str, float] | None) -> str:
+    """Return the timings as JSON."""
+    return json.dumps({"cases": [asdict(t) for t in timings], "optimiser_share": shares, "torch": torch.__version__}, indent=2)
+
+
+def as_text(timings: list[Timing], shares: dict[str, float] | None) -> str:
+    """Return the timings as a table for people."""
+    head = f"{'case':<10} {'trials':>6} {'form':<9} {'loop/s':>10} {'engine/s':>12} {'ratio':>9}  95 % of pairs      whole attack"
+    lines = [head]
+    for t in timings:
+        lines.append(
+            f"{t.name:<10} {t.trials:>6} {t.form:<9} {t.loop_per_s:>10.1f} {t.engine_per_s:>12.1f} {t.ratio:>8.1f}x  "
+            f"[{t.ratio_low:.1f}, {t.ratio_high:.1f}]  n={t.pairs:<3}  {t.attack_ratio:.1f}x"
+        )
+    if shares is not None:
+        lines.append(
+            f"optimiser and bookkeeping add {shares['average']:.0%} to the evaluations on average, "
+            f"{shares['full_history']:.0%} at full history (CPL on 28x28, {int(shares['ticks'])} ticks)"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark from the command line, without any other dependency."""
+    parser = argparse.ArgumentParser(prog="leakscope bench", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("cases", nargs="*", default=list(CASES), help=f"any of {', '.join(CASES)}")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--form", default=None)
+    parser.add_argument("--tf32", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    told_ = parser.parse_args(arguments)
+
+    def say(line: str) -> None:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+    try:
+        timings = run(told_.cases, told_.device, pairs=told_.pairs, tf32=told_.tf32, form=told_.form, say=say)
+        say("optimiser share")
+        shares = optimiser_share(told_.device)
+    except InputError as error:
+        say(f"leakscope: {error}")
+        return 2
+    sys.stdout.write((as_json if told_.json else as_text)(timings, shares) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
