@@ -3,3 +3,12 @@
 from __future__ import annotations
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Load `leakscope.peek` on first use, so that importing the package costs nothing."""
+    if name == "peek":
+        from leakscope.peek import peek
+
+        return peek
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

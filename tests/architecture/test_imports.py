@@ -22,7 +22,7 @@ ROOMS = {
     "attacks": {"core", "learning"},
     "clients": {"core", "learning", "defences"},
     "experiments": {"core", "data", "models", "learning", "metrics", "defences", "attacks", "clients"},
-    "report": {"core", "metrics"},
+    "report": {"core", "metrics", "attacks", "experiments"},
 }
 TOP = {"cli", "__init__", "peek", "__main__"}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.attacks.conftest import World, world
 from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching
@@ -26,7 +27,6 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import flat_names, take
 from leakscope.core.types import Outcome, Reconstruction
 from leakscope.models import from_module
-from tests.attacks.conftest import World, world
 
 QUICK = cpl(iterations=4)
 
@@ -98,7 +98,7 @@ def test_traced_evaluations_have_the_bits_of_untraced_ones() -> None:
     w = world(5)
     problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
     for form in ("native", "im2col"):
-        evaluate = Evaluator(w.model, problem.unknowns, problem.facts, form)
+        evaluate = Evaluator(w.model, problem.unknowns, problem.facts, form, trace_after=2)
         zero = torch.zeros(5, dtype=torch.int64)
         results = [evaluate(problem.unknowns, zero) for _ in range(6)]
         assert all(torch.equal(r.gradient["guess"], results[0].gradient["guess"]) for r in results)
@@ -318,7 +318,9 @@ def test_a_network_vmap_cannot_do_runs_in_a_loop_with_a_warning_and_the_same_res
         model = from_module(module, input_shape=(1, 8, 8))
         weights = {n: p.expand(3, *p.shape) for n, p in model.parameters.items()}
         observed = w.client.observe(from_module(plain, input_shape=(1, 8, 8)), _named(weights, plain), w.batch, w.seeds)
-        seen = replace(observed.rounds[0], before=weights, sent=dict(zip(weights, observed.rounds[0].sent.values(), strict=True)))
+        seen = replace(
+            observed.rounds[0], before=weights, sent=dict(zip(weights, observed.rounds[0].sent.values(), strict=True))
+        )
         observation = replace(observed, rounds=(seen,))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -337,7 +339,10 @@ def test_an_attack_in_a_process_that_never_had_the_truth_gives_the_same_bytes(tm
     here = attack(w, [0, 1])
     seen = w.observation.rounds[0]
     save_file(
-        {**{f"before/{n}": t.contiguous() for n, t in seen.before.items()}, **{f"sent/{n}": t for n, t in seen.sent.items()}},
+        {
+            **{f"before/{n}": t.contiguous() for n, t in seen.before.items()},
+            **{f"sent/{n}": t for n, t in seen.sent.items()},
+        },
         tmp_path / "seen.safetensors",
     )
     code = f"""
@@ -367,7 +372,10 @@ save_file({{"inputs": made.inputs.contiguous(), "labels": made.labels}}, {str(tm
         (lambda: Stop(iterations=0), "iterations must be at least 1"),
         (lambda: Execution(dtype="float16"), "dtype must be one of"),
         (lambda: Execution(form="fast"), "form must be one of"),
-        (lambda: Execution(device="cuda") if not torch.cuda.is_available() else Stop(threshold=-1), "no CUDA|threshold"),
+        (
+            lambda: Execution(device="cuda") if not torch.cuda.is_available() else Stop(threshold=-1),
+            "no CUDA|threshold",
+        ),
         (lambda: cpl(labels="argmin"), "unknown label rule 'argmin'"),
         (lambda: cpl(alpha=-1), "alpha"),
         (lambda: cpl(restarts=0), "restarts must be at least 1"),
@@ -388,7 +396,9 @@ def test_observations_that_do_not_fit_get_one_clear_line() -> None:
     name = next(iter(w.observation.rounds[0].sent))
     hole = {**w.observation.rounds[0].sent, name: w.observation.rounds[0].sent[name] * float("nan")}
     with pytest.raises(InputError, match="holds NaN"):
-        QUICK.run(w.model, replace(w.observation, rounds=(replace(w.observation.rounds[0], sent=hole),)), w.knowledge, w.seeds)
+        QUICK.run(
+            w.model, replace(w.observation, rounds=(replace(w.observation.rounds[0], sent=hole),)), w.knowledge, w.seeds
+        )
     with pytest.raises(InputError, match="one seed per trial: 2 trials, 3 seeds"):
         QUICK.run(w.model, w.observation, w.knowledge, [1, 2, 3])
     with pytest.raises(InputError, match="names 'alpha', which is no unknown"):

@@ -6,24 +6,26 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.attacks.conftest import world
 from torch import Tensor
 
 from leakscope.attacks.forms import Evaluator
 from leakscope.attacks.optimisers import LBFGS, Rule
 from leakscope.attacks.optimisers.rules import Moment
-from leakscope.attacks.recipes import cpl
 from leakscope.attacks.plan import Execution
+from leakscope.attacks.recipes import cpl
 from leakscope.core.errors import InputError
 from leakscope.core.tree import take
 from leakscope.core.types import Knowledge
-from tests.attacks.conftest import world
 
 NOTHING = Knowledge((1,), 2, 1)
 RULES = {"x": Rule()}
 F = Callable[[Tensor], Tensor]
 
 
-def torch_steps(f: F, start: Tensor, steps: int, **settings: float) -> tuple[list[Tensor], list[tuple[Tensor, float, Tensor]]]:
+def torch_steps(
+    f: F, start: Tensor, steps: int, **settings: float
+) -> tuple[list[Tensor], list[tuple[Tensor, float, Tensor]]]:
     """Return x after every step() of torch's own, and every evaluation (x, value, gradient) it made."""
     x = start.clone().requires_grad_()
     optimiser = torch.optim.LBFGS([x], **{"lr": 1.0, "max_iter": 20, "history_size": 100, **settings})

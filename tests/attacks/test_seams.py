@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.attacks.conftest import World, world
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
@@ -25,7 +26,6 @@ from leakscope.core.tree import Tree, rows, take
 from leakscope.core.types import LocalTraining, Observation, make_batch
 from leakscope.learning.local import draw_order
 from leakscope.models import MODELS
-from tests.attacks.conftest import World, world
 
 DOUBLE = Execution(dtype="float64", form="native")
 SINGLE = Execution(form="native")
@@ -149,7 +149,9 @@ def test_several_rounds_of_one_batch_are_averaged() -> None:
 
     def value(observation: Observation) -> Tensor:
         problem, _ = cpl().prepare(w.model, observation, w.knowledge, w.seeds, DOUBLE)
-        return Evaluator(w.model, problem.unknowns, problem.facts, "native")(problem.unknowns, torch.zeros(2).long()).mismatch
+        return Evaluator(w.model, problem.unknowns, problem.facts, "native")(
+            problem.unknowns, torch.zeros(2).long()
+        ).mismatch
 
     torch.testing.assert_close(value(both), (value(w.observation) + value(second)) / 2)
 

@@ -46,6 +46,10 @@ class Analytic:
         del execution
         check_observation(model, observation, knowledge, seeds)
         entry = model.entry
+        if entry is not None and {entry.weight, entry.bias} & model.private:
+            raise InputError(
+                f"the first layer of {model.name!r} ({entry.weight}) is private: the analytic attack never sees it"
+            )
         if entry is None or entry.bias is None:
             raise InputError(
                 f"model {model.name!r} does not begin with a dense layer with a bias; the analytic attack cannot read it: "
@@ -54,7 +58,7 @@ class Analytic:
         seen = [direction(r, observation.shares) for r in observation.rounds]
         weight = torch.stack([s[entry.weight] for s in seen]).mean(0)
         bias = torch.stack([s[entry.bias] for s in seen]).mean(0)
-        flat = _recover(weight, bias, knowledge.samples)
+        flat = _recover(weight, bias, knowledge)
         fit = _residual(weight, bias, flat)
         labels = self._labels(model, observation, knowledge, seeds)
         inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
@@ -70,13 +74,16 @@ class Analytic:
         return LABEL_RULES[rule](model, observation, knowledge, keys)
 
 
-def _recover(weight: Tensor, bias: Tensor, samples: int) -> Tensor:
+def _recover(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:
     """Return T x N x F inputs from T x K x F and T x K gradients."""
+    samples = knowledge.samples
     if samples == 1:
         strength = bias.square().sum(1).clamp_min(TINY**2)
         return ((weight * bias[..., None]).sum(1) / strength[:, None])[:, None]
     rows = weight / torch.where(bias.abs() < TINY, torch.inf, bias)[..., None]
-    inside = ((rows > -0.05) & (rows < 1.05)).to(rows.dtype).mean(-1)
+    shape = tuple(knowledge.input_shape)
+    shown = knowledge.scaling.unscale(rows.unflatten(-1, shape), len(shape)).flatten(2)
+    inside = ((shown > -0.05) & (shown < 1.05)).to(rows.dtype).mean(-1)
     worth = inside * bias.abs() / bias.abs().amax(1, keepdim=True).clamp_min(TINY)
     lanes = torch.arange(len(rows))
     chosen = [worth.argmax(1)]
@@ -88,13 +95,12 @@ def _recover(weight: Tensor, bias: Tensor, samples: int) -> Tensor:
 
 
 def _residual(weight: Tensor, bias: Tensor, flat: Tensor) -> Tensor:
-    """Return how far the rows are from multiples of the recovered inputs, relative to their length."""
-    unit = flat / flat.square().sum(-1, keepdim=True).sqrt().clamp_min(TINY)
-    along = torch.einsum("tkf,tnf->tkn", weight, unit).abs().amax(-1)
-    length = weight.square().sum((1, 2))
-    left = (length - along.square().sum(1)).clamp_min(0)
-    del bias
-    return (left / length.clamp_min(TINY)).sqrt()
+    """Return how far each row is from its bias gradient times the nearest recovered input, relative to all rows.
+
+    NaN where the update is zero: there is nothing to read.
+    """
+    apart = (weight[:, :, None] - bias[:, :, None, None] * flat[:, None]).square().sum(-1).amin(-1).sum(1)
+    return (apart / weight.square().sum((1, 2))).sqrt()
 
 
 def _packed(pictures: Tensor, labels: Tensor, fit: Tensor) -> Reconstruction:
@@ -113,4 +119,3 @@ def _packed(pictures: Tensor, labels: Tensor, fit: Tensor) -> Reconstruction:
         snapshots=pictures[:, None],
         snapshots_at=ones[:, None],
     )
-

@@ -17,7 +17,7 @@ from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
 from leakscope.attacks.plan import DTYPES, Execution
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.runner import run_problem
-from leakscope.attacks.simulate import LABEL, OneGradient
+from leakscope.attacks.simulate import LABEL, LocalSteps, OneGradient, OnTheLine, simulator_kinds
 from leakscope.attacks.starts import Patterned, Start
 from leakscope.attacks.view import Facts, Objective, Pieces, Prior, Simulator
 from leakscope.core import random
@@ -102,20 +102,30 @@ class Matching:
         check_observation(model, observation, knowledge, seeds)
         device, dtype = torch.device(execution.device), DTYPES[execution.dtype]
         observation, knowledge = to((observation, knowledge), device=device, dtype=dtype)
-        if observation.shares is Shares.WEIGHTS and isinstance(self.simulate, OneGradient) and knowledge.local:
-            observation = to_gradient(observation, knowledge.local.rate)
         keys = random.key(list(seeds), device=device)
         knowledge = self._with_labels(model, observation, knowledge, keys)
+        observation = self._comparable(observation, knowledge)
         lanes = torch.arange(len(seeds), device=device).repeat_interleave(self.restarts)
         number = torch.arange(self.restarts, device=device).repeat(len(seeds))
         pieces = Pieces(self.simulate, self.objective, self.priors)
         settings = to((pieces, dict(self.rules), self.optimiser, self.start), device=device, dtype=dtype)
-        facts, rules, optimiser, start = take(
-            (Facts(observation, knowledge, settings[0], keys), *settings[1:]), lanes
-        )
+        facts, rules, optimiser, start = take((Facts(observation, knowledge, settings[0], keys), *settings[1:]), lanes)
         unknowns = self._unknowns(model, facts, start, random.fold(random.fold(facts.key, "start"), number), dtype)
         rules = {name: rules.get(name, Rule()) for name in unknowns}
         return Problem(unknowns, facts, optimiser, rules), self.restarts
+
+    def _comparable(self, observation: Observation, knowledge: Knowledge) -> Observation:
+        """Return the observation as what this attack simulates: weights as a mean gradient where the client is known."""
+        kinds = simulator_kinds(self.simulate)
+        if observation.shares is Shares.GRADIENT and kinds & {OnTheLine, LocalSteps}:
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise InputError(
+                f"{names} needs weights after local training; this client shared a gradient: use OneGradient"
+            )
+        local = knowledge.local
+        if observation.shares is Shares.WEIGHTS and local is not None and not kinds & {OnTheLine, LocalSteps}:
+            return to_gradient(observation, local.rate * local.steps(knowledge.samples))
+        return observation
 
     def _with_labels(self, model: Model, observation: Observation, knowledge: Knowledge, keys: Tensor) -> Knowledge:
         rule = self.labels
@@ -136,7 +146,9 @@ class Matching:
             unknowns[name] = made.to(dtype)
         for name, rule in self.rules.items():
             if name not in unknowns:
-                raise InputError(f"Matching.rules names {name!r}, which is no unknown of this attack: {', '.join(unknowns)}")
+                raise InputError(
+                    f"Matching.rules names {name!r}, which is no unknown of this attack: {', '.join(unknowns)}"
+                )
             if rule.project is not None:
                 unknowns[name] = rule.project(unknowns[name], facts.knowledge)
         return unknowns
@@ -191,7 +203,9 @@ def best_restart(finished: Finished, restarts: int) -> Tensor:
 def check_observation(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> None:
     """Refuse what cannot work: shapes, names, NaN, seed count."""
     if tuple(knowledge.input_shape) != tuple(model.input_shape):
-        raise InputError(f"model {model.name!r} takes inputs {model.input_shape}, Knowledge says {knowledge.input_shape}")
+        raise InputError(
+            f"model {model.name!r} takes inputs {model.input_shape}, Knowledge says {knowledge.input_shape}"
+        )
     total = observation.trials
     if len(seeds) != total:
         raise InputError(f"one seed per trial: {total} trials, {len(seeds)} seeds")
@@ -203,7 +217,9 @@ def check_observation(model: Model, observation: Observation, knowledge: Knowled
                 if want is None:
                     raise InputError(f"round {number}: {part} has {name!r}, which is no parameter of {model.name!r}")
                 if tuple(value.shape) != (total, *want.shape):
-                    raise InputError(f"round {number}: {part}[{name!r}] must be {(total, *want.shape)}, got {tuple(value.shape)}")
+                    raise InputError(
+                        f"round {number}: {part}[{name!r}] must be {(total, *want.shape)}, got {tuple(value.shape)}"
+                    )
                 if not bool(torch.isfinite(value).all()):
                     raise InputError(f"round {number}: {part}[{name!r}] holds NaN or infinity")
         missing = sorted(set(expected) - set(seen.sent))

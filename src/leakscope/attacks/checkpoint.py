@@ -66,7 +66,9 @@ class Checkpoint:
                 about = json.loads((file.metadata() or {})["leakscope"])
                 found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, KeyError, ValueError, OSError) as error:
-            raise InputError(f"{self.path.name} is not a readable state ({error}); delete it to start this chunk again") from None
+            raise InputError(
+                f"{self.path.name} is not a readable state ({error}); delete it to start this chunk again"
+            ) from None
         if about["stamp"] != self.stamp:
             raise InputError(f"{self.path.name} was saved by another run; use an empty directory or the same settings")
         return Saved(found, int(about["tick"]))

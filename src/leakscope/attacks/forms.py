@@ -27,7 +27,7 @@ from leakscope.core.tree import Tree, fill, take, tensors, trials
 from leakscope.core.types import direction
 
 FORMS = ("native", "im2col", "loop", "compiled")
-TRACE_AFTER = 3
+TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
 Flat = tuple[Tensor, ...]
 
 
@@ -66,7 +66,9 @@ def evaluate_one(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) 
 class Evaluator:
     """Evaluates all trials of a chunk in one form; holds the chunk's facts flattened once."""
 
-    def __init__(self, model: Model, unknowns: Tree, facts: Facts, form: str) -> None:
+    def __init__(
+        self, model: Model, unknowns: Tree, facts: Facts, form: str, *, trace_after: int = TRACE_AFTER
+    ) -> None:
         """Prepare; `unknowns` only show names and shapes."""
         if form not in FORMS:
             raise InputError(f"unknown form {form!r}; known: {', '.join(FORMS)}")
@@ -74,7 +76,7 @@ class Evaluator:
         self.names = list(unknowns)
         self.fixed = tuple(tensors(facts))
         self._call: Callable[..., Flat] | None = None
-        self._calls = 0
+        self._calls, self._trace_after = 0, trace_after
 
     def __call__(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
         """Return the evaluation of every trial."""
@@ -83,7 +85,7 @@ class Evaluator:
         flat = (*unknowns.values(), iteration, *self.fixed)
         if self._call is None:
             self._call = self._compiled(flat) if self.form == "compiled" else self._lifted()
-        elif self._calls == TRACE_AFTER and self.form != "compiled":
+        elif self._calls == self._trace_after and self.form != "compiled":
             self._call = self._traced(flat)
         self._calls += 1
         with torch.no_grad():

@@ -59,5 +59,8 @@ class Im2col(TorchFunctionMode):
         """Route conv2d to the product form, everything else to itself."""
         del types
         if func is torch.conv2d:
-            return conv2d(*args, **(kwargs or {}))
+            given = dict(kwargs or {})
+            if "input" in given:
+                args = (given.pop("input"), *args)
+            return conv2d(*args, **given)
         return func(*args, **(kwargs or {}))

@@ -47,13 +47,25 @@ def _head(model: Model) -> Dense:
 def _last_layer(model: Model, observation: Observation) -> tuple[Tensor, Tensor | None]:
     """Return (weight gradient T x C x F, bias gradient T x C or None) of the last layer, averaged over rounds."""
     head = _head(model)
+    if head.weight in model.private or head.bias in model.private:
+        raise InputError(
+            f"the last layer of {model.name!r} ({head.weight}) is private: labels cannot be read; use 'joint'"
+        )
     sent = [direction(seen, observation.shares) for seen in observation.rounds]
     weight = torch.stack([s[head.weight] for s in sent]).mean(0)
     bias = torch.stack([s[head.bias] for s in sent]).mean(0) if head.bias is not None else None
     return weight, bias
 
 
+def _cross_entropy_only(rule: str, knowledge: Knowledge) -> None:
+    if knowledge.loss != "cross_entropy":
+        raise InputError(
+            f"label rule {rule!r} reads cross entropy gradients, the loss is {knowledge.loss!r}; use 'joint'"
+        )
+
+
 def _one_example(rule: str, knowledge: Knowledge) -> None:
+    _cross_entropy_only(rule, knowledge)
     if knowledge.samples != 1:
         raise InputError(f"label rule {rule!r} is for one example, the batch has {knowledge.samples}; use 'counts'")
 
@@ -100,6 +112,7 @@ def counts(model: Model, observation: Observation, knowledge: Knowledge, key: Te
     The mean prediction p is taken on random inputs at the weights the attacker holds, averaged over before and after
     where weights were sent. Fractions are rounded so that the counts add up to N (largest remainder).
     """
+    _cross_entropy_only("counts", knowledge)
     gradient = _class_pull(model, observation)
     if _head(model).bias is None:
         gradient = gradient / _feature_sum(model, observation, knowledge, key)[:, None].clamp_min(1e-12)
@@ -121,7 +134,8 @@ def _outputs(model: Model, observation: Observation, knowledge: Knowledge, key: 
     """Return the logits of random inputs at every set of weights the attacker holds (T x 64 x C each)."""
     first = observation.rounds[0]
     held = [first.before]
-    if observation.shares is Shares.WEIGHTS:
+    local = knowledge.local
+    if observation.shares is Shares.WEIGHTS and not (local and local.steps(knowledge.samples) == 1):
         held.append({**first.before, **first.sent})
     x = _dummies(knowledge, key, next(iter(first.before.values())))
     return [lift(lambda w, b, x, k: model.apply(w, b, x, k)[0])(w, first.buffers, x, key) for w in held]

@@ -37,8 +37,16 @@ def cosine(simulated: Tree, observed: Tree) -> Tensor:
     0 when they point the same way, 2 when they oppose. Blind to scale, so clipping the whole update does not hinder it.
     Geiping et al. 2020, arXiv:2003.14053.
     """
-    length = (dot(simulated, simulated) * dot(observed, observed) + TINY**2).sqrt()
-    return 1 - dot(simulated, observed) / length
+    a, b = (_unit(tree) for tree in (simulated, observed))
+    return 1 - dot(a, b)
+
+
+def _unit(tree: Tree) -> Tree:
+    """Return a tree at length 1; first divided by its largest entry, since squares of tiny gradients vanish in float32."""
+    most = torch.stack([v.detach().abs().amax() for v in tree.values()]).amax().clamp_min(TINY)
+    shrunk = {n: v / most for n, v in tree.items()}
+    length = (dot(shrunk, shrunk) + TINY**2).sqrt()
+    return {n: v / length for n, v in shrunk.items()}
 
 
 def cosine_per_tensor(simulated: Tree, observed: Tree) -> Tensor:
@@ -81,7 +89,9 @@ class Match:
         if self.masked:
             mask = view.knowledge.mask
             if mask is None:
-                raise InputError("Match.masked needs Knowledge.mask: the attacker was not told which coordinates were sent")
+                raise InputError(
+                    "Match.masked needs Knowledge.mask: the attacker was not told which coordinates were sent"
+                )
             simulated = {name: value * mask[name] for name, value in simulated.items()}
             observed = {name: value * mask[name] for name, value in observed.items()}
         return self.distance(simulated, observed)

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from leakscope.attacks.engine import Problem, Progress
-from leakscope.attacks.forms import FORMS, TRACE_AFTER, Evaluator
+from leakscope.attacks.forms import FORMS, Evaluator
 from leakscope.attacks.memory import available, peak_bytes
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -85,7 +85,9 @@ class Plan:
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
             if told.pop("stamp") != stamp:
-                raise InputError(f"{directory} holds another run; use an empty directory or the same settings and seeds")
+                raise InputError(
+                    f"{directory} holds another run; use an empty directory or the same settings and seeds"
+                )
             told["chunks"] = tuple((int(a), int(b)) for a, b in told["chunks"])
             return Plan(**told)
         except (ValueError, KeyError, TypeError) as error:
@@ -107,9 +109,8 @@ def measure_form(model: Model, problem: Problem, form: str, *, seconds: float = 
     device = next(iter(problem.unknowns.values())).device
     iteration = torch.zeros(width, dtype=torch.int64, device=device)
     best, spent, calls = float("inf"), 0.0, 0
-    for _ in range(TRACE_AFTER + 1 if form in ("native", "im2col") else 1):
-        evaluator(problem.unknowns, iteration)
-    while calls < least or (spent < seconds and calls < 50):
+    evaluator(problem.unknowns, iteration)
+    while calls < least or (spent < seconds and calls < 30):
         _wait(device)
         began = time.perf_counter()
         evaluator(problem.unknowns, iteration)
@@ -144,7 +145,9 @@ def _bytes(model: Model, problem: Problem, form: str) -> tuple[int, int]:
     return each, max(sizes[0] - each, 0)
 
 
-def choose_form(model: Model, problem: Problem, device: torch.device, evaluations: float) -> tuple[str, dict[str, float]]:
+def choose_form(
+    model: Model, problem: Problem, device: torch.device, evaluations: float
+) -> tuple[str, dict[str, float]]:
     """Return the fastest form for this network, shape and device, and the measured rates.
 
     On CUDA the compiled form is taken without a measurement when the run is long enough to repay the compilation: it was

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.view import View
+from leakscope.core.errors import InputError
 
 GUESS = "guess"
 
@@ -34,11 +35,21 @@ class TotalVariation:
     circular: bool = False
     total: bool = False
 
+    def __post_init__(self) -> None:
+        if self.power not in (1, 2):
+            raise InputError(f"TotalVariation.power must be 1 or 2, got {self.power}")
+
     def __call__(self, view: View) -> Tensor:
         """Return the penalty."""
+        shape = view.knowledge.input_shape
+        if len(shape) < 3:
+            raise InputError(
+                f"TotalVariation needs pictures (C x H x W), the input has shape {tuple(shape)}; leave it out"
+            )
         across, down = _differences(view.unknowns[GUESS], self.circular)
         reduce = torch.sum if self.total else torch.mean
-        return self.weight * self.scale * sum(reduce(d.abs() if self.power == 1 else d.square()) for d in (across, down))
+        steps = [reduce(d.abs() if self.power == 1 else d.square()) for d in (across, down) if d.numel()]
+        return self.weight * self.scale * sum(steps, view.unknowns[GUESS].new_zeros(()))
 
 
 @dataclass(frozen=True, slots=True)

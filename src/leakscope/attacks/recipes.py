@@ -31,7 +31,9 @@ def dlg(
     The authors stop after 300 steps; the threshold is CPL's, so that convergence means the same for both.
     """
     stop = Stop(iterations=iterations, threshold=threshold)
-    return Matching("dlg", start=start, objective=objective, labels=JOINT, optimiser=optimiser, stop=stop, restarts=restarts)
+    return Matching(
+        "dlg", start=start, objective=objective, labels=JOINT, optimiser=optimiser, stop=stop, restarts=restarts
+    )
 
 
 def idlg(
@@ -46,7 +48,9 @@ def idlg(
 ) -> Matching:
     """Improved DLG (Zhao et al. 2020): the label is read off the gradient, then only the image is optimised."""
     stop = Stop(iterations=iterations, threshold=threshold)
-    return Matching("idlg", start=start, objective=objective, labels=labels, optimiser=optimiser, stop=stop, restarts=restarts)
+    return Matching(
+        "idlg", start=start, objective=objective, labels=labels, optimiser=optimiser, stop=stop, restarts=restarts
+    )
 
 
 def cpl(

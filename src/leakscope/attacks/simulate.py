@@ -33,6 +33,24 @@ def targets_of(unknowns: Tree, knowledge: Knowledge, classes: int) -> Tensor:
     return one_hot(knowledge.labels, classes, unknowns[GUESS].dtype)
 
 
+def weights_of(model: Model, seen: Round) -> Tree:
+    """Return the weights the round began with, all of them, or say which the attacker was never sent."""
+    missing = sorted(set(model.parameters) - set(seen.before))
+    if missing:
+        raise InputError(
+            f"model {model.name!r} keeps {', '.join(missing)} private: the attacker cannot run it; use a simulator that "
+            "makes up the missing weights"
+        )
+    return seen.before
+
+
+def present_of(guess: Tensor, knowledge: Knowledge) -> Tensor:
+    """Return which samples of the guess count: all, or those a smaller client is known to have."""
+    if knowledge.present is not None:
+        return knowledge.present
+    return torch.ones(guess.shape[0], dtype=torch.bool, device=guess.device)
+
+
 @dataclass(frozen=True, slots=True)
 class OneGradient:
     """The gradient of the mean loss over the guess at the weights the client started from (DLG, CPL, IG)."""
@@ -41,10 +59,10 @@ class OneGradient:
         """Return the simulated gradient."""
         guess = unknowns[GUESS]
         targets = targets_of(unknowns, knowledge, model.classes)
-        present = torch.ones(guess.shape[0], dtype=torch.bool, device=guess.device)
+        present = present_of(guess, knowledge)
         key = random.fold(random.fold(clock.key, "network"), clock.iteration)
         gradient, _, output, _ = loss_and_gradient(
-            model, LOSSES[knowledge.loss], seen.before, seen.buffers, guess, targets, present, key
+            model, LOSSES[knowledge.loss], weights_of(model, seen), seen.buffers, guess, targets, present, key
         )
         return Simulated(model.shared(gradient), output, targets)
 
@@ -63,10 +81,11 @@ class OnTheLine:
 
 def shift(pictures: Tensor, offset: Tensor) -> Tensor:
     """Return pictures moved by `offset` (N x 2: right, down; 1 = half the side), differentiable in both, zero fill."""
-    n = pictures.shape[0]
-    eye = torch.eye(2, dtype=pictures.dtype, device=pictures.device).expand(n, 2, 2)
-    theta = torch.cat([eye, -offset[:, :, None]], dim=2)
-    grid = F.affine_grid(theta, list(pictures.shape), align_corners=False)
+    height, width = pictures.shape[-2:]
+    across = (2 * torch.arange(width, dtype=pictures.dtype, device=pictures.device) + 1) / width - 1
+    down = (2 * torch.arange(height, dtype=pictures.dtype, device=pictures.device) + 1) / height - 1
+    rows, columns = torch.meshgrid(down, across, indexing="ij")
+    grid = torch.stack([columns, rows], dim=-1) - offset[:, None, None, :]
     return F.grid_sample(pictures, grid, align_corners=False)
 
 
@@ -99,14 +118,15 @@ class LocalSteps:
             raise InputError("simulating local steps needs Knowledge.local (epochs, batch size, rate): it was not told")
         guess = unknowns[GUESS]
         targets = targets_of(unknowns, knowledge, model.classes)
-        present = torch.ones(guess.shape[0], dtype=torch.bool, device=guess.device)
+        present = present_of(guess, knowledge)
         key = random.fold(clock.key, "network")
-        order = draw_order(local, guess.shape[0], clock.key) if knowledge.order is None else knowledge.order
+        order = draw_order(local, guess.shape[0], clock.key, present) if knowledge.order is None else knowledge.order
+        before = weights_of(model, seen)
         after, _ = train(
             model,
             LOSSES[knowledge.loss],
             local,
-            seen.before,
+            before,
             seen.buffers,
             guess,
             targets,
@@ -115,8 +135,14 @@ class LocalSteps:
             key,
             segment=self.segment,
         )
-        output, _ = model.apply(seen.before, seen.buffers, guess, key)
-        return Simulated(model.shared(subtract(seen.before, after)), output, targets)
+        output, _ = model.apply(before, seen.buffers, guess, key)
+        return Simulated(model.shared(subtract(before, after)), output, targets)
+
+
+def simulator_kinds(simulate: Simulator) -> set[type]:
+    """Return the kinds of a simulator and of all it wraps."""
+    inner = getattr(simulate, "inner", None)
+    return {type(simulate)} | (simulator_kinds(inner) if inner is not None else set())
 
 
 SIMULATORS = {"one_gradient": OneGradient, "on_the_line": OnTheLine, "shifted": Shifted, "local_steps": LocalSteps}

@@ -68,6 +68,10 @@ class Solid:
     channel: int | None = None
 
     def __post_init__(self) -> None:
+        if self.channel is not None and (self.level or self.channel < 0):
+            raise InputError(
+                f"Solid.channel must not be negative and takes no level, got {self.channel} and {self.level}"
+            )
         if not 0 <= self.level <= 1:
             raise InputError(f"Solid.level must be in [0, 1], got {self.level}")
 
@@ -77,7 +81,9 @@ class Solid:
         picture = torch.full((knowledge.samples, *knowledge.input_shape), self.level)
         if self.channel is not None:
             if len(knowledge.input_shape) < 2 or self.channel >= knowledge.input_shape[0]:
-                raise InputError(f"a start in channel {self.channel} needs a colour picture, got {knowledge.input_shape}")
+                raise InputError(
+                    f"a start in channel {self.channel} needs a colour picture, got {knowledge.input_shape}"
+                )
             picture = torch.zeros_like(picture)
             picture[:, self.channel] = 1.0
         return _scaled(picture, knowledge)

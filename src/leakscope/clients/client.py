@@ -13,7 +13,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.registry import lookup
 from leakscope.core.scaling import Scaling
-from leakscope.core.tree import Tree, lift, subtract
+from leakscope.core.tree import Tree, flat_names, lift, subtract
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Round, Shares
 from leakscope.defences.on_update import UpdateDefence
 from leakscope.learning.gradients import loss_and_gradient
@@ -47,11 +47,18 @@ class Client:
         play = self._gradient if self.local is None else self._weights
 
         def one(
-            defences: tuple[UpdateDefence, ...], weights: Tree, buffers: Tree, x: Tensor, y: Tensor, m: Tensor, k: Tensor
+            defences: tuple[UpdateDefence, ...],
+            weights: Tree,
+            buffers: Tree,
+            x: Tensor,
+            y: Tensor,
+            m: Tensor,
+            k: Tensor,
         ) -> Tree:
             x = self.scaling.scale(x, len(model.input_shape)).to(next(iter(weights.values())).dtype)
             return play(model, defences, weights, buffers, x, y, m, random.fold(k, "client"))
 
+        weights = {n: w.detach() for n, w in weights.items()}
         sent = lift(one, chunk=AT_ONCE)(self.defences, weights, buffers, batch.inputs, batch.labels, batch.mask, keys)
         before = {name: value.detach() for name, value in weights.items() if name not in model.private}
         return Observation(
@@ -62,15 +69,26 @@ class Client:
 
     def _check(self, model: Model, weights: Tree, batch: Batch, seeds: Sequence[int]) -> None:
         if tuple(batch.inputs.shape[2:]) != tuple(model.input_shape):
-            raise InputError(f"model {model.name!r} takes inputs {model.input_shape}, the batch has {tuple(batch.inputs.shape[2:])}")
-        if int(batch.labels.max()) >= model.classes:
-            raise InputError(f"labels must lie in 0..{model.classes - 1}, got {int(batch.labels.max())}")
+            raise InputError(
+                f"model {model.name!r} takes inputs {model.input_shape}, the batch has {tuple(batch.inputs.shape[2:])}"
+            )
+        if int(batch.labels.max()) >= model.classes or int(batch.labels.min()) < 0:
+            lowest, highest = int(batch.labels.min()), int(batch.labels.max())
+            raise InputError(f"labels must lie in 0..{model.classes - 1}, got {lowest}..{highest}")
+        for number, defence in enumerate(self.defences):
+            for name, value in flat_names(defence).items():
+                if value.ndim < 1 or len(value) != batch.trials:
+                    raise InputError(
+                        f"defences[{number}].{name} must have one value per trial ({batch.trials}), got {tuple(value.shape)}"
+                    )
         if len(seeds) != batch.trials:
             raise InputError(f"one seed per trial: {batch.trials} trials, {len(seeds)} seeds")
         for name, value in model.parameters.items():
             if name not in weights or tuple(weights[name].shape) != (batch.trials, *value.shape):
                 got = tuple(weights[name].shape) if name in weights else "nothing"
-                raise InputError(f"weights[{name!r}] must be {(batch.trials, *value.shape)} (one set per trial), got {got}")
+                raise InputError(
+                    f"weights[{name!r}] must be {(batch.trials, *value.shape)} (one set per trial), got {got}"
+                )
             if not bool(torch.isfinite(weights[name]).all()):
                 raise InputError(f"weights[{name!r}] holds NaN or infinity")
 
@@ -103,7 +121,7 @@ class Client:
         if self.local is None:
             raise RuntimeError("local training needs its settings")
         targets = one_hot(y, model.classes, x.dtype)
-        order = draw_order(self.local, x.shape[0], key)
+        order = draw_order(self.local, x.shape[0], key, mask)
         after, _ = train(model, LOSSES[self.loss], self.local, weights, buffers, x, targets, mask, order, key)
         start = model.shared(weights)
         change = _protected(subtract(start, model.shared(after)), defences, key)
@@ -131,6 +149,7 @@ def told(
         samples=batch.samples,
         loss=client.loss,
         scaling=client.scaling,
+        present=None if bool(batch.mask.all()) else batch.mask,
         labels=batch.labels if labels else None,
         local=client.local if local else None,
     )

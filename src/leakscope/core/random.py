@@ -17,6 +17,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from leakscope.core.errors import InputError
+
 _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _LOW = 0xFFFFFFFF
@@ -27,12 +29,14 @@ def key(seed: int | Sequence[int], device: torch.device | str | None = None) -> 
     """Return the key of one seed (a scalar) or of many (a vector)."""
     values = [seed] if isinstance(seed, int) else list(seed)
     if any(not 0 <= s < 2**63 for s in values):
-        raise ValueError(f"a seed must lie in [0, 2**63), got {[s for s in values if not 0 <= s < 2**63][0]}")
+        raise InputError(f"a seed must lie in [0, 2**63), got {[s for s in values if not 0 <= s < 2**63][0]}")
     made = torch.tensor(values, dtype=torch.int64, device=device)
     return made[0] if isinstance(seed, int) else made
 
 
-def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], k0: Tensor, k1: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def philox(
+    counter: tuple[Tensor, Tensor, Tensor, Tensor], k0: Tensor, k1: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the four 32-bit words (in int64) of Philox 4x32-10 for each counter."""
     c0, c1, c2, c3 = counter
     for _ in range(_ROUNDS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,11 @@ class Scaling:
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean:
-            raise InputError(f"Scaling.mean and Scaling.std must have one entry per channel, got {self.mean} and {self.std}")
+            raise InputError(
+                f"Scaling.mean and Scaling.std must have one entry per channel, got {self.mean} and {self.std}"
+            )
+        if not all(map(math.isfinite, (*self.mean, *self.std))):
+            raise InputError(f"Scaling.mean and Scaling.std must be finite, got {self.mean} and {self.std}")
         if not all(s > 0 for s in self.std):
             raise InputError(f"Scaling.std must be positive, got {self.std}")
 

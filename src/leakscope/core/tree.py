@@ -119,7 +119,9 @@ def trials(value: object) -> int:
     """Return the length of the leading dimension shared by all tensors of a value."""
     lengths = {t.shape[0] if t.ndim else None for t in tensors(value)}
     if len(lengths) != 1 or None in lengths:
-        raise ValueError(f"every tensor must lead with the same trial dimension, got lengths {sorted(map(str, lengths))}")
+        raise ValueError(
+            f"every tensor must lead with the same trial dimension, got lengths {sorted(map(str, lengths))}"
+        )
     return int(next(iter(lengths)))  # type: ignore[arg-type]
 
 

@@ -63,11 +63,13 @@ def make_batch(inputs: Tensor, labels: Tensor, *, classes: int, mask: Tensor | N
         raise InputError(
             f"a batch needs inputs T x N x ... and labels T x N, got {tuple(inputs.shape)} and {tuple(labels.shape)}"
         )
-    mask = torch.ones(labels.shape, dtype=torch.bool) if mask is None else mask.bool()
+    mask = torch.ones(labels.shape, dtype=torch.bool, device=labels.device) if mask is None else mask.bool()
     if mask.shape != labels.shape:
         raise InputError(f"Batch.mask must be T x N = {tuple(labels.shape)}, got {tuple(mask.shape)}")
     if inputs.shape[0] == 0 or inputs.shape[1] == 0 or not bool(mask.any(dim=1).all()):
         raise InputError("empty batch: every trial needs at least one sample")
+    if not inputs.is_floating_point():
+        raise InputError(f"inputs must be floating numbers in [0, 1], got {inputs.dtype}; divide bytes by 255")
     if not bool(torch.isfinite(inputs).all()):
         raise InputError("inputs hold NaN or infinity; private inputs must be finite and in [0, 1]")
     low, high = float(inputs.min()), float(inputs.max())
@@ -115,7 +117,7 @@ def direction(seen: Round, shares: Shares) -> Tree:
 def to_gradient(observation: Observation, rate: float) -> Observation:
     """Return a weight observation as the mean gradient it implies: `(w(t) - w_k(t+1)) / rate`.
 
-    Exact for one step of plain SGD. CPL's Algorithm 1, lines 5-6, prints the sign the other way round.
+    Pass rate times steps after several. Exact for one step of plain SGD. CPL's Algorithm 1, lines 5-6, prints the sign the other way round.
     """
     if observation.shares is Shares.GRADIENT:
         return observation
@@ -149,7 +151,7 @@ class LocalTraining:
             raise InputError(f"LocalTraining.rate must be above 0, got {self.rate}")
         if self.optimiser not in ("sgd", "adam"):
             raise InputError(f"LocalTraining.optimiser must be 'sgd' or 'adam', got {self.optimiser!r}")
-        if not 0 <= self.momentum < 1 or self.weight_decay < 0:
+        if not 0 <= self.momentum < 1 or not self.weight_decay >= 0:
             raise InputError(
                 f"LocalTraining needs momentum in [0, 1) and weight_decay >= 0, got {self.momentum}, {self.weight_decay}"
             )
@@ -168,6 +170,7 @@ class Knowledge:
     input_shape: tuple[int, ...]
     classes: int
     samples: int
+    present: Tensor | None = None
     loss: str = "cross_entropy"
     scaling: Scaling = field(default_factory=Scaling)
     labels: Tensor | None = None

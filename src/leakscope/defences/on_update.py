@@ -28,8 +28,9 @@ class GaussianNoise:
     sigma: float | Tensor = 0.0
 
     def __post_init__(self) -> None:
-        if not bool((torch.as_tensor(self.sigma) >= 0).all()):
-            raise InputError(f"GaussianNoise.sigma must not be below 0, got {self.sigma}")
+        sigma = torch.as_tensor(self.sigma)
+        if not bool(((sigma >= 0) & sigma.isfinite()).all()):
+            raise InputError(f"GaussianNoise.sigma must be in [0, inf), got {self.sigma}")
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the update plus noise."""

@@ -19,19 +19,19 @@ from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine import Problem, Stop
-from leakscope.attacks.forms import TRACE_AFTER, Evaluator
+from leakscope.attacks.forms import Evaluator
 from leakscope.attacks.objectives import Match, cosine
 from leakscope.attacks.optimisers import LBFGS, Adam
 from leakscope.attacks.plan import Execution, choose_form
 from leakscope.attacks.priors import TotalVariation
 from leakscope.attacks.recipes import cpl
 from leakscope.attacks.starts import Normal
+from leakscope.attacks.view import Facts
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.registry import lookup
-
 from leakscope.core.types import Knowledge, Observation, make_batch
 from leakscope.models import Torch, Uniform, build, draw_parameters
 
@@ -53,7 +53,12 @@ class Case:
 
 
 _TV = Matching(
-    "cosine+tv", objective=Match(cosine), priors=(TotalVariation(1e-4),), start=Normal(), optimiser=Adam(0.1), labels="known"
+    "cosine+tv",
+    objective=Match(cosine),
+    priors=(TotalVariation(1e-4),),
+    start=Normal(),
+    optimiser=Adam(0.1),
+    labels="known",
 )
 CASES: dict[str, Case] = {
     "lenet": Case(
@@ -169,7 +174,13 @@ def _quantile(values: list[float], share: float) -> float:
 
 
 def measure(
-    case: Case, device: str, *, pairs: int = PAIRS, tf32: bool = False, form: str | None = None, say: Callable[[str], None]
+    case: Case,
+    device: str,
+    *,
+    pairs: int = PAIRS,
+    tf32: bool = False,
+    form: str | None = None,
+    say: Callable[[str], None],
 ) -> Timing:
     """Return the timing of one case."""
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -182,7 +193,7 @@ def measure(
         say(f"{case.name}: measuring the forms")
         form, rates = choose_form(setup.model, setup.problem, torch.device(device), 0)
         form = "compiled" if device == "cuda" else form
-    evaluator = Evaluator(setup.model, setup.problem.unknowns, setup.problem.facts, form)
+    evaluator = Evaluator(setup.model, setup.problem.unknowns, setup.problem.facts, form, trace_after=1)
     iteration = torch.zeros(number, dtype=torch.int64, device=device)
 
     def engine() -> None:
@@ -194,7 +205,7 @@ def measure(
 
     say(f"{case.name}: warming up ({form}{', compiling' if form == 'compiled' else ''})")
     began = time.perf_counter()
-    for _ in range(TRACE_AFTER + 2):
+    for _ in range(3):
         engine()
     if form == "compiled":
         rates["compile_seconds"] = time.perf_counter() - began
@@ -289,6 +300,9 @@ def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict
     marks: list[tuple[float, float]] = []
 
     class Timed(Evaluator):
+        def __init__(self, model: Model, unknowns: dict[str, Tensor], facts: Facts, form: str) -> None:
+            super().__init__(model, unknowns, facts, form, trace_after=1)
+
         def __call__(self, unknowns: dict[str, Tensor], iteration: Tensor) -> object:  # type: ignore[override]
             began = _clock(device)
             made = super().__call__(unknowns, iteration)
@@ -303,9 +317,9 @@ def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict
         Engine(model, problem, how.stop, "native" if device == "cpu" else "im2col").run()
     finally:
         engine_room.Evaluator = original  # type: ignore[misc]
-    inside = [end - begin for begin, end in marks[TRACE_AFTER + 2 :]]
-    between = [later[0] - earlier[1] for earlier, later in zip(marks, marks[1:], strict=False)][TRACE_AFTER + 2 :]
-    full = slice(100 - TRACE_AFTER, None)
+    inside = [end - begin for begin, end in marks[3:]]
+    between = [later[0] - earlier[1] for earlier, later in zip(marks, marks[1:], strict=False)][3:]
+    full = slice(100, None)
     return {
         "average": sum(between) / sum(inside),
         "full_history": sum(between[full]) / max(sum(inside[full]), 1e-9),
@@ -314,7 +328,12 @@ def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict
 
 
 def run(
-    names: Sequence[str], device: str, *, pairs: int = PAIRS, tf32: bool = False, form: str | None = None,
+    names: Sequence[str],
+    device: str,
+    *,
+    pairs: int = PAIRS,
+    tf32: bool = False,
+    form: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Timing]:
     """Return the timings of the named cases."""
@@ -322,12 +341,16 @@ def run(
         raise InputError("this machine has no CUDA device; use --device cpu")
     if pairs < 2:
         raise InputError(f"--pairs must be at least 2, got {pairs}")
-    return [measure(lookup(CASES, n, "benchmark case"), device, pairs=pairs, tf32=tf32, form=form, say=say) for n in names]
+    return [
+        measure(lookup(CASES, n, "benchmark case"), device, pairs=pairs, tf32=tf32, form=form, say=say) for n in names
+    ]
 
 
 def as_json(timings: list[Timing], shares: dict[str, float] | None) -> str:
     """Return the timings as JSON."""
-    return json.dumps({"cases": [asdict(t) for t in timings], "optimiser_share": shares, "torch": torch.__version__}, indent=2)
+    return json.dumps(
+        {"cases": [asdict(t) for t in timings], "optimiser_share": shares, "torch": torch.__version__}, indent=2
+    )
 
 
 def as_text(timings: list[Timing], shares: dict[str, float] | None) -> str:

@@ -23,8 +23,12 @@ ADAM_BETAS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
 
 
-def draw_order(local: LocalTraining, samples: int, key: Tensor) -> Tensor:
-    """Return which example each slot of each step takes: steps x B (after `key.shape`), -1 where a last batch is short."""
+def draw_order(local: LocalTraining, samples: int, key: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return which example each slot of each step takes: steps x B (after `key.shape`), -1 where a last batch is short.
+
+    With a `mask` (of the shape `key.shape + samples`) the real examples come first and padding counts as short batches: a
+    client of fewer examples takes fewer steps.
+    """
     size = min(local.batch_size or samples, samples)
     per_epoch = -(-samples // size)
     spare = per_epoch * size - samples
@@ -34,6 +38,10 @@ def draw_order(local: LocalTraining, samples: int, key: Tensor) -> Tensor:
             order = random.permutation(random.fold(random.fold(key, "order"), epoch), samples)
         else:
             order = torch.arange(samples, device=key.device).expand(*key.shape, samples)
+        if mask is not None:
+            here = mask.gather(-1, order)
+            last = torch.argsort((~here).to(torch.int8), dim=-1, stable=True)
+            order = torch.where(here, order, -1).gather(-1, last)
         epochs.append(torch.nn.functional.pad(order, (0, spare), value=-1).unflatten(-1, (per_epoch, size)))
     return torch.cat(epochs, dim=-2)
 
@@ -75,7 +83,7 @@ def train(
             chunk: range = chunk,
         ) -> dict[str, Tree]:
             for step in chunk:
-                carry = stepper.step(carry, inputs, targets, mask, order[step], step, random.fold(key, step))
+                carry = stepper.step(carry, inputs, targets, mask, order[step], random.fold(key, step))
             return carry
 
         values = (carry, inputs, targets, mask, order, key)
@@ -88,12 +96,15 @@ class _Stepper:
 
     def __init__(self, model: Model, loss: Loss, local: LocalTraining) -> None:
         self.model, self.loss, self.local = model, loss, local
-        self.update: Callable[[dict[str, Tree], Tree, int], dict[str, Tree]] = (
+        self.update: Callable[[dict[str, Tree], Tree], dict[str, Tree]] = (
             self._adam if local.optimiser == "adam" else self._sgd
         )
 
     def begin(self, parameters: Tree, buffers: Tree) -> dict[str, Tree]:
         carry = {"parameters": parameters, "buffers": buffers}
+        if self.local.optimiser == "adam":
+            first = next(iter(parameters.values()))
+            carry["taken"] = {"steps": torch.zeros((), dtype=first.dtype, device=first.device)}
         if self.local.momentum:
             carry["velocity"] = {name: torch.zeros_like(value) for name, value in parameters.items()}
         if self.local.optimiser == "adam":
@@ -108,7 +119,6 @@ class _Stepper:
         targets: Tensor,
         mask: Tensor,
         chosen: Tensor,
-        number: int,
         key: Tensor,
     ) -> dict[str, Tree]:
         index = chosen.clamp_min(0)
@@ -117,7 +127,7 @@ class _Stepper:
             self.model,
             self.loss,
             carry["parameters"],
-            carry["buffers"],
+            {n: b.detach() for n, b in carry["buffers"].items()},
             inputs.index_select(0, index),
             targets.index_select(0, index),
             present,
@@ -125,26 +135,29 @@ class _Stepper:
         )
         if self.local.weight_decay:
             gradient = {n: g + self.local.weight_decay * carry["parameters"][n] for n, g in gradient.items()}
-        return self.update({**carry, "buffers": buffers}, gradient, number)
+        moved = self.update({**carry, "buffers": buffers}, gradient)
+        taken = present.any()  # a step of padding alone changes nothing: no decay, no momentum, no count
+        return {
+            kind: {n: torch.where(taken, v, carry[kind][n]) for n, v in tree.items()} for kind, tree in moved.items()
+        }
 
-    def _sgd(self, carry: dict[str, Tree], gradient: Tree, number: int) -> dict[str, Tree]:
+    def _sgd(self, carry: dict[str, Tree], gradient: Tree) -> dict[str, Tree]:
         if self.local.momentum:
-            gradient = {
-                n: g if number == 0 else self.local.momentum * carry["velocity"][n] + g for n, g in gradient.items()
-            }
+            gradient = {n: self.local.momentum * carry["velocity"][n] + g for n, g in gradient.items()}
             carry = {**carry, "velocity": gradient}
         moved = {n: p - self.local.rate * gradient[n] for n, p in carry["parameters"].items()}
         return {**carry, "parameters": moved}
 
-    def _adam(self, carry: dict[str, Tree], gradient: Tree, number: int) -> dict[str, Tree]:
+    def _adam(self, carry: dict[str, Tree], gradient: Tree) -> dict[str, Tree]:
         b1, b2 = ADAM_BETAS
         first = {n: b1 * carry["first"][n] + (1 - b1) * g for n, g in gradient.items()}
         second = {n: b2 * carry["second"][n] + (1 - b2) * g * g for n, g in gradient.items()}
-        rate = self.local.rate / (1 - b1 ** (number + 1))
-        root = (1 - b2 ** (number + 1)) ** 0.5
+        count = carry["taken"]["steps"] + 1
+        rate = self.local.rate / (1 - b1**count)
+        root = (1 - b2**count) ** 0.5
         # sqrt has an infinite slope at 0, which a parameter without gradient reaches: shift it out of the way
         moved = {
             n: p - rate * first[n] / ((second[n] + 1e-30).sqrt() / root + ADAM_EPSILON)
             for n, p in carry["parameters"].items()
         }
-        return {**carry, "first": first, "second": second, "parameters": moved}
+        return {**carry, "first": first, "second": second, "parameters": moved, "taken": {"steps": count}}

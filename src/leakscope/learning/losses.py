@@ -35,7 +35,7 @@ LOSSES: dict[str, Loss] = {
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of the values whose mask is set; 0 where none is."""
     weight = mask.to(values.dtype)
-    return (values * weight).sum() / weight.sum().clamp_min(1)
+    return torch.where(mask.bool(), values, 0).sum() / weight.sum().clamp_min(1)
 
 
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:

@@ -39,18 +39,20 @@ def recompute(f: Callable[..., V], *args: Any) -> V:
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
             ctx.save_for_backward(*inputs)
+            ctx.floats = [value.is_floating_point() for value in output]
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
             leaves = ctx.saved_tensors
-            moving = [i for i, leaf in enumerate(leaves) if leaf.is_floating_point()]
+            moving = [i for i, leaf in enumerate(leaves) if leaf.is_floating_point() and ctx.needs_input_grad[i]]
 
             def partial(*floats: Tensor) -> tuple[Tensor, ...]:
                 full = list(leaves)
                 for i, value in zip(moving, floats, strict=True):
                     full[i] = value
-                return flat(*full)
+                return tuple(value for value in flat(*full) if value.is_floating_point())
 
+            cotangents = tuple(c for c, f in zip(cotangents, ctx.floats, strict=True) if f)
             _, pull = torch.func.vjp(partial, *[leaves[i] for i in moving])
             back: list[Tensor | None] = [None] * len(leaves)
             for i, value in zip(moving, pull(cotangents), strict=True):

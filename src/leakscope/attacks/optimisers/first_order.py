@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.optimisers.rules import Moment, Rules, check_rate, column, projected
+from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge
 
@@ -113,7 +114,7 @@ class SGD:
     def __post_init__(self) -> None:
         check_rate("SGD", self.rate)
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"SGD.momentum must be in [0, 1), got {self.momentum}")
+            raise InputError(f"SGD.momentum must be in [0, 1), got {self.momentum}")
 
     def check(self, rules: Rules) -> None:
         """Follow any rule."""

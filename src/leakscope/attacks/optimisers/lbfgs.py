@@ -63,7 +63,9 @@ class LBFGS:
         """Refuse sign rules and schedules: a quasi-Newton step of a signed gradient means nothing."""
         for name, rule in rules.items():
             if rule.sign or rule.schedule is not None:
-                raise InputError(f"LBFGS takes no sign rule and no schedule (unknown {name!r}); use Adam, Adagrad or SGD")
+                raise InputError(
+                    f"LBFGS takes no sign rule and no schedule (unknown {name!r}); use Adam, Adagrad or SGD"
+                )
 
     def begin(self, unknowns: Tree) -> dict[str, Any]:
         """Return an empty memory."""

@@ -27,8 +27,8 @@ class Steps:
 
     def __call__(self, iteration: Tensor) -> Tensor:
         """Return the factor at an iteration (a tensor of any shape)."""
-        passed = sum((iteration >= m).to(torch.float32) for m in self.milestones)
-        return torch.pow(torch.tensor(self.factor), torch.as_tensor(passed))
+        passed = sum((iteration >= m).to(torch.float64) for m in self.milestones)
+        return torch.pow(torch.tensor(self.factor, dtype=torch.float64), torch.as_tensor(passed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ class Exponential:
 
     def __call__(self, iteration: Tensor) -> Tensor:
         """Return the factor at an iteration (a tensor of any shape)."""
-        return torch.pow(torch.tensor(self.factor), torch.div(iteration, self.every, rounding_mode="floor"))
+        return torch.pow(
+            torch.tensor(self.factor, dtype=torch.float64), torch.div(iteration, self.every, rounding_mode="floor")
+        )
 
 
 Schedule = Callable[[Tensor], Tensor]

@@ -1,0 +1,234 @@
+"""The command line. Heavy imports happen inside the command that needs them: `--help` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leakscope import __version__
+from leakscope.core.errors import InputError
+from leakscope.data.commands import app as data_app
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from leakscope.attacks.engine import Progress
+    from leakscope.core.types import Batch
+    from leakscope.experiments.story import AttackRun, Story
+
+app = typer.Typer(
+    help="Measure how much of a client's private training data leaks through the update it shares.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data_app, name="data")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"leakscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Directory for the page.")] = Path("leakscope-demo"),
+    image: Annotated[Path | None, typer.Option(help="A picture of your own to attack too.", show_default=False)] = None,
+    images: Annotated[int, typer.Option(help="How many bundled pictures to attack.")] = 32,
+    seed: Annotated[int, typer.Option(help="Seed of weights and starts.")] = 0,
+) -> None:
+    """Attack bundled pictures in a minute and write a page that shows the leak."""
+    from rich.console import Console
+
+    console = Console()
+    console.print("leakscope demo: recovering private pictures from the updates that clients share")
+    from leakscope.experiments.demo import DemoSettings, run_demo
+
+    settings = DemoSettings(images=images, seed=seed, image=image)
+    with _Bars() as bars:
+        story = run_demo(settings, tell=bars.tell, shown=lambda run, batch: _show_exact(console, run, batch))
+    _show_table(console, story)
+    path = _write_demo(story, out, settings.image is not None)
+    console.print(f"page: {path}", soft_wrap=True, markup=False, highlight=False)
+
+
+@app.command("list")
+def list_pieces() -> None:
+    """List every data set, model, attack, defence and metric, a line each."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from leakscope.experiments.catalogue import catalogue
+
+    table = Table("kind", "name", "what it is")
+    last = ""
+    for kind, name, line in catalogue():
+        table.add_row(kind if kind != last else "", name, line)
+        last = kind
+    Console().print(table)
+
+
+@app.command()
+def bench(
+    cases: Annotated[list[str] | None, typer.Argument(help="lenet, resnet20, cnn_cifar; all if none is named.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    pairs: Annotated[int, typer.Option(help="Interleaved pairs of loop and engine.")] = 20,
+    form: Annotated[str | None, typer.Option(help="Force a form instead of measuring.", show_default=False)] = None,
+    tf32: Annotated[bool, typer.Option(help="Allow TF32 on CUDA.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure the engine against the loop that peers use, side by side."""
+    from leakscope.experiments import bench as benchmark
+
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"--device must be cpu or cuda, got {device!r}")
+    timings = benchmark.run(
+        cases or list(benchmark.CASES),
+        device,
+        pairs=pairs,
+        tf32=tf32,
+        form=form,
+        say=lambda line: typer.echo(line, err=True),
+    )
+    shares = benchmark.optimiser_share(device)
+    typer.echo((benchmark.as_json if as_json else benchmark.as_text)(timings, shares))
+
+
+class _Bars:
+    """Live progress bars, one an attack; plain lines where there is no terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.console = Console(stderr=True)
+        self.bars = Progress(
+            TextColumn("{task.description:<22}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+        )
+        self.tasks: dict[str, int] = {}
+        self.quiet = not self.console.is_terminal
+
+    def __enter__(self) -> _Bars:
+        if not self.quiet:
+            self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.quiet:
+            self.bars.stop()
+
+    def tell(self, name: str, progress: Progress) -> None:
+        """Show where an attack stands."""
+        if self.quiet:
+            if progress.done == progress.total and name not in self.tasks:
+                self.tasks[name] = 0
+                self.console.print(f"{name}: {progress.done} done, {progress.converged} converged", highlight=False)
+            return
+        if name not in self.tasks:
+            self.tasks[name] = self.bars.add_task(name, total=progress.total, note="")
+        note = progress.note or f"step {progress.iteration}, {progress.converged} converged"
+        self.bars.update(self.tasks[name], completed=progress.done, note=note)  # type: ignore[arg-type]
+
+
+def _show_exact(console: Console, run: AttackRun, batch: Batch) -> None:
+    """Print the first exact recovery beside its truth, as blocks of grey."""
+    from rich.text import Text
+
+    truth, guess = batch.inputs[0, 0, 0], run.reconstruction.inputs[0, 0, 0].clamp(0, 1)
+    console.print("\n  private picture               recovered from the update, exactly")
+    for y in range(0, truth.shape[0] - 1, 2):
+        line = Text("  ")
+        for picture in (truth, guess):
+            for x in range(picture.shape[1]):
+                top, bottom = (int(round(float(picture[y + d, x]) * 255)) for d in (0, 1))
+                line.append("\u2580", style=f"rgb({top},{top},{top}) on rgb({bottom},{bottom},{bottom})")
+            line.append("    ")
+        console.print(line)
+    console.print(
+        f"  a dense first layer gives its input away: largest error of {batch.trials} pictures {float((run.reconstruction.inputs - batch.inputs).abs().max()):.1e}\n",
+        highlight=False,
+    )
+
+
+def _show_table(console: Console, story: Story) -> None:
+    from rich.table import Table
+
+    from leakscope.report.numbers import number, percent, percent_interval
+
+    table = Table("attack", "n", "content ASR", "95 % interval", "converged", "label ASR", "MSE", "SSIM", "steps")
+    for run in story.attacks:
+        s = run.summary
+        table.add_row(
+            run.name,
+            str(s.samples),
+            percent(s.content.value),
+            percent_interval(s.content),
+            percent(s.convergence.value),
+            percent(s.label.value) if s.label else "",
+            number(s.means["mse"].value),
+            number(s.means["ssim"].value),
+            number(s.iterations.mean.value),
+        )
+    console.print(table)
+    console.print("means over all trials, failed ones at their last step; steps are capped for the demo", style="dim")
+    if story.speed:
+        console.print(story.speed.line(), highlight=False)
+
+
+def _write_demo(story: Story, out: Path, own: bool) -> Path:
+    from leakscope.report.page import write
+    from leakscope.report.telling import page_of
+
+    page = page_of(
+        story,
+        title="leakscope demo",
+        explanation="Each client below trained on one private picture and shared only its gradient, as federated learning "
+        "asks. Nobody sent a picture. The attacker sits at the server, sees the gradient and the model, and searches for the "
+        "input that would have caused that gradient.",
+        knowledge="The network (a LeNet of four convolutions with fresh uniform(-0.5, 0.5) weights), the loss, the size of a "
+        "picture and that there was one. Labels were not told: CPL read them off the gradient, DLG optimised them.",
+        limits="These are small grey pictures, one a client, on freshly drawn weights with smooth activations: the easiest case "
+        "for the attacker. Larger batches, many local steps, trained weights and defences change the numbers; steps are capped "
+        "here so that the demo ends in a minute."
+        + (" Your own picture was given the label of class 0." if own else ""),
+        command="leakscope demo",
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be made a directory ({error.strerror})") from None
+    return write(page, out / "index.html")
+
+
+def main() -> None:
+    """Run the command line; a mistake in the input ends with one line and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        sys.stderr.write(f"leakscope: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("leakscope: stopped\n")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

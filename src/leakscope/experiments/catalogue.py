@@ -1,0 +1,54 @@
+"""Every named piece with a line each, read from the tables the pieces are registered in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from leakscope.attacks.labels import JOINT, LABEL_RULES
+from leakscope.attacks.objectives import DISTANCES
+from leakscope.attacks.optimisers import OPTIMISERS
+from leakscope.attacks.priors import PRIORS
+from leakscope.attacks.recipes import ATTACKS
+from leakscope.attacks.simulate import SIMULATORS
+from leakscope.attacks.starts import STARTS
+from leakscope.core.registry import summary
+from leakscope.data import SOURCES
+from leakscope.defences import DEFENCES
+from leakscope.learning.losses import LOSSES
+from leakscope.metrics import METRICS
+from leakscope.models import INITS, MODELS
+
+_PLAIN = {
+    "patterned4": "A uniform tile repeated four times along each side (CPL's 4*4)",
+    "dark": "Black everywhere",
+    "light": "White everywhere",
+    "red": "The first channel at 1, the others at 0",
+    "green": "The second channel at 1, the others at 0",
+    "blue": "The third channel at 1, the others at 0",
+}
+
+
+def catalogue() -> Iterator[tuple[str, str, str]]:
+    """Yield (kind, name, line) for every piece."""
+    for name, source in SOURCES.items():
+        yield "data", name, source.description
+    tables: tuple[tuple[str, dict[str, object]], ...] = (
+        ("model", dict(MODELS)),
+        ("initialisation", dict(INITS)),
+        ("attack", dict(ATTACKS)),
+        ("start", dict(STARTS)),
+        ("label rule", dict(LABEL_RULES)),
+        ("distance", dict(DISTANCES)),
+        ("prior", dict(PRIORS)),
+        ("simulator", dict(SIMULATORS)),
+        ("optimiser", dict(OPTIMISERS)),
+        ("loss", dict(LOSSES)),
+        ("defence", dict(DEFENCES)),
+    )
+    for kind, table in tables:
+        for name, piece in table.items():
+            yield kind, name, _PLAIN.get(name) or summary(piece)
+        if kind == "label rule":
+            yield kind, JOINT, "Label logits are optimised together with the guess (DLG)"
+    for name, metric in METRICS.items():
+        yield "metric", name, metric.summary

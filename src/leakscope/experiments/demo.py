@@ -1,0 +1,191 @@
+"""The demo: what the server can see of 32 clients, in about a minute, on bundled pictures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.analytic import Analytic
+from leakscope.attacks.plan import Execution
+from leakscope.attacks.recipes import cpl, dlg
+from leakscope.attacks.starts import Uniform as UniformStart
+from leakscope.clients import Client, told
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, take
+from leakscope.core.types import Batch, Observation, make_batch
+from leakscope.experiments.story import AttackRun, Speed, Story, Tell, play, sweep_noise
+from leakscope.models import Uniform, build, draw_parameters
+
+SHAPE = (1, 28, 28)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """How large the demo is; steps are capped so that it ends in a minute, and the page says so."""
+
+    images: int = 32
+    cpl_steps: int = 25
+    dlg_steps: int = 25
+    noise_images: int = 8
+    noise_steps: int = 15
+    seed: int = 0
+    image: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.images < 1 or self.noise_images < 1:
+            raise InputError(f"the demo needs at least one image, got {self.images} and {self.noise_images}")
+        if min(self.cpl_steps, self.dlg_steps, self.noise_steps) < 1:
+            raise InputError("the demo needs at least one step an attack")
+
+
+def private_pictures(settings: DemoSettings) -> tuple[Batch, tuple[str, ...]]:
+    """Return the pictures attacked, one a client, and their class names; the user's own picture comes first."""
+    from leakscope.data import load
+
+    source = load("fashion_mnist")
+    pictures = source.pictures("test", range(settings.images))
+    labels = torch.as_tensor(source.labels("test", range(settings.images)))
+    names = source.class_names
+    if settings.image is not None:
+        from leakscope.data import own_picture
+
+        pictures = torch.cat([own_picture(settings.image, SHAPE)[None], pictures])
+        labels = torch.cat([labels.new_zeros(1), labels])
+    batch = make_batch(pictures[:, None], labels[:, None], classes=len(names))
+    told_names = tuple(names[int(y)] for y in labels)
+    return batch, (("your picture", *told_names[1:]) if settings.image is not None else told_names)
+
+
+def exact_recovery(batch: Batch, seeds: list[int]) -> AttackRun:
+    """Return the analytic attack on a dense network: exact, in no time."""
+    model = build("mlp", SHAPE, 10)
+    client = Client()
+    weights = draw_parameters(model, Uniform(0.1), random.key(seeds))
+    observation = client.observe(model, weights, batch, seeds)
+    return play(
+        "analytic",
+        "",
+        Analytic(),
+        model,
+        observation,
+        told(model, client, batch),
+        batch,
+        seeds,
+        Execution(),
+    )
+
+
+def run_demo(
+    settings: DemoSettings,
+    *,
+    tell: Tell | None = None,
+    shown: Callable[[AttackRun, Batch], None] | None = None,
+) -> Story:
+    """Return the story of the demo; `shown` is called as soon as the exact recovery is there."""
+    began = time.perf_counter()
+    batch, names = private_pictures(settings)
+    seeds = [settings.seed * 100_000 + i for i in range(batch.trials)]
+    first = take(batch, slice(0, 8))
+    exact = exact_recovery(first, seeds[:8])
+    if shown is not None:
+        shown(exact, first)
+
+    model = build("lenet_cpl", SHAPE, 10)
+    client = Client()
+    weights = draw_parameters(model, Uniform(0.5), random.key(seeds))
+    observation = client.observe(model, weights, batch, seeds)
+    knowledge = told(model, client, batch)
+    execution = Execution(form="native")
+    plans = (
+        (
+            "CPL, patterned start",
+            f"Wei et al. 2020: one random tile repeated 2 x 2; at most {settings.cpl_steps} steps.",
+            cpl(iterations=settings.cpl_steps),
+        ),
+        (
+            "CPL, random start",
+            f"The same attack from uniform noise; at most {settings.cpl_steps} steps.",
+            cpl(start=UniformStart(), iterations=settings.cpl_steps),
+        ),
+        (
+            "DLG",
+            f"Zhu et al. 2019: picture and label optimised together from normal noise; capped at {settings.dlg_steps} steps "
+            "(the authors run 300).",
+            dlg(iterations=settings.dlg_steps),
+        ),
+    )
+    runs = tuple(
+        play(name, note, attack, model, observation, knowledge, batch, seeds, execution, tell)
+        for name, note, attack in plans
+    )
+    few = torch.arange(min(settings.noise_images, batch.trials))
+    noise = sweep_noise(
+        cpl(iterations=settings.noise_steps),
+        model,
+        client,
+        take(weights, few),
+        take(batch, few),
+        [seeds[int(i)] for i in few],
+        execution,
+        tell=tell,
+    )
+    speed = measure_speed(model, weights, observation, batch, (*runs, *noise.runs), noise.seconds)
+    update = {name: value[0] for name, value in observation.rounds[0].sent.items()}
+    return Story(
+        batch=batch,
+        names=names,
+        update=update,
+        exact=exact,
+        exact_batch=first,
+        attacks=runs,
+        noise=noise,
+        speed=speed,
+        seeds=tuple(seeds),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def measure_speed(
+    model: Model,
+    weights: Tree,
+    observation: Observation,
+    batch: Batch,
+    runs: tuple[AttackRun, ...],
+    noise_seconds: float,
+    *,
+    timed: int = 40,
+) -> Speed:
+    """Return the run's time beside the usual loop's, from single evaluations timed here and now."""
+    evaluate = _usual_evaluation(model, take(weights, 0), take(observation.rounds[0].sent, 0), batch.labels[0])
+    evaluate()
+    began = time.perf_counter()
+    for _ in range(timed):
+        evaluate()
+    each = (time.perf_counter() - began) / timed
+    evaluations = sum(int(run.reconstruction.evaluations.sum()) for run in runs)
+    attacks = sum(run.reconstruction.trials for run in runs)
+    seconds = sum(run.seconds for run in runs if not run.name.startswith("sigma")) + noise_seconds
+    return Speed(attacks, evaluations, seconds, evaluations * each, timed)
+
+
+def _usual_evaluation(model: Model, weights: Tree, target: Tree, labels: Tensor) -> Callable[[], object]:
+    """Return one evaluation as peers do it: one trial, autograd with create_graph, the plain module."""
+    guess = torch.rand(1, *model.input_shape, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    leaves = {name: value.clone().requires_grad_() for name, value in weights.items()}
+    criterion = nn.CrossEntropyLoss()
+    module: nn.Module = model.apply.module  # type: ignore[attr-defined]
+
+    def evaluate() -> object:
+        output = torch.func.functional_call(module, leaves, (guess,))
+        gradient = torch.autograd.grad(criterion(output, labels), list(leaves.values()), create_graph=True)
+        value = torch.stack([(g - t).square().sum() for g, t in zip(gradient, target.values(), strict=True)]).sum()
+        return torch.autograd.grad(value, guess)
+
+    return evaluate

@@ -1,0 +1,132 @@
+"""`leakscope.peek(model, x, y)`: what one batch of yours leaks through one gradient of your model."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.analytic import Analytic
+from leakscope.attacks.attack import Attack
+from leakscope.attacks.plan import Execution
+from leakscope.attacks.recipes import cpl
+from leakscope.clients import Client, told
+from leakscope.core.errors import InputError
+from leakscope.core.scaling import Scaling
+from leakscope.core.types import make_batch
+from leakscope.experiments.story import AttackRun, Story, play, sweep_noise
+from leakscope.models import from_module
+from leakscope.report.page import fragment, write
+from leakscope.report.page_data import Page
+from leakscope.report.telling import page_of
+
+EXPLANATION = (
+    "Your model computed one gradient on this batch, as a federated client would, and the attack was given that gradient, "
+    "the model and nothing of the batch but its size."
+)
+LIMITS = (
+    "One batch, one set of weights, one attack with capped steps: a picture that did not come back here is not thereby safe, "
+    "and a trained model may leak less or more than a fresh one."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Peek:
+    """The result of `peek`: shows itself in a notebook, prints as a line, writes itself as a page."""
+
+    story: Story
+    page: Page
+
+    def _repr_html_(self) -> str:
+        return fragment(self.page)
+
+    def __str__(self) -> str:
+        runs = [
+            f"{run.name}: {int(run.recovered.sum())} of {run.summary.samples} recovered, "
+            f"mean MSE {run.summary.means['mse'].value:.2g}"
+            for run in self.story.attacks
+        ]
+        return "; ".join(runs)
+
+    @property
+    def inputs(self) -> Tensor:
+        """Return the best attack's reconstructions, N x ..., in [0, 1]."""
+        return self.story.attacks[0].reconstruction.inputs[0]
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page and return where it is."""
+        return write(self.page, Path(path))
+
+
+def peek(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    loss: str = "cross_entropy",
+    mean: tuple[float, ...] = (0.0,),
+    std: tuple[float, ...] = (1.0,),
+    attack: Attack | None = None,
+    iterations: int = 60,
+    noise: bool = True,
+    seed: int = 0,
+    execution: Execution = Execution(),  # noqa: B008  frozen
+) -> Peek:
+    """Return what the gradient of `loss(model(x), y)` gives away of `x`.
+
+    `x` is as the model takes it, N x ...; if it was normalised, say `mean` and `std` so that pictures lie in [0, 1]. `y`
+    holds N class numbers. The default attack is CPL with at most `iterations` steps.
+    """
+    began = time.perf_counter()
+    if x.ndim < 2 or len(x) == 0 or y.shape != x.shape[:1]:
+        raise InputError(f"peek needs x of shape N x ... and y of shape N, got {tuple(x.shape)} and {tuple(y.shape)}")
+    scaling = Scaling(tuple(mean), tuple(std))
+    network = from_module(model, input_shape=tuple(x.shape[1:]), example=x[:1])
+    pictures = scaling.unscale(x.detach().float(), x.ndim - 1)
+    batch = make_batch(
+        pictures[None].clamp(0, 1) if _nearly(pictures) else pictures[None], y[None], classes=network.classes
+    )
+    client = Client(loss=loss, scaling=scaling)
+    weights = {name: value.expand(1, *value.shape) for name, value in network.parameters.items()}
+    observation = client.observe(network, weights, batch, [seed])
+    knowledge = told(network, client, batch)
+    runs: list[AttackRun] = []
+    exact: AttackRun | None = None
+    if attack is None:
+        attack = cpl(iterations=iterations, labels="auto" if network.head is not None else "joint")
+        if network.entry is not None and network.entry.bias is not None and network.head is not None:
+            exact = play("analytic", "", Analytic(), network, observation, knowledge, batch, [seed], execution)
+    note = f"at most {iterations} steps" if attack.name == "cpl" else ""
+    runs.append(play(attack.name, note, attack, network, observation, knowledge, batch, [seed], execution))
+    swept = sweep_noise(attack, network, client, weights, batch, [seed], execution) if noise else None
+    story = Story(
+        batch=batch,
+        names=tuple(f"sample {i}" for i in range(batch.samples)),
+        update={name: value[0] for name, value in observation.rounds[0].sent.items()},
+        exact=exact,
+        exact_batch=batch if exact is not None else None,
+        attacks=tuple(runs),
+        noise=swept,
+        speed=None,
+        seeds=(seed,),
+        seconds=time.perf_counter() - began,
+    )
+    page = page_of(
+        story,
+        title="leakscope peek",
+        explanation=EXPLANATION,
+        knowledge=f"The loss ({loss}), the input shape, the scaling and the batch size; labels were read off the gradient.",
+        limits=LIMITS,
+        command="leakscope.peek(model, x, y)",
+    )
+    return Peek(story, page)
+
+
+def _nearly(pictures: Tensor) -> bool:
+    """Return whether pictures leave [0, 1] only by rounding of the normalisation."""
+    return (
+        bool((pictures >= -1e-4).all()) and bool((pictures <= 1 + 1e-4).all()) and bool(torch.isfinite(pictures).all())
+    )
