@@ -158,12 +158,13 @@ def _show_exact(console: Console, run: AttackRun, batch: Batch) -> None:
         line = Text("  ")
         for picture in (truth, guess):
             for x in range(picture.shape[1]):
-                top, bottom = (int(round(float(picture[y + d, x]) * 255)) for d in (0, 1))
+                top, bottom = (round(float(picture[y + d, x]) * 255) for d in (0, 1))
                 line.append("\u2580", style=f"rgb({top},{top},{top}) on rgb({bottom},{bottom},{bottom})")
             line.append("    ")
         console.print(line)
+    worst = float((run.reconstruction.inputs - batch.inputs).abs().max())
     console.print(
-        f"  a dense first layer gives its input away: largest error of {batch.trials} pictures {float((run.reconstruction.inputs - batch.inputs).abs().max()):.1e}\n",
+        f"  a dense first layer gives its input away: largest error of {batch.trials} pictures {worst:.1e}\n",
         highlight=False,
     )
 
@@ -173,7 +174,7 @@ def _show_table(console: Console, story: Story) -> None:
 
     from leakscope.report.numbers import number, percent, percent_interval
 
-    table = Table("attack", "n", "content ASR", "95 % interval", "converged", "label ASR", "MSE", "SSIM", "steps")
+    table = Table("attack", "n", "content", "95 %", "conv.", "label", "MSE", "SSIM", "steps")
     for run in story.attacks:
         s = run.summary
         table.add_row(
@@ -188,7 +189,7 @@ def _show_table(console: Console, story: Story) -> None:
             number(s.iterations.mean.value),
         )
     console.print(table)
-    console.print("means over all trials, failed ones at their last step; steps are capped for the demo", style="dim")
+    console.print("content, conv., label: attack success rates; means over all trials; steps are capped", style="dim")
     if story.speed:
         console.print(story.speed.line(), highlight=False)
 

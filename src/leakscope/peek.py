@@ -95,13 +95,14 @@ def peek(
     knowledge = told(network, client, batch)
     runs: list[AttackRun] = []
     exact: AttackRun | None = None
-    if attack is None:
-        attack = cpl(iterations=iterations, labels="auto" if network.head is not None else "joint")
+    chosen = attack
+    if chosen is None:
+        chosen = cpl(iterations=iterations, labels="auto" if network.head is not None else "joint")
         if network.entry is not None and network.entry.bias is not None and network.head is not None:
             exact = play("analytic", "", Analytic(), network, observation, knowledge, batch, [seed], execution)
-    note = f"at most {iterations} steps" if attack.name == "cpl" else ""
-    runs.append(play(attack.name, note, attack, network, observation, knowledge, batch, [seed], execution))
-    swept = sweep_noise(attack, network, client, weights, batch, [seed], execution) if noise else None
+    note = f"at most {iterations} steps" if attack is None else ""
+    runs.append(play(chosen.name, note, chosen, network, observation, knowledge, batch, [seed], execution))
+    swept = sweep_noise(chosen, network, client, weights, batch, [seed], execution) if noise else None
     story = Story(
         batch=batch,
         names=tuple(f"sample {i}" for i in range(batch.samples)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -132,7 +133,7 @@ def test_an_evaluation_in_float64_does_not_depend_on_its_neighbours() -> None:
     torch.testing.assert_close(alone.gradient["guess"][0], whole.gradient["guess"][3], rtol=1e-12, atol=1e-12)
 
 
-class Interrupted(Exception):
+class CutError(Exception):
     pass
 
 
@@ -146,14 +147,14 @@ def test_a_run_cut_in_the_middle_goes_on_from_its_saved_state_to_the_same_bits(t
         nonlocal ticks
         ticks += 1
         if progress.evaluations > 90:
-            raise Interrupted
+            raise CutError
 
     tell = Engine._tell
     try:
         Engine._tell = lambda self, state, force=False, note="": cut(  # type: ignore[method-assign, assignment, return-value]
             Progress(0, 0, 0, 0, 0, self.tick)
         )
-        with pytest.raises(Interrupted):
+        with pytest.raises(CutError):
             attack(w, list(range(7)), how, directory=tmp_path / "cut", save_every=0.0)
     finally:
         Engine._tell = tell  # type: ignore[method-assign]
@@ -213,7 +214,7 @@ def test_the_memory_limit_shrinks_chunks_and_too_little_is_said_so() -> None:
     assert free.chunks == ((0, 8),)
     tight = free.bytes_fixed + 3 * free.bytes_per_trial + 1
     assert make_plan(w.model, problem, Execution(form="native", memory=tight), 10).chunks == ((0, 3), (3, 6), (6, 8))
-    with pytest.raises(InputError, match="one trial needs about .* MiB, the memory limit is 0 MiB"):
+    with pytest.raises(InputError, match=r"one trial needs about .* MiB, the memory limit is 0 MiB"):
         make_plan(w.model, problem, Execution(form="native", memory=1000), 10)
 
 
@@ -292,7 +293,7 @@ def test_progress_counts_all_chunks() -> None:
     attack(w, list(range(5)), cpl(iterations=20), chunk=2, progress=seen.append)
     assert seen[-1].total == seen[-1].done == 5
     assert seen[-1].converged > 0
-    assert all(a.done <= b.done for a, b in zip(seen, seen[1:], strict=False))
+    assert all(a.done <= b.done for a, b in itertools.pairwise(seen))
 
 
 class Reader(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -118,6 +119,24 @@ def test_rosenbrock_with_skipped_pairs_follows_torch() -> None:
         assert_same_path(ours[i], theirs)
 
 
+def as_function(evaluate: Evaluator) -> F:
+    """Return the engine's evaluation of one trial as something torch.optim can differentiate."""
+    zero = torch.zeros(1, dtype=torch.int64)
+
+    class Value(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):  # type: ignore[no-untyped-def]
+            made = evaluate({"guess": x[None]}, zero)
+            ctx.save_for_backward(made.gradient["guess"][0])
+            return made.total[0]
+
+        @staticmethod
+        def backward(ctx, out):  # type: ignore[no-untyped-def]
+            return out * ctx.saved_tensors[0]
+
+    return Value.apply
+
+
 def test_every_inner_iteration_of_a_lenet_attack_agrees_with_torch_from_the_same_state() -> None:
     w = world(2, name="lenet_dlg", dtype=torch.float64)
     problem, _ = cpl().prepare(w.model, w.observation, w.knowledge, w.seeds, Execution(dtype="float64"))
@@ -126,21 +145,10 @@ def test_every_inner_iteration_of_a_lenet_attack_agrees_with_torch_from_the_same
         evaluate = Evaluator(w.model, one.unknowns, one.facts, "native")
         zero = torch.zeros(1, dtype=torch.int64)
 
-        class Value(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):  # type: ignore[no-untyped-def]
-                made = evaluate({"guess": x[None]}, zero)
-                ctx.save_for_backward(made.gradient["guess"][0])
-                return made.total[0]
-
-            @staticmethod
-            def backward(ctx, out):  # type: ignore[no-untyped-def]
-                return out * ctx.saved_tensors[0]
-
-        _, log = torch_steps(Value.apply, one.unknowns["guess"][0], 6)
+        _, log = torch_steps(as_function(evaluate), one.unknowns["guess"][0], 6)
         optimiser = LBFGS()
         state = optimiser.begin({"x": log[0][0][None]})
-        for tick, ((x, value, gradient), (following, _, _)) in enumerate(zip(log, log[1:], strict=False)):
+        for tick, ((x, value, gradient), (following, _, _)) in enumerate(itertools.pairwise(log)):
             moment = Moment({"x": gradient[None]}, torch.tensor([value], dtype=x.dtype), zero, tick)
             optimiser.settle(state, moment)
             new, _ = optimiser.move({"x": x[None]}, state, moment, RULES, NOTHING)

@@ -33,7 +33,10 @@ Extra = Callable[[Tensor, Knowledge], Tensor]
 class Attack(Protocol):
     """Anything that turns an Observation and Knowledge into a Reconstruction."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Return the name results are listed under."""
+        ...
 
     def run(
         self,

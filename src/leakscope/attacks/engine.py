@@ -162,8 +162,9 @@ class Engine:
         *,
         progress: Callable[[Progress], None] | None = None,
         checkpoint: Checkpoint | None = None,
+        timed: bool = False,
     ) -> None:
-        """Check the rules and lay out the state."""
+        """Check the rules and lay out the state; `timed` keeps the seconds of every evaluation and of the rest of its tick."""
         missing = sorted(set(problem.unknowns) - set(problem.rules))
         if missing:
             raise InputError(f"every unknown needs a rule; none for {', '.join(missing)}")
@@ -178,6 +179,9 @@ class Engine:
         self.tick = 0
         self.results: State | None = None
         self.ledger = torch.zeros(self.total, dtype=torch.int64)
+        self.timed = timed
+        self.evaluating: list[float] = []
+        self.stepping: list[float] = []
         self._told = 0.0
 
     def run(self) -> Finished:
@@ -185,7 +189,9 @@ class Engine:
         state = self._resumed() or self._begin()
         local, evaluator = self._bind(state)
         while True:
+            began = self._now()
             evaluation = evaluator(state.unknowns, state.iteration)
+            between = self._now()
             moment = self._read(state, evaluation, local)
             if not bool((state.outcome == Outcome.RUNNING).any()):
                 break
@@ -197,9 +203,16 @@ class Engine:
             if self.checkpoint is not None and self.checkpoint.due():
                 self._save(state)
             self._tell(state)
+            self.evaluating.append(between - began)
+            self.stepping.append(self._now() - between)
         self._flush(state)
         self._tell(state, force=True)
         return self._finished()
+
+    def _now(self) -> float:
+        if self.timed and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() if self.timed else 0.0
 
     # -- layout
 

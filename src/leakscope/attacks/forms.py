@@ -46,7 +46,8 @@ def evaluate_one(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) 
     clock = Clock(iteration, facts.key)
 
     def total(unknowns: Tree) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        mismatches, penalties = [], []
+        mismatches: list[Tensor] = []
+        penalties: list[Tensor] = []
         for seen in observation.rounds:
             simulated = facts.pieces.simulate(model, unknowns, seen, facts.knowledge, clock)
             observed = direction(seen, observation.shares)
@@ -117,7 +118,7 @@ class Evaluator:
 
         lifted = self._lifted()
         try:
-            graph = make_fx(lambda *flat: lifted(*flat))(*flat)
+            graph = make_fx(lifted)(*flat)
         except (RuntimeError, TypeError, ValueError) as error:
             if self.form == "compiled" or is_out_of_memory(error):
                 raise

@@ -31,7 +31,7 @@ def conv2d(
 ) -> Tensor:
     """Return `F.conv2d(...)` computed as `weight @ unfold(x)`; grouped and unbatched convolutions stay native."""
     if groups != 1 or x.ndim != 4 or isinstance(padding, str):
-        return F.conv2d(x, weight, bias, stride, padding, dilation, groups)  # type: ignore[arg-type]
+        return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
     (sy, sx), (py, px), (dy, dx) = _two(stride), _two(padding), _two(dilation)
     kernel = (weight.shape[-2], weight.shape[-1])
     height = (x.shape[-2] + 2 * py - dy * (kernel[0] - 1) - 1) // sy + 1
@@ -43,7 +43,7 @@ def conv2d(
     out = weight.flatten(1) @ columns
     if bias is not None:
         out = out + bias[:, None]
-    return out.unflatten(-1, (height, width))
+    return out.reshape(*out.shape[:-1], height, width)
 
 
 class Im2col(TorchFunctionMode):

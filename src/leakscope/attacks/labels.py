@@ -155,7 +155,8 @@ def _feature_sum(model: Model, observation: Observation, knowledge: Knowledge, k
         def logit(weight: Tensor) -> Tensor:
             return model.apply({**w, head.weight: weight}, b, x, k)[0][:, 0].mean()
 
-        return torch.func.grad(logit)(w[head.weight])[0].sum()
+        row: Tensor = torch.func.grad(logit)(w[head.weight])[0]
+        return row.sum()
 
     return lift(one)(first.before, first.buffers, x, key)
 

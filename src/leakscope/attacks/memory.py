@@ -17,7 +17,7 @@ class _Live(TorchDispatchMode):
     """Adds up the bytes of every storage made inside, less those freed, and keeps the highest sum."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
         self.seen: set[int] = set()
 
@@ -30,11 +30,11 @@ class _Live(TorchDispatchMode):
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        address = storage._cdata
+        address = int(storage._cdata)
         if address in self.seen:
             return
         self.seen.add(address)
-        size = storage.nbytes()
+        size = int(storage.nbytes())
         self.live += size
         self.peak = max(self.peak, self.live)
         weakref.finalize(storage, self._free, address, size)
@@ -46,7 +46,8 @@ class _Live(TorchDispatchMode):
 
 def peak_bytes(f: Callable[[], object]) -> int:
     """Return the most bytes that tensors made inside `f` held at one time."""
-    with _Live() as counter:
+    counter = _Live()
+    with counter:
         f()
     return counter.peak
 

@@ -181,7 +181,8 @@ def make_plan(model: Model, problem: Problem, execution: Execution, evaluations:
     number = -(-total // width)
     width = -(-total // number)
     chunks = tuple((first, min(first + width, total)) for first in range(0, total, width))
-    form, rates = execution.form, {}
+    form = execution.form
+    rates: dict[str, float] = {}
     if form is None:
         sample = narrow(problem, min(max(width, 4), 64) if device.type == "cpu" else width)
         form, rates = choose_form(model, sample, device, evaluations)

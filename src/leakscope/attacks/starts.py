@@ -56,8 +56,9 @@ class Patterned:
         small = [-(-side // self.tiles) for side in sides]
         tile = random.uniform(key, (knowledge.samples, *channels, *small))
         whole = tile.repeat(*[1] * (1 + len(channels)), *[self.tiles] * len(sides))
-        cut = whole[(..., *[slice(0, side) for side in sides])]
-        return _scaled(cut, knowledge)
+        for number, side in enumerate(reversed(sides)):
+            whole = whole.narrow(whole.ndim - 1 - number, 0, side)
+        return _scaled(whole, knowledge)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def key(seed: int | Sequence[int], device: torch.device | str | None = None) -> 
     """Return the key of one seed (a scalar) or of many (a vector)."""
     values = [seed] if isinstance(seed, int) else list(seed)
     if any(not 0 <= s < 2**63 for s in values):
-        raise InputError(f"a seed must lie in [0, 2**63), got {[s for s in values if not 0 <= s < 2**63][0]}")
+        raise InputError(f"a seed must lie in [0, 2**63), got {next(s for s in values if not 0 <= s < 2**63)}")
     made = torch.tensor(values, dtype=torch.int64, device=device)
     return made[0] if isinstance(seed, int) else made
 

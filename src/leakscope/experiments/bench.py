@@ -18,15 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine import Problem, Stop
-from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.engine import Engine, Problem, Stop
+from leakscope.attacks.forms import TRACE_AFTER, Evaluator
 from leakscope.attacks.objectives import Match, cosine
 from leakscope.attacks.optimisers import LBFGS, Adam
 from leakscope.attacks.plan import Execution, choose_form
 from leakscope.attacks.priors import TotalVariation
 from leakscope.attacks.recipes import cpl
 from leakscope.attacks.starts import Normal
-from leakscope.attacks.view import Facts
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -125,7 +124,7 @@ def set_up(case: Case, device: str, trials: int | None = None) -> _Setup:
     return _Setup(model, observation, knowledge, problem, seeds)
 
 
-def plain_loop(setup: _Setup, device: str) -> Callable[[int], None]:
+def plain_loop(setup: _Setup, device: str) -> Callable[[int], Tensor]:
     """Return a function that evaluates trial i the way peers do: autograd with create_graph through the module."""
     module: nn.Module = setup.model.apply.module.to(device)  # type: ignore[attr-defined]
     module.eval()
@@ -139,20 +138,20 @@ def plain_loop(setup: _Setup, device: str) -> Callable[[int], None]:
     names = [name for name, _ in module.named_parameters()]
     tv = bool(facts.pieces.priors)
 
-    def evaluate(i: int) -> None:
+    def evaluate(i: int) -> Tensor:
         guess = unknowns[i].clone().requires_grad_()
         gradient = torch.autograd.grad(criterion(module(guess), labels[i]), parameters, create_graph=True)
         target = [seen.sent[name][i] for name in names]
-        if tv:
-            product = sum((g * t).sum() for g, t in zip(gradient, target, strict=True))
-            a = sum(g.square().sum() for g in gradient)
-            b = sum(t.square().sum() for t in target)
-            across = (guess[..., 1:] - guess[..., :-1]).abs().mean()
-            down = (guess[..., 1:, :] - guess[..., :-1, :]).abs().mean()
-            value = 1 - product / (a * b).sqrt() + 1e-4 * (across + down)  # type: ignore[union-attr]
-        else:
-            value = sum((g - t).square().sum() for g, t in zip(gradient, target, strict=True))  # type: ignore[assignment]
-        torch.autograd.grad(value, guess)
+        if not tv:
+            value = torch.stack([(g - t).square().sum() for g, t in zip(gradient, target, strict=True)]).sum()
+            return torch.autograd.grad(value, guess)[0]
+        product = torch.stack([(g * t).sum() for g, t in zip(gradient, target, strict=True)]).sum()
+        a = torch.stack([g.square().sum() for g in gradient]).sum()
+        b = torch.stack([t.square().sum() for t in target]).sum()
+        across = (guess[..., 1:] - guess[..., :-1]).abs().mean()
+        down = (guess[..., 1:, :] - guess[..., :-1, :]).abs().mean()
+        value = 1 - product / (a * b).sqrt() + 1e-4 * (across + down)
+        return torch.autograd.grad(value, guess)[0]
 
     return evaluate
 
@@ -196,12 +195,10 @@ def measure(
     evaluator = Evaluator(setup.model, setup.problem.unknowns, setup.problem.facts, form, trace_after=1)
     iteration = torch.zeros(number, dtype=torch.int64, device=device)
 
-    def engine() -> None:
+    def engine() -> object:
         if form == "loop":
-            for i in range(number):
-                loop(i)
-        else:
-            evaluator(setup.problem.unknowns, iteration)
+            return [loop(i) for i in range(number)]
+        return evaluator(setup.problem.unknowns, iteration)
 
     say(f"{case.name}: warming up ({form}{', compiling' if form == 'compiled' else ''})")
     began = time.perf_counter()
@@ -219,7 +216,7 @@ def measure(
         loops.append(few / _seconds(lambda: [loop(i) for i in range(few)], device))
         engines.append(repeat * number / _seconds(lambda: [engine() for _ in range(repeat)], device))
     ratios = [e / p for e, p in zip(engines, loops, strict=True)]
-    attack = _attack_rates(case, setup, device, form, say)
+    attack = _attack_rates(case, setup, device, say)
     return Timing(
         name=case.name,
         device=device,
@@ -241,17 +238,19 @@ def measure(
     )
 
 
-def _attack_rates(
-    case: Case, setup: _Setup, device: str, form: str, say: Callable[[str], None]
-) -> tuple[int, float, float]:
-    """Return (iterations, loop's trials per second, engine's) of whole short attacks, optimiser and all."""
+def _attack_rates(case: Case, setup: _Setup, device: str, say: Callable[[str], None]) -> tuple[int, float, float]:
+    """Return (iterations, loop's trials per second, engine's) of whole attacks: planning, tracing, optimiser and all."""
     lbfgs = isinstance(case.matching.optimiser, LBFGS)
-    iterations = 3 if lbfgs else 20
+    iterations = 10 if lbfgs else 60
     say(f"{case.name}: whole attacks of {iterations} iterations")
     short = replace(case.matching, stop=Stop(iterations=iterations))
     took = _seconds(
         lambda: short.run(
-            setup.model, setup.observation, setup.knowledge, setup.seeds, Execution(device=device, form=form)
+            setup.model,
+            setup.observation,
+            setup.knowledge,
+            setup.seeds,
+            Execution(device=device, chunk=len(setup.seeds)),
         ),
         device,
     )
@@ -260,7 +259,7 @@ def _attack_rates(
     return iterations, one / spent, len(setup.seeds) / took
 
 
-def _loop_attack(setup: _Setup, i: int, device: str, iterations: int, lbfgs: bool) -> None:
+def _loop_attack(setup: _Setup, i: int, device: str, iterations: int, lbfgs: bool) -> Tensor:
     """Attack one trial the way peers do, with torch.optim."""
     module: nn.Module = setup.model.apply.module.to(device)  # type: ignore[attr-defined]
     parameters = list(module.parameters())
@@ -278,17 +277,16 @@ def _loop_attack(setup: _Setup, i: int, device: str, iterations: int, lbfgs: boo
         optimiser.zero_grad()
         gradient = torch.autograd.grad(criterion(module(guess), labels[i]), parameters, create_graph=True)  # type: ignore[index]
         value = torch.stack([(g - t).square().sum() for g, t in zip(gradient, target, strict=True)]).sum()
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         return value
 
     for _ in range(iterations):
         optimiser.step(closure)  # type: ignore[arg-type]
+    return guess.detach()
 
 
 def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict[str, float]:
-    """Return what the optimiser and the engine's bookkeeping add to the evaluations of a CPL run, on average and at full history."""
-    from leakscope.attacks.engine import Engine
-
+    """Return what optimiser and bookkeeping add to the evaluations of a CPL run, on average and at full history."""
     model = build("lenet_cpl", (1, 28, 28), 10)
     seeds = list(range(trials))
     keys = random.key(seeds)
@@ -297,32 +295,14 @@ def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict
     observation = client.observe(model, draw_parameters(model, Uniform(0.5), keys), batch, seeds)
     how = cpl(iterations=iterations, threshold=0.0)
     problem, _ = how.prepare(model, observation, told(model, client, batch), seeds, Execution(device=device))
-    marks: list[tuple[float, float]] = []
-
-    class Timed(Evaluator):
-        def __init__(self, model: Model, unknowns: dict[str, Tensor], facts: Facts, form: str) -> None:
-            super().__init__(model, unknowns, facts, form, trace_after=1)
-
-        def __call__(self, unknowns: dict[str, Tensor], iteration: Tensor) -> object:  # type: ignore[override]
-            began = _clock(device)
-            made = super().__call__(unknowns, iteration)
-            marks.append((began, _clock(device)))
-            return made
-
-    import leakscope.attacks.engine as engine_room
-
-    original = engine_room.Evaluator
-    engine_room.Evaluator = Timed  # type: ignore[misc]
-    try:
-        Engine(model, problem, how.stop, "native" if device == "cpu" else "im2col").run()
-    finally:
-        engine_room.Evaluator = original  # type: ignore[misc]
-    inside = [end - begin for begin, end in marks[3:]]
-    between = [later[0] - earlier[1] for earlier, later in zip(marks, marks[1:], strict=False)][3:]
-    full = slice(100, None)
+    engine = Engine(model, problem, how.stop, "native" if device == "cpu" else "im2col", timed=True)
+    engine.run()
+    skip = TRACE_AFTER + 1  # before that the evaluation is untraced, and slower than it will be
+    inside, between = engine.evaluating[skip:], engine.stepping[skip:]
+    full = slice(100 - skip, None)
     return {
         "average": sum(between) / sum(inside),
-        "full_history": sum(between[full]) / max(sum(inside[full]), 1e-9),
+        "full_history": sum(between[full]) / sum(inside[full]),
         "ticks": float(len(between)),
     }
 
@@ -334,7 +314,7 @@ def run(
     pairs: int = PAIRS,
     tf32: bool = False,
     form: str | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[Timing]:
     """Return the timings of the named cases."""
     if device == "cuda" and not torch.cuda.is_available():

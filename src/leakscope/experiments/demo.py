@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import cpl, dlg
-from leakscope.attacks.starts import Uniform as UniformStart
+from leakscope.attacks.starts import Normal
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -105,14 +105,14 @@ def run_demo(
     execution = Execution(form="native")
     plans = (
         (
-            "CPL, patterned start",
+            "CPL patterned",
             f"Wei et al. 2020: one random tile repeated 2 x 2; at most {settings.cpl_steps} steps.",
             cpl(iterations=settings.cpl_steps),
         ),
         (
-            "CPL, random start",
-            f"The same attack from uniform noise; at most {settings.cpl_steps} steps.",
-            cpl(start=UniformStart(), iterations=settings.cpl_steps),
+            "CPL random",
+            f"The same attack from normal noise; at most {settings.cpl_steps} steps.",
+            cpl(start=Normal(), iterations=settings.cpl_steps),
         ),
         (
             "DLG",

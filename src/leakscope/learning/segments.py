@@ -33,7 +33,7 @@ def recompute(f: Callable[..., V], *args: Any) -> V:
         generate_vmap_rule = True
 
         @staticmethod
-        def forward(*leaves: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        def forward(*leaves: Tensor) -> tuple[Tensor, ...]:
             return flat(*leaves)
 
         @staticmethod
@@ -53,11 +53,12 @@ def recompute(f: Callable[..., V], *args: Any) -> V:
                 return tuple(value for value in flat(*full) if value.is_floating_point())
 
             cotangents = tuple(c for c, f in zip(cotangents, ctx.floats, strict=True) if f)
-            _, pull = torch.func.vjp(partial, *[leaves[i] for i in moving])
+            pull = torch.func.vjp(partial, *[leaves[i] for i in moving])[1]
             back: list[Tensor | None] = [None] * len(leaves)
             for i, value in zip(moving, pull(cotangents), strict=True):
                 back[i] = value
             return tuple(back)
 
     result = Segment.apply(*tensors(args))  # type: ignore[no-untyped-call]
-    return fill(shape[0], list(result))
+    made: V = fill(shape[0], list(result))
+    return made

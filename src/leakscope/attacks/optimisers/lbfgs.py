@@ -168,7 +168,8 @@ class LBFGS:
         right = diagonal * alpha - aged(torch.bmm(Y, r[..., None])[..., 0])
         c = torch.linalg.solve_triangular(R.mT, right[..., None], upper=False)[..., 0]
         c = torch.where(used, c, 0.0)
-        return -(r + torch.bmm(placed(c)[:, None], S)[:, 0])
+        d: Tensor = -(r + torch.bmm(placed(c)[:, None], S)[:, 0])
+        return d
 
     def _by_age(self, state: dict[str, Any], depth: int) -> tuple[Tensor | None, Tensor]:
         """Return the slots from oldest to newest (None while no memory has wrapped) and which of them are in use."""

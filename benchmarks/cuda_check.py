@@ -1,0 +1,77 @@
+"""What must hold on a GPU: evaluations agree with the CPU and do not feel their neighbours; whole runs agree in rates.
+
+python benchmarks/cuda_check.py
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.plan import Execution
+from leakscope.attacks.recipes import cpl
+from leakscope.clients import Client, told
+from leakscope.core import random
+from leakscope.core.tree import take, to
+from leakscope.core.types import Outcome, make_batch
+from leakscope.data import load
+from leakscope.metrics import score, summarise
+from leakscope.models import Uniform, build, draw_parameters
+
+
+def main() -> None:
+    trials = 100
+    data = load("fashion_mnist")
+    model = build("lenet_cpl", (1, 28, 28), 10)
+    seeds = list(range(trials))
+    inputs, labels = data.pictures("test", range(trials)), torch.as_tensor(data.labels("test", range(trials)))
+    batch = make_batch(inputs[:, None], labels[:, None], classes=10)
+    keys = random.key(seeds)
+    for name, draw in (("uniform", random.uniform), ("normal", random.normal)):
+        here, there = draw(keys, (1000,)), draw(keys.cuda(), (1000,)).cpu()
+        print(f"{name} draws on CPU and GPU: {int((here != there).sum())} of {here.numel()} differ")
+    client = Client()
+    weights = draw_parameters(model, Uniform(0.5), keys)
+    observation, knowledge = client.observe(model, weights, batch, seeds), told(model, client, batch)
+
+    results = {}
+    for device in ("cpu", "cuda"):
+        how = Execution(device=device, dtype="float64")
+        problem, _ = cpl().prepare(model, to(observation, dtype=torch.float64), knowledge, seeds, how)
+        for form in ("native", "im2col", *(("compiled",) if device == "cuda" else ())):
+            zero = torch.zeros(trials, dtype=torch.int64, device=device)
+            made = Evaluator(model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
+            results[device, form] = made.gradient["guess"].cpu()
+        if device == "cuda":
+            one = take(problem, torch.tensor([7], device=device))
+            alone = Evaluator(model, one.unknowns, one.facts, "im2col")(one.unknowns, zero[:1]).gradient["guess"].cpu()
+            whole = results[device, "im2col"][7:8]
+            print(
+                f"a trial alone and among {trials} on the GPU: {float((alone - whole).abs().max() / whole.abs().max()):.1e}"
+            )
+    first = results["cpu", "native"]
+    for (device, form), value in results.items():
+        gap = float((value - first).abs().max() / first.abs().max())
+        print(f"one evaluation, float64, {device:4} {form:8}: {gap:.1e} from cpu native")
+
+    for device, form in (("cpu", "native"), ("cuda", "im2col"), ("cuda", "compiled")):
+        began = time.perf_counter()
+        how = Execution(device=device, form=form)
+        made = cpl(iterations=40).run(model, observation, knowledge, seeds, how)
+        took = time.perf_counter() - began
+        summary = summarise(
+            score(batch.inputs, batch.labels, made.inputs, made.labels),
+            outcomes=made.outcome,
+            iterations=made.iterations,
+        )
+        share = summary.convergence
+        print(
+            f"CPL, {trials} trials, {device:4} {form:8}: converged {share.value:.2f} [{share.low:.2f}, {share.high:.2f}], "
+            f"median steps {float(made.iterations[made.outcome == Outcome.CONVERGED].double().median()):.0f}, {took:.1f} s"
+        )
+
+
+if __name__ == "__main__":
+    main()
