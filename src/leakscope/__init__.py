@@ -10,5 +10,6 @@ def __getattr__(name: str) -> object:
     if name == "peek":
         from leakscope.peek import peek
 
+        globals()["peek"] = peek  # the import bound the submodule to this name
         return peek
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,6 +18,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
 from leakscope.core.types import make_batch
 from leakscope.experiments.story import AttackRun, Story, play, sweep_noise
+from leakscope.metrics.score import arrange
 from leakscope.models import from_module
 from leakscope.report.page import fragment, write
 from leakscope.report.page_data import Page
@@ -53,8 +54,9 @@ class Peek:
 
     @property
     def inputs(self) -> Tensor:
-        """Return the best attack's reconstructions, N x ..., in [0, 1]."""
-        return self.story.attacks[0].reconstruction.inputs[0]
+        """Return the attack's reconstructions, N x ..., in the order of the truth, clamped to [0, 1]."""
+        run = self.story.attacks[0]
+        return arrange(run.reconstruction.inputs, run.scores.pairing)[0].clamp(0, 1)
 
     def write(self, path: str | Path) -> Path:
         """Write the page and return where it is."""
@@ -78,7 +80,7 @@ def peek(
     """Return what the gradient of `loss(model(x), y)` gives away of `x`.
 
     `x` is as the model takes it, N x ...; if it was normalised, say `mean` and `std` so that pictures lie in [0, 1]. `y`
-    holds N class numbers. The default attack is CPL with at most `iterations` steps.
+    holds N class numbers. The default attack is CPL with at most `iterations` steps; an `attack` of yours brings its own.
     """
     began = time.perf_counter()
     if x.ndim < 2 or len(x) == 0 or y.shape != x.shape[:1]:
@@ -119,7 +121,7 @@ def peek(
         story,
         title="leakscope peek",
         explanation=EXPLANATION,
-        knowledge=f"The loss ({loss}), the input shape, the scaling and the batch size; labels were read off the gradient.",
+        knowledge=f"The loss ({loss}), the input shape, the scaling and the batch size. Labels were not told.",
         limits=LIMITS,
         command="leakscope.peek(model, x, y)",
     )

@@ -46,7 +46,7 @@ def same_bits(a: Reconstruction, b: Reconstruction) -> bool:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("form", ["native", "im2col"])
+@pytest.mark.parametrize("form", ["native", "im2col", "parallel"])
 def test_a_trial_has_the_same_bits_alone_among_others_and_permuted(form: str, threads: int) -> None:
     torch.set_num_threads(threads)
     w = world(9)
@@ -117,7 +117,7 @@ def test_forms_agree_on_one_evaluation() -> None:
         zero = torch.zeros(2, dtype=torch.int64)
         first, *others = [
             Evaluator(w.model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
-            for form in ("native", "im2col", "loop")
+            for form in ("native", "im2col", "parallel", "loop")
         ]
         for other in others:
             torch.testing.assert_close(other.gradient, first.gradient, rtol=1e-9, atol=1e-12)

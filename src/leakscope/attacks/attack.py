@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -88,7 +89,7 @@ class Matching:
     ) -> Reconstruction:
         """Return the reconstruction of every trial; `seeds` has one number per trial."""
         problem, restarts = self.prepare(model, observation, knowledge, seeds, execution)
-        stamp = self._stamp(problem)
+        stamp = self._stamp(model, problem)
         finished = run_problem(model, problem, self.stop, execution, stamp, self._evaluations())
         best = best_restart(finished, restarts)
         return self._reconstruction(problem, finished, best)
@@ -160,10 +161,11 @@ class Matching:
         inner = self.optimiser.inner if isinstance(self.optimiser, LBFGS) else 1
         return float(self.stop.iterations * inner)
 
-    def _stamp(self, problem: Problem) -> str:
+    def _stamp(self, model: Model, problem: Problem) -> str:
         """Return a fingerprint of everything that determines the result, so that a run is never resumed as another."""
-        digest = hashlib.sha256(repr((self.name, self.stop, self.labels, self.restarts)).encode())
-        digest.update(repr(map_tensors(lambda t: t.new_zeros(()), (problem.rules, problem.optimiser))).encode())
+        plain = (self.name, self.stop, self.labels, self.restarts, problem.rules, problem.optimiser)
+        seen = (problem.facts.pieces, problem.facts.knowledge, problem.facts.observation.shares, describe(model))
+        digest = hashlib.sha256(readable(map_tensors(lambda t: t.new_zeros(()), (plain, seen))).encode())
         for name, value in flat_names(problem).items():
             digest.update(name.encode())
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
@@ -194,6 +196,17 @@ class Matching:
             snapshots=picture(finished.snapshots),
             snapshots_at=finished.snapshots_at,
         )
+
+
+def describe(model: Model) -> tuple[object, ...]:
+    """Return what of a network shows in text: its name, its layers, the shapes of its parameters."""
+    module = getattr(model.apply, "module", "")
+    return (model.name, str(module), [(name, tuple(value.shape)) for name, value in model.parameters.items()])
+
+
+def readable(value: object) -> str:
+    """Return the text of a value without the memory addresses that functions print."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def best_restart(finished: Finished, restarts: int) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.checkpoint import Checkpoint
-from leakscope.attacks.forms import Evaluation, Evaluator
+from leakscope.attacks.forms import ALONE, Evaluation, Evaluator
 from leakscope.attacks.optimisers.rules import Moment, Optimiser, Rules
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.view import Facts
@@ -173,6 +173,7 @@ class Engine:
         self.total = trials(problem.unknowns)
         self.progress, self.checkpoint = progress, checkpoint
         self.recorder = Recorder(stop)
+        self.single: Callable[..., tuple[Tensor, ...]] | None = None
         self.device = next(iter(problem.unknowns.values())).device
         knowledge = problem.facts.knowledge
         self.spare = -(-(VECTOR - 1) // (knowledge.samples * knowledge.classes)) if self.device.type == "cpu" else 0
@@ -199,6 +200,7 @@ class Engine:
             self.tick += 1
             if self._should_compact(state):
                 state = self._compact(state)
+                self.single = evaluator.single
                 local, evaluator = self._bind(state)
             if self.checkpoint is not None and self.checkpoint.due():
                 self._save(state)
@@ -266,7 +268,8 @@ class Engine:
             form = "im2col"  # the tail of a chunk is not worth a second compilation
         if form == "compiled":
             self._tell(state, force=True, note="compiling the step (once for this shape; kept on disk)")
-        return local, Evaluator(self.model, state.unknowns, local.facts, form)
+        real = int((state.lane >= 0).sum())
+        return local, Evaluator(self.model, state.unknowns, local.facts, form, single=self.single, real=real)
 
     # -- one tick
 
@@ -321,6 +324,8 @@ class Engine:
 
     def _should_compact(self, state: State) -> bool:
         live = int((state.outcome == Outcome.RUNNING).sum())
+        if self.form in ALONE:
+            return 0 < live < int((state.lane >= 0).sum())
         share = 8 if self.form == "compiled" else 2
         return live > 0 and self.width(live) <= len(state.lane) // share
 

@@ -1,4 +1,4 @@
-"""The ways to evaluate many trials: plain vmap, vmap with im2col, a loop, and one traced and compiled graph.
+"""The ways to evaluate many trials: vmap, vmap with im2col, traced single trials in threads, a loop, a compiled graph.
 
 Every form computes the same thing, the gradient of (mismatch + priors) with respect to the unknowns of each trial; which
 is fastest depends on network, shape and device, so the engine measures (see `plan`). Always vmap(grad(f)): summing over a
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,8 @@ from leakscope.core.model import Model
 from leakscope.core.tree import Tree, fill, take, tensors, trials
 from leakscope.core.types import direction
 
-FORMS = ("native", "im2col", "loop", "compiled")
+FORMS = ("native", "im2col", "parallel", "loop", "compiled")
+ALONE = ("parallel", "loop")  # forms that evaluate each trial by itself
 TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
 Flat = tuple[Tensor, ...]
 
@@ -68,9 +70,21 @@ class Evaluator:
     """Evaluates all trials of a chunk in one form; holds the chunk's facts flattened once."""
 
     def __init__(
-        self, model: Model, unknowns: Tree, facts: Facts, form: str, *, trace_after: int = TRACE_AFTER
+        self,
+        model: Model,
+        unknowns: Tree,
+        facts: Facts,
+        form: str,
+        *,
+        trace_after: int = TRACE_AFTER,
+        single: Callable[..., Flat] | None = None,
+        real: int | None = None,
     ) -> None:
-        """Prepare; `unknowns` only show names and shapes."""
+        """Prepare; `unknowns` only show names and shapes.
+
+        `single` is a traced single trial from an earlier evaluator; lanes from `real` on are copies of the first and are not
+        evaluated where each trial is evaluated by itself.
+        """
         if form not in FORMS:
             raise InputError(f"unknown form {form!r}; known: {', '.join(FORMS)}")
         self.model, self.facts, self.form = model, facts, form
@@ -78,11 +92,16 @@ class Evaluator:
         self.fixed = tuple(tensors(facts))
         self._call: Callable[..., Flat] | None = None
         self._calls, self._trace_after = 0, trace_after
+        self.single = single
+        self.real = trials(unknowns) if real is None else real
+        self._pool: ThreadPoolExecutor | None = None
 
     def __call__(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
         """Return the evaluation of every trial."""
         if self.form == "loop":
             return self._loop(unknowns, iteration)
+        if self.form == "parallel":
+            return self._parallel((*unknowns.values(), iteration, *self.fixed))
         flat = (*unknowns.values(), iteration, *self.fixed)
         if self._call is None:
             self._call = self._compiled(flat) if self.form == "compiled" else self._lifted()
@@ -133,10 +152,39 @@ class Evaluator:
         compiled: Callable[..., Flat] = torch.compile(self._traced(flat), dynamic=False)
         return compiled
 
+    def _parallel(self, flat: Flat) -> Evaluation:
+        """Run one traced graph of a single trial on every trial, one core each: no grouped kernels, no barriers.
+
+        A trial is computed by itself on one thread, so its bits cannot depend on its neighbours.
+        """
+        threads = torch.get_num_threads()
+        if self.single is None:
+            from torch.fx.experimental.proxy_tensor import make_fx
+
+            graph = make_fx(self._one)(*[t[0] for t in flat])
+            graph.graph.eliminate_dead_code()
+            graph.recompile()
+            self.single = graph
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,))
+        run = self.single
+
+        def one(i: int) -> Flat:
+            with torch.no_grad():
+                return run(*[t[i] for t in flat])
+
+        torch.set_num_threads(1)
+        try:
+            rows = list(self._pool.map(one, range(self.real)))
+        finally:
+            torch.set_num_threads(threads)
+        rows += rows[:1] * (flat[0].shape[0] - self.real)
+        return self._packed(tuple(torch.stack(column) for column in zip(*rows, strict=True)))
+
     def _loop(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
         rows = [
-            evaluate_one(self.model, take(unknowns, i), take(self.facts, i), iteration[i])
-            for i in range(trials(unknowns))
+            evaluate_one(self.model, take(unknowns, i), take(self.facts, i), iteration[i]) for i in range(self.real)
         ]
+        rows += rows[:1] * (trials(unknowns) - self.real)
         gradient = {name: torch.stack([row[0][name] for row in rows]) for name in self.names}
         return Evaluation(gradient, torch.stack([r[1] for r in rows]), torch.stack([r[2] for r in rows]))

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from leakscope.attacks.view import View
 from leakscope.core.errors import InputError
-from leakscope.core.tree import TINY, Tree, dot, norm, subtract
+from leakscope.core.tree import TINY, Tree, dot, norm, squared_norm, subtract
 
 Distance = Callable[[Tree, Tree], Tensor]
+SHORTEST = 1e-36  # squared length below which a direction means nothing in float32
 
 
 def squared_l2(simulated: Tree, observed: Tree) -> Tensor:
     """Return `||simulated - observed||^2` (DLG, CPL)."""
-    difference = subtract(simulated, observed)
-    return dot(difference, difference)
+    return squared_norm(subtract(simulated, observed))
 
 
 def l2(simulated: Tree, observed: Tree) -> Tensor:
@@ -37,16 +37,8 @@ def cosine(simulated: Tree, observed: Tree) -> Tensor:
     0 when they point the same way, 2 when they oppose. Blind to scale, so clipping the whole update does not hinder it.
     Geiping et al. 2020, arXiv:2003.14053.
     """
-    a, b = (_unit(tree) for tree in (simulated, observed))
-    return 1 - dot(a, b)
-
-
-def _unit(tree: Tree) -> Tree:
-    """Return a tree at length 1; first divided by its largest entry, since squares of tiny gradients vanish in float32."""
-    most = torch.stack([v.detach().abs().amax() for v in tree.values()]).amax().clamp_min(TINY)
-    shrunk = {n: v / most for n, v in tree.items()}
-    length = (dot(shrunk, shrunk) + TINY**2).sqrt()
-    return {n: v / length for n, v in shrunk.items()}
+    lengths = [squared_norm(tree).clamp_min(SHORTEST).sqrt() for tree in (simulated, observed)]
+    return 1 - dot(simulated, observed) / lengths[0] / lengths[1]
 
 
 def cosine_per_tensor(simulated: Tree, observed: Tree) -> Tensor:

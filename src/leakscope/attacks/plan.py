@@ -1,7 +1,7 @@
 """How a run is carried out: which trials share a chunk, in which form, dtype and threads. Frozen once, then followed.
 
-In float32 kernels round differently at different widths and L-BFGS amplifies that, so the plan is part of a result: under
-the same plan a CPU run gives the same bits.
+In float32 the forms round differently, on CUDA widths do too, and L-BFGS amplifies that; so the plan is part of a result:
+under the same plan a CPU run gives the same bits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from leakscope.attacks.engine import Problem, Progress
-from leakscope.attacks.forms import FORMS, Evaluator
+from leakscope.attacks.forms import FORMS, TRACE_AFTER, Evaluator
 from leakscope.attacks.memory import available, peak_bytes
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -25,7 +25,8 @@ from leakscope.core.tree import take, tensors, trials
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 SHARE_OF_FREE = 0.6
 WIDEST = {"cpu": 128, "cuda": 4096}
-COMPILE_PAYS_AFTER = 300.0
+COMPILE_PAYS_AFTER = 120.0
+TRACING_PAYS_AFTER = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +103,17 @@ def narrow(problem: Problem, width: int) -> Problem:
     return take(problem, index)
 
 
-def measure_form(model: Model, problem: Problem, form: str, *, seconds: float = 0.5, least: int = 2) -> float:
+def measure_form(
+    model: Model, problem: Problem, form: str, *, seconds: float = 0.5, least: int = 2, traced: bool = False
+) -> float:
     """Return trial-evaluations per second of a form at the problem's width (the best of a few calls)."""
-    evaluator = Evaluator(model, problem.unknowns, problem.facts, form)
+    evaluator = Evaluator(model, problem.unknowns, problem.facts, form, trace_after=1 if traced else TRACE_AFTER)
     width = trials(problem.unknowns)
     device = next(iter(problem.unknowns.values())).device
     iteration = torch.zeros(width, dtype=torch.int64, device=device)
     best, spent, calls = float("inf"), 0.0, 0
-    evaluator(problem.unknowns, iteration)
+    for _ in range(2 if traced else 1):
+        evaluator(problem.unknowns, iteration)
     while calls < least or (spent < seconds and calls < 30):
         _wait(device)
         began = time.perf_counter()
@@ -155,9 +159,14 @@ def choose_form(
     """
     width = trials(problem.unknowns)
     rates = {form: measure_form(model, problem, form) for form in ("native", "im2col")}
-    few = narrow(problem, min(width, 2))
-    rates["loop"] = measure_form(model, few, "loop", seconds=0.2)
+    rates["loop"] = measure_form(model, narrow(problem, min(width, 2)), "loop", seconds=0.2)
     best = max(rates, key=lambda form: rates[form])
+    if device.type == "cpu" and width * evaluations / rates[best] > TRACING_PAYS_AFTER:
+        few = narrow(problem, min(width, 2 * torch.get_num_threads()))
+        rates["parallel"] = measure_form(model, few, "parallel", seconds=0.3)
+        for form in ("native", "im2col"):
+            rates[form] = max(rates[form], measure_form(model, problem, form, traced=True))
+        best = max(rates, key=lambda form: rates[form])
     if device.type == "cuda" and width * evaluations / rates[best] > COMPILE_PAYS_AFTER:
         best = "compiled"
     return best, rates

@@ -1,4 +1,4 @@
-"""Carrying out a plan: chunk after chunk, halving a chunk that does not fit, keeping each finished one on disk."""
+"""Carrying out a plan: chunk after chunk, halving a chunk that does not fit, saving the state of the one in hand."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def run_problem(
     model: Model, problem: Problem, stop: Stop, execution: Execution, stamp: str, evaluations: float
 ) -> Finished:
     """Return the end of every trial, following the plan kept in `execution.directory` if there is one."""
-    with _precision(execution.tf32):
-        plan = Plan.read(execution.directory, stamp) if execution.directory else None
+    plan = Plan.read(execution.directory, stamp) if execution.directory else None
+    with _precision(execution.tf32 if plan is None else plan.tf32):
         if plan is None:
             plan = make_plan(model, problem, _without_vmap(model, problem, execution), evaluations)
             if execution.directory:

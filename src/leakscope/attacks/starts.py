@@ -1,7 +1,7 @@
-"""Where the guess begins. Each start maps a key and a shape to pictures in [0, 1] (or beyond, for the normal start).
+"""Where the guess begins: a function of ONE trial, `(key, knowledge) -> N x input_shape`, in network space.
 
-A start is a function of ONE trial: `(key, knowledge) -> N x input_shape`, in picture space; `raw` starts are taken as
-they are in network space, because that is what the papers draw (N(0, 1) before any scaling).
+Starts that are pictures (uniform, patterned, solid, insider) are drawn in [0, 1] and scaled; the normal start is N(0, 1) in
+network space, because that is what the papers draw.
 """
 
 from __future__ import annotations

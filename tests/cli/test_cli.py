@@ -1,0 +1,91 @@
+"""The command line as a user meets it: in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def leakscope(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "leakscope", *arguments], capture_output=True, text=True, timeout=240, cwd=cwd, env=env
+    )
+
+
+def test_help_names_every_command_without_importing_torch() -> None:
+    told = leakscope("--help")
+    assert told.returncode == 0
+    for command in ("demo", "list", "bench", "data"):
+        assert command in told.stdout
+    code = "import sys; import leakscope.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_version() -> None:
+    assert leakscope("--version").stdout.startswith("leakscope 0.")
+
+
+def test_list_names_a_piece_of_every_kind() -> None:
+    told = leakscope("list", COLUMNS="200")
+    assert told.returncode == 0
+    for name in (
+        "fashion_mnist",
+        "lenet_cpl",
+        "resnet20",
+        "cpl",
+        "analytic",
+        "patterned",
+        "idlg",
+        "cosine",
+        "ssim",
+        "lbfgs",
+    ):
+        assert name in told.stdout
+    assert "gaussian_noise" in told.stdout
+
+
+def test_demo_writes_a_page(tmp_path: Path) -> None:
+    told = leakscope("demo", "--images", "2", "--out", str(tmp_path / "out"))
+    assert told.returncode == 0, told.stderr
+    assert "recovered from the update, exactly" in told.stdout
+    assert "the usual loop here" in told.stdout
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "private pictures were recovered" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["demo", "--image", "missing.jpg"], "missing.jpg"),
+        (["demo", "--images", "0"], "at least one image"),
+        (["bench", "lenett"], "did you mean 'lenet'?"),
+        (["bench", "--device", "tpu"], "--device must be cpu or cuda"),
+        (["bench", "--pairs", "1"], "--pairs must be at least 2"),
+        (["data", "fetch", "mnistt"], "did you mean 'mnist'"),
+    ],
+)
+def test_mistakes_get_one_clear_line_and_exit_code_2(arguments: list[str], words: str, tmp_path: Path) -> None:
+    told = leakscope(*arguments, cwd=tmp_path)
+    assert told.returncode == 2
+    lines = told.stderr.strip().splitlines()
+    assert words in lines[-1]
+    assert "Traceback" not in told.stderr
+
+
+def test_a_broken_picture_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "me.jpg").write_bytes(b"not a picture")
+    told = leakscope("demo", "--image", str(tmp_path / "me.jpg"), cwd=tmp_path)
+    assert (told.returncode, "Traceback" in told.stderr) == (2, False)
+    assert "me.jpg" in told.stderr
+
+
+def test_an_out_that_is_a_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("x")
+    told = leakscope("demo", "--images", "1", "--out", str(tmp_path / "out"), cwd=tmp_path)
+    assert told.returncode == 2
+    assert "--out" in told.stderr.strip().splitlines()[-1]

@@ -1,0 +1,163 @@
+"""The documents keep their word: their Python runs, their links lead somewhere, their commands exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+
+from leakscope.cli import app
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"<!-- not run: \S.* -->\n\Z")
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+SPOKEN = re.compile(r"`([^`\n]+)`")
+each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block: its language, its text, the line it begins at, and whether it says that it is not run."""
+
+    language: str
+    text: str
+    line: int
+    skipped: bool
+
+
+def blocks(document: str) -> Iterator[Block]:
+    """Yield the fenced blocks of a document."""
+    for found in FENCE.finditer(document):
+        before = document[: found.start()]
+        yield Block(found[1], found[2], before.count("\n") + 2, NOT_RUN.search(before) is not None)
+
+
+def prose(document: str) -> str:
+    """Return a document without its fenced blocks."""
+    return FENCE.sub("", document)
+
+
+def anchors(document: str) -> set[str]:
+    """Return the names that the headings of a document can be linked by."""
+    titles = re.findall(r"^#+ +(.+)$", prose(document), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def leading_words(line: str, program: str) -> list[str]:
+    """Return the plain words after a program's name at the beginning of a line: its command and sub-command."""
+    words = line.removeprefix("$ ").split("#")[0].split()
+    if not words or words[0].split("/")[-1] != program:
+        return []
+    plain = []
+    for word in words[1:]:
+        if not re.fullmatch(r"[a-z][a-z_]*", word):
+            break
+        plain.append(word)
+    return plain
+
+
+def spoken_lines(document: str) -> Iterator[str]:
+    """Yield everything a reader could type: the lines of shell blocks and the code in sentences."""
+    for block in blocks(document):
+        if block.language in ("", "sh", "bash", "console"):
+            yield from block.text.splitlines()
+    yield from SPOKEN.findall(prose(document))
+
+
+@each_document
+def test_the_python_of_a_document_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": path.stem}
+    with torch.random.fork_rng(devices=[]):
+        for block in blocks(path.read_text(encoding="utf-8")):
+            if block.language == "python" and not block.skipped:
+                code = compile("\n" * (block.line - 1) + block.text, str(path), "exec", dont_inherit=True)
+                exec(code, names)
+    capsys.readouterr()
+
+
+def test_the_documents_have_python_that_runs() -> None:
+    for name in ("README.md", "docs/tutorial.md", "docs/adding-a-piece.md"):
+        document = (ROOT / name).read_text(encoding="utf-8")
+        assert any(block.language == "python" and not block.skipped for block in blocks(document)), name
+
+
+@each_document
+def test_links_and_pictures_lead_somewhere(path: Path) -> None:
+    document = path.read_text(encoding="utf-8")
+    for target in LINK.findall(prose(document)):
+        if target.startswith(("https://", "http://")):
+            continue
+        file, _, anchor = target.partition("#")
+        there = path.parent / file if file else path
+        assert there.exists(), f"{path.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(there.read_text(encoding="utf-8")), f"{path.name} links to {target}"
+
+
+@each_document
+def test_files_named_in_a_document_exist(path: Path) -> None:
+    rooms = ("src", "tests", "docs", "benchmarks", "tools")
+    for said in SPOKEN.findall(prose(path.read_text(encoding="utf-8"))):
+        for word in said.split():
+            if word.split("/")[0] in rooms and re.fullmatch(r"[\w/.\-]+\.(py|md|png)", word):
+                assert (ROOT / word).exists(), f"{path.name} names {word}"
+
+
+@each_document
+def test_every_leakscope_command_exists(path: Path) -> None:
+    root = typer.main.get_command(app)
+    for line in spoken_lines(path.read_text(encoding="utf-8")):
+        command = root
+        for word in leading_words(line, "leakscope"):
+            known = getattr(command, "commands", None)
+            if known is None:
+                break  # the rest are arguments
+            assert word in known, f"{path.name} names `{line.strip()}`; known: {', '.join(known)}"
+            command = known[word]
+
+
+@each_document
+def test_every_make_target_exists(path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    for line in spoken_lines(path.read_text(encoding="utf-8")):
+        for word in leading_words(line, "make"):
+            assert word in targets, f"{path.name} names `{line.strip()}`"
+
+
+def test_the_readme_names_its_two_commands() -> None:
+    said = set(spoken_lines((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert {"make demo", "make test"} <= said
+
+
+def test_the_picture_of_the_readme_is_small() -> None:
+    assert (ROOT / "docs/images/leak.png").stat().st_size < 200_000
+
+
+def test_the_readers_above_see_what_they_should() -> None:
+    text = "`make x`\n\n```python\na\n```\n\n<!-- not run: a reason -->\n```python\nb\n```\n"
+    first, second = blocks(text)
+    assert (first.text, first.line, first.skipped, second.skipped) == ("a\n", 4, False, True)
+    assert "python" not in prose(text)
+    assert list(spoken_lines(text)) == ["make x"]
+    assert leading_words("$ .venv/bin/leakscope data fetch mnist --out x", "leakscope") == ["data", "fetch", "mnist"]
+    assert leading_words("leakscope.peek(model)", "leakscope") == []
+    assert anchors("## What it does, now\n") == {"what-it-does-now"}
