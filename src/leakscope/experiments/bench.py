@@ -216,7 +216,7 @@ def measure(
         loops.append(few / _seconds(lambda: [loop(i) for i in range(few)], device))
         engines.append(repeat * number / _seconds(lambda: [engine() for _ in range(repeat)], device))
     ratios = [e / p for e, p in zip(engines, loops, strict=True)]
-    attack = _attack_rates(case, setup, device, say)
+    attack = _attack_rates(case, setup, device, form, say)
     return Timing(
         name=case.name,
         device=device,
@@ -238,10 +238,12 @@ def measure(
     )
 
 
-def _attack_rates(case: Case, setup: _Setup, device: str, say: Callable[[str], None]) -> tuple[int, float, float]:
-    """Return (iterations, loop's trials per second, engine's) of whole attacks: planning, tracing, optimiser and all."""
+def _attack_rates(
+    case: Case, setup: _Setup, device: str, form: str, say: Callable[[str], None]
+) -> tuple[int, float, float]:
+    """Return (iterations, loop's trials per second, engine's) of whole attacks: tracing, optimiser and all."""
     lbfgs = isinstance(case.matching.optimiser, LBFGS)
-    iterations = 10 if lbfgs else 60
+    iterations = 10 if lbfgs else 100
     say(f"{case.name}: whole attacks of {iterations} iterations")
     short = replace(case.matching, stop=Stop(iterations=iterations))
     took = _seconds(
@@ -250,7 +252,7 @@ def _attack_rates(case: Case, setup: _Setup, device: str, say: Callable[[str], N
             setup.observation,
             setup.knowledge,
             setup.seeds,
-            Execution(device=device, chunk=len(setup.seeds)),
+            Execution(device=device, chunk=len(setup.seeds), form=None if form == "compiled" else form),
         ),
         device,
     )
