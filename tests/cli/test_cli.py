@@ -69,7 +69,7 @@ def test_demo_writes_a_page(tmp_path: Path) -> None:
     [
         (["demo", "--image", "missing.jpg"], "missing.jpg"),
         (["demo", "--images", "0"], "at least one image"),
-        (["bench", "lenett"], "did you mean 'lenet'?"),
+        (["bench", "lenett"], "did you mean 'lenet'"),
         (["bench", "--device", "tpu"], "--device must be cpu or cuda"),
         (["bench", "--pairs", "1"], "--pairs must be at least 2"),
         (["data", "fetch", "mnistt"], "did you mean 'mnist'"),
