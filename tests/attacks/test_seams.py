@@ -178,7 +178,7 @@ def test_matching_gradients_agree_with_finite_differences_for_every_model(name: 
     shape, settings = SMALL[name]
     w = world(2, name=name, shape=shape, dtype=torch.float64, settings=settings, a=0.2)
     kinked = name in ("cnn_mnist", "cnn_cifar")  # relu: a short step, so that no kink is crossed
-    assert directional_error(w, dlg(), ["guess", "label"], 1e-9 if kinked else 1e-5) < 1e-4
+    assert directional_error(w, dlg(), ["guess", "label"], 1e-7 if kinked else 1e-5) < 1e-4
 
 
 @pytest.mark.parametrize("name", DISTANCES)

@@ -112,7 +112,7 @@ def spaced(last: int, points: int) -> list[int]:
     """Return at most `points` iterations in 0..last: the first ones all, then log-spaced.
 
     >>> spaced(300, 8)
-    [0, 1, 2, 7, 17, 44, 115, 300]
+    [0, 1, 3, 7, 17, 45, 116, 300]
     """
     if last + 1 <= points:
         return list(range(last + 1))

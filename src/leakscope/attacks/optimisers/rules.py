@@ -19,7 +19,7 @@ class Steps:
     """Multiply the rate by `factor` once for every milestone (an iteration number) already passed.
 
     >>> Steps((3, 5))(torch.tensor([2, 3, 7]))
-    tensor([1.0000, 0.1000, 0.0100])
+    tensor([1.0000, 0.1000, 0.0100], dtype=torch.float64)
     """
 
     milestones: tuple[int, ...]
