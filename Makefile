@@ -10,7 +10,8 @@ demo: $(VENV)/.installed
 	$(BIN)/leakscope demo
 
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" tests/attacks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" --ignore=tests/attacks
 
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
