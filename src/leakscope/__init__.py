@@ -8,8 +8,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     """Load `leakscope.peek` on first use, so that importing the package costs nothing."""
     if name == "peek":
-        from leakscope.peek import peek
+        from leakscope.peeking import peek
 
-        globals()["peek"] = peek  # the import bound the submodule to this name
         return peek
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,7 +24,7 @@ ROOMS = {
     "experiments": {"core", "data", "models", "learning", "metrics", "defences", "attacks", "clients"},
     "report": {"core", "metrics", "attacks", "experiments"},
 }
-TOP = {"cli", "__init__", "peek", "__main__"}
+TOP = {"cli", "__init__", "peeking", "__main__"}
 
 
 def imported_rooms(path: Path) -> set[str]:
