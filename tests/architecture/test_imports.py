@@ -18,11 +18,13 @@ ROOMS = {
     "models": {"core"},
     "learning": {"core"},
     "metrics": {"core"},
+    "store": {"core"},
     "defences": {"core", "learning"},
     "attacks": {"core", "learning"},
     "clients": {"core", "learning", "defences"},
-    "experiments": {"core", "data", "models", "learning", "metrics", "defences", "attacks", "clients"},
-    "report": {"core", "metrics", "attacks", "experiments"},
+    "experiments": {"core", "data", "models", "learning", "metrics", "defences", "attacks", "clients", "store"},
+    "report": {"core", "metrics", "store", "attacks", "experiments"},
+    "integrations": {"core", "store", "experiments"},
 }
 TOP = {"cli", "__init__", "peeking", "__main__"}
 

@@ -1,0 +1,1 @@
+"""The run directory: records, reconstructions, plans; written by one, read by many."""
