@@ -8,6 +8,7 @@ from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.engine import Stop
 from leakscope.attacks.labels import JOINT
+from leakscope.attacks.null import PriorOnly
 from leakscope.attacks.objectives import Match, cosine, squared_l2
 from leakscope.attacks.optimisers import LBFGS, Adam, Optimiser, Rule, Steps
 from leakscope.attacks.priors import GUESS, LabelRegulariser, TotalVariation
@@ -119,4 +120,25 @@ def analytic() -> Analytic:
     return Analytic()
 
 
-ATTACKS: dict[str, Callable[[], Attack]] = {"dlg": dlg, "idlg": idlg, "cpl": cpl, "ig": ig, "analytic": analytic}
+def prior_only(
+    *,
+    start: Start = Normal(),  # noqa: B008  frozen
+    rate: float = 0.1,
+    signed: bool = True,
+    iterations: int = 300,
+) -> PriorOnly:
+    """A null baseline: `ig` without the update, so that total variation alone moves its start (Norm for a table).
+
+    To silence another attack: `PriorOnly(attack)`.
+    """
+    return PriorOnly(ig(start=start, rate=rate, signed=signed, iterations=iterations))
+
+
+ATTACKS: dict[str, Callable[[], Attack]] = {
+    "dlg": dlg,
+    "idlg": idlg,
+    "cpl": cpl,
+    "ig": ig,
+    "analytic": analytic,
+    "prior_only": prior_only,
+}
