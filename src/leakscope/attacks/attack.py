@@ -90,7 +90,7 @@ class Matching:
         """Return the reconstruction of every trial; `seeds` has one number per trial."""
         problem, restarts = self.prepare(model, observation, knowledge, seeds, execution)
         stamp = self._stamp(model, problem)
-        finished = run_problem(model, problem, self.stop, execution, stamp, self._evaluations())
+        finished = run_problem(model, problem, self.stop, execution, stamp, self.most_evaluations())
         best = best_restart(finished, restarts)
         return self._reconstruction(problem, finished, best)
 
@@ -157,7 +157,8 @@ class Matching:
                 unknowns[name] = rule.project(unknowns[name], facts.knowledge)
         return unknowns
 
-    def _evaluations(self) -> float:
+    def most_evaluations(self) -> float:
+        """Return how many evaluations a trial takes at most."""
         inner = self.optimiser.inner if isinstance(self.optimiser, LBFGS) else 1
         return float(self.stop.iterations * inner)
 

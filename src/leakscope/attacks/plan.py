@@ -129,7 +129,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _bytes(model: Model, problem: Problem, form: str) -> tuple[int, int]:
+def predict_bytes(model: Model, problem: Problem, form: str) -> tuple[int, int]:
     """Return (bytes per trial, bytes at width 0) of one evaluation plus everything that stays, by two narrow runs."""
     form = "im2col" if form == "compiled" else form
     sizes = []
@@ -172,6 +172,17 @@ def choose_form(
     return best, rates
 
 
+def _fitting(model: Model, problem: Problem, execution: Execution, device: torch.device) -> tuple[int, int, int]:
+    """Return bytes per trial, bytes at width 0, and how many trials fit at once."""
+    limit = execution.memory or int(available(device) * SHARE_OF_FREE)
+    each, fixed = predict_bytes(model, problem, execution.form or "im2col")
+    if each + fixed > limit:
+        raise InputError(
+            f"one trial needs about {(each + fixed) / 2**20:.0f} MiB, the memory limit is {limit / 2**20:.0f} MiB"
+        )
+    return each, fixed, max((limit - fixed) // each, 1)
+
+
 def make_plan(model: Model, problem: Problem, execution: Execution, evaluations: float) -> Plan:
     """Return the plan for a problem that is already on its device and in its dtype.
 
@@ -179,13 +190,9 @@ def make_plan(model: Model, problem: Problem, execution: Execution, evaluations:
     """
     total = trials(problem.unknowns)
     device = torch.device(execution.device)
-    limit = execution.memory or int(available(device) * SHARE_OF_FREE)
-    each, fixed = _bytes(model, problem, execution.form or "im2col")
-    if each + fixed > limit:
-        raise InputError(
-            f"one trial needs about {(each + fixed) / 2**20:.0f} MiB, the memory limit is {limit / 2**20:.0f} MiB"
-        )
-    fits = max((limit - fixed) // each, 1)
+    each, fixed, fits = 0, 0, total
+    if execution.memory or not (execution.form and execution.chunk):  # whoever names both has planned already
+        each, fixed, fits = _fitting(model, problem, execution, device)
     width = min(execution.chunk or WIDEST[device.type], fits, total)
     number = -(-total // width)
     width = -(-total // number)

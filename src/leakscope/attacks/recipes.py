@@ -115,6 +115,38 @@ def ig(
     )
 
 
+def matching(
+    *,
+    start: Start = Patterned(),  # noqa: B008  frozen
+    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
+    priors: tuple[Prior, ...] = (),
+    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
+    labels: str = "auto",
+    signed: bool = False,
+    boxed: bool = False,
+    iterations: int = 300,
+    threshold: float = 0.0,
+    patience: int | None = None,
+    restarts: int = 1,
+) -> Matching:
+    """An attack of your own pieces: any start, objective, priors and optimiser; sign and box as you like.
+
+    `boxed` keeps the guess inside the valid box after every step, `signed` takes the sign of its gradient, `patience` ends a
+    trial that gained nothing for so many iterations.
+    """
+    return Matching(
+        "matching",
+        start=start,
+        objective=objective,
+        priors=priors,
+        labels=labels,
+        optimiser=optimiser,
+        rules={GUESS: Rule(sign=signed, project=into_box if boxed else None)},
+        stop=Stop(iterations=iterations, threshold=threshold, patience=patience),
+        restarts=restarts,
+    )
+
+
 def analytic() -> Analytic:
     """Exact recovery from a first dense layer with bias (Aono et al. 2017): row gradient over bias gradient."""
     return Analytic()
@@ -125,7 +157,7 @@ def prior_only(
     start: Start = Normal(),  # noqa: B008  frozen
     rate: float = 0.1,
     signed: bool = True,
-    iterations: int = 300,
+    iterations: int = 100,
 ) -> PriorOnly:
     """A null baseline: `ig` without the update, so that total variation alone moves its start (Norm for a table).
 
@@ -139,6 +171,7 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "idlg": idlg,
     "cpl": cpl,
     "ig": ig,
+    "matching": matching,
     "analytic": analytic,
     "prior_only": prior_only,
 }

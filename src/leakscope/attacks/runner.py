@@ -12,8 +12,9 @@ import torch
 
 from leakscope.attacks.checkpoint import Checkpoint
 from leakscope.attacks.engine import Engine, Finished, Problem, Progress, Stop
+from leakscope.attacks.forms import Evaluator
 from leakscope.attacks.memory import is_out_of_memory
-from leakscope.attacks.plan import Execution, Plan, make_plan
+from leakscope.attacks.plan import Execution, Plan, make_plan, narrow
 from leakscope.core.model import Model
 from leakscope.core.tree import map_tensors, take, trials
 
@@ -25,19 +26,15 @@ def run_problem(
     plan = Plan.read(execution.directory, stamp) if execution.directory else None
     with _precision(execution.tf32 if plan is None else plan.tf32):
         if plan is None:
-            plan = make_plan(model, problem, _without_vmap(model, problem, execution), evaluations)
+            form = execution.form or form_without_vmap(model, problem)
+            plan = make_plan(model, problem, replace(execution, form=form), evaluations)
             if execution.directory:
                 plan.write(execution.directory, stamp)
         return _Run(model, problem, stop, execution, stamp, plan).finish()
 
 
-def _without_vmap(model: Model, problem: Problem, execution: Execution) -> Execution:
-    """Return the execution with the loop form where vmap cannot do the model, after saying so."""
-    if execution.form is not None:
-        return execution
-    from leakscope.attacks.forms import Evaluator
-    from leakscope.attacks.plan import narrow
-
+def form_without_vmap(model: Model, problem: Problem) -> str | None:
+    """Return 'loop' where vmap cannot do the model, after saying so; None where it can."""
     two = narrow(problem, 2)
     iteration = torch.zeros(2, dtype=torch.int64, device=next(iter(two.unknowns.values())).device)
     try:
@@ -52,8 +49,8 @@ def _without_vmap(model: Model, problem: Problem, execution: Execution) -> Execu
             "results, slower",
             stacklevel=4,
         )
-        return replace(execution, form="loop")
-    return execution
+        return "loop"
+    return None
 
 
 class _Run:

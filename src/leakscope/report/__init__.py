@@ -1,7 +1,8 @@
 """The page a person looks at: one self-contained HTML file, derived from plain data and from nothing else.
 
-`render(page)` gives the page, `write(page, path)` puts it on disk, `fragment(page)` fits it into a notebook's output.
-Names are looked up on first use, so that importing this room costs neither torch nor jinja2 nor Pillow.
+`page_of_run(run)` maps a stored run to a `Page`; `render(page)` gives its HTML, `write(page, path)` puts it on disk,
+`fragment(page)` fits it into a notebook's output. `sheet_of(run)`, `axis_tables` and `cell_table` are the numbers without the
+page. Names are looked up on first use, so that importing this room costs neither torch nor jinja2 nor Pillow.
 """
 
 from __future__ import annotations
@@ -10,57 +11,65 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leakscope.report.films import film
     from leakscope.report.layers import update_picture
     from leakscope.report.page import fragment, render, write
     from leakscope.report.page_data import (
+        Download,
         Exact,
+        Fading,
         Gallery,
-        NoiseLevel,
-        NoiseSweep,
+        Guess,
+        Level,
         Page,
         Pair,
         Provenance,
-        TableRow,
+        Section,
+        Strength,
+        Threat,
         Tile,
-        row_of,
     )
+    from leakscope.report.run_page import page_of_run
+    from leakscope.report.sheet import Sheet, make_sheet, sheet_of
+    from leakscope.report.tables import Row, Table, axis_tables, cell_table, tabulate
+
+_HOME = {
+    **dict.fromkeys(("fragment", "render", "write"), "page"),
+    **dict.fromkeys(("Download", "Exact", "Fading", "Gallery", "Guess", "Level", "Page", "Pair"), "page_data"),
+    **dict.fromkeys(("Provenance", "Section", "Strength", "Threat", "Tile"), "page_data"),
+    **dict.fromkeys(("Sheet", "make_sheet", "sheet_of"), "sheet"),
+    **dict.fromkeys(("Row", "Table", "axis_tables", "cell_table", "tabulate"), "tables"),
+    "page_of_run": "run_page",
+    "update_picture": "layers",
+}
 
 __all__ = [
+    "Download",
     "Exact",
+    "Fading",
     "Gallery",
-    "NoiseLevel",
-    "NoiseSweep",
+    "Guess",
+    "Level",
     "Page",
     "Pair",
     "Provenance",
-    "TableRow",
+    "Row",
+    "Section",
+    "Sheet",
+    "Strength",
+    "Table",
+    "Threat",
     "Tile",
-    "film",
+    "axis_tables",
+    "cell_table",
     "fragment",
+    "make_sheet",
+    "page_of_run",
     "render",
-    "row_of",
+    "sheet_of",
+    "tabulate",
     "update_picture",
     "write",
 ]
-
-_HOME = {
-    "Exact": "page_data",
-    "Gallery": "page_data",
-    "NoiseLevel": "page_data",
-    "NoiseSweep": "page_data",
-    "Page": "page_data",
-    "Pair": "page_data",
-    "Provenance": "page_data",
-    "TableRow": "page_data",
-    "Tile": "page_data",
-    "film": "films",
-    "fragment": "page",
-    "render": "page",
-    "row_of": "page_data",
-    "update_picture": "layers",
-    "write": "page",
-}
 
 if not TYPE_CHECKING:  # a type checker reads the imports above, and still finds misspelt names
 

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from leakscope.core.types import Reconstruction
+T = TypeVar("T")
 
 POSITIONS = 48
+TRACE_POINTS = 80
 
 
-def film(reconstruction: Reconstruction, trial: int, sample: int) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the frames (S x ...) of one sample of one trial, and their iteration numbers.
+def film(tensors: Mapping[str, Tensor], sample: int, last: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Return the frames (S x ...) of one sample of a stored trial, and their iteration numbers.
 
-    The start at iteration 0, the snapshots the trial reached before its end, the result at its last iteration.
-    `sample` counts the attack's guesses, so pass the one that was paired with the truth.
+    The start at iteration 0, the snapshots the trial reached before its `last` iteration, the result there. `sample` counts
+    the attack's guesses, so pass the one that was paired with the truth. What was not stored is left out; the result is
+    always there.
     """
-    last = int(reconstruction.iterations[trial])
-    seen = reconstruction.snapshots_at[trial]
-    inner = (seen > 0) & (seen < last)
-    start, result = reconstruction.start[trial, sample], reconstruction.inputs[trial, sample]
-    middle = reconstruction.snapshots[trial, inner, sample]
-    frames = result.new_empty((len(middle) + 2, *result.shape))
-    frames[0], frames[1:-1], frames[-1] = start, middle, result
-    return frames, (0, *(int(at) for at in seen[inner]), last)
+    import torch
+
+    frames, at = [unit(tensors["inputs"][sample])], [last]
+    if "snapshots" in tensors and "snapshots_at" in tensors:
+        seen = tensors["snapshots_at"]
+        inner = [i for i, step in enumerate(seen.tolist()) if 0 < step < last]
+        frames[:0] = [unit(tensors["snapshots"][i, sample]) for i in inner]
+        at[:0] = [int(seen[i]) for i in inner]
+    if "start" in tensors:
+        frames, at = [unit(tensors["start"][sample]), *frames], [0, *at]
+    return torch.stack(frames), tuple(at)
+
+
+def trace(tensors: Mapping[str, Tensor]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return a trial's mismatch and the iterations it was seen at, thinned evenly to `TRACE_POINTS`, both ends kept."""
+    if "trace" not in tensors or "trace_at" not in tensors:
+        return (), ()
+    seen = [
+        (float(value), int(at))
+        for value, at in zip(tensors["trace"].tolist(), tensors["trace_at"].tolist(), strict=True)
+        if at >= 0
+    ]
+    kept = thin(seen, TRACE_POINTS)
+    return tuple(value for value, _ in kept), tuple(at for _, at in kept)
+
+
+def unit(picture: Tensor) -> Tensor:
+    """Return a stored picture in [0, 1]: bytes are divided by 255, others taken as they are."""
+    return picture.float() if picture.is_floating_point() else picture.float() / 255
 
 
 def timeline(films_at: Sequence[Sequence[int]], *, positions: int = POSITIONS) -> list[int]:
@@ -39,7 +62,11 @@ def timeline(films_at: Sequence[Sequence[int]], *, positions: int = POSITIONS) -
     >>> timeline([range(101)], positions=5)
     [0, 25, 50, 75, 100]
     """
-    known = sorted({at for film_at in films_at for at in film_at})
-    if len(known) <= positions:
-        return known
-    return [known[round(i * (len(known) - 1) / (positions - 1))] for i in range(positions)]
+    return thin(sorted({at for film_at in films_at for at in film_at}), positions)
+
+
+def thin(items: Sequence[T], most: int) -> list[T]:
+    """Return at most `most` items, evenly spread, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]

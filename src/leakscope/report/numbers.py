@@ -53,6 +53,34 @@ def number(value: float) -> str:
     return power if mantissa == "1" else f"{mantissa} × {power}"
 
 
+def decibels(value: float) -> str:
+    """Return a PSNR in words; that of an exact copy is infinite.
+
+    >>> decibels(21.345), decibels(math.inf)
+    ('21.3 dB', 'infinite')
+    """
+    return "infinite" if value == math.inf else f"{number(value)} dB"
+
+
+def short(value: float) -> str:
+    """Return a number without zeros that say nothing, for a tick or a setting.
+
+    >>> short(0.30000000000000004), short(25.0), short(1e-4), short(-0.5), short(120000.0)
+    ('0.3', '25', '0.0001', '-0.5', '120,000')
+    """
+    return f"{round(value, 12):,.6g}" if 1e-4 <= abs(value) < 1e6 or value == 0 else number(value)
+
+
+def power_of_ten(value: float) -> str:
+    """Return a power of ten as such, from 0.01 to 1000 written out.
+
+    >>> power_of_ten(1e-5), power_of_ten(0.1), power_of_ten(1000.0)
+    ('10⁻⁵', '0.1', '1,000')
+    """
+    exponent = round(math.log10(value))
+    return f"{10.0**exponent:,g}" if -2 <= exponent <= 3 else "10" + str(exponent).translate(_RAISED)
+
+
 def number_interval(estimate: Estimate) -> str:
     """Return the 95 % interval of a mean, such as "0.0021 to 0.0043"; empty where it is undefined."""
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):

@@ -31,6 +31,32 @@ def pixels(picture: Tensor) -> Pixels:
     return np.asarray(np.round(values.transpose(1, 2, 0) * 255), dtype=np.uint8)
 
 
+def drawable(picture: Tensor, *, stack: bool = False) -> Tensor:
+    """Return a picture as one that can be drawn: channels other than 1 or 3 one below the other, further ones likewise.
+
+    With `stack`, each item of the first dimension. A single number becomes a row of one.
+    """
+    lead, shape = (picture.shape[:1], picture.shape[1:]) if stack else (picture.shape[:0], picture.shape)
+    if len(shape) == 0:
+        return picture.reshape(*lead, 1)
+    if len(shape) <= 2 or (len(shape) == 3 and shape[0] in (1, 3)):
+        return picture
+    return picture.reshape(*lead, -1, shape[-1])
+
+
+def shrink(image: Pixels, side: int) -> Pixels:
+    """Return the image with sides of at most `side`, by the mean over blocks; a smaller one, or a row, as it is."""
+    rows, columns = image.shape[:2]
+    largest = max(rows, columns)
+    if largest <= side or rows == 1:
+        return image
+    from PIL import Image
+
+    size = max(1, round(columns * side / largest)), max(1, round(rows * side / largest))
+    plain = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).resize(size, Image.Resampling.BOX)
+    return np.asarray(plain, dtype=np.uint8).reshape(size[1], size[0], image.shape[2])
+
+
 def coarsen(image: Pixels, strength: float) -> Pixels:
     """Return the image with steps of brightness `strength` times as large as its roughness, black and white kept.
 

@@ -6,35 +6,69 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leakscope.report.picture import Pixels, coarsen, data_uri, pixels, sprite
+from leakscope.report.films import thin
+from leakscope.report.picture import Pixels, coarsen, data_uri, pixels, shrink, sprite
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-BUDGET = 1_200_000
-STRENGTHS = (0.0, 0.25, 0.5, 1.0, 1.5)
+BUDGET = 3_000_000
 TRIED = 12
-CELL, NARROW_CELL, LARGEST_CELL = 96, 56, 128
+CELL, NARROW_CELL, LARGEST_CELL, LARGE_CELL = 84, 56, 128, 232
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How pictures are drawn: sides of at most `side`, at most `frames` to a film, those on the way coarsened."""
+
+    side: int = 256
+    frames: int = 18
+    coarse: float = 0.0
+
+
+# From all that was stored to what is left of it in the fewest bytes. Size is given up last.
+LADDER = (
+    Detail(),
+    Detail(coarse=0.25),
+    Detail(coarse=0.5),
+    Detail(frames=12, coarse=0.5),
+    Detail(frames=12, coarse=1.0),
+    Detail(frames=8, coarse=1.0),
+    Detail(frames=8, coarse=1.5),
+    Detail(frames=5, coarse=1.5),
+    Detail(side=128, frames=5, coarse=1.5),
+    Detail(side=96, frames=5, coarse=1.5),
+    Detail(side=64, frames=5, coarse=1.5),
+    Detail(side=48, frames=4, coarse=1.5),
+    Detail(side=32, frames=4, coarse=1.5),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reel:
-    """Pictures of one size; those whose place is in `rough` may be drawn with fewer values, the others stay exact."""
+    """Pictures of one size: stills, which are drawn as they are, then a film, whose last frame is too."""
 
-    pictures: tuple[Pixels, ...]
-    rough: range = range(0)
+    stills: tuple[Pixels, ...]
+    film: tuple[Pixels, ...] = ()
 
-    def encode(self, strength: float) -> bytes:
-        """Return the sprite, its rough pictures coarsened by `strength`."""
-        return sprite([coarsen(image, strength) if i in self.rough else image for i, image in enumerate(self.pictures)])
+    def kept(self, detail: Detail) -> list[int]:
+        """Return the frames of the film that are drawn."""
+        return thin(range(len(self.film)), detail.frames)
 
-    def rule(self, name: str, strength: float) -> str:
-        """Return the CSS rule that makes class `name` show this reel, encoded at `strength`."""
-        rows, columns = self.pictures[0].shape[:2]
-        wide, narrow = zoom(columns, CELL), NARROW_CELL / columns
+    def encode(self, detail: Detail) -> bytes:
+        """Return the sprite."""
+        last = len(self.film) - 1
+        frames = [self.film[i] if i == last else coarsen(self.film[i], detail.coarse) for i in self.kept(detail)]
+        return sprite([shrink(image, detail.side) for image in (*self.stills, *frames)])
+
+    def rule(self, name: str, detail: Detail) -> str:
+        """Return the CSS rule that makes class `name` show this reel."""
+        rows, columns = shrink(self.stills[0], detail.side).shape[:2]
+        count = len(self.stills) + len(self.kept(detail))
+        wide, narrow, large = zoom(columns, CELL), NARROW_CELL / columns, zoom(columns, LARGE_CELL)
         return (
-            f".{name}{{--rows:{rows};--columns:{columns};--count:{len(self.pictures)};--wide:{wide:g};--narrow:{narrow:g};"
-            f"background-image:url({data_uri(self.encode(strength))})}}"
+            f".{name}{{--rows:{rows};--columns:{columns};--count:{count};--wide:{wide:g};--narrow:{narrow:g};"
+            f"--large:{large:g};background-image:url({data_uri(self.encode(detail))})}}"
         )
 
 
@@ -44,27 +78,27 @@ def zoom(columns: int, cell: int) -> float:
     >>> zoom(28, 96), zoom(32, 96), zoom(100, 96), zoom(256, 96)
     (3, 3, 1, 0.5)
     """
-    return max(1, cell // columns) if columns <= LARGEST_CELL else LARGEST_CELL / columns
+    most = max(cell, LARGEST_CELL)
+    return max(1, cell // columns) if columns <= most else most / columns
 
 
 def film_reel(truth: Tensor, frames: Tensor) -> Reel:
-    """Return truth, then the frames; those before the result may be coarsened."""
-    return Reel((pixels(truth), *(pixels(frame) for frame in frames)), rough=range(1, len(frames)))
+    """Return truth, then the film."""
+    return Reel((pixels(truth),), tuple(pixels(frame) for frame in frames))
 
 
-def still_reel(truth: Tensor, pictures: Sequence[Tensor]) -> Reel:
-    """Return truth, then results made of it, all exact."""
-    return Reel((pixels(truth), *(pixels(picture) for picture in pictures)))
+def still_reel(pictures: Sequence[Tensor]) -> Reel:
+    """Return pictures that are all drawn as they are."""
+    return Reel(tuple(pixels(picture) for picture in pictures))
 
 
-def choose_strength(reels: Sequence[Reel], *, budget: int = BUDGET) -> float:
-    """Return the least strength at which the sprites of all reels take about `budget` bytes, judged by a dozen of them.
+def choose_detail(kinds: Sequence[Sequence[Reel]], *, budget: int = BUDGET) -> Detail:
+    """Return the first detail at which all sprites take about `budget` bytes, judged by a dozen reels of each kind.
 
-    If none does, the greatest: a page that is too large is better than none.
+    If none does, the last: a page that is too large is better than none.
     """
-    every = max(1, len(reels) // TRIED)
-    tried = reels[::every]
-    for strength in STRENGTHS:
-        if sum(len(reel.encode(strength)) for reel in tried) * len(reels) <= budget * len(tried):
+    tried = [(reels[:: max(1, len(reels) // TRIED)], len(reels)) for reels in kinds if reels]
+    for detail in LADDER:
+        if sum(sum(len(reel.encode(detail)) for reel in some) * n / len(some) for some, n in tried) <= budget:
             break
-    return strength
+    return detail

@@ -1,96 +1,180 @@
-"""From a Story to the page that tells it."""
+"""From a Story, the demo's or a peek's, to its page: a small sweep held in memory."""
 
 from __future__ import annotations
 
 import datetime
 import platform
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from leakscope import __version__
+from leakscope.core.record import Cell, Plain
 from leakscope.core.types import Batch, Outcome
-from leakscope.experiments.story import AttackRun, NoiseRun, Story
-from leakscope.metrics import DEFAULT_RULE
+from leakscope.experiments.story import AttackRun, Story
 from leakscope.metrics.score import arrange
-from leakscope.report.films import film
-from leakscope.report.page_data import Exact, Gallery, NoiseLevel, NoiseSweep, Page, Pair, Provenance, Tile, row_of
+from leakscope.report.axes import DEFENCES
+from leakscope.report.gallery import Namer, Spot, gallery_of
+from leakscope.report.page_data import Exact, Page, Pair, Provenance, Threat
+from leakscope.report.records import download_of
+from leakscope.report.results import Results, Tensors
+from leakscope.report.run_page import seeds_in_words
+from leakscope.report.sections import labels_of, sections_of
+from leakscope.report.sheet import ATTACK, Columns, make_sheet
+from leakscope.report.strength import strengths_of
+from leakscope.report.tables import cell_table
+from leakscope.report.threat import ALWAYS_HIDDEN, ALWAYS_TOLD, FACTS
+from leakscope.report.words import INPUTS, PICTURES, RULE
 
-RULE = (
-    f"A picture counts as recovered when its MSE is at most {DEFAULT_RULE.mse:g} and its SSIM at least "
-    f"{DEFAULT_RULE.ssim:g} against the truth, after pairing by MSE. Convergence is the attack's own notion: its mismatch "
-    "fell under its threshold. The attack never sees the truth."
-)
+SIGMA = f"{DEFENCES}.0.sigma"
+PICTURE_RANK = 4  # T x N x H x W, or T x N x C x H x W
 
 
 def page_of(story: Story, *, title: str, explanation: str, knowledge: str, limits: str, command: str) -> Page:
-    """Return the page of a story."""
+    """Return the page of a story; `knowledge` says in words what the attacker was told."""
+    results = results_of_story(story)
+    sheet, label, name = results.sheet, labels_of(results.sheet), _namer(story)
+    things = PICTURES if story.batch.inputs.ndim >= PICTURE_RANK else INPUTS
     best = max(story.attacks, key=lambda run: run.summary.content.value)
     hits, n = int(best.recovered.sum()), best.summary.samples
-    headline = f"From the update alone, {hits} of {n} private {'pictures were' if n > 1 else 'picture was'} recovered"
     return Page(
         title=title,
-        headline=headline,
+        headline=f"From the update alone, {hits} of {n} private {things[n > 1]} {'were' if n > 1 else 'was'} recovered",
         explanation=explanation,
-        rows=tuple(row_of(run.name, run.summary) for run in story.attacks),
+        threat=_threat(story, knowledge),
         rule=RULE,
+        limits=limits,
+        provenance=Provenance(
+            command=command,
+            facts=(
+                ("Version", __version__),
+                ("Date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")),
+                (
+                    "Machine",
+                    f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, float32",
+                ),
+                ("Seeds", seeds_in_words(sheet)),
+            ),
+        ),
+        download=download_of(sheet, f"{title.replace(' ', '-')}.csv", ""),
+        sections=sections_of(sheet),
         speed=story.speed.line() if story.speed else "",
         update=story.update,
-        knowledge=knowledge,
         exact=_exact(story),
-        galleries=tuple(_gallery(story, run) for run in story.attacks),
-        noise=_noise(story.noise, story.names) if story.noise else None,
-        provenance=Provenance(
-            version=__version__,
-            command=command,
-            date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            machine=f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, float32",
-            seeds=f"{story.seeds[0]} to {story.seeds[-1]}" if len(story.seeds) > 1 else str(story.seeds[0]),
-        ),
-        limits=limits,
+        strengths=strengths_of(results, cell_table(sheet), label, name),
+        gallery=gallery_of(results, label, name, things),
     )
 
 
-def _label(story: Story, trial: int, sample: int) -> str:
-    names = story.names
-    return names[trial] if len(names) == story.batch.trials else names[trial * story.batch.samples + sample]
+def results_of_story(story: Story) -> Results:
+    """Return a story as the results of a sweep: a cell for each attack, and one for each strength of noise."""
+    cells, pieces = [], []
+    tensors: dict[str, Tensors] = {}
+    for place, (cell, run, batch) in enumerate(_cells(story)):
+        cells.append(cell)
+        pieces.append(_columns(place, cell, run, batch, story))
+        tensors |= {f"{cell.id}-{t}": _tensors(run, batch, t) for t in range(batch.trials)}
+    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    return Results(make_sheet(cells, columns), tensors.__getitem__)
 
 
-def _gallery(story: Story, run: AttackRun) -> Gallery:
-    tiles = []
-    recovered, made = run.recovered, run.reconstruction
-    for trial in range(story.batch.trials):
-        for sample in range(story.batch.samples):
-            guess = int(run.scores.pairing[trial, sample])
-            frames, at = film(made, trial, guess)
-            truth, found = int(story.batch.labels[trial, sample]), int(made.labels[trial, guess])
-            ssim = float(run.scores.ssim[trial, sample])
-            tiles.append(
-                Tile(
-                    truth=story.batch.inputs[trial, sample],
-                    frames=frames,
-                    frames_at=at,
-                    label=f"{_label(story, trial, sample)} (class {truth})",
-                    guess=f"class {found}",
-                    mse=float(run.scores.mse[trial, sample]),
-                    ssim=None if ssim != ssim else ssim,
-                    steps=int(made.iterations[trial]),
-                    outcome=Outcome(int(made.outcome[trial])).name.lower(),
-                    recovered=bool(recovered[trial, sample]),
-                )
-            )
-    return Gallery(name=run.name, note=run.note, tiles=tuple(tiles))
+def _cells(story: Story) -> Iterator[tuple[Cell, AttackRun, Batch]]:
+    axes: Mapping[str, Plain]
+    for i, run in enumerate(story.attacks):
+        axes = {ATTACK: run.name} if len(story.attacks) > 1 else {}
+        yield Cell(id=f"attack-{i}", settings={ATTACK: {"name": run.name}}, axes=axes), run, story.batch
+    if story.noise is None:
+        return
+    steps = max(int(run.reconstruction.iterations.max()) for run in story.noise.runs)
+    name = f"{story.attacks[0].name}, up to {steps} steps"
+    for i, (sigma, run) in enumerate(zip(story.noise.sigmas, story.noise.runs, strict=True)):
+        settings = {ATTACK: {"name": name}, DEFENCES: [{"name": "gaussian_noise", "sigma": sigma}]}
+        yield Cell(id=f"noise-{i}", settings=settings, axes={SIGMA: sigma}), run, story.noise.truths
+
+
+def _columns(place: int, cell: Cell, run: AttackRun, batch: Batch, story: Story) -> Columns:
+    """Return the rows of one cell as columns, like those of a stored run."""
+    made, scores = run.reconstruction, run.scores
+    T, N = scores.mse.shape
+    trial, sample = np.repeat(np.arange(T), N), np.tile(np.arange(N), T)
+    kept = scores.scored.reshape(-1).numpy()
+
+    def spread(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+        return np.asarray(values.cpu())[trial]
+
+    def flat(values: Tensor | None, missing: int = -1) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+        return np.full(T * N, missing) if values is None else np.asarray(values.cpu()).reshape(-1)
+
+    columns = {
+        "trial": np.array([f"{cell.id}-{t}" for t in trial], dtype=object),
+        "cell": np.full(T * N, place),
+        "number": trial,
+        "seed": np.array(story.seeds[:T])[trial],
+        "outcome": np.array([Outcome(int(code)).name.lower() for code in made.outcome], dtype=object)[trial],
+        "iterations": spread(made.iterations),
+        "evaluations": spread(made.evaluations),
+        "mismatch": spread(made.mismatch.double()),
+        "sample": sample,
+        "label": flat(batch.labels),
+        "guess": flat(None if scores.label_correct is None else made.labels.gather(1, scores.pairing)),
+        "mse": flat(scores.mse.double()),
+        "psnr": flat(scores.psnr.double()),
+        "ssim": flat(scores.ssim.double()),
+        "label_correct": flat(scores.label_correct).astype(np.int8),
+        "recovered": flat(run.recovered),
+        "finite": flat(scores.finite),
+    }
+    return {name: values[kept] for name, values in columns.items()}
+
+
+def _tensors(run: AttackRun, batch: Batch, trial: int) -> Tensors:
+    made = run.reconstruction
+    return {
+        "truth": batch.inputs[trial],
+        "pairing": run.scores.pairing[trial],
+        **{
+            name: getattr(made, name)[trial]
+            for name in ("inputs", "start", "snapshots", "snapshots_at", "trace", "trace_at")
+        },
+    }
+
+
+def _namer(story: Story) -> Namer:
+    """Return the names that the story gives its pictures, and numbers for other classes."""
+    names, batch = story.names, story.batch
+
+    def name(_: Cell, number: int, spot: Spot | None) -> str:
+        if spot is None:
+            return f"class {number}"
+        trial, sample = spot
+        own = names[trial] if len(names) == batch.trials else names[trial * batch.samples + sample]
+        return f"{own} (class {number})"
+
+    return name
+
+
+def _threat(story: Story, knowledge: str) -> Threat:
+    noise = ("that noise was added, where it was",) if story.noise else ()
+    return Threat(
+        words=knowledge,
+        setting=tuple((run.name, (run.note,)) for run in story.attacks if run.note),
+        told=ALWAYS_TOLD,
+        hidden=(*ALWAYS_HIDDEN, FACTS["labels"], *noise),
+    )
 
 
 def _exact(story: Story) -> Exact | None:
     run, batch = story.exact, story.exact_batch
     if run is None or batch is None:
         return None
-    guesses = arrange(run.reconstruction.inputs, run.scores.pairing)
+    guesses, name = arrange(run.reconstruction.inputs, run.scores.pairing), _namer(story)
     pairs = tuple(
         Pair(
             truth=batch.inputs[t, s],
             recovered=guesses[t, s],
-            label=_label(story, t, s),
+            label=name(Cell(id="", settings={}), int(batch.labels[t, s]), (t, s)),
             mse=float(run.scores.mse[t, s]),
         )
         for t in range(batch.trials)
@@ -100,25 +184,4 @@ def _exact(story: Story) -> Exact | None:
         note="Where a network begins with a dense layer with a bias, no optimisation is needed: the weight gradient of a "
         "unit divided by its bias gradient is the input itself.",
         pairs=pairs,
-    )
-
-
-def _noise(noise: NoiseRun, names: tuple[str, ...]) -> NoiseSweep:
-    truths: Batch = noise.truths
-    levels = tuple(
-        NoiseLevel(
-            sigma=sigma,
-            pictures=arrange(run.reconstruction.inputs, run.scores.pairing).flatten(0, 1),
-            content=run.summary.content,
-            mse=run.summary.means["mse"],
-        )
-        for sigma, run in zip(noise.sigmas, noise.runs, strict=True)
-    )
-    flat = truths.inputs.flatten(0, 1)
-    return NoiseSweep(
-        note="The client adds Gaussian noise of standard deviation sigma to every number of its update before sharing it. "
-        "The attacker here does not know of the noise.",
-        truths=flat,
-        labels=tuple(names[: len(flat)]),
-        levels=levels,
     )

@@ -1,16 +1,14 @@
-"""The command line. Heavy imports happen inside the command that needs them: `--help` answers at once."""
+"""`leakscope demo`: a leak in a minute."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leakscope import __version__
+from leakscope.cli.app import app
 from leakscope.core.errors import InputError
-from leakscope.data.commands import app as data_app
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,29 +16,6 @@ if TYPE_CHECKING:
     from leakscope.attacks.engine import Progress
     from leakscope.core.types import Batch
     from leakscope.experiments.story import AttackRun, Story
-
-app = typer.Typer(
-    help="Measure how much of a client's private training data leaks through the update it shares.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.add_typer(data_app, name="data")
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"leakscope {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    del version
 
 
 @app.command()
@@ -63,48 +38,6 @@ def demo(
     _show_table(console, story)
     path = _write_demo(story, out, settings.image is not None)
     console.print(f"page: {path}", soft_wrap=True, markup=False, highlight=False)
-
-
-@app.command("list")
-def list_pieces() -> None:
-    """List every data set, model, attack, defence and metric, a line each."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from leakscope.experiments.catalogue import catalogue
-
-    table = Table("kind", "name", "what it is")
-    last = ""
-    for kind, name, line in catalogue():
-        table.add_row(kind if kind != last else "", name, line)
-        last = kind
-    Console().print(table)
-
-
-@app.command()
-def bench(
-    cases: Annotated[list[str] | None, typer.Argument(help="lenet, resnet20, cnn_cifar; all if none is named.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    pairs: Annotated[int, typer.Option(help="Interleaved pairs of loop and engine.")] = 20,
-    form: Annotated[str | None, typer.Option(help="Force a form instead of measuring.", show_default=False)] = None,
-    tf32: Annotated[bool, typer.Option(help="Allow TF32 on CUDA.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Measure the engine against the loop that peers use, side by side."""
-    from leakscope.experiments import bench as benchmark
-
-    if device not in ("cpu", "cuda"):
-        raise InputError(f"--device must be cpu or cuda, got {device!r}")
-    timings = benchmark.run(
-        cases or list(benchmark.CASES),
-        device,
-        pairs=pairs,
-        tf32=tf32,
-        form=form,
-        say=lambda line: typer.echo(line, err=True),
-    )
-    shares = benchmark.optimiser_share(device)
-    typer.echo((benchmark.as_json if as_json else benchmark.as_text)(timings, shares))
 
 
 class _Bars:
@@ -217,19 +150,3 @@ def _write_demo(story: Story, out: Path, own: bool) -> Path:
     except OSError as error:
         raise InputError(f"--out {out} cannot be made a directory ({error.strerror})") from None
     return write(page, out / "index.html")
-
-
-def main() -> None:
-    """Run the command line; a mistake in the input ends with one line and exit code 2."""
-    try:
-        app()
-    except InputError as error:
-        sys.stderr.write(f"leakscope: {error}\n")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stderr.write("leakscope: stopped\n")
-        sys.exit(130)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,230 @@
+"""Attacks that never look at the update: what anyone gets without it. An attack that does no better has shown no leak.
+
+`ClassMean` shows the mean public picture of a class. `PriorOnly` is a matching attack with its objective silenced: the same
+start, priors, rules and steps, through the same engine. The third baseline, the nearest public picture, needs the truth
+and so lives in `leakscope.experiments.baselines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.attack import Matching
+from leakscope.attacks.engine import Stop
+from leakscope.attacks.plan import DTYPES, Execution
+from leakscope.attacks.priors import GUESS, Norm, TotalVariation
+from leakscope.attacks.simulate import targets_of
+from leakscope.attacks.view import Clock, Prior, Simulated, View
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree
+from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, Round, Shares
+
+PICTURE_RANK = 3
+_AT_ONCE = 2**22  # numbers of a public set summed at a time
+
+
+def class_mean(public: Tensor, labels: Tensor, *, classes: int) -> ClassMean:
+    """Return the attack that answers with the mean of the public pictures of a class.
+
+    `public` is P x input_shape in [0, 1], `labels` P. A class without a public picture gets the mean of all. Sums are
+    float64 and taken a block at a time.
+    """
+    check_public(public, labels, classes)
+    number = torch.bincount(labels, minlength=classes)
+    total = public.new_zeros((classes, public[0].numel()), dtype=torch.float64)
+    size = max(1, _AT_ONCE // public[0].numel())
+    for pictures, named in zip(public.split(size), labels.split(size), strict=True):
+        total.index_add_(0, named, pictures.flatten(1).double())
+    overall = total.sum(0) / len(public)
+    means = torch.where(number[:, None] > 0, total / number[:, None].clamp_min(1), overall)
+    shape = public.shape[1:]
+    return ClassMean(means.reshape(classes, *shape).cpu(), overall.reshape(shape).cpu(), int(number.argmax()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassMean:
+    """The mean public picture of each sample's class; without told labels the mean of all and the commonest class.
+
+    `means` is C x input_shape and `overall` input_shape, both in [0, 1]; `class_mean` makes them from a public set.
+    """
+
+    means: Tensor
+    overall: Tensor
+    commonest: int
+    name: str = "class_mean"
+
+    def run(
+        self,
+        model: Model,
+        observation: Observation,
+        knowledge: Knowledge,
+        seeds: Sequence[int],
+        execution: Execution = Execution(),  # noqa: B008  frozen
+    ) -> Reconstruction:
+        """Return the means; network and update are not read."""
+        del model
+        check_seeds(observation.trials, seeds)
+        return self.guess(knowledge, observation.trials, execution)
+
+    def guess(
+        self,
+        knowledge: Knowledge,
+        trials: int,
+        execution: Execution = Execution(),  # noqa: B008  frozen
+    ) -> Reconstruction:
+        """Return the same from Knowledge alone."""
+        shape, dtype = tuple(self.overall.shape), DTYPES[execution.dtype]
+        if tuple(knowledge.input_shape) != shape:
+            raise InputError(f"the public pictures are {shape}, Knowledge.input_shape is {knowledge.input_shape}")
+        if knowledge.labels is None:
+            labels = torch.full((trials, knowledge.samples), self.commonest)
+            return guessed(self.overall.to(dtype).expand(*labels.shape, *shape).clone(), labels)
+        labels = knowledge.labels.cpu()
+        if int(labels.max()) >= len(self.means):
+            raise InputError(f"Knowledge.labels names class {int(labels.max())}, the means know {len(self.means)}")
+        return guessed(self.means.to(dtype)[labels], labels)
+
+
+def silent(view: View) -> Tensor:
+    """Return 0 whatever was sent: the objective of an attacker who has no update."""
+    return view.unknowns[GUESS].new_zeros(())
+
+
+def simulate_nothing(model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+    """Return an empty update, and a network that says what it should: no network is run."""
+    del seen, clock
+    targets = targets_of(unknowns, knowledge, model.classes)
+    return Simulated({}, targets, targets)
+
+
+@dataclass(frozen=True, slots=True)
+class PriorOnly:
+    """`attack` without its objective: start, priors, optimiser, rules and iterations stay, the update is gone.
+
+    The engine gets a network without parameters and an empty update, so neither can have any influence; a prior on what
+    the network says (LabelRegulariser) falls silent with it. All iterations are run: threshold, patience and restarts
+    read the mismatch, and there is none (it is NaN in the result). An attack without priors ends where it starts. For
+    what is no picture TotalVariation is replaced by Norm of the same weight. Labels are those told, else uniform from the
+    trial's seed.
+    """
+
+    attack: Matching
+    name: str = "prior_only"
+
+    def run(
+        self,
+        model: Model,
+        observation: Observation,
+        knowledge: Knowledge,
+        seeds: Sequence[int],
+        execution: Execution = Execution(),  # noqa: B008  frozen
+    ) -> Reconstruction:
+        """Return what the priors make of the start; network and update are not read."""
+        del model
+        check_seeds(observation.trials, seeds)
+        return self.guess(knowledge, seeds, execution)
+
+    def guess(
+        self,
+        knowledge: Knowledge,
+        seeds: Sequence[int],
+        execution: Execution = Execution(),  # noqa: B008  frozen
+    ) -> Reconstruction:
+        """Return the same from Knowledge and seeds alone."""
+        shape, classes = tuple(knowledge.input_shape), knowledge.classes
+        if knowledge.labels is None:
+            knowledge = replace(knowledge, labels=draw_labels(seeds, knowledge.samples, classes))
+        nothing = Model("nothing", _no_network, {}, {}, shape, classes)
+        unseen = Observation((Round({}, {}, {}),), Shares.GRADIENT, torch.full((len(seeds),), knowledge.samples))
+        plain = replace(execution, form=execution.form or "native")  # no network whose forms are worth measuring
+        made = self._silenced(shape).run(nothing, unseen, knowledge, seeds, plain)
+        return replace(
+            made,
+            mismatch=torch.full_like(made.mismatch, torch.nan),
+            trace=torch.full_like(made.trace, torch.nan),
+            trace_at=torch.full_like(made.trace_at, -1),
+        )
+
+    def _silenced(self, shape: tuple[int, ...]) -> Matching:
+        return replace(
+            self.attack,
+            name=self.name,
+            simulate=simulate_nothing,
+            objective=silent,
+            priors=tuple(_fitting(prior, shape) for prior in self.attack.priors),
+            labels="known",
+            stop=Stop(iterations=self.attack.stop.iterations),
+            restarts=1,
+        )
+
+
+def draw_labels(seeds: Sequence[int], samples: int, classes: int) -> Tensor:
+    """Return T x N labels, uniform over the classes, each trial's from its own seed."""
+    drawn = random.uniform(random.fold(random.key(list(seeds)), "null labels"), (samples,), torch.float64)
+    return (drawn * classes).to(torch.int64)
+
+
+def guessed(pictures: Tensor, labels: Tensor) -> Reconstruction:
+    """Return pictures (T x N x ...) and labels guessed in one go, as an attack would hand them back.
+
+    No iteration, no evaluation, no mismatch (NaN); the start and the only snapshot are the guess itself.
+    """
+    T = len(pictures)
+    zeros = torch.zeros(T, dtype=torch.int64)
+    unknown = pictures.new_full((T,), torch.nan)
+    return Reconstruction(
+        inputs=pictures,
+        labels=labels,
+        start=pictures,
+        mismatch=unknown,
+        iterations=zeros,
+        evaluations=zeros,
+        outcome=torch.full((T,), int(Outcome.EXHAUSTED)),
+        trace=unknown[:, None],
+        trace_at=torch.full((T, 1), -1),
+        snapshots=pictures[:, None],
+        snapshots_at=zeros[:, None],
+    )
+
+
+def check_public(public: Tensor, labels: Tensor, classes: int) -> None:
+    """Refuse a public set that cannot be used: shape, dtype, the box [0, 1], the label range."""
+    if public.ndim < 2 or 0 in public.shape or labels.shape != public.shape[:1]:
+        raise InputError(
+            f"a public set needs pictures P x ... and labels P, none empty, "
+            f"got {tuple(public.shape)} and {tuple(labels.shape)}"
+        )
+    if not public.is_floating_point() or labels.is_floating_point():
+        raise InputError(
+            f"public pictures must be floating numbers in [0, 1] and labels whole ones, got {public.dtype} and {labels.dtype}"
+        )
+    low, high = float(public.min()), float(public.max())
+    if not (low >= -1e-6 and high <= 1 + 1e-6):  # false for NaN as well
+        raise InputError(f"public pictures must lie in the box [0, 1], got values in [{low:.4g}, {high:.4g}]")
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise InputError(
+            f"public labels must lie in 0..{classes - 1} for {classes} classes, got {int(labels.min())}..{int(labels.max())}"
+        )
+
+
+def check_seeds(trials: int, seeds: Sequence[int]) -> None:
+    """Refuse another number of seeds than of trials."""
+    if len(seeds) != trials:
+        raise InputError(f"one seed per trial: {trials} trials, {len(seeds)} seeds")
+
+
+def _fitting(prior: Prior, shape: tuple[int, ...]) -> Prior:
+    if isinstance(prior, TotalVariation) and len(shape) < PICTURE_RANK:
+        return Norm(prior.weight)
+    return prior
+
+
+def _no_network(parameters: Tree, buffers: Tree, x: Tensor, key: Tensor) -> tuple[Tensor, Tree]:
+    del parameters, buffers, key
+    raise RuntimeError(f"a baseline runs no network (asked for {len(x)} inputs)")

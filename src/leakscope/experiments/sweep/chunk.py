@@ -1,0 +1,222 @@
+"""One chunk played from end to end: clients, attack, scores; what comes out is ready to land.
+
+Runs in any process that has leakscope: a chunk is plain data, and the objects are made from its settings there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope import __version__
+from leakscope.attacks.null import class_mean
+from leakscope.attacks.plan import Execution
+from leakscope.attacks.recipes import prior_only
+from leakscope.clients import Client
+from leakscope.core import random
+from leakscope.core.record import Record, SampleScore
+from leakscope.core.tree import map_tensors
+from leakscope.core.types import Batch, Knowledge, Observation, Outcome, Reconstruction
+from leakscope.experiments.baselines import nearest_public, public_part
+from leakscope.experiments.engines import reporter
+from leakscope.experiments.sweep.merging import merge, shape_of
+from leakscope.experiments.sweep.trials import Trial
+from leakscope.experiments.sweep.world import World, batch_of, knowledge_of, load_data, make_world
+from leakscope.metrics import DEFAULT_RULE, Scores, score
+from leakscope.metrics.score import clean
+from leakscope.models import draw_parameters
+from leakscope.store import Landing
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Trials that are run together, and how. `cells` holds (id, settings) of the cells that the trials' `cell` points to."""
+
+    name: str
+    trials: tuple[Trial, ...]
+    cells: Mapping[int, tuple[str, Mapping[str, Any]]] = field(repr=False)
+    form: str | None = None
+    threads: int = 1
+    device: str = "cpu"
+    baseline: bool = False
+    plan: int = 0
+    work: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A chunk on its way to the store, and the seconds of it that were not the attack's."""
+
+    landing: Landing
+    own_seconds: float
+
+
+def play_chunk(chunk: Chunk) -> Played:
+    """Return everything a chunk leaves behind."""
+    began = time.perf_counter()
+    if chunk.baseline:
+        truth, made, attacked = _baseline(chunk)
+    else:
+        truth, made, attacked = _attack(chunk)
+    scores = score(truth.inputs, truth.labels, made.inputs, made.labels, mask=truth.mask)
+    tensors = _tensors(truth, made, scores)
+    seconds = time.perf_counter() - began
+    records = _records(chunk, truth, made, scores, seconds / len(chunk.trials))
+    landing = Landing(chunk=chunk.name, plan=chunk.plan, records=records, tensors=tensors, seconds=seconds)
+    return Played(landing, time.perf_counter() - began - attacked)
+
+
+def _attack(chunk: Chunk) -> tuple[Batch, Reconstruction, float]:
+    """Return truth, reconstruction, and the seconds that clients and attack took."""
+    began = time.perf_counter()
+    truth, observation, knowledge, world = observe(chunk)
+    counted = [(cell, len(list(group))) for cell, group in itertools.groupby(t.cell for t in chunk.trials)]
+    attack = merge([make_world(chunk.cells[cell][1]).attack for cell, _ in counted], [n for _, n in counted])
+    precision = chunk.cells[chunk.trials[0].cell][1]["precision"]
+    execution = Execution(
+        device=chunk.device,
+        dtype=precision["dtype"],
+        tf32=precision["tf32"],
+        form=chunk.form,
+        chunk=len(chunk.trials) * getattr(attack, "restarts", 1),
+        directory=Path(chunk.work) if chunk.work else None,
+        progress=reporter(chunk.name),
+    )
+    made = attack.run(world.model, observation, knowledge, [t.seed for t in chunk.trials], execution)
+    return truth, made, time.perf_counter() - began
+
+
+def observe(chunk: Chunk) -> tuple[Batch, Observation, Knowledge, World]:
+    """Return the private data of a chunk, what the server sees of it, what it is told, and the world of its first cell."""
+    parts: list[tuple[Batch, Observation, Knowledge]] = []
+    first = make_world(chunk.cells[chunk.trials[0].cell][1])
+    for settings, group in _alike(chunk):
+        world = make_world(settings)
+        batch = batch_of(world.data, world.part, [t.items for t in group])
+        seeds = [t.seed for t in group]
+        client = _merged_client(chunk, group)
+        weights = draw_parameters(world.model, world.init, random.key(seeds))
+        parts.append((batch, client.observe(world.model, weights, batch, seeds), knowledge_of(settings, world, batch)))
+    truth, observation, knowledge = map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
+    return truth, observation, knowledge, first
+
+
+def _alike(chunk: Chunk) -> Iterator[tuple[Mapping[str, Any], list[Trial]]]:
+    """Yield runs of trials whose clients differ in nothing but strengths, with the settings of the first of each."""
+
+    def key(trial: Trial) -> str:
+        return client_key(chunk.cells[trial.cell][1])
+
+    for _, group in itertools.groupby(chunk.trials, key=key):
+        alike = list(group)
+        yield chunk.cells[alike[0].cell][1], alike
+
+
+def client_key(settings: Mapping[str, Any]) -> str:
+    """Return what of a cell must be equal for its clients to train as one batch."""
+    world = make_world(settings)
+    plain = (settings["data"]["name"], settings["data"]["part"], settings["weights"], settings["model"])
+    return json.dumps(plain, sort_keys=True) + shape_of(world.client)
+
+
+def _merged_client(chunk: Chunk, group: Sequence[Trial]) -> Client:
+    counted = [(cell, len(list(same))) for cell, same in itertools.groupby(t.cell for t in group)]
+    return merge([make_world(chunk.cells[cell][1]).client for cell, _ in counted], [n for _, n in counted])
+
+
+def _baseline(chunk: Chunk) -> tuple[Batch, Reconstruction, float]:
+    began = time.perf_counter()
+    settings = chunk.cells[chunk.trials[0].cell][1]
+    data = load_data(settings["data"]["name"])
+    truth = batch_of(data, settings["data"]["part"], [t.items for t in chunk.trials])
+    public, labels = public_part(data, settings["data"]["part"])
+    scaling = data.statistics if settings["data"]["scaling"] == "statistics" else data.scaling
+    seeds = [t.seed for t in chunk.trials]
+    knowledge = Knowledge(data.input_shape, data.classes, truth.samples, scaling=scaling, labels=truth.labels)
+    kind = settings["attack"]["name"]
+    if kind == "class_mean":
+        made = class_mean(public, labels, classes=data.classes).guess(knowledge, truth.trials)
+    elif kind == "prior_only":
+        made = prior_only().guess(knowledge, seeds)
+    else:
+        made = nearest_public(truth, public, labels, classes=data.classes).reconstruction
+    return truth, made, time.perf_counter() - began
+
+
+def _bytes(pictures: Tensor) -> Tensor:
+    return (clean(pictures) * 255).round().to(torch.uint8)
+
+
+def _tensors(truth: Batch, made: Reconstruction, scores: Scores) -> dict[str, Tensor]:
+    """Return what is kept of each trial: the result as it is, and the way there as bytes for people to look at."""
+    return {
+        "truth": truth.inputs.contiguous(),
+        "inputs": made.inputs.contiguous(),
+        "labels": made.labels.contiguous(),
+        "pairing": scores.pairing.contiguous(),
+        "start": _bytes(made.start),
+        "snapshots": _bytes(made.snapshots),
+        "snapshots_at": made.snapshots_at.to(torch.int32).contiguous(),
+        "trace": made.trace.to(torch.float32).contiguous(),
+        "trace_at": made.trace_at.to(torch.int32).contiguous(),
+    }
+
+
+def _records(chunk: Chunk, truth: Batch, made: Reconstruction, scores: Scores, seconds: float) -> tuple[Record, ...]:
+    recovered = DEFAULT_RULE.recovered(scores)
+    return tuple(
+        Record(
+            trial=trial.id,
+            cell=chunk.cells[trial.cell][0],
+            number=trial.number,
+            seed=trial.seed,
+            items=trial.items,
+            outcome=Outcome(int(made.outcome[row])).name.lower(),
+            iterations=int(made.iterations[row]),
+            evaluations=int(made.evaluations[row]),
+            mismatch=_number(made.mismatch[row]),
+            label_overlap=None if scores.label_overlap is None else _number(scores.label_overlap[row]),
+            seconds=seconds,
+            version=__version__,
+            samples=_samples(row, truth, made, scores, recovered),
+        )
+        for row, trial in enumerate(chunk.trials)
+    )
+
+
+def _samples(
+    row: int, truth: Batch, made: Reconstruction, scores: Scores, recovered: Tensor
+) -> tuple[SampleScore, ...]:
+    correct = scores.label_correct
+    return tuple(
+        SampleScore(
+            sample=sample,
+            label=int(truth.labels[row, sample]),
+            guess=int(made.labels[row, scores.pairing[row, sample]]),
+            mse=float(scores.mse[row, sample]),
+            psnr=float(scores.psnr[row, sample]),
+            ssim=_number(scores.ssim[row, sample]),
+            label_correct=None if correct is None else bool(correct[row, sample]),
+            recovered=bool(recovered[row, sample]),
+            finite=bool(scores.finite[row, sample]),
+        )
+        for sample in range(truth.samples)
+        if bool(scores.scored[row, sample])
+    )
+
+
+def _number(value: Tensor) -> float | None:
+    return float(value) if bool(torch.isfinite(value)) else None
+
+
+def on(chunk: Chunk, *, plan: int, work: Path | None) -> Chunk:
+    """Return the chunk with the plan it belongs to and a place for its scratch."""
+    return replace(chunk, plan=plan, work=str(work / f"{plan}-{chunk.name}") if work else None)

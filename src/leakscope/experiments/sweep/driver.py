@@ -1,0 +1,211 @@
+"""Running a scenario: plan what is missing, hand the chunks to an engine, land what comes back.
+
+The plan is written into the run before the first chunk starts. A run that goes on after a crash finds the plan and does the
+chunks that are missing, the same trials together in the same form, so its records are those of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from leakscope.core.record import Cell
+from leakscope.experiments.engines import Engine, Needs, Note, local, never
+from leakscope.experiments.scenario import Problem, Scenario
+from leakscope.experiments.sweep.chunk import Chunk, on, play_chunk
+from leakscope.experiments.sweep.facts import gather_facts
+from leakscope.experiments.sweep.plan import Plan, chunks_of, make_plan
+from leakscope.experiments.sweep.trials import Trial, baseline_cells, trials_of, unique_cells
+from leakscope.experiments.sweep.world import misfits
+from leakscope.store import Landing, Run, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A scenario unfolded: its cells, baselines included, and all its trials."""
+
+    cells: tuple[Cell, ...]
+    trials: tuple[Trial, ...]
+
+
+@dataclass(slots=True)
+class Done:
+    """How a run ended: trials wanted, there before, landed now; whether it was stopped; where the seconds went."""
+
+    wanted: int
+    before: int
+    landed: int = 0
+    stopped: bool = False
+    attack_seconds: float = 0.0
+    own_seconds: float = 0.0
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        """Return how many trials are still missing."""
+        return self.wanted - self.before - self.landed
+
+
+class Watcher(Protocol):
+    """Whoever wants to see a run go: a progress bar, lines in a log, nothing."""
+
+    def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
+        """Hear how much there is to do, and the most it should take."""
+        ...
+
+    def noted(self, note: Note) -> None:
+        """Hear from a chunk in hand."""
+        ...
+
+    def landed(self, landing: Landing, done: Done) -> None:
+        """Hear that a chunk is safely stored."""
+        ...
+
+    def said(self, line: str) -> None:
+        """Hear a sentence."""
+        ...
+
+
+class Silent:
+    """A watcher who does not look."""
+
+    def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
+        """Ignore it."""
+
+    def noted(self, note: Note) -> None:
+        """Ignore it."""
+
+    def landed(self, landing: Landing, done: Done) -> None:
+        """Ignore it."""
+
+    def said(self, line: str) -> None:
+        """Ignore it."""
+
+
+def unfold(scenario: Scenario) -> Sweep:
+    """Return all cells and trials of a scenario, after checking that data and networks fit."""
+    cells = unique_cells(scenario.cells())
+    check(scenario, cells)
+    every = [*cells, *baseline_cells(cells)]
+    return Sweep(tuple(every), tuple(trials_of(every)))
+
+
+def check(scenario: Scenario, cells: Sequence[Cell]) -> None:
+    """Raise what does not fit together in any cell; cells with the same data, network and size are looked at once."""
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    for cell in cells:
+        key = repr([cell.settings[name] for name in ("data", "model", "trials")])
+        if key not in seen:
+            seen.add(key)
+            problems += misfits(cell.settings)
+    if problems:
+        unique = {(p.path, p.message): p for p in problems}
+        raise scenario.error(list(unique.values()))
+
+
+def run_scenario(
+    scenario: Scenario,
+    directory: Path,
+    *,
+    engine: Engine | None = None,
+    device: str = "cpu",
+    memory: int | None = None,
+    command: str = "",
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = never,
+    measure: bool = True,
+) -> Done:
+    """Run what a scenario still lacks in a run directory (made if need be), and return how it ended.
+
+    `engine` is any map over chunks. `stop` is asked between chunks: once true, chunks in hand are finished and saved.
+    """
+    began = time.perf_counter()
+    watcher = watcher or Silent()
+    sweep = unfold(scenario)
+    facts = gather_facts(command, device)
+    run = Run.open(directory) if Run.exists(directory) else None
+    before = _before(run, sweep)
+    plan = None
+    if run is None:  # measured before anything is written: what cannot work is refused with nothing left behind
+        plan = make_plan(sweep.cells, sweep.trials, device=device, memory=memory, say=watcher.said, measure=measure)
+        run = Run.create(directory, scenario.text, facts)
+    with run.writing() as writer:
+        for line in writer.verify():
+            watcher.said(line)
+        before = _before(run, sweep)
+        chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, memory, watcher, measure)
+        done = Done(len(sweep.trials), len(before))
+        watcher.planned(done.wanted, done.before, len(chunks), seconds)
+        done.own_seconds = time.perf_counter() - began
+        for landing, spent in _results(engine or local(seconds=seconds or None), chunks, watcher, stop, done):
+            start = time.perf_counter()
+            writer.land(landing)
+            _tidy(run, landing)
+            _count(done, landing, spent + time.perf_counter() - start)
+            watcher.landed(landing, done)
+        done.stopped = done.left > 0
+    return done
+
+
+def _before(run: Run | None, sweep: Sweep) -> set[str]:
+    return set() if run is None else run.done() & {trial.id for trial in sweep.trials}
+
+
+def _to_do(
+    run: Run,
+    writer: Writer,
+    sweep: Sweep,
+    scenario: Scenario,
+    facts: dict[str, str],
+    plan: Plan | None,
+    device: str,
+    memory: int | None,
+    watcher: Watcher,
+    measure: bool,
+) -> tuple[list[Chunk], float]:
+    """Return the chunks to run: those of stored plans that are wholly missing, and new ones for what no plan covers."""
+    by_id = {trial.id: trial for trial in sweep.trials}
+    pending = set(by_id) - run.done()
+    chunks: list[Chunk] = []
+    for stored in reversed(run.plans()):
+        found = chunks_of(stored["plan"], by_id, sweep.cells, pending)  # type: ignore[arg-type]
+        chunks += [on(chunk, plan=int(stored["id"]), work=run.work) for chunk in found]  # type: ignore[call-overload]
+        pending -= {trial.id for chunk in found for trial in chunk.trials}
+    seconds = 0.0
+    if pending:
+        rest = [trial for trial in sweep.trials if trial.id in pending]
+        if plan is None or {t.id for c in plan.chunks for t in c.trials} != pending:
+            plan = make_plan(sweep.cells, rest, device=device, memory=memory, say=watcher.said, measure=measure)
+        seconds = plan.seconds
+    writer.renew(scenario.text, sweep.cells, facts)
+    if pending and plan is not None:
+        number = writer.add_plan(plan.plain())
+        chunks += [on(chunk, plan=number, work=run.work) for chunk in plan.chunks]
+    return chunks, seconds
+
+
+def _results(
+    engine: Engine, chunks: Sequence[Chunk], watcher: Watcher, stop: Callable[[], bool], done: Done
+) -> Iterator[tuple[Landing, float]]:
+    """Yield every chunk's landing with the seconds the machinery spent on it."""
+    jobs = ((chunk, Needs(threads=chunk.threads, gpus=float(chunk.device != "cpu"))) for chunk in chunks)
+    for _, played in engine(play_chunk, jobs, stop=stop, tell=watcher.noted):
+        done.attack_seconds += played.landing.seconds
+        yield played.landing, played.own_seconds
+
+
+def _count(done: Done, landing: Landing, seconds: float) -> None:
+    done.own_seconds += seconds
+    done.landed += len(landing.records)
+    for record in landing.records:
+        done.outcomes[record.outcome] = done.outcomes.get(record.outcome, 0) + 1
+
+
+def _tidy(run: Run, landing: Landing) -> None:
+    """Remove the scratch of a chunk that has landed."""
+    shutil.rmtree(run.work / f"{landing.plan}-{landing.chunk}", ignore_errors=True)

@@ -1,0 +1,79 @@
+"""Many cells as one batch: pieces that differ only in strengths become one piece with a strength for every trial.
+
+A strength is a field whose type admits a tensor (`sigma: float | Tensor`). Everything else must be equal to share a batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.attack import readable
+
+P = TypeVar("P")
+
+
+def shape_of(piece: object) -> str:
+    """Return the text of a piece without its strengths: pieces of equal shape can be merged.
+
+    >>> from leakscope.defences import GaussianNoise
+    >>> shape_of(GaussianNoise(0.1)) == shape_of(GaussianNoise(0.2))
+    True
+    """
+    return readable(_walk([piece], lambda strengths: "*"))
+
+
+def merge(pieces: Sequence[P], repeats: Sequence[int]) -> P:
+    """Return one piece for `sum(repeats)` trials, where pieces[i] belongs to the next repeats[i] of them.
+
+    A strength that is the same everywhere stays a number.
+
+    >>> from leakscope.defences import GaussianNoise
+    >>> merge([GaussianNoise(0.5), GaussianNoise(2.0)], [2, 1]).sigma
+    tensor([0.5000, 0.5000, 2.0000])
+    """
+    times = torch.tensor(list(repeats))
+
+    def stack(strengths: Sequence[Any]) -> Any:
+        if len(set(strengths)) == 1:
+            return strengths[0]
+        return torch.tensor([float(s) for s in strengths]).repeat_interleave(times)
+
+    return _walk(list(pieces), stack)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _strengths(kind: type) -> frozenset[str]:
+    """Return the fields of a dataclass whose type admits a tensor beside a number."""
+    try:
+        hints = get_type_hints(kind)
+    except NameError:
+        return frozenset()
+    return frozenset(name for name, hint in hints.items() if Tensor in get_args(hint) and float in get_args(hint))
+
+
+def _walk(values: list[Any], on_strengths: Any) -> Any:
+    first = values[0]
+    if dataclasses.is_dataclass(first) and not isinstance(first, type):
+        names = [field.name for field in dataclasses.fields(first)]
+        made = {name: _field(first, name, [getattr(v, name) for v in values], on_strengths) for name in names}
+        copy = object.__new__(type(first))
+        for name, value in made.items():
+            object.__setattr__(copy, name, value)
+        return copy
+    if isinstance(first, tuple | list):
+        return type(first)(_walk([v[i] for v in values], on_strengths) for i in range(len(first)))
+    if isinstance(first, Mapping):
+        return {key: _walk([v[key] for v in values], on_strengths) for key in first}
+    return first
+
+
+def _field(owner: object, name: str, values: list[Any], on_strengths: Any) -> Any:
+    if name in _strengths(type(owner)) and all(isinstance(v, float | int) for v in values):
+        return on_strengths(values)
+    return _walk(values, on_strengths)

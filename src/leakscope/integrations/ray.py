@@ -1,0 +1,231 @@
+"""Chunks on a Ray cluster, or on a Ray of this machine: each chunk a task with its CPUs, GPUs and memory.
+
+The driver hands Ray no more chunks than the cluster can run now, so a sweep of any length sits in the driver's iterator
+and not in the object store, and stopping means waiting for what runs. Ray's own retries are off: a lost worker comes
+back to the driver, which tries the chunk again by the same rule as for processes, and says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic
+
+from leakscope.core.errors import InputError
+from leakscope.experiments.engines.contract import C, Engine, Needs, Note, R, Tell, name_of, never
+from leakscope.experiments.engines.driving import Job, Lost, drive
+from leakscope.experiments.engines.parcels import attempt
+from leakscope.experiments.engines.worker import seldom
+
+QUIET = 1.0  # seconds between two notes of a worker
+LOOK = 0.5  # seconds the driver waits for a result before it looks for notes
+NODES = 5.0  # seconds for which the list of nodes is believed
+KNOCK = 5.0  # seconds to wait for an answer at an address
+
+
+def ray_engine(address: str | None = None, *, cores: int | None = None, in_flight: int | None = None) -> Engine:
+    """Return an engine that runs every chunk as a Ray task.
+
+    Without an address it uses the Ray this process is connected to, else the cluster of $RAY_ADDRESS, else starts a Ray
+    of its own with `cores` (all of them unless told) and ends it afterwards. `in_flight` is how many chunks Ray holds at
+    once: by default what the cluster can run now; more lets an autoscaler see that there is work, less leaves room.
+    """
+    for name, value in (("cores", cores), ("in_flight", in_flight)):
+        if value is not None and value < 1:
+            raise InputError(f"ray_engine({name}) must be at least 1, got {value}")
+    if address is not None and cores is not None:
+        raise InputError("ray_engine(cores) is for a Ray of our own; the cluster at an address has the cores it has")
+    ray = _import_ray()
+
+    def engine(
+        work: Callable[[C], R],
+        chunks: Iterable[tuple[C, Needs]],
+        *,
+        stop: Callable[[], bool] = never,
+        tell: Tell | None = None,
+    ) -> Iterator[tuple[C, R]]:
+        with _connected(ray, address, cores) as ours:
+            crew: _Crew[C] = _Crew(ray, in_flight, tell, fixed=ours)
+            yield from drive(crew, work, chunks, stop=stop, tell=tell)
+
+    return engine
+
+
+def _import_ray() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise InputError('the Ray engine needs the extra "ray": pip install "leakscope[ray]"') from None
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, address: str | None, cores: int | None) -> Iterator[bool]:
+    """Connect to a cluster or start a Ray, unless there is one; yield whether it was started here."""
+    if ray.is_initialized():
+        yield False
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = address or os.environ.get("RAY_ADDRESS")
+    settings = {"log_to_driver": False, "logging_level": logging.ERROR}
+    with _same_signals():
+        if address is None:
+            ray.init("local", num_cpus=cores, include_dashboard=False, **settings)
+        else:
+            _knock(address)
+            try:
+                ray.init(address, **settings)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise InputError(f"cannot join the Ray cluster at {address!r}: {_first_line(error)}") from None
+    try:
+        yield address is None
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise where nobody answers at host:port; Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return  # 'auto' and the like: Ray says at once what is wrong
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"no Ray cluster answers at {address!r}: {_first_line(error)}") from None
+
+
+@contextlib.contextmanager
+def _same_signals() -> Iterator[None]:
+    """Keep the caller's handler of SIGTERM, which Ray replaces by its own; where there was none, Ray's stays."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(before) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _attempt(packed: bytes, threads: int, ears: Any) -> bytes:
+    """Carry out one packed chunk inside a Ray worker."""
+    tell = seldom(ears.hear.remote, QUIET) if ears is not None else None
+    return attempt(packed, threads=threads, tell=tell)
+
+
+class _Ears:
+    """An actor that keeps the last note of every chunk until the driver asks."""
+
+    def __init__(self) -> None:
+        self.heard: dict[str, Note] = {}
+
+    def hear(self, note: Note) -> None:
+        """Remember a note."""
+        self.heard[note.chunk] = note
+
+    def tell(self) -> list[Note]:
+        """Return what was heard since the last time."""
+        notes, self.heard = list(self.heard.values()), {}
+        return notes
+
+
+class _Crew(Generic[C]):
+    """The cluster, with at most as many of our chunks in it as it can run."""
+
+    def __init__(self, ray: Any, in_flight: int | None, tell: Tell | None, *, fixed: bool) -> None:
+        self.ray, self.in_flight, self.tell, self.fixed = ray, in_flight, tell, fixed
+        self.held: dict[Any, Job[C]] = {}
+        self.task = ray.remote(max_retries=0)(_attempt)
+        self.ears: Any = ray.remote(num_cpus=0)(_Ears).remote() if tell is not None else None
+        self.nodes: list[dict[str, float]] = []
+        self.looked = self.listened = -NODES
+        self.asked: Any = None
+        self.warned = False
+
+    def takes(self, needs: Needs) -> bool:
+        """Return whether the cluster has room for one more such chunk; ask for what it can never have, and it raises."""
+        room = self._room(needs)
+        if room == 0:
+            self._too_large(needs)
+        return len(self.held) < (self.in_flight or max(room, 1))
+
+    def _room(self, needs: Needs) -> int:
+        """Return how many such chunks all nodes together can run."""
+        now = time.monotonic()
+        if now - self.looked > NODES:
+            self.nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+            self.looked = now
+        wanted = {"CPU": needs.threads, "GPU": needs.gpus, "memory": needs.memory or 0}
+        return sum(
+            min(int(node.get(kind, 0) / amount) for kind, amount in wanted.items() if amount) for node in self.nodes
+        )
+
+    def _too_large(self, needs: Needs) -> None:
+        largest = max((node.get("CPU", 0) for node in self.nodes), default=0)
+        text = (
+            f"a chunk needs {needs.threads} CPUs, {needs.gpus:g} GPUs and {needs.memory or 0:,} bytes on one node, "
+            f"which no node of this Ray has (most CPUs: {largest:g})"
+        )
+        if self.fixed:
+            raise InputError(f"{text}; use a plan with fewer threads, or the local engine")
+        if not self.warned:
+            warnings.warn(f"{text}; waiting for one that may yet join", stacklevel=2)
+            self.warned = True
+
+    def start(self, job: Job[C]) -> None:
+        """Hand a job to Ray."""
+        needs = job.needs
+        task = self.task.options(
+            num_cpus=needs.threads, num_gpus=needs.gpus, memory=needs.memory, name=name_of(job.chunk)
+        )
+        self.held[task.remote(job.packed, needs.threads, self.ears)] = job
+
+    def busy(self) -> bool:
+        """Return whether any job is in hand."""
+        return bool(self.held)
+
+    def ended(self) -> Iterator[tuple[Job[C], bytes | Lost]]:
+        """Wait for a result; pass notes on, yield what ended."""
+        ready, _ = self.ray.wait(list(self.held), num_returns=1, timeout=LOOK)
+        self._listen()
+        for reference in ready:
+            job = self.held.pop(reference)
+            yield job, self._reply(reference)
+
+    def _reply(self, reference: Any) -> bytes | Lost:
+        try:
+            reply: bytes = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:  # never the work's own, which is a reply
+            return Lost(f"reported by Ray: {_first_line(getattr(error, 'cause', None) or error)}")
+        return reply
+
+    def _listen(self) -> None:
+        """Pass on what the chunks reported; a deaf actor ends the notes, never the run."""
+        if self.tell is None or self.ears is None:
+            return
+        if self.asked is None and time.monotonic() - self.listened > LOOK:
+            self.asked, self.listened = self.ears.tell.remote(), time.monotonic()
+        try:
+            answered = self.asked is not None and self.ray.wait([self.asked], timeout=0)[0]
+            notes: list[Note] = self.ray.get(self.asked) if answered else []
+        except self.ray.exceptions.RayError:
+            self.ears = None
+            return
+        self.asked = None if answered else self.asked
+        for note in notes:
+            self.tell(note)
+
+    def dismiss(self) -> None:
+        """Give up what is in hand; Ray ends the workers that do not end by themselves."""
+        for reference in self.held:
+            self.ray.cancel(reference, force=True)
+        if self.ears is not None:
+            self.ray.kill(self.ears)
+        self.held.clear()

@@ -1,0 +1,141 @@
+"""The page of a run while it grows: a small server for this machine alone.
+
+`/` is a frame that asks `/state` every two seconds how many chunks have landed and loads `/page`, the very page that
+`leakscope report` writes, again when there are more. Requests under another Host are refused, so that no page from
+elsewhere can read results through a name that leads here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from leakscope.core.errors import InputError
+from leakscope.report.page import render
+from leakscope.report.page_data import Page
+from leakscope.report.run_page import page_of_run
+from leakscope.store import Run
+
+HOST = "127.0.0.1"
+EVERY = 2000
+SCRIPT = f"""
+let seen = null;
+async function look() {{
+  try {{
+    const state = await (await fetch("/state", {{cache: "no-store"}})).json();
+    document.getElementById("state").textContent = state.words;
+    if (seen !== null && seen !== state.chunks) document.getElementById("page").src = "/page?" + state.chunks;
+    seen = state.chunks;
+  }} catch (error) {{
+    document.getElementById("state").textContent = "the server has ended";
+  }}
+}}
+look(); setInterval(look, {EVERY});
+"""
+STYLE = "html,body{margin:0;height:100%;background:Canvas;color:CanvasText;font:14px system-ui}#state{padding:4px 12px}iframe{border:0;width:100%;height:calc(100% - 28px)}"
+
+
+def page_of_directory(directory: Path, *, command: str) -> Page:
+    """Return the page of the run in a directory, with the class names of the data sets that are at hand."""
+    from leakscope.experiments.class_names import class_names_of
+
+    run = Run.open(directory)
+    return page_of_run(run, command=command, class_names=class_names_of(run.cells()))
+
+
+def make_server(directory: Path, port: int) -> ThreadingHTTPServer:
+    """Return a server for the page of a run on 127.0.0.1; the caller starts and closes it."""
+    run = Run.open(directory)
+    if not 0 <= port < 2**16:
+        raise InputError(f"--port must lie in 0..65535, got {port}")
+    handler = type("Handler", (_Handler,), {"live": _Live(run)})
+    try:
+        return ThreadingHTTPServer((HOST, port), handler)
+    except OSError as error:
+        raise InputError(f"port {port} cannot be used ({error.strerror}); --port 0 takes a free one") from None
+
+
+class _Live:
+    """The page as of the last landed chunk, made again only when there are more."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.lock = threading.Lock()
+        self.made: tuple[int, bytes] | None = None
+
+    def chunks(self) -> int:
+        return len(self.run.chunks())
+
+    def page(self) -> bytes:
+        with self.lock:
+            number = self.chunks()
+            if self.made is None or self.made[0] != number:
+                page = page_of_directory(self.run.directory, command=f"leakscope serve {self.run.directory}")
+                self.made = (number, render(page).encode())
+            return self.made[1]
+
+    def state(self) -> bytes:
+        chunks = self.run.chunks()
+        trials = sum(int(str(chunk["trials"])) for chunk in chunks)
+        return json.dumps(
+            {"chunks": len(chunks), "words": f"{trials} trials in {len(chunks)} chunks have landed"}
+        ).encode()
+
+    def frame(self) -> bytes:
+        title = html.escape(f"leakscope: {self.run.directory.name}")
+        return (
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style></head>'
+            f'<body><div id="state" role="status">…</div><iframe id="page" title="{title}" src="/page"></iframe>'
+            f"<script>{SCRIPT}</script></body></html>"
+        ).encode()
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    live: _Live
+    server_version = "leakscope"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        if not self._for_us():
+            return
+        path = self.path.split("?")[0]
+        if path == "/":
+            policy = f"default-src 'none'; style-src 'sha256-{_hash(STYLE)}'; script-src 'sha256-{_hash(SCRIPT)}'; connect-src 'self'; frame-src 'self'"
+            self._answer(self.live.frame(), "text/html; charset=utf-8", policy)
+        elif path == "/page":
+            self._answer(self.live.page(), "text/html; charset=utf-8")
+        elif path == "/state":
+            self._answer(self.live.state(), "application/json")
+        else:
+            self.send_error(404, "there is / and nothing else")
+
+    def _for_us(self) -> bool:
+        """Refuse any Host but this server's own."""
+        port = self.server.server_address[1]  # type: ignore[index]
+        if self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}"):
+            return True
+        self.send_error(403, "this server answers to 127.0.0.1 only")
+        return False
+
+    def _answer(self, body: bytes, kind: str, policy: str = "") -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if policy:
+            self.send_header("Content-Security-Policy", policy)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: the terminal belongs to whoever started the server."""

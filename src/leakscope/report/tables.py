@@ -1,0 +1,173 @@
+"""Tables of a sweep: for each axis its values, for each value the rates and means with n and 95 % intervals.
+
+A row never holds two attacks. What else it pools over is named beside the table. Baselines stand below the attacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from leakscope.core.record import Cell, Plain
+from leakscope.metrics import PSNR_CAP
+from leakscope.metrics.interval import Estimate
+from leakscope.report.estimates import Flags, Floats, Groups, count_rows, means, rates
+from leakscope.report.sheet import ATTACK, Sheet, axes_of, families, is_numeric, name_of, say
+
+CONVERGED = "converged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One attack, or one baseline, at one value of the table's axes; None where a number does not exist.
+
+    `convergence` and `steps` of a baseline are None, as it optimises nothing, and so is `label`, as it is told. `content`, `label`, `mse`, `psnr`, `ssim` are
+    over all samples, failures included; `convergence` and `steps` over all trials. A PSNR above `PSNR_CAP` counts as that.
+    """
+
+    attack: str
+    values: Mapping[str, Plain]
+    baseline: bool
+    cells: tuple[str, ...]
+    trials: int
+    samples: int
+    content: Estimate
+    convergence: Estimate | None
+    label: Estimate | None
+    mse: Estimate
+    psnr: Estimate
+    ssim: Estimate | None
+    steps: Estimate | None
+    not_finite: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows by attack and by the value on `axes`; `pooled` names the axes that its rows pool over."""
+
+    axes: tuple[str, ...]
+    rows: tuple[Row, ...]
+    pooled: tuple[str, ...] = ()
+
+
+def axis_tables(sheet: Sheet) -> tuple[Table, ...]:
+    """Return a table for each axis, in families of cells that vary on the same axes; one table where nothing varies."""
+    found: list[Table] = []
+    for family in families(sheet.cells):
+        names = tuple(axes_of(family)) or (ATTACK,)
+        found += [table for name in names if (table := tabulate(sheet, (name,), family)).rows]
+    return tuple(found)
+
+
+def cell_table(sheet: Sheet) -> Table:
+    """Return the table with a row for every cell, none pooled."""
+    return tabulate(sheet, tuple(axes_of(sheet.cells)) or (ATTACK,))
+
+
+def tabulate(sheet: Sheet, axes: Sequence[str], cells: Sequence[Cell] | None = None) -> Table:
+    """Return the table of `cells` (all if None) and of the baselines, by attack and by their values on `axes`."""
+    shown = sheet.cells if cells is None else cells
+    split = tuple(axis for axis in axes if axis != ATTACK)
+    chosen = {cell.id for cell in shown}
+    kept = [cell for cell in sheet.cells if cell.baseline or cell.id in chosen]
+    keys = sorted({_key(cell, split) for cell in kept}, key=_order(kept, split))
+    code = {key: i for i, key in enumerate(keys)}
+    group_of = np.array(
+        [code[_key(c, split)] if c.baseline or c.id in chosen else -1 for c in sheet.cells], dtype=np.int64
+    )
+    group = group_of[sheet.cell] if len(sheet.cells) else sheet.cell
+    inside = group >= 0
+    groups = Groups(group[inside], sheet.trial[inside], len(keys))
+    members: list[list[Cell]] = [[] for _ in keys]
+    for cell in kept:
+        members[code[_key(cell, split)]].append(cell)
+    rows = tuple(row for row in _rows(sheet, inside, groups, members, split) if row.trials)
+    varying = axes_of([cell for cell in kept if not cell.baseline])
+    pooled = tuple(name for name, values in varying.items() if name not in {*axes, ATTACK} and len(values) > 1)
+    return Table(axes=tuple(axes), rows=rows, pooled=pooled)
+
+
+def is_numeric_axis(table: Table) -> bool:
+    """Return whether a table of one axis has two or more numbers for its values."""
+    values = {say(row.values[table.axes[0]]): row.values[table.axes[0]] for row in attack_rows(table)}
+    return len(values) > 1 and is_numeric(values.values())
+
+
+def attack_rows(table: Table) -> list[Row]:
+    """Return the rows of attacks that have a value on the table's first axis."""
+    axis = table.axes[0]
+    return [row for row in table.rows if not row.baseline and (axis in row.values or axis == ATTACK)]
+
+
+_Key = tuple[bool, str, tuple[str, ...]]
+
+
+def _key(cell: Cell, split: Sequence[str]) -> _Key:
+    """Return what the cells of a row share; an axis that a cell does not have is an empty word."""
+    return cell.baseline, name_of(cell), tuple(say(cell.axes[a]) if a in cell.axes else "" for a in split)
+
+
+def _order(cells: Sequence[Cell], split: Sequence[str]):  # type: ignore[no-untyped-def]
+    """Return the order of rows: attacks before baselines, each as they come, then by the axes' own order."""
+    attacks = {name: i for i, name in enumerate(dict.fromkeys(name_of(cell) for cell in cells))}
+    axes = axes_of(cells)
+    ranks = [{say(value): i for i, value in enumerate(axes.get(axis, ()))} for axis in split]
+
+    def rank(key: _Key) -> tuple[bool, int, tuple[int, ...]]:
+        return key[0], attacks[key[1]], tuple(own.get(word, -1) for own, word in zip(ranks, key[2], strict=True))
+
+    return rank
+
+
+def _rows(
+    sheet: Sheet, inside: Flags, groups: Groups, members: Sequence[Sequence[Cell]], split: Sequence[str]
+) -> list[Row]:
+    first = sheet.first[inside]
+    every = sheet.samples[inside]
+    converged = np.array([name == CONVERGED for name in sheet.outcomes], dtype=np.bool_)[sheet.outcome[inside]]
+    content = rates(groups, sheet.flags("recovered")[inside], every)
+    convergence = rates(groups, converged, first)
+    correct = sheet.floats("label_correct")[inside]
+    label = rates(groups, correct == 1, every & (correct >= 0))
+    kinds = {name: _mean(sheet, inside, groups, name) for name in ("mse", "psnr", "ssim")}
+    steps = means(groups, sheet.floats("iterations")[inside], first)
+    trials, samples = count_rows(groups, first), count_rows(groups, every)
+    broken = count_rows(groups, ~sheet.flags("finite")[inside] & every)
+    outcomes = _outcomes(sheet, inside, groups)
+    return [
+        Row(
+            attack=name_of(cells[0]),
+            values={axis: cells[0].axes[axis] for axis in split if axis in cells[0].axes},
+            baseline=cells[0].baseline,
+            cells=tuple(cell.id for cell in cells),
+            trials=int(trials[i]),
+            samples=int(samples[i]),
+            content=content[i],
+            convergence=None if cells[0].baseline else convergence[i],
+            label=label[i] if label[i].n and not cells[0].baseline else None,
+            mse=kinds["mse"][i],
+            psnr=kinds["psnr"][i],
+            ssim=kinds["ssim"][i] if kinds["ssim"][i].n else None,
+            steps=None if cells[0].baseline else steps[i],
+            not_finite=int(broken[i]),
+            outcomes=outcomes[i],
+        )
+        for i, cells in enumerate(members)
+    ]
+
+
+def _mean(sheet: Sheet, inside: Flags, groups: Groups, name: str) -> list[Estimate]:
+    values: Floats = sheet.floats(name)[inside]
+    if name == "psnr":
+        values = np.minimum(values, PSNR_CAP)
+    return means(groups, values, ~np.isnan(values))
+
+
+def _outcomes(sheet: Sheet, inside: Flags, groups: Groups) -> list[dict[str, int]]:
+    first, kinds = sheet.first[inside], len(sheet.outcomes)
+    codes = groups.group[first] * kinds + sheet.outcome[inside][first]
+    counts = np.bincount(codes, minlength=groups.count * kinds).reshape(groups.count, kinds)
+    return [{name: int(n) for name, n in zip(sheet.outcomes, row, strict=True) if n} for row in counts]

@@ -1,0 +1,129 @@
+"""The threat model of a sweep in words: who was attacked, and what the attacker was told of it and what not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from leakscope.core.record import Cell
+from leakscope.report.page_data import Threat
+from leakscope.report.sheet import say
+
+KNOWLEDGE = "knowledge"
+ALWAYS_TOLD = (
+    "the network and the weights the client started from",
+    "the update the client sent",
+    "the loss, and the shape and range of an input",
+    "how many samples the client holds",
+)
+ALWAYS_HIDDEN = ("the private inputs",)
+FACTS = {
+    "labels": "the labels of the private inputs",
+    "local": "how the client trains: epochs, batch size, rate",
+    "order": "which sample each local step took",
+    "public": "public examples of the same kind",
+    "mask": "which coordinates were sent",
+    "bound": "the clipping bound",
+    "bits": "the bits of quantisation",
+    "sigma": "the strength of the noise",
+    "defences": "the defences and their settings",
+}
+OF_DEFENCE = ("mask", "bound", "bits", "sigma", "defences")
+SETTING = {
+    "data": "Private data",
+    "model": "Network",
+    "weights": "Weights",
+    "client": "Client",
+    "defences": "Defences",
+    "attack": "Attack",
+    "trials": "Trials a cell",
+    "precision": "Precision",
+}
+SKIPPED = frozenset({"name", "seed", "seeds", "baselines", KNOWLEDGE})
+LONGEST = 220
+MOST_VARIANTS = 3
+
+
+def threat_of(cells: Sequence[Cell], words: str = "") -> Threat:
+    """Return the threat model of these cells, baselines left aside; what no cell says is not claimed."""
+    attacked = [cell for cell in cells if not cell.baseline]
+    told, hidden = list(ALWAYS_TOLD), list(ALWAYS_HIDDEN)
+    mixed: list[str] = []
+    for fact, states in _facts(attacked).items():
+        (mixed if len(states) > 1 else told if True in states else hidden).append(fact)
+    return Threat(words=words, setting=_setting(attacked), told=tuple(told), hidden=tuple(hidden), mixed=tuple(mixed))
+
+
+def _facts(cells: Sequence[Cell]) -> dict[str, set[bool]]:
+    """Return each fact in words with whether it was told, over all cells that have it."""
+    found: dict[str, set[bool]] = {}
+    for cell in cells:
+        given = cell.settings.get(KNOWLEDGE)
+        knowledge = dict(given) if isinstance(given, Mapping) else {}
+        if _trains(cell) is False:
+            knowledge.pop("local", None)
+        if cell.settings.get("defences") and not any(knowledge.get(name) for name in OF_DEFENCE):
+            found.setdefault("that the update was defended, and how", set()).add(False)
+        for name, value in knowledge.items():
+            found.setdefault(FACTS.get(name, name.replace("_", " ")), set()).add(
+                value is not None and value is not False
+            )
+    return found
+
+
+def _trains(cell: Cell) -> bool | None:
+    """Return whether the client trains locally, None if the cell does not say."""
+    client = cell.settings.get("client")
+    return None if not isinstance(client, Mapping) or "local" not in client else client["local"] is not None
+
+
+def _setting(cells: Sequence[Cell]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return what was attacked, a line for each part of the scenario, with its variants."""
+    lines: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        for name, value in cell.settings.items():
+            if name not in SKIPPED:
+                said = _client(value) if name == "client" else describe(value, inside=False)
+                lines.setdefault(name, {})[said] = None
+    return tuple((SETTING.get(name, _heading(name)), _variants(list(said))) for name, said in lines.items())
+
+
+def _variants(said: list[str]) -> tuple[str, ...]:
+    shown = tuple(_cut(text) for text in said[:MOST_VARIANTS])
+    more = len(said) - len(shown)
+    return (*shown, f"and {more} more") if more > 0 else shown
+
+
+def _client(value: object) -> str:
+    if not isinstance(value, Mapping) or "local" not in value:
+        return describe(value, inside=False)
+    rest = describe({name: item for name, item in value.items() if name != "local"})
+    does = (
+        "shares one gradient" if value["local"] is None else f"trains ({describe(value['local'])}), shares its weights"
+    )
+    return f"{does}; {rest}" if rest != "none" else does
+
+
+def _heading(name: str) -> str:
+    return name[:1].upper() + name[1:].replace("_", " ")
+
+
+def describe(value: object, *, inside: bool = True) -> str:
+    """Return settings in words, whatever they hold.
+
+    >>> describe({"name": "cpl", "iterations": 25, "start": {"name": "normal"}}, inside=False)
+    'cpl: iterations 25, start normal'
+    >>> describe([]), describe([{"name": "clip", "bound": 1.0}, "noise"]), describe({"local": None})
+    ('none', 'clip (bound 1), noise', 'local none')
+    """
+    if isinstance(value, Mapping):
+        rest = ", ".join(f"{k.replace('_', ' ')} {describe(v)}" for k, v in value.items() if k != "name" and v != "")
+        if "name" not in value:
+            return rest or "none"
+        return f"{value['name']}" + (f" ({rest})" if rest and inside else f": {rest}" if rest else "")
+    if isinstance(value, list | tuple):
+        return ", ".join(describe(item) for item in value) or "none"
+    return say(value) if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[:LONGEST].rpartition(",")[0] + " …"

@@ -1,0 +1,97 @@
+"""Making and opening a run directory."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+from leakscope.core.errors import InputError
+from leakscope.store.connection import DATABASE, connect_writer, damaged, make_database, reading
+from leakscope.store.disk import clear_errors
+from leakscope.store.durable import PART, sync_directory
+from leakscope.store.lock import locked
+from leakscope.store.scenario_file import SCENARIO, write_scenario
+from leakscope.store.schema import FORMAT, MIGRATIONS, begin_session, format_of, lay, migrate, refusal
+from leakscope.store.tensor_files import TENSORS
+
+LOCK = "run.lock"
+WORK = "work"
+
+
+def found(directory: Path) -> bool:
+    """Return whether a directory holds a run, whatever its format."""
+    return (directory / DATABASE).is_file()
+
+
+def make(directory: Path, scenario: str, facts: Mapping[str, str]) -> Path:
+    """Lay an empty run and return its directory.
+
+    The database takes its name last, so a run exists whole or not at all; what a killed attempt left is taken over.
+    """
+    if found(directory):
+        raise InputError(f"{directory} already holds a run: open it, or choose another directory")
+    if directory.exists():
+        _refuse_what_is_not_ours(directory, scenario)
+    with clear_errors(directory, "no run was made"):
+        directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory / LOCK), clear_errors(directory, "no run was made"):
+        _refuse_what_is_not_ours(directory, scenario)
+        for name in (TENSORS, WORK):
+            (directory / name).mkdir(exist_ok=True)
+        _lay_database(directory, scenario, facts)
+        write_scenario(directory, scenario)
+    return directory
+
+
+def migrated(directory: Path) -> Path:
+    """Return a directory whose run has the present format, bringing it there if there is a way; refuse anything else."""
+    if not found(directory):
+        what = f"it holds no {DATABASE}" if directory.is_dir() else "there is no such directory"
+        raise InputError(f"{directory} is not a run: {what}")
+    version = _usable_format(directory)
+    if version != FORMAT:
+        lost = "the run stays in its old format"
+        with locked(directory / LOCK), clear_errors(directory, lost), closing(connect_writer(directory)) as connection:
+            migrate(connection, MIGRATIONS)
+    return directory
+
+
+def _usable_format(directory: Path) -> int:
+    """Return the format of a run that can be read here, perhaps after migration; raise for any other."""
+    with reading(directory) as connection:
+        version = format_of(connection)
+        if version is None:
+            raise InputError(f"{directory} is not a run: its {DATABASE} was not made by leakscope")
+        try:
+            reason = refusal(connection, version, MIGRATIONS)
+        except sqlite3.OperationalError as error:
+            raise InputError(damaged(directory / DATABASE, error)) from error
+    if reason:
+        raise InputError(f"{directory} was {reason}")
+    return version
+
+
+def _lay_database(directory: Path, scenario: str, facts: Mapping[str, str]) -> None:
+    part = directory / (DATABASE + PART)
+    for left in directory.glob(f"{part.name}*"):
+        left.unlink()
+    with closing(make_database(part)) as connection:
+        lay(connection)
+        begin_session(connection, scenario, facts)
+    os.replace(part, directory / DATABASE)
+    sync_directory(directory)
+
+
+def _refuse_what_is_not_ours(directory: Path, scenario: str) -> None:
+    """Raise if a directory holds more than a killed `make` leaves (and perhaps this very scenario)."""
+    if not directory.is_dir():
+        raise InputError(f"{directory} is a file; a run needs a directory")
+    for path in sorted(directory.iterdir()):
+        ours = path.name in {LOCK, TENSORS, WORK} or path.name.startswith(DATABASE + PART)
+        same = path.name == SCENARIO and path.is_file() and path.read_bytes() == scenario.encode()
+        full = path.name in {TENSORS, WORK} and any(path.iterdir())
+        if (not ours and not same) or full:
+            raise InputError(f"{directory} is not empty (it holds {path.name}): choose a new directory for the run")

@@ -1,0 +1,182 @@
+"""The run directory: made once, written by one, read by many."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leakscope.core.errors import InputError
+from leakscope.core.record import Cell, Record
+from leakscope.store import rows
+from leakscope.store.columns import FIELDS, Columns, read_columns
+from leakscope.store.connection import connect_writer, reading
+from leakscope.store.directory import LOCK, WORK, found, make, migrated
+from leakscope.store.disk import clear_errors
+from leakscope.store.lock import locked
+from leakscope.store.tensor_files import file_of, read_row
+from leakscope.store.writer import Writer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_CELL = "name, settings, axes, baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A sweep on disk. Each method reads one whole moment of it, also while another process writes.
+
+    It holds nothing open: it may be copied, shared between threads and sent to other processes.
+    """
+
+    directory: Path
+
+    @staticmethod
+    def create(directory: Path, scenario: str, facts: Mapping[str, str]) -> Run:
+        """Return a new, empty run; a directory that holds anything else is refused.
+
+        `facts` say where its results come from: versions, revision, machine, command.
+        """
+        return Run(make(Path(directory), scenario, facts))
+
+    @staticmethod
+    def open(directory: Path) -> Run:
+        """Return the run in a directory; what is no run, or one of another format, is migrated or refused by name."""
+        return Run(migrated(Path(directory)))
+
+    @staticmethod
+    def exists(directory: Path) -> bool:
+        """Return whether a directory holds a run, whatever its format."""
+        return found(Path(directory))
+
+    @property
+    def work(self) -> Path:
+        """The scratch directory of chunks in hand; the store never looks inside."""
+        return self.directory / WORK
+
+    def scenario(self) -> str:
+        """Return the text of the scenario, as it was last given."""
+        return str(self.history()[-1]["scenario"])
+
+    def facts(self) -> dict[str, str]:
+        """Return where results come from now: versions, revision, machine, command."""
+        with reading(self.directory) as connection:
+            (facts,) = connection.execute("SELECT facts FROM session ORDER BY id DESC LIMIT 1").fetchone()
+        return dict(json.loads(facts))
+
+    def history(self) -> list[dict[str, object]]:
+        """Return every scenario and set of facts the run has had, oldest first: id, started, scenario, facts."""
+        with reading(self.directory) as connection:
+            sessions = connection.execute("SELECT id, started, scenario, facts FROM session ORDER BY id").fetchall()
+        return [
+            {"id": id, "started": started, "scenario": scenario, "facts": json.loads(facts)}
+            for id, started, scenario, facts in sessions
+        ]
+
+    def cells(self, *, current: bool = True) -> list[Cell]:
+        """Return the cells of the scenario in its order; or all cells ever stored, where `columns()['cell']` points."""
+        which = "WHERE place IS NOT NULL ORDER BY place" if current else "ORDER BY id"
+        with reading(self.directory) as connection:
+            stored = connection.execute(f"SELECT {_CELL} FROM cell {which}").fetchall()
+        return [
+            Cell(id=name, settings=json.loads(settings), axes=json.loads(axes), baseline=bool(baseline))
+            for name, settings, axes, baseline in stored
+        ]
+
+    def plans(self) -> list[dict[str, object]]:
+        """Return the plans in the order they were added: id, created, plan."""
+        with reading(self.directory) as connection:
+            stored = connection.execute("SELECT id, created, plan FROM plan ORDER BY id").fetchall()
+        return [{"id": id, "created": created, "plan": json.loads(plan)} for id, created, plan in stored]
+
+    def chunks(self) -> list[dict[str, object]]:
+        """Return the chunks as they landed: chunk, plan, session (of `history`), landed, seconds, trials, size (or None)."""
+        names = ("chunk", "plan", "session", "landed", "seconds", "trials", "size")
+        with reading(self.directory) as connection:
+            stored = connection.execute(
+                "SELECT name, plan, session, landed, seconds, trials, size FROM chunk ORDER BY id"
+            ).fetchall()
+        return [dict(zip(names, row, strict=True)) for row in stored]
+
+    def done(self) -> set[str]:
+        """Return the ids of all trials that have landed, of current cells and others."""
+        with reading(self.directory) as connection:
+            return {rows.unpack_trial(trial) for (trial,) in connection.execute("SELECT trial FROM record")}
+
+    def records(self, *, cell: str | None = None, current: bool = True) -> Iterator[Record]:
+        """Yield the records by cell (as first stored), number and landing: of one cell, the current ones, or all."""
+        with reading(self.directory) as connection:
+            numbers = _numbers(connection, None if cell is None else [cell], current=current)
+            for number, name in numbers.items():
+                yield from _records(connection, number, name)
+
+    def columns(self, *, cells: Sequence[str] | None = None, names: Sequence[str] = tuple(FIELDS)) -> Columns:
+        """Return the scores of these cells (the current ones if None) as arrays, one row for each sample of each trial.
+
+        The fewer columns are named, the faster.
+
+        `cell` is a place in `cells(current=False)`. What does not exist is NaN, or -1 in a column of whole numbers. A trial
+        without samples has one row, with sample -1. Rows are ordered by cell (as first stored), number, landing and sample.
+        """
+        with reading(self.directory) as connection:
+            return read_columns(connection, list(_numbers(connection, cells, current=True)), names)
+
+    def tensors(self, trial: str) -> dict[str, Tensor]:
+        """Return that trial's row of every tensor of its chunk, {} where the chunk has none."""
+        with reading(self.directory) as connection:
+            stored = connection.execute(
+                "SELECT chunk.plan, chunk.name, record.place, chunk.size FROM record JOIN chunk ON chunk.id = record.chunk "
+                "WHERE trial = ?",
+                [rows.pack_trial(trial)],
+            ).fetchone()
+        if stored is None:
+            raise InputError(f"{self.directory} holds no trial {trial!r}")
+        plan, name, place, size = stored
+        return {} if size is None else dict(read_row(file_of(self.directory, plan, name), place))
+
+    @contextmanager
+    def writing(self) -> Iterator[Writer]:
+        """Give the run's one Writer, after dropping what a crash left broken; a second writer raises InputError."""
+        with locked(self.directory / LOCK):
+            with clear_errors(self.directory, "nothing was changed"):
+                connection = connect_writer(self.directory)
+            with closing(connection):
+                writer = Writer(self.directory, connection)
+                writer.verify()
+                yield writer
+
+
+def _numbers(connection: sqlite3.Connection, names: Sequence[str] | None, *, current: bool) -> dict[int, str]:
+    """Return the numbers of cells with their names, in the order they were first stored."""
+    which = " WHERE place IS NOT NULL" if current and names is None else ""
+    stored = dict(connection.execute(f"SELECT id, name FROM cell{which} ORDER BY id").fetchall())
+    if names is None:
+        return stored
+    unknown = sorted(set(names) - set(stored.values()))
+    if unknown:
+        raise InputError(f"the run holds no cell {unknown[0]!r}")
+    return {number: name for number, name in stored.items() if name in set(names)}
+
+
+def _records(connection: sqlite3.Connection, cell: int, name: str) -> Iterator[Record]:
+    """Yield the records of one cell."""
+    of_record, of_sample = (
+        ", ".join(f"{table}.{column}" for column in columns.split(", "))
+        for table, columns in (("r", rows.RECORD), ("s", rows.SAMPLE))
+    )
+    joined = connection.execute(
+        f"SELECT {of_record}, {of_sample} FROM record r LEFT JOIN sample s ON s.record = r.id WHERE r.cell = ? "
+        "ORDER BY r.number, r.id, s.place",
+        [cell],
+    )
+    width = len(rows.RECORD.split(", "))
+    for _, group in groupby(joined, key=lambda row: row[0]):
+        lines = list(group)
+        samples = tuple(rows.sample_from(line[width:]) for line in lines if line[width] is not None)
+        yield rows.record_from(lines[0], name, samples)

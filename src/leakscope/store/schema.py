@@ -1,0 +1,98 @@
+"""The tables of records.sqlite, their version, and the way from older versions to this one."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from leakscope import __version__
+from leakscope.core.errors import InputError
+from leakscope.store.connection import transaction
+
+FORMAT = 1
+APPLICATION = 0x6C6B7363  # 'lksc': tells our files from any other sqlite file
+
+Migration: TypeAlias = Callable[[sqlite3.Connection], None]
+
+# From each older format to the next. The table `about` and the two pragmas are the same in every format.
+MIGRATIONS: dict[int, Migration] = {}
+
+# Inside, cells, chunks and records are small integers: names and hashes are stored once. Columns of numbers may also hold
+# the text 'nan', since sqlite turns a bound NaN into NULL.
+TABLES = """
+CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE session (id INTEGER PRIMARY KEY, started TEXT NOT NULL, scenario TEXT NOT NULL, facts TEXT NOT NULL);
+CREATE TABLE cell (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, settings TEXT NOT NULL, axes TEXT NOT NULL,
+    baseline INTEGER NOT NULL, place INTEGER);
+CREATE TABLE plan (id INTEGER PRIMARY KEY, created TEXT NOT NULL, digest BLOB NOT NULL UNIQUE, plan TEXT NOT NULL);
+CREATE TABLE chunk (
+    id INTEGER PRIMARY KEY, plan INTEGER NOT NULL REFERENCES plan, name TEXT NOT NULL,
+    session INTEGER NOT NULL REFERENCES session, landed TEXT NOT NULL, seconds REAL NOT NULL, trials INTEGER NOT NULL,
+    size INTEGER, sha256 BLOB, UNIQUE (plan, name));
+CREATE TABLE record (
+    id INTEGER PRIMARY KEY, trial BLOB NOT NULL UNIQUE, cell INTEGER NOT NULL REFERENCES cell,
+    chunk INTEGER NOT NULL REFERENCES chunk, place INTEGER NOT NULL, number INTEGER NOT NULL, seed INTEGER NOT NULL,
+    items TEXT NOT NULL, outcome TEXT NOT NULL, iterations INTEGER NOT NULL, evaluations INTEGER NOT NULL,
+    mismatch REAL, label_overlap REAL, seconds REAL NOT NULL, version TEXT NOT NULL);
+CREATE INDEX record_by_cell ON record (cell, number);
+CREATE INDEX record_by_chunk ON record (chunk);
+CREATE TABLE sample (
+    record INTEGER NOT NULL REFERENCES record, place INTEGER NOT NULL, sample INTEGER NOT NULL, label INTEGER NOT NULL,
+    guess INTEGER, mse REAL NOT NULL, psnr REAL NOT NULL, ssim REAL, label_correct INTEGER, recovered INTEGER NOT NULL,
+    finite INTEGER NOT NULL, PRIMARY KEY (record, place)) WITHOUT ROWID;
+"""
+
+
+def now() -> str:
+    """Return the time as text, in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def lay(connection: sqlite3.Connection) -> None:
+    """Lay the tables of the present format in an empty database."""
+    connection.executescript(TABLES)
+    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    connection.executemany("INSERT INTO about VALUES (?, ?)", [("leakscope", __version__), ("created", now())])
+
+
+def begin_session(connection: sqlite3.Connection, scenario: str, facts: Mapping[str, str]) -> None:
+    """Note the scenario and the facts that hold from now on, unless they are as they were."""
+    last = connection.execute("SELECT scenario, facts FROM session ORDER BY id DESC LIMIT 1").fetchone()
+    if last is None or (last[0], json.loads(last[1])) != (scenario, dict(facts)):
+        told = [now(), scenario, json.dumps(dict(facts))]
+        connection.execute("INSERT INTO session (started, scenario, facts) VALUES (?, ?, ?)", told)
+
+
+def format_of(connection: sqlite3.Connection) -> int | None:
+    """Return the format of a database, None if it is not one of ours."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version) if application == APPLICATION else None
+
+
+def refusal(connection: sqlite3.Connection, version: int, migrations: Mapping[int, Migration]) -> str | None:
+    """Return why a database of that format cannot be used here, None if it can (perhaps after `migrate`)."""
+    if all(step in migrations for step in range(version, FORMAT)) and version <= FORMAT:
+        return None
+    writer = connection.execute("SELECT value FROM about WHERE key = 'leakscope'").fetchone()
+    told = f"written by leakscope {writer[0] if writer else '(unknown version)'} in format {version}"
+    if version > FORMAT:
+        return f"{told}; leakscope {__version__} reads up to format {FORMAT}: update leakscope"
+    return f"{told}, which leakscope {__version__} (format {FORMAT}) no longer reads: export it with the leakscope that wrote it"
+
+
+def migrate(connection: sqlite3.Connection, migrations: Mapping[int, Migration]) -> None:
+    """Bring a database of an older format to the present one, in one transaction."""
+    with transaction(connection):
+        version = format_of(connection)
+        if version is None:
+            raise InputError("not a database of leakscope")
+        for step in range(version, FORMAT):
+            migrations[step](connection)
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute("INSERT OR REPLACE INTO about VALUES ('leakscope', ?)", [__version__])

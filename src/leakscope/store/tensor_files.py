@@ -1,0 +1,76 @@
+"""The pictures of a chunk: one safetensors file, one row for each trial."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leakscope.core.errors import InputError
+from leakscope.store.durable import replacing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from leakscope.store.landing import Landing
+
+TENSORS = "tensors"
+SUFFIX = ".safetensors"
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a file must look like: its length in bytes and the SHA-256 of them."""
+
+    size: int
+    sha256: bytes
+
+
+def file_of(directory: Path, plan: int, chunk: str) -> Path:
+    """Return the file of a chunk; the plan is part of its name, so that each plan may count its chunks from one."""
+    return directory / TENSORS / f"{plan}-{chunk}{SUFFIX}"
+
+
+def write_tensors(path: Path, landing: Landing) -> Stamp:
+    """Write the tensors of a landing, whole or not at all, and return what the file must look like from now on."""
+    from safetensors.torch import save
+
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in landing.tensors.items()}
+    about = {"chunk": landing.chunk, "plan": landing.plan, "trials": [record.trial for record in landing.records]}
+    data = save(plain, metadata={"leakscope": json.dumps(about)})
+    with replacing(path) as file:
+        file.write(data)
+    return Stamp(len(data), hashlib.sha256(data).digest())
+
+
+def fault(path: Path, stamp: Stamp) -> str | None:
+    """Return what is wrong with a file, None if its length and every byte are right."""
+    try:
+        size = path.stat().st_size
+        if size != stamp.size:
+            return f"has {size} bytes instead of {stamp.size}"
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None if digest.digest() == stamp.sha256 else "is not as it was written"
+
+
+def read_row(path: Path, row: int) -> Mapping[str, Tensor]:
+    """Return one trial's row of every tensor in a file, reading no other row."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_slice(name)[row : row + 1][0] for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        said = " ".join(str(error).split())
+        raise InputError(f"{path} cannot be read ({said}); running the scenario again makes it anew") from None

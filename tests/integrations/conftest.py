@@ -1,0 +1,42 @@
+"""One Ray for the whole session, and the engines that must all keep the same laws."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leakscope.experiments.engines import Engine, processes, serial
+
+HERE = str(Path(__file__).parent)
+sys.path.append(HERE)  # so that `engine_work` is a module here and, through sys.path, in worker processes
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """Start a Ray with two cores whose workers can import `engine_work`."""
+    ray = pytest.importorskip("ray")
+    environment = {"PYTHONPATH": HERE, "RAY_USAGE_STATS_ENABLED": "0"}
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
+    for name, value in before.items():
+        os.environ.pop(name)
+        if value is not None:
+            os.environ[name] = value
+
+
+@pytest.fixture(params=["serial", "processes", "ray"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    if request.param == "ray":
+        request.getfixturevalue("cluster")
+        from leakscope.integrations.ray import ray_engine
+
+        return ray_engine()
+    return {"serial": serial, "processes": processes(2)}[request.param]
