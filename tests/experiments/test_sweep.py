@@ -12,16 +12,16 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sweeper import SMALL, content, small, sweep  # noqa: E402
+from sweeper import SMALL, content, small, sweep
 
-from leakscope.core.errors import InputError  # noqa: E402
-from leakscope.experiments.engines import processes  # noqa: E402
-from leakscope.experiments.scenario import read_scenario, scenario_of  # noqa: E402
-from leakscope.experiments.scenario.text import read_text  # noqa: E402
-from leakscope.experiments.sweep import make_plan  # noqa: E402
-from leakscope.experiments.sweep.driver import Silent, unfold  # noqa: E402
-from leakscope.experiments.sweep.plan import group_trials  # noqa: E402
-from leakscope.store import Landing, Run  # noqa: E402
+from leakscope.core.errors import InputError
+from leakscope.experiments.engines import processes
+from leakscope.experiments.scenario import read_scenario, scenario_of
+from leakscope.experiments.scenario.text import read_text
+from leakscope.experiments.sweep import make_plan
+from leakscope.experiments.sweep.driver import Silent, unfold
+from leakscope.experiments.sweep.plan import group_trials
+from leakscope.store import Landing, Run
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
@@ -30,7 +30,8 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     directory = tmp_path_factory.mktemp("runs") / "whole"
     done = sweep(directory)
-    assert done.left == 0 and done.landed == done.wanted == 2 * 2 * 3 * 2 + 3
+    assert done.left == 0
+    assert done.landed == done.wanted == 2 * 2 * 3 * 2 + 3
     return content(directory)
 
 
@@ -74,7 +75,8 @@ def test_strengths_seeds_and_images_share_a_batch(tmp_path: Path) -> None:
         {(r.seed, r.iterations, round(r.samples[0].mse, 6)) for r in Run.open(tmp_path / n).records()}
         for n in ("together", "alone")
     )
-    assert a == b and len(a) > 12
+    assert a == b
+    assert len(a) > 12
 
 
 def test_groups_keep_apart_what_cannot_share_a_program() -> None:
@@ -99,7 +101,8 @@ class _Interrupted(Silent):
 def test_a_stopped_run_goes_on_where_it_was(undisturbed: dict[str, Any], tmp_path: Path) -> None:
     watcher = _Interrupted()
     done = sweep(tmp_path / "r", watcher=watcher, stop=lambda: watcher.number >= 2)
-    assert done.stopped and 0 < done.left < 27
+    assert done.stopped
+    assert 0 < done.left < 27
     assert sweep(tmp_path / "r").left == 0
     assert content(tmp_path / "r") == undisturbed
     assert len(Run.open(tmp_path / "r").plans()) == 1
@@ -127,7 +130,8 @@ def test_a_truncated_tensor_file_is_noticed_and_its_trials_are_done_again(
     victim = sorted((tmp_path / "r" / "tensors").rglob("*.safetensors"))[0]
     victim.write_bytes(victim.read_bytes()[:-7])
     again = sweep(tmp_path / "r")
-    assert again.landed == 3 and again.left == 0
+    assert again.landed == 3
+    assert again.left == 0
     assert content(tmp_path / "r") == undisturbed
 
 
@@ -153,7 +157,8 @@ def test_examples_run_at_small_size(path: Path, tmp_path: Path) -> None:
         for name in axes:
             axes[name] = axes[name][:2]
     done = sweep(tmp_path / "r", scenario_of(data))
-    assert done.left == 0 and done.wanted > 2
+    assert done.left == 0
+    assert done.wanted > 2
     assert read_scenario(path).cell_count >= 4
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from leakscope.metrics.interval import Estimate
     from leakscope.report.tables import Row
 
+WIDE = 110
 RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 
 
@@ -44,9 +45,10 @@ def show(
     if not table.rows:
         console.print("no trial has landed yet")
         return
-    console.print(_table(table.rows, table.axes))
+    console.print(_table(table.rows, table.axes, wide=console.width >= WIDE))
     pooled = f"; pooled over {', '.join(table.pooled)}" if table.pooled else ""
-    console.print(f"n trials; content, conv., label: success rates with 95 % intervals; means over all samples{pooled}", style="dim", highlight=False)  # fmt: skip
+    note = f"n trials; content with its 95 % interval, conv., label: success rates; means over all samples{pooled}"
+    console.print(note, style="dim", highlight=False, markup=False)
 
 
 @app.command()
@@ -138,7 +140,8 @@ def serve(
         server.server_close()
 
 
-def _table(rows: Sequence[Row], axes: Sequence[str]) -> Table:
+def _table(rows: Sequence[Row], axes: Sequence[str], *, wide: bool) -> Table:
+    from rich.box import SIMPLE
     from rich.markup import escape
     from rich.table import Table
 
@@ -146,23 +149,39 @@ def _table(rows: Sequence[Row], axes: Sequence[str]) -> Table:
     from leakscope.report.sheet import say
 
     others = [axis for axis in axes if axis != "attack"]
-    heads = ["attack", *others, "n", "content", "95 %", "conv.", "label", "MSE", "SSIM", "steps", "outcomes"]
-    table = Table(*(escape(head) for head in heads))
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    for head in ("attack", *_short(others)):
+        table.add_column(escape(head), overflow="fold")
+    for head in ("n", "content", "", "conv.", "label", "MSE", "SSIM", "steps"):
+        table.add_column(head, no_wrap=True, justify="right")
+    if wide:
+        table.add_column("outcomes")
     for row in rows:
+        interval = percent_interval(row.content).removesuffix(" %").replace(" to ", "-")
         table.add_row(
             escape(f"({row.attack})" if row.baseline else row.attack),
             *(escape(say(row.values[axis])) if axis in row.values else "" for axis in others),
             str(row.trials),
             percent(row.content.value),
-            percent_interval(row.content),
+            interval,
             percent(row.convergence.value) if row.convergence else "",
             percent(row.label.value) if row.label else "",
             number(row.mse.value),
             number(row.ssim.value) if row.ssim else "",
             number(row.steps.value) if row.steps else "",
-            "" if row.baseline else ", ".join(f"{n} {name}" for name, n in row.outcomes.items()),
+            *([", ".join(f"{n} {name}" for name, n in row.outcomes.items())] if wide else []),
         )
     return table
+
+
+def _short(axes: Sequence[str]) -> list[str]:
+    """Return the last word of each axis where that tells them apart, else the whole path.
+
+    >>> _short(["defences.0.sigma", "attack.start", "model.start"])
+    ['sigma', 'attack.start', 'model.start']
+    """
+    last = [axis.rsplit(".", 1)[-1] for axis in axes]
+    return [word if last.count(word) == 1 else axis for word, axis in zip(last, axes, strict=True)]
 
 
 def _name(row: Row) -> str:

@@ -93,7 +93,15 @@ class Dialogue:
         self.notes.pop(landing.chunk, None)
         self.finished, self.landed_now = done.before + done.landed, done.landed
         self.outcomes = dict(done.outcomes)
-        self._write("landed", chunk=landing.chunk, trials=len(landing.records), seconds=landing.seconds, done=self.finished, wanted=self.wanted, outcomes=self.outcomes)  # fmt: skip
+        self._write(
+            "landed",
+            chunk=landing.chunk,
+            trials=len(landing.records),
+            seconds=landing.seconds,
+            done=self.finished,
+            wanted=self.wanted,
+            outcomes=self.outcomes,
+        )
         self._refresh(force=self.finished == self.wanted)
 
     def said(self, line: str) -> None:
@@ -103,7 +111,14 @@ class Dialogue:
 
     def ended(self, done: Done) -> None:
         """Show where the time went."""
-        self._write("ended", wanted=done.wanted, landed=done.landed, left=done.left, attack_seconds=done.attack_seconds, own_seconds=done.own_seconds)  # fmt: skip
+        self._write(
+            "ended",
+            wanted=done.wanted,
+            landed=done.landed,
+            left=done.left,
+            attack_seconds=done.attack_seconds,
+            own_seconds=done.own_seconds,
+        )
 
     def _state(self) -> str:
         converged = self.outcomes.get("converged", 0) + sum(n.converged for n in self.notes.values())

@@ -11,7 +11,7 @@ from leakscope.data import load
 
 def class_names_of(cells: Iterable[Cell]) -> dict[str, tuple[str, ...]]:
     """Return data set -> class names; a set that cannot be read here is left out."""
-    names = {}
+    names: dict[str, None] = {}
     for cell in cells:
         data = cell.settings.get("data")
         if isinstance(data, Mapping) and isinstance(data.get("name"), str):

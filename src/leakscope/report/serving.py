@@ -37,7 +37,10 @@ async function look() {{
 }}
 look(); setInterval(look, {EVERY});
 """
-STYLE = "html,body{margin:0;height:100%;background:Canvas;color:CanvasText;font:14px system-ui}#state{padding:4px 12px}iframe{border:0;width:100%;height:calc(100% - 28px)}"
+STYLE = (
+    "html,body{margin:0;height:100%;background:Canvas;color:CanvasText;font:14px system-ui}#state{padding:4px 12px}"
+    "iframe{border:0;width:100%;height:calc(100% - 28px)}"
+)
 
 
 def page_of_directory(directory: Path, *, command: str) -> Page:
@@ -109,7 +112,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         path = self.path.split("?")[0]
         if path == "/":
-            policy = f"default-src 'none'; style-src 'sha256-{_hash(STYLE)}'; script-src 'sha256-{_hash(SCRIPT)}'; connect-src 'self'; frame-src 'self'"
+            policy = (
+                f"default-src 'none'; style-src 'sha256-{_hash(STYLE)}'; script-src 'sha256-{_hash(SCRIPT)}'; "
+                "connect-src 'self'; frame-src 'self'"
+            )
             self._answer(self.live.frame(), "text/html; charset=utf-8", policy)
         elif path == "/page":
             self._answer(self.live.page(), "text/html; charset=utf-8")

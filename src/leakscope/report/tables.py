@@ -23,8 +23,9 @@ CONVERGED = "converged"
 class Row:
     """One attack, or one baseline, at one value of the table's axes; None where a number does not exist.
 
-    `convergence` and `steps` of a baseline are None, as it optimises nothing, and so is `label`, as it is told. `content`, `label`, `mse`, `psnr`, `ssim` are
-    over all samples, failures included; `convergence` and `steps` over all trials. A PSNR above `PSNR_CAP` counts as that.
+    `convergence` and `steps` of a baseline are None, as it optimises nothing, and so is `label`, as it is told. `content`,
+    `label`, `mse`, `psnr`, `ssim` are over all samples, failures included; `convergence` and `steps` over all trials. A PSNR
+    above `PSNR_CAP` counts as that.
     """
 
     attack: str

@@ -122,14 +122,19 @@ def _default(make: Callable[..., Any], name: str, argument: inspect.Parameter) -
     return describe_field(name, argument.default)
 
 
+def list_of(item: Any) -> Any:
+    """Return the type of a list whose items have a type that is known only now."""
+    return list.__class_getitem__(item)
+
+
 def _said_type(name: str, hint: Any) -> Any:
     """Return the type that pydantic checks for an argument, or None if no file can say such a value."""
     if name in LISTS:
-        return list[piece_type(name)]  # type: ignore[misc]
+        return list_of(piece_type(name))
     if name in SINGLE and hint is not str:
         return piece_type(name)
     if name == "distance":
-        return Literal[tuple(DISTANCES)]  # type: ignore[valid-type]
+        return Literal[tuple(DISTANCES)]
     if hint in PLAIN or hint is type(None) or get_origin(hint) is Literal:
         return hint
     if get_origin(hint) in (Union, types.UnionType):
@@ -137,16 +142,14 @@ def _said_type(name: str, hint: Any) -> Any:
         return None if None in parts or not parts else functools.reduce(lambda a, b: a | b, parts)
     if get_origin(hint) is Sequence:
         inside = _said_type("", get_args(hint)[0])
-        return None if inside is None else list[inside]
+        return None if inside is None else list_of(inside)
     if get_origin(hint) is tuple:
         inner = [part if part is ... else _said_type("", part) for part in get_args(hint)]
         if None in inner:
             return None
-        return (
-            list[inner[0]]
-            if inner[-1] is ...
-            else Annotated[list[Any], Field(min_length=len(inner), max_length=len(inner))]
-        )  # type: ignore[valid-type]
+        if inner[-1] is ...:
+            return list_of(inner[0])
+        return Annotated[list[Any], Field(min_length=len(inner), max_length=len(inner))]
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return model_of(hint, hint.__name__)
     return None

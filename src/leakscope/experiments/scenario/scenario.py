@@ -130,7 +130,7 @@ def _total(scenario: Scenario) -> int:
         for path, values in zip(axis.paths, zip(*axis.rows, strict=True), strict=True):
             if path in (("trials",), ("seeds",)):
                 largest[str(path[0])] = max(v if isinstance(v, int) else len(v) for v in values)
-    return scenario.cell_count * largest["trials"] * largest["seeds"]
+    return int(scenario.cell_count * largest["trials"] * largest["seeds"])
 
 
 def _resolve(raw: dict[str, Any], axes: list[Axis]) -> tuple[list[dict[str, Any]], list[Axis], list[Problem]]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from leakscope.clients import Client
 from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.core.registry import lookup
-from leakscope.experiments.scenario.pieces import KINDS, LISTS, STRICT, Kind, model_of, piece_type
+from leakscope.experiments.scenario.pieces import KINDS, LISTS, STRICT, Kind, list_of, model_of, piece_type
 from leakscope.experiments.scenario.problems import Path, Problem
 from leakscope.experiments.scenario.settings import DataChoice, KnowledgeChoice, Precision
 
@@ -29,7 +29,7 @@ def _by_name(value: Any) -> Any:
 @functools.cache
 def cell_model() -> type[BaseModel]:
     """Return the model of one cell: everything but the axes."""
-    data = Annotated[model_of(DataChoice, "data"), BeforeValidator(_by_name)]
+    data: Any = Annotated[model_of(DataChoice, "data"), BeforeValidator(_by_name)]
     client = model_of(Client, "client", frozenset({"scaling", "defences"}))
     fields: dict[str, Any] = {
         "data": (data, Field(description="Which private examples the clients hold; a name alone will do.")),
@@ -39,7 +39,7 @@ def cell_model() -> type[BaseModel]:
             Field({"name": "uniform", "a": 0.5}, description="First weights of a trial."),
         ),
         "client": (client, Field({}, description="What a client does between download and upload.")),
-        "defences": (list[piece_type("defences")], Field([], description="Applied to the update, in order.")),  # type: ignore[misc]
+        "defences": (list_of(piece_type("defences")), Field([], description="Applied to the update, in order.")),
         "attack": (piece_type("attack"), Field(description="The attack; use `attacks` for several.")),
         "knowledge": (model_of(KnowledgeChoice, "knowledge"), Field({}, description="What the attacker is told.")),
         "trials": (
@@ -71,7 +71,7 @@ def file_model() -> type[BaseModel]:
     fields["attack"] = (piece_type("attack") | None, Field(None, description="The attack."))
     fields |= {
         "name": (str, Field("", description="The title of the page.")),
-        "attacks": (list[piece_type("attack")], Field([], description="Several attacks on the same trials.")),  # type: ignore[misc]
+        "attacks": (list_of(piece_type("attack")), Field([], description="Several attacks on the same trials.")),
         "grid": (axis, Field({}, description="Path of a field -> its values; every combination is run.")),
         "zip": (axis | list[axis], Field({}, description="Paths whose values go together, of equal length.")),
     }

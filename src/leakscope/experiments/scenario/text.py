@@ -122,7 +122,7 @@ class _Walk:
             except ValueError:
                 return str(node.value)
         try:
-            return self.loader.construct_object(node)  # type: ignore[no-untyped-call]
+            return self.loader.construct_object(node)
         except (yaml.YAMLError, ValueError, OverflowError) as error:
             said = str(error).split("\n")[0]
             self.problems.append(Problem(path, f"not a plain value ({said})", line))

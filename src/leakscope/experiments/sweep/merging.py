@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, get_args, get_type_hints
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ def shape_of(piece: object) -> str:
     >>> shape_of(GaussianNoise(0.1)) == shape_of(GaussianNoise(0.2))
     True
     """
-    return readable(_walk([piece], lambda strengths: "*"))
+    return readable(_walk([piece], lambda _: "*"))
 
 
 def merge(pieces: Sequence[P], repeats: Sequence[int]) -> P:
@@ -48,10 +48,10 @@ def merge(pieces: Sequence[P], repeats: Sequence[int]) -> P:
 
 
 @functools.cache
-def _strengths(kind: type) -> frozenset[str]:
+def _strengths(kind: Hashable) -> frozenset[str]:
     """Return the fields of a dataclass whose type admits a tensor beside a number."""
     try:
-        hints = get_type_hints(kind)
+        hints = get_type_hints(cast(type, kind))
     except NameError:
         return frozenset()
     return frozenset(name for name, hint in hints.items() if Tensor in get_args(hint) and float in get_args(hint))
@@ -74,6 +74,6 @@ def _walk(values: list[Any], on_strengths: Any) -> Any:
 
 
 def _field(owner: object, name: str, values: list[Any], on_strengths: Any) -> Any:
-    if name in _strengths(type(owner)) and all(isinstance(v, float | int) for v in values):
+    if name in _strengths(cast(Hashable, type(owner))) and all(isinstance(v, float | int) for v in values):
         return on_strengths(values)
     return _walk(values, on_strengths)

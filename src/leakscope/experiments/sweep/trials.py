@@ -76,7 +76,8 @@ def _baseline(settings: Mapping[str, Any], name: str, axes: Mapping[str, Plain])
 
 
 def _trials(cell: Cell) -> int:
-    return int(cell.settings["trials"])  # type: ignore[call-overload]
+    settings: Any = cell.settings
+    return int(settings["trials"])
 
 
 def _data_axes(cell: Cell) -> dict[str, Plain]:

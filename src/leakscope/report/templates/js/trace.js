@@ -1,6 +1,6 @@
 // ---- trace: the mismatch of one trial over its steps, on a log scale where all of it is above zero
 const trace = (() => {
-  const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [520, 210, 56, 10, 10, 32];
+  const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [210, 48, 10, 10, 32];
   const raised = (n) => String(n).replace(/[-0-9]/g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(c)]));
 
   function add(parent, name, attributes, text) {
@@ -34,6 +34,8 @@ const trace = (() => {
   // Draws the trace of a tile and returns a function that moves the mark to a step; null where there is none.
   return function draw(svg, tile) {
     svg.replaceChildren();
+    const WIDTH = Math.max(240, svg.clientWidth); // so that the text has the page's size
+    svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
     const seen = tile.trace_at.map((at, i) => [at, tile.trace[i]]).filter(([, v]) => v !== null);
     if (seen.length < 2) return null;
     const last = Math.max(tile.steps, seen[seen.length - 1][0], 1);

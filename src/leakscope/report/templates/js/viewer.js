@@ -61,6 +61,7 @@ if (tiles.length && find("#viewer").showModal) {
     find("#viewer-scrubbing").hidden = tile.at.length < 2;
     scrub.max = String(tile.at.length - 1);
     scrub.value = scrub.max;
+    find("#viewer-trace").hidden = false;
     mark = trace(find("#viewer-trace svg"), tile);
     find("#viewer-trace").hidden = mark === null;
     facts();
@@ -79,8 +80,8 @@ if (tiles.length && find("#viewer").showModal) {
   const movie = player(find("#viewer-play"), scrub, showSnapshot);
   for (const tile of tiles) {
     find(".enlarge", tile.figure).addEventListener("click", () => {
-      show(tile);
       dialog.showModal();
+      show(tile);
       find("#viewer-title").focus();
     });
   }
