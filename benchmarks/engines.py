@@ -10,6 +10,7 @@ beginning and the last end of the chunks after a warm-up, by the workers' own cl
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import time
@@ -60,8 +61,7 @@ class Span:
 
 CASES = {
     "cpl": Case("lenet_cpl", (1, 28, 28), "native", 32, 6),
-    "ig": Case("cnn_cifar", (3, 32, 32), "native", 4, 60),
-    "ig parallel": Case("cnn_cifar", (3, 32, 32), "parallel", 4, 60),
+    "ig": Case("cnn_cifar", (3, 32, 32), "parallel", 4, 60),
 }
 
 
@@ -96,11 +96,11 @@ def echo(number: int) -> np.ndarray:
     return np.full(125_000, float(number))
 
 
-def rate(engine: Engine, work: Callable[[Chunk], Span], case: str, needs: Needs, warm: int) -> float:
+def rate(engine: Engine, case: str, needs: Needs, warm: int) -> float:
     """Return trials per second over the measured chunks."""
     size = CASES[case].trials
     chunks = [(Chunk(f"{case} {i}", case, i * size), needs) for i in range(warm + MEASURED)]
-    spans = [span for chunk, span in engine(work, chunks) if chunk.first >= warm * size]
+    spans = [span for chunk, span in engine(attack, chunks) if chunk.first >= warm * size]
     return sum(s.trials for s in spans) / (max(s.ended for s in spans) - min(s.began for s in spans))
 
 
@@ -125,32 +125,32 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
 
 
-def threads_against_processes(work: Callable[[Chunk], Span], rounds: int) -> None:
+def threads_against_processes(rounds: int) -> None:
     for case in CASES:
         ways = {
-            "1 process of 1 thread": lambda c=case: rate(serial, work, c, Needs(1), 1),
-            "1 process of 2 threads": lambda c=case: rate(serial, work, c, Needs(2), 1),
-            "2 processes of 1 thread": lambda c=case: rate(processes(2), work, c, Needs(1), 2),
+            "1 process of 1 thread": lambda c=case: rate(serial, c, Needs(1), 1),
+            "1 process of 2 threads": lambda c=case: rate(serial, c, Needs(2), 1),
+            "2 processes of 1 thread": lambda c=case: rate(processes(2), c, Needs(1), 2),
         }
         compare(f"threads against processes: {case}", ways, rounds)
 
 
-def two_ray_workers_against_one(work: Callable[[Chunk], Span], rounds: int) -> None:
-    for case in ("cpl", "ig"):
+def two_ray_workers_against_one(rounds: int) -> None:
+    for case in CASES:
         ways = {
-            "1 Ray worker of 1 thread": lambda c=case: rate(ray_engine(in_flight=1), work, c, Needs(1), 2),
-            "2 Ray workers of 1 thread": lambda c=case: rate(ray_engine(in_flight=2), work, c, Needs(1), 2),
+            "1 Ray worker of 1 thread": lambda c=case: rate(ray_engine(in_flight=1), c, Needs(1), 2),
+            "2 Ray workers of 1 thread": lambda c=case: rate(ray_engine(in_flight=2), c, Needs(1), 2),
         }
         ways["2 Ray workers of 1 thread"]()  # both workers have imported torch
         compare(f"Ray: {case}", ways, rounds)
 
 
-def costs(work: Callable[[int], np.ndarray], rounds: int, number: int = 200) -> None:
+def costs(rounds: int, number: int = 200) -> None:
     """Print seconds to the first result, and milliseconds for every further chunk of a megabyte."""
 
     def timed(engine: Engine) -> tuple[float, float]:
         began = time.monotonic()
-        made = engine(work, ((i, Needs()) for i in range(number + 8)))
+        made = engine(echo, ((i, Needs()) for i in range(number + 8)))
         next(made)
         first = time.monotonic()
         for _ in range(7):
@@ -167,6 +167,7 @@ def costs(work: Callable[[int], np.ndarray], rounds: int, number: int = 200) -> 
         print(f"| {name} | {spread([a for a, _ in made])} | {spread([b for _, b in made])} |", flush=True)
 
 
+@contextlib.contextmanager
 def started_ray() -> Iterator[None]:
     import ray
 
@@ -177,21 +178,22 @@ def started_ray() -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("what", nargs="*", choices=["threads", "ray", "costs"], default=["threads", "ray", "costs"])
+    parser.add_argument("what", nargs="*", help="threads, ray, costs; all of them unless told")
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
-    import engines  # this file by its module name, under which workers can import it too
-
+    what = asked.what or ["threads", "ray", "costs"]
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     print(f"{torch.__version__=} cores={os.cpu_count()}")
-    if "threads" in asked.what:
-        threads_against_processes(engines.attack, asked.rounds)
-    if "ray" in asked.what:
-        for _ in started_ray():
-            two_ray_workers_against_one(engines.attack, asked.rounds)
-    if "costs" in asked.what:
-        costs(engines.echo, asked.rounds)
+    if "threads" in what:
+        threads_against_processes(asked.rounds)
+    if "ray" in what:
+        with started_ray():
+            two_ray_workers_against_one(asked.rounds)
+    if "costs" in what:
+        costs(asked.rounds)
 
 
 if __name__ == "__main__":
-    main()
+    import engines  # this file by its module name, under which workers can import it too
+
+    engines.main()

@@ -136,6 +136,33 @@ list(ray_engine(cores=1)(engine_work.hang_once, chunks))
     assert not alive(pid)
 
 
+@pytest.mark.slow
+def test_a_cluster_is_joined_by_its_address_and_may_lose_a_node(tmp_path: Path) -> None:
+    body = f"""
+import threading, time
+from pathlib import Path
+from ray.cluster_utils import Cluster
+
+folder = Path({str(tmp_path)!r})
+cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 0, "include_dashboard": False}})
+nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+
+def remove_the_victims_node():
+    while not (told := [path.read_text() for path in folder.glob("victim-*")]) or not told[0]:
+        time.sleep(0.1)
+    parent = int(Path("/proc/%s/stat" % told[0]).read_text().rpartition(")")[2].split()[1])
+    (node,) = [node for node in nodes if node.all_processes["raylet"][0].process.pid == parent]
+    cluster.remove_node(node, allow_graceful=False)
+
+threading.Thread(target=remove_the_victims_node, daemon=True).start()
+chunks = [(engine_work.Chunk("victim" if i == 1 else "c%d" % i, i, str(folder)), Needs()) for i in range(20)]
+made = list(ray_engine(cluster.address)(engine_work.hang_once, chunks))
+print(sorted(result for _, result in made) == list(range(20)), len(list(folder.glob("victim-*"))))
+cluster.shutdown()
+"""
+    assert script(tmp_path, body).communicate(timeout=240)[0].splitlines()[-1] == "True 2"
+
+
 def written_number(folder: Path, seconds: float = 60) -> int:
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -5,49 +5,51 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from leakscope.core.types import Outcome, Reconstruction
-from leakscope.report.films import film, timeline
+from leakscope.report.films import TRACE_POINTS, film, thin, timeline, trace
 
 
-def reconstruction(iterations: list[int], snapshots_at: list[list[int]]) -> Reconstruction:
-    """Return trials of two 1 x 2 x 2 samples; snapshot s of sample n of trial t is 100 t + 10 n + s everywhere."""
-    trials, shots = len(iterations), len(snapshots_at[0])
-    numbers = (
-        100.0 * torch.arange(trials)[:, None, None] + 10 * torch.arange(2)[None, None] + torch.arange(shots)[:, None]
-    )
-    snapshots = numbers[..., None, None, None].expand(trials, shots, 2, 1, 2, 2)
-    at = torch.tensor(snapshots_at)
-    whole = torch.zeros(trials, 2, 1, 2, 2)
-    return Reconstruction(
-        inputs=whole + 7,
-        labels=torch.zeros(trials, 2, dtype=torch.int64),
-        start=whole - 7,
-        mismatch=torch.zeros(trials),
-        iterations=torch.tensor(iterations),
-        evaluations=torch.tensor(iterations),
-        outcome=torch.full((trials,), int(Outcome.CONVERGED)),
-        trace=torch.zeros(trials, 1),
-        trace_at=torch.zeros(trials, 1, dtype=torch.int64),
-        snapshots=torch.where((at >= 0)[..., None, None, None, None], snapshots, torch.nan),
-        snapshots_at=at,
-    )
+def stored(snapshots_at: list[int]) -> dict[str, Tensor]:
+    """Return a trial of two 1 x 2 x 2 samples; snapshot s of sample n is 10 n + s everywhere, start 255, result 0.5."""
+    shots = len(snapshots_at)
+    numbers = 10 * torch.arange(2)[None] + torch.arange(shots)[:, None]
+    return {
+        "inputs": torch.full((2, 1, 2, 2), 0.5),
+        "start": torch.full((2, 1, 2, 2), 255, dtype=torch.uint8),
+        "snapshots": numbers[..., None, None, None].expand(shots, 2, 1, 2, 2).to(torch.uint8),
+        "snapshots_at": torch.tensor(snapshots_at),
+    }
 
 
 def test_film_keeps_the_snapshots_between_start_and_end() -> None:
-    made = reconstruction([9, 30], [[0, 3, 9, -1], [0, 3, 9, 27]])
-    frames, at = film(made, 0, 1)
+    frames, at = film(stored([0, 3, 9, -1]), 1, 9)
     assert at == (0, 3, 9)
-    assert frames[:, 0, 0, 0].tolist() == [-7, 11, 7]
-    frames, at = film(made, 1, 0)
+    assert (255 * frames[:, 0, 0, 0]).tolist() == [255, 11, 127.5]
+    frames, at = film(stored([0, 3, 9, 27]), 0, 30)
     assert at == (0, 3, 9, 27, 30)
-    assert frames[:, 0, 0, 0].tolist() == [-7, 101, 102, 103, 7]
+    assert (255 * frames[:, 0, 0, 0]).round().tolist() == [255, 1, 2, 3, 128]
 
 
 def test_film_of_a_trial_that_never_moved() -> None:
-    frames, at = film(reconstruction([0], [[-1, -1]]), 0, 0)
+    _, at = film(stored([-1, -1]), 0, 0)
     assert at == (0, 0)
-    assert frames[:, 0, 0, 0].tolist() == [-7, 7]
+
+
+def test_film_of_what_was_stored() -> None:
+    only = {"inputs": torch.zeros(1, 5)}
+    frames, at = film(only, 0, 7)
+    assert (tuple(frames.shape), at) == ((1, 5), (7,))
+    assert trace(only) == ((), ())
+
+
+def test_a_trace_is_what_was_reached_thinned_with_both_ends() -> None:
+    values = torch.arange(300.0)
+    at = torch.where(torch.arange(300) < 200, torch.arange(300), -1)
+    seen, steps = trace({"trace": values, "trace_at": at})
+    assert len(seen) == len(steps) == TRACE_POINTS
+    assert (steps[0], steps[-1], seen[-1]) == (0, 199, 199.0)
+    assert all(value == step for value, step in zip(seen, steps, strict=True))
 
 
 @given(st.lists(st.lists(st.integers(0, 5000), min_size=1), min_size=1), st.integers(2, 20))
@@ -62,3 +64,4 @@ def test_timeline_is_some_of_the_known_steps_in_order_with_both_ends(films: list
 
 def test_timeline_of_nothing() -> None:
     assert timeline([]) == []
+    assert thin([], 3) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import gzip
 import html
 import importlib
 import json
@@ -20,7 +22,7 @@ import torch
 
 import leakscope.report
 from leakscope.data import load
-from leakscope.report import Gallery, Page, Tile, fragment, render, write
+from leakscope.report import Page, Tile, fragment, render, write
 
 MakePage = Callable[..., Page]
 SHAPES = {"grey": (1, 28, 28), "colour": (3, 32, 32), "plain": (8, 8), "large": (3, 128, 128), "table": (30,)}
@@ -66,7 +68,7 @@ def test_no_reference_leaves_the_page(make_page: MakePage, shape: tuple[int, ...
     assert all(address.startswith("data:") for address in re.findall(r"url\(\s*['\"]?([^)]*)", source))
     for _, attributes in Reader(source).tags:
         for name in ("src", "href", "srcset", "action", "data", "poster"):
-            assert attributes.get(name, "data:").startswith("data:")
+            assert attributes.get(name, "data:").startswith(("data:", "#"))
 
 
 def test_the_page_forbids_itself_the_network_and_other_scripts(make_page: MakePage) -> None:
@@ -79,8 +81,11 @@ def test_the_page_forbids_itself_the_network_and_other_scripts(make_page: MakePa
 def test_every_picture_has_words(make_page: MakePage, shape: tuple[int, ...]) -> None:
     tags = Reader(render(make_page(shape=shape, frames=2))).tags
     pictures = [a for tag, a in tags if tag == "img" or a.get("role") == "img"]
-    assert len(pictures) >= 2 + 2 * 3 + 3 * 6 + 2 * 3
-    assert all(a.get("alt") or a.get("aria-label") for a in pictures)
+    assert len(pictures) >= 2 + 2 * 3 + 3 * 6 + 2 * 2 * 3 + 1
+    told_by_the_script = {"viewer-truth", "viewer-start", "viewer-result", ""}
+    silent = [a for a in pictures if not (a.get("alt") or a.get("aria-label"))]
+    assert {a.get("id", "") for a in silent} == told_by_the_script
+    assert len(silent) == 4
 
 
 def test_ids_are_unique_and_every_slider_has_a_label(make_page: MakePage) -> None:
@@ -88,13 +93,14 @@ def test_ids_are_unique_and_every_slider_has_a_label(make_page: MakePage) -> Non
     ids = Counter(a["id"] for _, a in tags if "id" in a)
     assert set(ids.values()) == {1}
     sliders = [a["id"] for tag, a in tags if tag == "input" and a["type"] == "range"]
-    assert sliders == ["film-slider", "noise-slider"]
-    assert set(sliders) <= {a["for"] for tag, a in tags if tag == "label"}
+    assert sliders == ["strength-0", "cut", "film-slider", "viewer-scrub"]
+    assert set(sliders) - {"cut"} <= {a["for"] for tag, a in tags if tag == "label" and "for" in a}
     for _, a in tags:
         assert a.get("aria-labelledby", "headline") in ids
-    tiles = [a for _, a in tags if "tile" in a.get("class", "").split()]
+        assert a.get("href", "#headline").removeprefix("#") in ids or a["href"] == "data:,"
+    tiles = [a for tag, a in tags if tag == "button" and "enlarge" in a.get("class", "").split()]
     assert len(tiles) == 6
-    assert all(a["tabindex"] == "0" for a in tiles)
+    assert all("picture" in a["aria-label"] for a in tiles)
 
 
 def replace_texts(value: object, text: str) -> object:
@@ -119,72 +125,135 @@ def test_any_text_stays_text(make_page: MakePage, evil: str) -> None:
     plain, read = Reader(render(harmless)), Reader(render(poisoned))
     assert [(tag, list(a)) for tag, a in read.tags] == [(tag, list(a)) for tag, a in plain.tags]
     assert " ".join(read.text.split()).count(evil) == " ".join(plain.text.split()).count("word")
-    assert len(read.scripts) == 2
-    assert read.scripts[1] == plain.scripts[1]
+    assert len(read.scripts) == 3
+    assert read.scripts[2] == plain.scripts[2]
 
 
 def test_the_data_for_the_script_survives_and_cannot_close_its_block(make_page: MakePage) -> None:
-    noise = make_page().noise
-    assert noise is not None
-    level = dataclasses.replace(noise.levels[0], note=EVIL)
-    page = make_page(noise=dataclasses.replace(noise, levels=(level,)))
-    block, _ = Reader(render(page)).scripts
+    page = make_page()
+    assert page.gallery is not None
+    tile = dataclasses.replace(page.gallery.tiles[0], label=EVIL, axes={"attack": EVIL})
+    poisoned = dataclasses.replace(page.gallery, tiles=(tile, *page.gallery.tiles[1:]))
+    _, block, _ = Reader(render(dataclasses.replace(page, gallery=poisoned))).scripts
     assert "</" not in block
     assert "<!--" not in block
     data = json.loads(block)
-    assert data["noise"][0].endswith("; " + EVIL)
-    assert data["films"] == [list(t.frames_at) for g in page.galleries for t in g.tiles]
-    assert data["timeline"] == sorted({at for film in data["films"] for at in film})
+    assert data["tiles"][0]["label"] == EVIL
+    assert data["choices"]["attack"] == [EVIL, "attack 0", "attack 1"]
+    assert [one["at"] for one in data["tiles"]] == [list(t.frames_at) for t in page.gallery.tiles]
+    assert data["timeline"] == sorted({at for one in data["tiles"] for at in one["at"]})
+
+
+def test_the_records_travel_whole(make_page: MakePage) -> None:
+    page = make_page()
+    assert page.download is not None
+    packed, _, _ = Reader(render(page)).scripts
+    assert gzip.decompress(base64.b64decode(packed)).decode() == page.download.text
+    assert json.loads(Reader(render(page)).scripts[1])["download"] == page.download.name
 
 
 def test_every_number_of_the_table_is_there_with_its_interval_and_outcomes(make_page: MakePage) -> None:
     read = words(render(make_page()))
-    for expected in ("96.9 % 84.3 to 99.4 %", "93.8 % 79.9 to 98.3 %", "2 × 10⁻⁵", "0.900 0.810 to 0.990", "120"):
+    for expected in (
+        "96.9 % 84.3 to 99.4 %",
+        "93.8 % 79.9 to 98.3 %",
+        "2 × 10⁻⁵",
+        "0.900 0.810 to 0.990",
+        "120",
+        "47.0",
+    ):
         assert expected in read
-    assert "30 converged, 2 exhausted" in read
-    assert "diverged" not in read
-    assert "n/a" in read
+    assert "30 converged 2 exhausted" in read
+    assert "diverged" not in read.split("Truth, start")[0]
+    assert "class mean without the update" in read
+
+
+def test_a_curve_is_drawn_with_its_band_its_levels_and_its_words(make_page: MakePage) -> None:
+    tags = Reader(render(make_page())).tags
+    charts = [a for tag, a in tags if tag == "svg" and a.get("role") == "img" and "aria-label" in a]
+    assert [a["aria-label"].split(":")[0] for a in charts] == ["Content recovered along sigma"]
+    classes = Counter(name for tag, a in tags if tag == "path" for name in a.get("class", "").split())
+    assert classes["band"] == 2
+    assert classes["level"] == 2  # one in the chart, one in its legend
+    assert classes["spot"] == 5 + 1 + 2
 
 
 def test_every_text_of_the_page_is_shown(make_page: MakePage) -> None:
     page = make_page()
     read = words(render(page))
-    texts = [page.headline, page.explanation, page.rule, page.speed, page.knowledge, page.limits]
-    texts += [getattr(page.provenance, f.name) for f in dataclasses.fields(page.provenance)]
-    for gallery in page.galleries:
-        texts += [gallery.name, gallery.note, *(tile.label for tile in gallery.tiles)]
-    assert page.noise is not None
+    texts = [page.headline, page.explanation, page.rule, page.speed, page.limits, page.threat.words]
+    texts += [*page.threat.told, *page.threat.hidden, *page.threat.mixed, "Network", "lenet", "resnet"]
+    texts += [text for fact in page.provenance.facts for text in fact]
+    texts += [page.provenance.command, page.provenance.scenario.strip(), page.provenance.plan]
+    texts += [page.sections[0].title, page.sections[0].note, "Every setting"]
+    assert page.gallery is not None
     assert page.exact is not None
-    texts += [page.noise.note, page.exact.note, "104 numbers in 2 parts", "conv.weight", "4 × 1 × 5 × 5 = 100 values"]
+    assert page.download is not None
+    texts += [page.gallery.note, page.exact.note, page.download.note, page.strengths[0].note]
+    texts += [tile.label for tile in page.gallery.tiles]
+    texts += ["104 numbers in 2 parts", "conv.weight", "4 × 1 × 5 × 5 = 100 values"]
     assert not [text for text in texts if text not in read]
 
 
+def test_accuracy_stands_beside_the_strength_or_is_said_to_be_unknown(make_page: MakePage) -> None:
+    [strength] = make_page().strengths
+    known = words(render(make_page()))
+    assert "sigma = 0: 100 % recovered (95 % interval 67.6 to 100 %), mean MSE 0; accuracy of the model 90 %" in known
+    assert "was not measured" not in known
+    blind = dataclasses.replace(strength, fadings=strength.fadings[1:])
+    assert "What the defence costs the model in accuracy was not measured" in words(
+        render(make_page(strengths=(blind,)))
+    )
+
+
 def test_a_tile_says_how_it_ended(make_page: MakePage, make_tile: Callable[..., Tile]) -> None:
+    page = make_page()
+    assert page.gallery is not None
     tile = make_tile(torch.rand(1, 28, 28), label="shoe")
-    missed = dataclasses.replace(tile, recovered=False, outcome="exhausted", guess="shoe", ssim=None, mse=float("nan"))
-    page = make_page(galleries=(Gallery(name="a", note="", tiles=(tile, missed)),))
-    read = words(render(page))
-    assert "recovered shoe, guessed bag MSE 3.1 × 10⁻⁷ · SSIM 0.998 converged after 40 steps" in read
-    assert "not recovered shoe, guessed right MSE not finite exhausted after 40 steps" in read
-    assert "1 of 2 shown are recovered" in read
+    missed = dataclasses.replace(
+        tile, recovered=False, outcome="exhausted", label_correct=True, ssim=None, mse=float("nan"), place="worst"
+    )
+    gallery = dataclasses.replace(page.gallery, tiles=(tile, missed), axes=())
+    read = words(render(dataclasses.replace(page, gallery=gallery)))
+    assert "recovered shoe attack 0 MSE 3.1 × 10⁻⁷ · SSIM 0.998 guessed bag · converged after 40 steps" in read
+    assert "not recovered shoe attack 0 MSE not finite · PSNR 65.1 dB label right · exhausted after 40 steps" in read
+    assert "worst of its setting" in read
+    assert "1 of 2 are recovered" in read
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_one_tile_and_nothing_else_is_a_page(make_page: MakePage, shape: tuple[int, ...]) -> None:
-    page = make_page(shape=shape, attacks=1, tiles=1, frames=1, exact=None, noise=None, rows=(), update={})
+    page = make_page(
+        shape=shape,
+        attacks=1,
+        tiles=1,
+        frames=1,
+        exact=None,
+        strengths=(),
+        sections=(),
+        every=None,
+        update={},
+        download=None,
+    )
     source = render(page)
     tags = Reader(source).tags
-    assert not [a for tag, a in tags if tag == "input"]  # nothing to move
-    assert "Recovered by algebra" not in source
-    assert "Noise until" not in source
-    assert "What the server saw" not in source
+    ranges = [a["id"] for tag, a in tags if tag == "input"]
+    assert ranges == ["cut", "viewer-scrub"]
+    for missing in (
+        "Recovered by algebra",
+        "A stronger defence",
+        "What the server saw",
+        "The run in numbers",
+        "the records as",
+    ):
+        assert missing not in source
 
 
 def test_a_page_may_have_no_gallery(make_page: MakePage) -> None:
-    source = render(make_page(galleries=()))
-    assert "film-slider" not in Reader(source).text
-    assert json.loads(Reader(source).scripts[0])["timeline"] == []
-    assert render(make_page(galleries=(Gallery(name="none", note="", tiles=()),)))
+    source = render(make_page(gallery=None))
+    assert not [a for tag, a in Reader(source).tags if tag == "dialog" or a.get("id") == "film-slider"]
+    data = json.loads(Reader(source).scripts[1])
+    assert (data["timeline"], data["tiles"]) == ([], [])
 
 
 def test_a_model_of_many_layers_is_drawn_in_part(make_page: MakePage) -> None:
@@ -200,16 +269,22 @@ def test_a_model_of_many_layers_is_drawn_in_part(make_page: MakePage) -> None:
 def test_a_full_demo_stays_small(make_page: MakePage) -> None:
     truths = load("fashion_mnist").pictures("test", slice(32))
     source = render(make_page(truths=truths, attacks=3, frames=17))
-    assert len(source.encode()) < 1_600_000
+    assert len(source.encode()) < 2_000_000
     assert "drawn with fewer brightness values" not in source
 
 
 def test_in_colour_it_is_noise_that_loses_values(make_page: MakePage) -> None:
-    grey = torch.nn.functional.pad(load("fashion_mnist").pictures("test", slice(32)), (2, 2, 2, 2))
-    truths = grey * torch.rand(32, 3, 1, 1, generator=torch.Generator().manual_seed(0))
-    source = render(make_page(truths=truths, attacks=3, frames=17, noise=None))
-    assert len(source.encode()) < 2_200_000
+    grey = torch.nn.functional.pad(load("fashion_mnist").pictures("test", slice(64)), (2, 2, 2, 2))
+    truths = grey * torch.rand(64, 3, 1, 1, generator=torch.Generator().manual_seed(0))
+    source = render(make_page(truths=truths, attacks=3, frames=17, strengths=(), exact=None))
+    assert len(source.encode()) < 5_000_000
     assert "drawn with fewer brightness values" in source
+
+
+def test_large_pictures_are_shrunk_and_the_page_says_so(make_page: MakePage) -> None:
+    source = render(make_page(shape=(3, 224, 224), tiles=12, frames=6, strengths=(), exact=None))
+    assert len(source.encode()) < 5_000_000
+    assert "points a side" in words(source)
 
 
 def test_render_repeats_itself(make_page: MakePage) -> None:
@@ -229,7 +304,7 @@ def test_the_fragment_holds_the_whole_page_and_nothing_that_clashes(make_page: M
     assert tag == "iframe"
     assert attributes["srcdoc"] == render(page)
     assert attributes["title"] == EVIL
-    assert attributes["sandbox"] == "allow-scripts"
+    assert attributes["sandbox"] == "allow-scripts allow-downloads"
     assert html.escape(EVIL) in fragment(page)
 
 

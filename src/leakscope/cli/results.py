@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from leakscope.cli.app import app
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from leakscope.metrics.interval import Estimate
@@ -29,8 +31,6 @@ def show(
     ] = None,
 ) -> None:
     """Show a run as a table: rates and means with n and 95 % intervals."""
-    from rich.console import Console
-
     from leakscope.report.sheet import axes_of, sheet_of
     from leakscope.report.tables import cell_table, tabulate
     from leakscope.store import Run
@@ -41,55 +41,34 @@ def show(
         if axis not in known:
             raise InputError(f"--by {axis!r} is no axis of this run; its axes: {', '.join(known) or 'none'}")
     table = tabulate(sheet, tuple(by)) if by else cell_table(sheet)
-    console = Console()
+    console = _console()
     if not table.rows:
         console.print("no trial has landed yet")
         return
     console.print(_table(table.rows, table.axes, wide=console.width >= WIDE))
     pooled = f"; pooled over {', '.join(table.pooled)}" if table.pooled else ""
     note = f"n trials; content with its 95 % interval, conv., label: success rates; means over all samples{pooled}"
-    console.print(note, style="dim", highlight=False, markup=False)
+    console.print(note, style="dim")
 
 
 @app.command()
 def compare(first: RunPath, second: RunPath) -> None:
-    """Compare the cells that two runs share, side by side; a cell's settings must be equal but for titles."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from leakscope.report.numbers import number, percent
+    """Compare the cells that two runs share, side by side: those whose settings are equal but for titles."""
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table
     from leakscope.store import Run
 
-    rows = [{row.cells[0]: row for row in cell_table(sheet_of(Run.open(path))).rows} for path in (first, second)]
-    shared = [cell for cell in rows[0] if cell in rows[1]]
-    console = Console()
+    tables = [cell_table(sheet_of(Run.open(path))) for path in (first, second)]
+    a, b = ({row.cells[0]: row for row in table.rows} for table in tables)
+    shared = [cell for cell in a if cell in b]
     if not shared:
         raise InputError(f"{first} and {second} share no cell: no settings are equal in both")
-    table = Table("cell", "n", "content", "", "MSE", "", "steps", "", "apart")
-    for cell in shared:
-        a, b = rows[0][cell], rows[1][cell]
-        apart = _apart(a.content, b.content) or _apart(a.mse, b.mse)
-        table.add_row(
-            _name(a),
-            f"{a.trials} / {b.trials}",
-            percent(a.content.value),
-            percent(b.content.value),
-            number(a.mse.value),
-            number(b.mse.value),
-            number(a.steps.value) if a.steps else "",
-            number(b.steps.value) if b.steps else "",
-            "yes" if apart else "",
-        )
-    console.print(table)
-    only = [len(rows[0]) - len(shared), len(rows[1]) - len(shared)]
+    console = _console()
+    console.print(_comparison([(a[cell], b[cell]) for cell in shared], tables[0].axes))
     console.print(
-        f"left {first}, right {second}; only there: {only[0]} and {only[1]} cells; apart: 95 % intervals of content or MSE "
-        "do not meet",
+        f"A is {first}, B is {second}; cells in A alone: {len(a) - len(shared)}, in B alone: {len(b) - len(shared)}; "
+        "apart: the 95 % intervals of content or MSE do not meet",
         style="dim",
-        highlight=False,
-        markup=False,
     )
 
 
@@ -115,7 +94,7 @@ def report(
     from leakscope.report.page import write
     from leakscope.report.serving import page_of_directory
 
-    page = page_of_directory(run, command=f"leakscope report {run}")
+    page = page_of_directory(run, command=shlex.join(["leakscope", "report", str(run)]))
     path = out or run / "report.html"
     try:
         write(page, path)
@@ -136,42 +115,83 @@ def serve(
     typer.echo(f"http://127.0.0.1:{server.server_address[1]}/ shows {run} (Ctrl-C ends it)")
     try:
         server.serve_forever()
+    except KeyboardInterrupt:
+        typer.echo("ended")
     finally:
         server.server_close()
 
 
-def _table(rows: Sequence[Row], axes: Sequence[str], *, wide: bool) -> Table:
-    from rich.box import SIMPLE
-    from rich.markup import escape
-    from rich.table import Table
+def _console() -> Console:
+    """Return a terminal that takes names as they are: no markup, no emoji codes."""
+    from rich.console import Console
 
+    return Console(markup=False, emoji=False, highlight=False)
+
+
+def _table(rows: Sequence[Row], axes: Sequence[str], *, wide: bool) -> Table:
     from leakscope.report.numbers import number, percent, percent_interval
-    from leakscope.report.sheet import say
 
     others = [axis for axis in axes if axis != "attack"]
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    for head in ("attack", *_short(others)):
-        table.add_column(escape(head), overflow="fold")
-    for head in ("n", "content", "", "conv.", "label", "MSE", "SSIM", "steps"):
-        table.add_column(head, no_wrap=True, justify="right")
+    table = _bare(others, ("n", "content", "", "conv.", "label", "MSE", "SSIM", "steps"))
     if wide:
         table.add_column("outcomes")
     for row in rows:
-        interval = percent_interval(row.content).removesuffix(" %").replace(" to ", "-")
+        outcomes = "" if row.baseline else ", ".join(f"{n} {name}" for name, n in row.outcomes.items())
         table.add_row(
-            escape(f"({row.attack})" if row.baseline else row.attack),
-            *(escape(say(row.values[axis])) if axis in row.values else "" for axis in others),
+            *_name(row, others),
             str(row.trials),
             percent(row.content.value),
-            interval,
+            percent_interval(row.content).removesuffix(" %").replace(" to ", "-"),
             percent(row.convergence.value) if row.convergence else "",
             percent(row.label.value) if row.label else "",
             number(row.mse.value),
             number(row.ssim.value) if row.ssim else "",
             number(row.steps.value) if row.steps else "",
-            *([", ".join(f"{n} {name}" for name, n in row.outcomes.items())] if wide else []),
+            *([outcomes] if wide else []),
         )
     return table
+
+
+def _comparison(pairs: Sequence[tuple[Row, Row]], axes: Sequence[str]) -> Table:
+    from leakscope.report.numbers import number, percent
+
+    others = [axis for axis in axes if axis != "attack"]
+    table = _bare(others, ("n\nA", "\nB", "content\nA", "\nB", "MSE\nA", "\nB", "steps\nA", "\nB", "\napart"))
+    for a, b in pairs:
+        apart = _apart(a.content, b.content) or _apart(a.mse, b.mse)
+        table.add_row(
+            *_name(a, others),
+            *(str(row.trials) for row in (a, b)),
+            *(percent(row.content.value) for row in (a, b)),
+            *(number(row.mse.value) for row in (a, b)),
+            *(number(row.steps.value) if row.steps else "" for row in (a, b)),
+            "yes" if apart else "",
+        )
+    return table
+
+
+def _bare(axes: Sequence[str], numbers: Sequence[str]) -> Table:
+    """Return an empty table: attack and axes on the left, columns of numbers on the right."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    from leakscope.cli.watching import printable
+
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    for head in ("attack", *_short(axes)):
+        table.add_column(printable(head), overflow="fold")
+    for head in numbers:
+        table.add_column(head, no_wrap=True, justify="right")
+    return table
+
+
+def _name(row: Row, axes: Sequence[str]) -> list[str]:
+    """Return the attack of a row, a baseline in brackets, and its values on the axes."""
+    from leakscope.cli.watching import printable
+    from leakscope.report.sheet import say
+
+    values = [say(row.values[axis]) if axis in row.values else "" for axis in axes]
+    return [printable(word) for word in (f"({row.attack})" if row.baseline else row.attack, *values)]
 
 
 def _short(axes: Sequence[str]) -> list[str]:
@@ -182,14 +202,6 @@ def _short(axes: Sequence[str]) -> list[str]:
     """
     last = [axis.rsplit(".", 1)[-1] for axis in axes]
     return [word if last.count(word) == 1 else axis for word, axis in zip(last, axes, strict=True)]
-
-
-def _name(row: Row) -> str:
-    from rich.markup import escape
-
-    from leakscope.report.sheet import say
-
-    return escape(" ".join([row.attack, *(f"{axis}={say(value)}" for axis, value in row.values.items())]))
 
 
 def _apart(a: Estimate, b: Estimate) -> bool:

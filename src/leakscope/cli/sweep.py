@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -18,9 +20,13 @@ from leakscope.core.errors import InputError
 if TYPE_CHECKING:
     from leakscope.experiments.engines import Engine
     from leakscope.experiments.scenario import Scenario
-    from leakscope.experiments.sweep import Done
+    from leakscope.experiments.scenario.axes import Axis
+    from leakscope.experiments.sweep import Chunk
 
 ENGINES = ("local", "serial", "ray")
+DEVICES = ("cpu", "cuda")
+MOST_LINES = 40
+MOST_POINTS = 12
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -39,33 +45,46 @@ def run(
     log_json: Annotated[Path | None, typer.Option(help="Write every event as a line of JSON.")] = None,
 ) -> None:
     """Run a scenario: all its trials, or those that the run directory still lacks."""
-    from leakscope.cli.watching import Dialogue
+    limit = parse_memory(memory)
+    check_device(device)
+    chosen = make_engine(engine, address)
     from leakscope.experiments.scenario import read_scenario
+
+    scenario = read_scenario(file)
+    directory = out or Path("runs") / file.stem
+    if dry_run:
+        typer.echo(describe_plan(scenario, scenario.name or file.stem, directory, device, limit))
+        return
+    from leakscope.cli.watching import Dialogue
+    from leakscope.experiments.engines import LostChunkError
     from leakscope.experiments.sweep import run_scenario
 
-    limit = parse_memory(memory)
-    scenario = read_scenario(file)
-    if dry_run:
-        typer.echo(describe_plan(scenario, device, limit))
-        return
-    directory = out or Path("runs") / file.stem
-    chosen = make_engine(engine, address)
-    with (
-        Dialogue(scenario.name or file.stem, quiet=quiet, log=log_json) as dialogue,
-        _interrupt(dialogue.said) as asked,
-    ):
-        done = run_scenario(
-            scenario,
-            directory,
-            engine=chosen,
-            device=device,
-            memory=limit,
-            command=f"leakscope run {file}",
-            watcher=dialogue,
-            stop=lambda: bool(asked),
-        )
-        dialogue.ended(done)
-    _conclude(done, file, directory, quiet)
+    again = command_of(file, out, engine, address, device, memory)
+    try:
+        with (
+            Dialogue(scenario.name or file.stem, quiet=quiet, log=log_json) as dialogue,
+            _interrupt(dialogue.said) as asked,
+        ):
+            done = run_scenario(
+                scenario,
+                directory,
+                engine=chosen,
+                device=device,
+                memory=limit,
+                command=again,
+                watcher=dialogue,
+                stop=lambda: bool(asked),
+            )
+            dialogue.ended(done)
+    except LostChunkError as error:
+        raise InputError(f"{error}; what has landed is saved; go on with: {again}") from None
+    except KeyboardInterrupt:
+        _stop(f"stopped at once; what has landed is saved; go on with: {again}")
+    if done.left:
+        _stop(f"stopped with {done.wanted - done.left} of {done.wanted} trials done and saved; go on with: {again}")
+    if not quiet:
+        where = shlex.quote(str(directory))
+        typer.echo(f"{directory}: {done.wanted} trials, {done.landed} of them now; leakscope show {where}")
 
 
 @app.command()
@@ -97,10 +116,21 @@ def parse_memory(text: str | None) -> int | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    found = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
     if not found or float(found[1]) * UNITS[found[2].upper()] < 1:
         raise InputError(f"--memory must be a size such as 500M or 4G, got {text!r}")
     return int(float(found[1]) * UNITS[found[2].upper()])
+
+
+def check_device(name: str) -> None:
+    """Raise if there is no such device here."""
+    if name not in DEVICES:
+        raise InputError(f"--device must be {' or '.join(DEVICES)}, got {name!r}")
+    if name == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise InputError("--device cuda: PyTorch finds no CUDA device here; --device cpu runs everywhere")
 
 
 def make_engine(name: str, address: str | None) -> Engine | None:
@@ -108,7 +138,7 @@ def make_engine(name: str, address: str | None) -> Engine | None:
     if name not in ENGINES:
         raise InputError(f"--engine must be one of {', '.join(ENGINES)}, got {name!r}")
     if address is not None and name != "ray":
-        raise InputError("--address belongs to --engine ray")
+        raise InputError(f"--address is for --engine ray, got it with --engine {name}")
     if name == "ray":
         from leakscope.integrations.ray import ray_engine
 
@@ -120,36 +150,75 @@ def make_engine(name: str, address: str | None) -> Engine | None:
     return None
 
 
-def describe_plan(scenario: Scenario, device: str, memory: int | None) -> str:
+def command_of(file: Path, out: Path | None, engine: str, address: str | None, device: str, memory: str | None) -> str:
+    """Return the command that goes on with this very run, ready for a shell.
+
+    >>> command_of(Path("my noise.yaml"), None, "serial", None, "cpu", None)
+    "leakscope run 'my noise.yaml' --engine serial"
+    """
+    words = ["leakscope", "run", str(file)]
+    options = {
+        "--out": (out, None),
+        "--engine": (engine, "local"),
+        "--address": (address, None),
+        "--device": (device, "cpu"),
+        "--memory": (memory, None),
+    }
+    for option, (value, usual) in options.items():
+        words += [option, str(value)] if value != usual else []
+    return shlex.join(words)
+
+
+def describe_plan(scenario: Scenario, title: str, directory: Path, device: str, memory: int | None) -> str:
     """Return what a run would do, in words."""
-    from leakscope.cli.watching import duration
+    from leakscope.cli.watching import at_most, printable
     from leakscope.experiments.sweep.driver import unfold
     from leakscope.experiments.sweep.plan import make_plan
+    from leakscope.store import Run
 
     sweep = unfold(scenario)
     plan = make_plan(sweep.cells, sweep.trials, device=device, memory=memory)
-    cells = [cell for cell in sweep.cells if not cell.baseline]
-    lines = [
-        f"{scenario.name or 'scenario'}: {len(sweep.trials):,} trials in {len(sweep.cells)} cells, {len(plan.chunks)} chunks"
-    ]
-    lines += [f"  axis {axis.name}: {', '.join(str(label) for label in axis.labels)}" for axis in scenario.axes]
-    if len(sweep.cells) > len(cells):
-        names = ", ".join(dict.fromkeys(str(c.axes["attack"]) for c in sweep.cells if c.baseline))
-        lines.append(f"  null baselines: {names}")
-    for chunk in plan.chunks:
-        kind = "baseline" if chunk.baseline else f"form {chunk.form}"
-        lines.append(
-            f"  chunk {chunk.name}: {len(chunk.trials)} trials of {len(chunk.cells)} cells, {kind}, {chunk.threads} thread(s)"
-        )
-        if len(lines) > 40:
-            lines.append(f"  ... and {len(plan.chunks) - plan.chunks.index(chunk) - 1} more chunks")
-            break
-    lines.append(f"at most about {duration(plan.seconds)} if no trial stops early; nothing was written")
-    return "\n".join(lines)
+    number = [f"{len(sweep.trials):,} trials", _count(len(sweep.cells), "cell"), _count(len(plan.chunks), "chunk")]
+    lines = [f"{title}: {number[0]} in {number[1]}, {number[2]}", *(_axis_line(axis) for axis in scenario.axes)]
+    baselines = dict.fromkeys(str(cell.axes["attack"]) for cell in sweep.cells if cell.baseline)
+    lines += [f"  null baselines: {', '.join(baselines)}"] if baselines else []
+    groups = [list(group) for _, group in itertools.groupby(plan.chunks, key=lambda c: c.name.rpartition("-")[0])]
+    lines += [_group_line(group) for group in groups[:MOST_LINES]]
+    lines += [f"  and {len(groups) - MOST_LINES} more groups"] if len(groups) > MOST_LINES else []
+    if Run.exists(directory):
+        there = len(Run.open(directory).done() & {trial.id for trial in sweep.trials})
+        lines.append(f"{directory} holds {there:,} of these trials already")
+    lines.append(f"{at_most(plan.seconds)} for all of them if none stops early; nothing was written")
+    return "\n".join(printable(line) for line in lines)
+
+
+def _axis_line(axis: Axis) -> str:
+    from leakscope.report.sheet import say
+
+    said = [say(label) for label in axis.labels]
+    more = f", ... ({len(said)} in all)" if len(said) > MOST_POINTS else ""
+    return f"  axis {axis.name}: {', '.join(said[:MOST_POINTS])}{more}"
+
+
+def _group_line(chunks: list[Chunk]) -> str:
+    """Return a line for the chunks of one group, which share all but their trials."""
+    first, trials = chunks[0], sum(len(chunk.trials) for chunk in chunks)
+    cells = {cell for chunk in chunks for cell in chunk.cells}
+    kind = "baseline" if first.baseline else f"form {first.form}"
+    cut = f"{_count(len(chunks), 'chunk')} of at most {max(len(chunk.trials) for chunk in chunks)}"
+    name = first.name.rpartition("-")[0]
+    return (
+        f"  group {name}: {_count(trials, 'trial')} of {_count(len(cells), 'cell')} in {cut}, {kind}, "
+        f"{_count(first.threads, 'thread')} each"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @contextmanager
-def _interrupt(say: object) -> Iterator[list[int]]:
+def _interrupt(say: Callable[[str], None]) -> Iterator[list[int]]:
     """Turn the first Ctrl-C into a wish to stop after the chunks in hand; the second stops at once."""
     asked: list[int] = []
 
@@ -158,7 +227,7 @@ def _interrupt(say: object) -> Iterator[list[int]]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        if callable(say):
+        with suppress(RuntimeError):  # the signal may come in the middle of a write to the same file
             say("stopping after the chunks in hand; press Ctrl-C again to stop at once")
 
     before = signal.signal(signal.SIGINT, wish)
@@ -168,12 +237,6 @@ def _interrupt(say: object) -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _conclude(done: Done, file: Path, directory: Path, quiet: bool) -> None:
-    if done.left:
-        sys.stderr.write(
-            f"leakscope: stopped with {done.wanted - done.left} of {done.wanted} trials done and saved; go on with: "
-            f"leakscope run {file} --out {directory}\n"
-        )
-        raise typer.Exit(130)
-    if not quiet:
-        typer.echo(f"{directory}: {done.wanted} trials, {done.landed} of them now; leakscope show {directory}")
+def _stop(line: str) -> NoReturn:
+    sys.stderr.write(f"leakscope: {line}\n")
+    raise typer.Exit(130)

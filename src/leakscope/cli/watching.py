@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY = 5.0
 NOTE_EVERY = 0.5
+IN_HAND = 4
 
 
 class Dialogue:
@@ -25,10 +27,9 @@ class Dialogue:
     def __init__(self, title: str, *, quiet: bool = False, log: Path | None = None) -> None:
         """Open the log and lay the bar out; nothing is shown before `__enter__`."""
         from rich.console import Console
-        from rich.markup import escape
 
-        self.title, self.quiet = escape(title), quiet
-        self.console = Console(stderr=True, quiet=quiet)
+        self.title, self.quiet = title, quiet
+        self.console = Console(stderr=True, quiet=quiet, markup=False, emoji=False, highlight=False)
         self.log: IO[str] | None = None
         if log is not None:
             try:
@@ -44,15 +45,15 @@ class Dialogue:
         self.began = self.told = self.logged = time.monotonic()
 
     def _bars(self) -> Any:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
 
+        state = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         return Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
+            BarColumn(bar_width=12),
+            TextColumn("{task.fields[state]}", markup=False, table_column=state),
             console=self.console,
+            expand=True,
         )
 
     def __enter__(self) -> Dialogue:
@@ -60,25 +61,29 @@ class Dialogue:
             self.bars.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if self.bars is not None:
             self.bars.stop()
-        if self.log is not None:
-            self.log.close()
+        if kind is not None:
+            self._write("failed", error=kind.__name__, line=str(error), done=self.finished, wanted=self.wanted)
+        self._close()
 
     def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
         """Show how much there is to do."""
         self.wanted, self.finished = wanted, before
         self._write("planned", wanted=wanted, before=before, chunks=chunks, seconds=seconds)
         known = f", {before} of them there already" if before else ""
-        most = f", at most about {duration(seconds)}" if seconds else ""
+        most = f", {at_most(seconds)}" if seconds else ""
         self._say(f"{self.title}: {wanted} trials{known}; {chunks} chunks to run{most}")
         if self.bars is not None:
-            self.task = self.bars.add_task(self.title, total=wanted, completed=before, state="")
+            self.task = self.bars.add_task("", total=wanted, completed=before, state="")
         self.began = time.monotonic()
 
     def noted(self, note: Note) -> None:
-        """Show where the chunks in hand are."""
+        """Show where the chunks in hand are; a note without numbers is a word about the chunk, such as a lost worker."""
+        if note.note and not note.total:
+            self.said(f"{note.chunk}: {note.note}")
+            return
         self.notes[note.chunk] = note
         now = time.monotonic()
         if now - self.logged >= NOTE_EVERY:
@@ -110,12 +115,14 @@ class Dialogue:
         self._say(line)
 
     def ended(self, done: Done) -> None:
-        """Show where the time went."""
+        """Write down how it ended and where the time went."""
         self._write(
             "ended",
             wanted=done.wanted,
+            before=done.before,
             landed=done.landed,
             left=done.left,
+            outcomes=done.outcomes,
             attack_seconds=done.attack_seconds,
             own_seconds=done.own_seconds,
         )
@@ -127,33 +134,67 @@ class Dialogue:
         spent = time.monotonic() - self.began
         rate = (self.landed_now + inside) / spent if spent > 0 else 0.0
         left = self.wanted - self.finished - inside
-        parts = [f"{converged} converged", f"{diverged} diverged", f"{rate:.1f}/s"]
+        parts = [f"{self.finished + inside}/{self.wanted} done"]
+        parts += [f"{converged} converged", f"{diverged} diverged", f"{rate:.1f}/s"]
         if rate > 0 and left > 0:
             parts.append(f"{duration(left / rate)} left")
-        parts += [
-            f"{n.chunk} step {n.iteration}{' ' + n.note if n.note else ''}" for n in list(self.notes.values())[:2]
-        ]
         return ", ".join(parts)
+
+    def _in_hand(self) -> str:
+        """Return where the first chunks in hand are."""
+        shown = [f"{n.chunk} step {n.iteration} {n.note}".strip() for n in list(self.notes.values())[:IN_HAND]]
+        more = len(self.notes) - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more else "")
 
     def _refresh(self, *, force: bool = False) -> None:
         inside = sum(n.done for n in self.notes.values())
         if self.bars is not None and self.task is not None:
-            self.bars.update(self.task, completed=self.finished + inside, state=self._state())
+            state = "\n".join([self._state(), self._in_hand()]).strip()
+            self.bars.update(self.task, completed=self.finished + inside, state=state)
             return
         now = time.monotonic()
         if force or now - self.told >= LINE_EVERY:
             self.told = now
-            self._say(f"{self.finished + inside} of {self.wanted} done, {self._state()}")
+            self._say(", ".join(part for part in (self._state(), self._in_hand()) if part))
 
     def _say(self, line: str) -> None:
         if not self.quiet:
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(printable(line), soft_wrap=True)
 
     def _write(self, event: str, **facts: object) -> None:
-        if self.log is not None:
-            told: Mapping[str, object] = {"event": event, "time": round(time.time(), 3), **facts}
+        if self.log is None:
+            return
+        told: Mapping[str, object] = {"event": event, "time": round(time.time(), 3), **facts}
+        try:
             self.log.write(json.dumps(told) + "\n")
             self.log.flush()
+        except OSError as error:  # the run is worth more than its log
+            self._close()
+            self._say(f"--log-json cannot be written any more ({error.strerror}); the run goes on without it")
+
+    def _close(self) -> None:
+        log, self.log = self.log, None
+        if log is not None:
+            with contextlib.suppress(OSError):
+                log.close()
+
+
+def printable(text: str) -> str:
+    r"""Return a text with control characters spelled out, so that no name can steer the terminal.
+
+    >>> printable("caf\u00e9 \x1b[31m")
+    'café \\x1b[31m'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def at_most(seconds: float) -> str:
+    """Return an upper estimate of a time in words.
+
+    >>> at_most(0.4), at_most(42)
+    ('under a second', 'at most about 42 s')
+    """
+    return f"at most about {duration(seconds)}" if seconds >= 1 else duration(seconds)
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_TILES = 200
-ALL = "Every attacked {thing} of the run is here, in the order of the run, none picked."
+ALL = "Every attacked {thing} of the run is here, none picked."
 SOME = (
     "{shown:,} of {total:,} attacked {things} are here, chosen by rule: of every setting in turn the median, the best and the "
     "worst by MSE, then others at random (seed {seed}). Tables and curves count all of them."

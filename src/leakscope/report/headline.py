@@ -56,7 +56,7 @@ def _where(best: Row, label: Callable[[str], str], attacks: Sequence[Row]) -> st
     here = f" ({place})" if place else ""
     equals = sum(row.content.value == best.content.value for row in attacks)
     if equals > 1 and best.content.value:
-        return f"So in {equals} of {len(attacks)} settings, this one{here} the first of them; {known}."
+        return f"The same in {equals} of {len(attacks)} settings, the first of them{here or ' here'}; {known}."
     return f"That is the strongest of {len(attacks)} settings{here}; {known}."
 
 
@@ -64,7 +64,7 @@ def _worst(row: Row, best: Row, label: Callable[[str], str]) -> str:
     place = _place(row, label)
     own = row.attack if row.attack != best.attack else ""
     where = ", ".join(part for part in (own, place) if part)
-    return f"In the weakest ({where}) it was {_hits(row):,} of {row.samples:,}." if where else ""
+    return f"In the weakest setting ({where}) it was {_hits(row):,} of {row.samples:,}." if where else ""
 
 
 def _without(baselines: list[Row], things: tuple[str, str]) -> str:

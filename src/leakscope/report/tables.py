@@ -92,15 +92,10 @@ def tabulate(sheet: Sheet, axes: Sequence[str], cells: Sequence[Cell] | None = N
 
 
 def is_numeric_axis(table: Table) -> bool:
-    """Return whether a table of one axis has two or more numbers for its values."""
-    values = {say(row.values[table.axes[0]]): row.values[table.axes[0]] for row in attack_rows(table)}
-    return len(values) > 1 and is_numeric(values.values())
-
-
-def attack_rows(table: Table) -> list[Row]:
-    """Return the rows of attacks that have a value on the table's first axis."""
+    """Return whether the attacks of a table have two or more values on its first axis, all of them numbers."""
     axis = table.axes[0]
-    return [row for row in table.rows if not row.baseline and (axis in row.values or axis == ATTACK)]
+    values = {say(row.values[axis]): row.values[axis] for row in table.rows if not row.baseline and axis in row.values}
+    return len(values) > 1 and is_numeric(values.values())
 
 
 _Key = tuple[bool, str, tuple[str, ...]]

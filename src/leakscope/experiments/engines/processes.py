@@ -52,7 +52,7 @@ class _Worker:
         self.pipe, theirs = multiprocessing.Pipe()
         number = theirs.fileno()
         code = (
-            f"import sys; sys.path[:] = {sys.path!r}; from leakscope.experiments.engines.worker import serve; "
+            f"import sys; sys.path[:] = {[str(place) for place in sys.path]}; from leakscope.experiments.engines.worker import serve; "
             f"serve({number}, {os.getpid()})"
         )
         self.process = subprocess.Popen(

@@ -10,7 +10,7 @@ const tiles = all(".tile").map((figure, index) => ({
 }));
 
 if (tiles.length) {
-  const SCREENFUL = 24;
+  const SCREENFUL = matchMedia("(max-width: 640px)").matches ? 8 : 24;
   const KEY = "leakscope-filters " + document.title;
   const form = find("#filters");
   const grid = find("#tiles");
@@ -95,7 +95,6 @@ if (tiles.length) {
   }
 
   find("#filtering").hidden = false;
-  if (matchMedia("(max-width: 640px)").matches) find("#filtering").open = false;
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", changed);
   form.addEventListener("reset", () => setTimeout(changed));

@@ -1,3 +1,8 @@
+// ---- a phone shows long tables and the filters when asked
+if (matchMedia("(max-width: 640px)").matches) {
+  for (const part of all(".rows, .filtering")) part.open = false;
+}
+
 // ---- theme: the system's, until the button says otherwise
 {
   const root = document.documentElement;

@@ -1,0 +1,205 @@
+"""Tables say what a slow reading of the records says, pool what they name, and never pool attacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+import torch
+
+from leakscope.core.record import Cell, Record
+from leakscope.core.types import Outcome
+from leakscope.metrics import Scores, Summary, summarise
+from leakscope.metrics.interval import Estimate
+from leakscope.report import Row, Sheet, axis_tables, cell_table, make_sheet, sheet_of, tabulate
+from leakscope.report.sheet import axes_of, families, name_of
+from leakscope.report.tables import is_numeric_axis
+from leakscope.store import Run
+
+MakeRun = Callable[..., Run]
+MakeCells = Callable[..., list[Cell]]
+
+
+def slow(records: Iterable[Record]) -> Summary:
+    """Return the summary of records as `metrics` makes it from whole tensors."""
+    every = list(records)
+    grid = [list(record.samples) for record in every]
+
+    def column(name: str) -> torch.Tensor:
+        return torch.tensor([[math.nan if (v := getattr(s, name)) is None else float(v) for s in row] for row in grid])
+
+    shape = column("mse").shape
+    scores = Scores(
+        mse=column("mse").double(),
+        psnr=column("psnr").double(),
+        ssim=column("ssim").double(),
+        label_correct=column("label_correct") == 1,
+        label_overlap=None,
+        pairing=torch.zeros(shape, dtype=torch.int64),
+        scored=torch.ones(shape, dtype=torch.bool),
+        finite=torch.ones(shape, dtype=torch.bool),
+    )
+    outcomes = torch.tensor([int(Outcome[record.outcome.upper()]) for record in every])
+    return summarise(scores, outcomes=outcomes, iterations=torch.tensor([record.iterations for record in every]))
+
+
+def agrees(found: Estimate | None, expected: Estimate | None) -> bool:
+    if found is None or expected is None:
+        return found is expected
+    a, b = dataclasses.astuple(found), dataclasses.astuple(expected)
+    return all(math.isclose(x, y, rel_tol=1e-5) or (x != x and y != y) for x, y in zip(a, b, strict=True))
+
+
+def check(row: Row, run: Run) -> None:
+    records = [record for cell in row.cells for record in run.records(cell=cell)]
+    summary = slow(records)
+    assert (row.trials, row.samples) == (summary.trials, summary.samples)
+    assert agrees(row.content, summary.content)
+    assert agrees(row.mse, summary.means["mse"])
+    assert agrees(row.psnr, summary.means["psnr"])
+    assert agrees(row.ssim, summary.means["ssim"])
+    assert agrees(row.label, None if row.baseline else summary.label)
+    assert agrees(row.convergence, None if row.baseline else summary.convergence)
+    assert agrees(row.steps, None if row.baseline else summary.iterations.mean)
+    assert dict(row.outcomes) == Counter(record.outcome for record in records)
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_every_number_is_that_of_the_records(make_run: MakeRun, samples: int) -> None:
+    run = make_run(trials=6, samples=samples)
+    sheet = sheet_of(run)
+    tables = [*axis_tables(sheet), cell_table(sheet)]
+    assert [table.axes for table in tables] == [("attack",), ("defences.0.sigma",), ("attack", "defences.0.sigma")]
+    for table in tables:
+        for row in table.rows:
+            check(row, run)
+
+
+def test_a_row_holds_one_attack_and_pools_the_other_axes(make_run: MakeRun, make_cells: MakeCells) -> None:
+    cells = make_cells()
+    sheet = sheet_of(make_run(cells))
+    by_attack, by_sigma = axis_tables(sheet)
+    assert [row.attack for row in by_attack.rows] == ["cpl", "dlg", "class mean", "nearest public"]
+    assert by_attack.pooled == ("defences.0.sigma",)
+    assert [(row.attack, row.values) for row in by_sigma.rows if not row.baseline] == [
+        (attack, {"defences.0.sigma": sigma}) for attack in ("cpl", "dlg") for sigma in (0.0, 0.01, 0.1)
+    ]
+    assert by_sigma.pooled == ()
+    assert [row.values for row in by_sigma.rows if row.baseline] == [{}, {}]
+    pooled = [cell for row in by_attack.rows for cell in row.cells]
+    assert sorted(pooled) == sorted(cell.id for cell in cells)
+    assert is_numeric_axis(by_sigma)
+    assert not is_numeric_axis(cell_table(sheet))
+
+
+def test_a_baseline_that_varies_with_the_data_has_a_row_for_each_value(make_run: MakeRun) -> None:
+    cells = [
+        Cell(id=f"{name}{n}", settings={}, axes={"attack": name, "data.samples": n}, baseline=name == "class_mean")
+        for name in ("cpl", "class_mean")
+        for n in (1, 2)
+    ]
+    table = axis_tables(sheet_of(make_run(cells)))[1]
+    assert [(row.attack, row.baseline, row.values["data.samples"]) for row in table.rows] == [
+        ("cpl", False, 1),
+        ("cpl", False, 2),
+        ("class mean", True, 1),
+        ("class mean", True, 2),
+    ]
+
+
+def test_cells_that_vary_on_other_axes_are_not_pooled(make_run: MakeRun) -> None:
+    cells = [Cell(id=f"a{i}", settings={"attack": {"name": f"a{i}"}}, axes={"attack": f"a{i}"}) for i in range(2)]
+    cells += [Cell(id=f"n{s}", settings={"attack": {"name": "a0"}}, axes={"sigma": s}) for s in (0.0, 1.0)]
+    sheet = sheet_of(make_run(cells))
+    assert [len(family) for family in families(sheet.cells)] == [2, 2]
+    by_attack, by_sigma = axis_tables(sheet)
+    assert [row.cells for row in by_attack.rows] == [("a0",), ("a1",)]
+    assert [row.cells for row in by_sigma.rows] == [("n0.0",), ("n1.0",)]
+    assert len(cell_table(sheet).rows) == 4
+
+
+def test_a_run_without_axes_has_one_table(make_run: MakeRun) -> None:
+    [table] = axis_tables(sheet_of(make_run([Cell(id="x", settings={"attack": {"name": "dlg"}})])))
+    assert [(row.attack, row.trials) for row in table.rows] == [("dlg", 5)]
+
+
+def test_an_empty_run_has_no_rows(make_run: MakeRun, make_cells: MakeCells, tmp_path: object) -> None:
+    run = make_run([])
+    assert axis_tables(sheet_of(run)) == ()
+    with run.writing() as writer:
+        writer.renew("name: later", make_cells(), {})
+    sheet = sheet_of(run)
+    assert (len(sheet), sheet.trials) == (0, 0)
+    assert axis_tables(sheet) == ()
+    assert cell_table(sheet).rows == ()
+
+
+def test_cells_of_an_older_scenario_are_left_out(make_run: MakeRun, make_cells: MakeCells) -> None:
+    run = make_run()
+    kept = make_cells()[3:5]
+    with run.writing() as writer:
+        writer.renew("name: smaller", list(reversed(kept)), {})
+    sheet = sheet_of(run)
+    assert [cell.id for cell in sheet.cells] == ["dlg 0.01", "dlg 0.0"]
+    for row in cell_table(sheet).rows:
+        check(row, run)
+    assert {name_of(sheet.cells[i]) for i in sheet.cell} == {"dlg"}
+
+
+def test_a_trial_without_samples_counts_as_a_trial_only() -> None:
+    columns = {name: np.array([0.0, 0.0]) for name in ("mse", "psnr", "ssim", "mismatch")}
+    columns |= {
+        "trial": np.array(["a", "b"], dtype=object),
+        "cell": np.array([0, 0]),
+        "outcome": np.array(["converged", "diverged"], dtype=object),
+        "iterations": np.array([10, 20]),
+        "sample": np.array([0, -1]),
+        "label_correct": np.array([1, -1], dtype=np.int8),
+        "recovered": np.array([True, False]),
+        "finite": np.array([True, False]),
+        "mse": np.array([0.5, math.nan]),
+        "psnr": np.array([math.inf, math.nan]),
+        "ssim": np.array([math.nan, math.nan]),
+    }
+    [row] = cell_table(make_sheet([Cell(id="c", settings={})], columns)).rows
+    assert (row.trials, row.samples, row.not_finite) == (2, 1, 0)
+    assert (row.content.value, row.content.n, row.mse.value, row.psnr.value) == (1.0, 1, 0.5, 100.0)
+    assert row.convergence is not None
+    assert (row.convergence.value, row.ssim) == (0.5, None)
+
+
+def test_axes_keep_apart_what_differs_in_the_last_digit() -> None:
+    values = (0.1, 0.1 + 1e-12)
+    cells = [Cell(id=str(i), settings={}, axes={"sigma": v}) for i, v in enumerate(values)]
+    assert axes_of(cells) == {"sigma": values}
+
+
+def large_sheet(trials: int, cells: int) -> Sheet:
+    rng = np.random.default_rng(0)
+    made = [Cell(id=str(i), settings={}, axes={"attack": f"a{i % 4}", "sigma": float(i // 4)}) for i in range(cells)]
+    columns = {
+        "trial": np.array([f"{i:064x}" for i in range(trials)], dtype=object),
+        "cell": np.arange(trials) * cells // trials,
+        "outcome": np.array(["converged", "exhausted"], dtype=object)[rng.integers(0, 2, trials)],
+        "iterations": rng.integers(1, 300, trials),
+        "sample": np.zeros(trials, dtype=np.int64),
+        "label_correct": rng.integers(-1, 2, trials).astype(np.int8),
+        "recovered": rng.random(trials) < 0.5,
+        "finite": np.ones(trials, dtype=np.bool_),
+        **{name: rng.random(trials) for name in ("mse", "psnr", "ssim")},
+    }
+    return make_sheet(made, columns)
+
+
+def test_a_hundred_thousand_trials_in_a_thousand_cells_take_under_a_second() -> None:
+    tabulate(large_sheet(100, 4), ("sigma",))  # imports
+    sheet = large_sheet(100_000, 1000)
+    began = time.perf_counter()
+    table = cell_table(sheet)
+    assert len(table.rows) == 1000
+    assert time.perf_counter() - began < 1.0
