@@ -17,13 +17,14 @@ from tests.attacks.conftest import World, world
 from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine import Engine, Progress, Stop, spaced
+from leakscope.attacks.engine import Engine
 from leakscope.attacks.forms import Evaluator
 from leakscope.attacks.memory import peak_bytes
 from leakscope.attacks.optimisers import LBFGS, SGD, Adam, Rule
 from leakscope.attacks.plan import Execution, make_plan
 from leakscope.attacks.recipes import cpl, dlg, idlg, ig
 from leakscope.attacks.starts import Normal
+from leakscope.attacks.state import Progress, Stop, spaced
 from leakscope.core.errors import InputError
 from leakscope.core.tree import flat_names, take
 from leakscope.core.types import Outcome, Reconstruction

@@ -10,7 +10,7 @@ from tests.attacks.conftest import World, world
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine import Engine, Stop
+from leakscope.attacks.engine import Engine
 from leakscope.attacks.forms import Evaluator
 from leakscope.attacks.objectives import DISTANCES, Match, cosine
 from leakscope.attacks.optimisers import LBFGS, Adam, Rule
@@ -20,6 +20,7 @@ from leakscope.attacks.projections import Interval, into_box
 from leakscope.attacks.recipes import cpl, dlg
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, Shifted, shift
 from leakscope.attacks.starts import Insider, Normal
+from leakscope.attacks.state import Stop
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.tree import Tree, rows, take

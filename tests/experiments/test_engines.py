@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.attacks.engine import Progress
+from leakscope.attacks.state import Progress
 from leakscope.core.errors import InputError
 from leakscope.experiments.engines import (
     LostChunkError,

@@ -11,7 +11,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from leakscope.attacks.engine import Finished, Problem, Stop
 from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
@@ -20,6 +19,7 @@ from leakscope.attacks.priors import GUESS
 from leakscope.attacks.runner import run_problem
 from leakscope.attacks.simulate import LABEL, LocalSteps, OneGradient, OnTheLine, simulator_kinds
 from leakscope.attacks.starts import Patterned, Start
+from leakscope.attacks.state import Finished, Problem, Stop
 from leakscope.attacks.view import Facts, Objective, Pieces, Prior, Simulator
 from leakscope.core import random
 from leakscope.core.errors import InputError

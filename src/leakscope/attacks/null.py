@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine import Stop
 from leakscope.attacks.plan import DTYPES, Execution
 from leakscope.attacks.priors import GUESS, Norm, TotalVariation
 from leakscope.attacks.simulate import targets_of
+from leakscope.attacks.state import Stop
 from leakscope.attacks.view import Clock, Prior, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError

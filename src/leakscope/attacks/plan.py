@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from leakscope.attacks.engine import Problem, Progress
 from leakscope.attacks.forms import FORMS, TRACE_AFTER, Evaluator
 from leakscope.attacks.memory import available, peak_bytes
+from leakscope.attacks.state import Problem, Progress
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import take, tensors, trials

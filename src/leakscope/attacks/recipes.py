@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.attack import Attack, Matching
-from leakscope.attacks.engine import Stop
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.null import PriorOnly
 from leakscope.attacks.objectives import Match, cosine, squared_l2
@@ -14,6 +13,7 @@ from leakscope.attacks.optimisers import LBFGS, Adam, Optimiser, Rule, Steps
 from leakscope.attacks.priors import GUESS, LabelRegulariser, TotalVariation
 from leakscope.attacks.projections import into_box
 from leakscope.attacks.starts import Normal, Patterned, Start
+from leakscope.attacks.state import Stop
 from leakscope.attacks.view import Objective, Prior
 from leakscope.core.errors import InputError
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 
 from leakscope.attacks.checkpoint import Checkpoint
-from leakscope.attacks.engine import Engine, Finished, Problem, Progress, Stop
+from leakscope.attacks.engine import Engine
 from leakscope.attacks.forms import Evaluator
 from leakscope.attacks.memory import is_out_of_memory
 from leakscope.attacks.plan import Execution, Plan, make_plan, narrow
+from leakscope.attacks.state import Finished, Problem, Progress, Stop
 from leakscope.core.model import Model
 from leakscope.core.tree import map_tensors, take, trials
 

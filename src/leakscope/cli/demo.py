@@ -13,7 +13,7 @@ from leakscope.core.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from leakscope.attacks.engine import Progress
+    from leakscope.attacks.state import Progress
     from leakscope.core.types import Batch
     from leakscope.experiments.story import AttackRun, Story
 

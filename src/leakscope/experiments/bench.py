@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine import Engine, Problem, Stop
+from leakscope.attacks.engine import Engine
 from leakscope.attacks.forms import TRACE_AFTER, Evaluator
 from leakscope.attacks.objectives import Match, cosine
 from leakscope.attacks.optimisers import LBFGS, Adam
@@ -26,6 +26,7 @@ from leakscope.attacks.plan import Execution, choose_form
 from leakscope.attacks.priors import TotalVariation
 from leakscope.attacks.recipes import cpl
 from leakscope.attacks.starts import Normal
+from leakscope.attacks.state import Problem, Stop
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack
-from leakscope.attacks.engine import Progress
 from leakscope.attacks.plan import Execution
+from leakscope.attacks.state import Progress
 from leakscope.clients import Client, told
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, take

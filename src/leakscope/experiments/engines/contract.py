@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
-    from leakscope.attacks.engine import Progress
+    from leakscope.attacks.state import Progress
 
 C = TypeVar("C")
 R = TypeVar("R")

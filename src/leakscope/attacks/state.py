@@ -1,0 +1,137 @@
+"""What an engine works on: the problem of a chunk, its moving state, when trials stop, and what is recorded on the way.
+
+Every tensor of the state leads with the trial dimension, so that compaction, padding, splitting and saving are one map
+over the tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from leakscope.attacks.optimisers.rules import Optimiser, Rules
+from leakscope.attacks.priors import GUESS
+from leakscope.attacks.view import Facts
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree
+
+TRACE_POINTS = 256
+SNAPSHOTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """When a trial ends: mismatch under `threshold`, `iterations` done, or no gain of `gain` (relative) in `patience`."""
+
+    iterations: int = 300
+    threshold: float = 0.0
+    patience: int | None = None
+    gain: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise InputError(f"Stop.iterations must be at least 1, got {self.iterations}")
+        if self.threshold < 0:
+            raise InputError(f"Stop.threshold must not be below 0, got {self.threshold}")
+        if self.patience is not None and self.patience < 1:
+            raise InputError(f"Stop.patience must be at least 1, got {self.patience}")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What one chunk optimises: every tensor inside leads with the trial dimension."""
+
+    unknowns: Tree
+    facts: Facts
+    optimiser: Optimiser
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands: trials in all, done, converged, diverged; iteration of the slowest; a note if it waits."""
+
+    total: int
+    done: int
+    converged: int
+    diverged: int
+    iteration: int
+    evaluations: int
+    note: str = ""
+
+
+@dataclass(slots=True)
+class State:
+    """The moving part of a chunk; every tensor leads with the lane dimension. `lane` is -1 for padding."""
+
+    lane: Tensor
+    unknowns: Tree
+    last: Tree
+    memory: dict[str, Any]
+    iteration: Tensor
+    evaluations: Tensor
+    outcome: Tensor
+    mismatch: Tensor
+    best: Tensor
+    best_at: Tensor
+    trace: Tensor
+    snapshots: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What the engine hands back for every trial, on the CPU."""
+
+    unknowns: Tree
+    mismatch: Tensor
+    iteration: Tensor
+    evaluations: Tensor
+    outcome: Tensor
+    trace: Tensor
+    trace_at: Tensor
+    snapshots: Tensor
+    snapshots_at: Tensor
+
+
+def spaced(last: int, points: int) -> list[int]:
+    """Return at most `points` iterations in 0..last: the first ones all, then log-spaced.
+
+    >>> spaced(300, 8)
+    [0, 1, 3, 7, 17, 45, 116, 300]
+    """
+    if last + 1 <= points:
+        return list(range(last + 1))
+    low, dense = 1, [0]
+    for number in range(points, 0, -1):
+        marks = {round(low * (last / low) ** (i / (number - 1))) for i in range(number)} if number > 1 else {last}
+        if len(marks) + len(dense) <= points:
+            chosen = sorted(set(dense) | marks)
+            break
+    free = points - len(chosen)
+    gaps = [i for i in range(last) if i not in set(chosen)][:free]
+    return sorted([*chosen, *gaps])
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Where in `trace` and `snapshots` each iteration goes."""
+
+    stop: Stop
+    trace_at: list[int] = field(init=False)
+    snapshots_at: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trace_at", spaced(self.stop.iterations, TRACE_POINTS))
+        object.__setattr__(self, "snapshots_at", spaced(self.stop.iterations, SNAPSHOTS))
+
+    def write(self, state: State, boundary: Tensor, reached: set[int]) -> None:
+        """Put mismatch and guess of the trials at a boundary into their slots."""
+        for name, marks in (("trace", self.trace_at), ("snapshots", self.snapshots_at)):
+            hits = reached.intersection(marks)
+            for iteration in hits:
+                there = (boundary & (state.iteration == iteration)).nonzero()[:, 0]
+                slot = marks.index(iteration)
+                source = state.mismatch if name == "trace" else state.unknowns[GUESS]
+                getattr(state, name)[there, slot] = source[there].to(getattr(state, name).dtype)
