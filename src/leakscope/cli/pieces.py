@@ -37,11 +37,12 @@ def bench(
 ) -> None:
     """Measure the engine against the loop that peers use, side by side."""
     from leakscope.experiments import bench as benchmark
+    from leakscope.experiments.bench_cases import CASES
 
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device must be cpu or cuda, got {device!r}")
     timings = benchmark.run(
-        cases or list(benchmark.CASES),
+        cases or list(CASES),
         device,
         pairs=pairs,
         tf32=tf32,

@@ -12,67 +12,25 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 import torch
-from torch import Tensor, nn
 
-from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine import Engine
 from leakscope.attacks.forms import TRACE_AFTER, Evaluator
-from leakscope.attacks.objectives import Match, cosine
-from leakscope.attacks.optimisers import LBFGS, Adam
+from leakscope.attacks.optimisers import LBFGS
 from leakscope.attacks.plan import Execution, choose_form
-from leakscope.attacks.priors import TotalVariation
 from leakscope.attacks.recipes import cpl
-from leakscope.attacks.starts import Normal
-from leakscope.attacks.state import Problem, Stop
+from leakscope.attacks.state import Stop
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.core.model import Model
 from leakscope.core.registry import lookup
-from leakscope.core.types import Knowledge, Observation, make_batch
-from leakscope.models import Torch, Uniform, build, draw_parameters
+from leakscope.core.types import make_batch
+from leakscope.experiments.bench_cases import CASES, Case, Setup, loop_attack, plain_loop, set_up
+from leakscope.models import Uniform, build, draw_parameters
 
 PAIRS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One network and attack: how many trials at once on each kind of device, how many images a trial."""
-
-    name: str
-    network: str
-    classes: int
-    trials: dict[str, int]
-    images: dict[str, int]
-    matching: Matching
-    uniform: bool
-    settings: dict[str, object] = field(default_factory=dict)
-
-
-_TV = Matching(
-    "cosine+tv",
-    objective=Match(cosine),
-    priors=(TotalVariation(1e-4),),
-    start=Normal(),
-    optimiser=Adam(0.1),
-    labels="known",
-)
-CASES: dict[str, Case] = {
-    "lenet": Case(
-        "lenet",
-        "lenet_dlg",
-        100,
-        {"cpu": 128, "cuda": 4096},
-        {"cpu": 1, "cuda": 1},
-        replace(cpl(start=Normal()), labels="known"),
-        True,
-    ),
-    "resnet20": Case("resnet20", "resnet20", 10, {"cpu": 16, "cuda": 512}, {"cpu": 1, "cuda": 1}, _TV, False),
-    "cnn_cifar": Case("cnn_cifar", "cnn_cifar", 100, {"cpu": 4, "cuda": 16}, {"cpu": 10, "cuda": 50}, _TV, False),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,65 +54,6 @@ class Timing:
     attack_loop_trials_per_s: float
     attack_engine_trials_per_s: float
     attack_ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Setup:
-    model: Model
-    observation: Observation
-    knowledge: Knowledge
-    problem: Problem
-    seeds: list[int]
-
-
-def set_up(case: Case, device: str, trials: int | None = None) -> _Setup:
-    """Return random pictures attacked on random weights: speed does not depend on the pictures."""
-    number, images = trials or case.trials[device], case.images[device]
-    model = build(case.network, (3, 32, 32), case.classes, case.settings)
-    seeds = list(range(number))
-    keys = random.key(seeds)
-    pictures = random.uniform(random.fold(keys, "pictures"), (images, 3, 32, 32))
-    labels = (random.uniform(random.fold(keys, "labels"), (images,)) * case.classes).long()
-    batch = make_batch(pictures, labels, classes=case.classes)
-    weights = draw_parameters(model, Uniform(0.5) if case.uniform else Torch(), keys)
-    client = Client()
-    observation = client.observe(model, weights, batch, seeds)
-    knowledge = told(model, client, batch, labels=True)
-    execution = Execution(device=device)
-    problem, _ = case.matching.prepare(model, observation, knowledge, seeds, execution)
-    return _Setup(model, observation, knowledge, problem, seeds)
-
-
-def plain_loop(setup: _Setup, device: str) -> Callable[[int], Tensor]:
-    """Return a function that evaluates trial i the way peers do: autograd with create_graph through the module."""
-    module: nn.Module = setup.model.apply.module.to(device)  # type: ignore[attr-defined]
-    module.eval()
-    parameters = list(module.parameters())
-    criterion = nn.CrossEntropyLoss()
-    facts, unknowns = setup.problem.facts, setup.problem.unknowns["guess"]
-    labels = facts.knowledge.labels
-    if labels is None:
-        raise InputError("the benchmark's loop needs known labels")
-    seen = facts.observation.rounds[0]
-    names = [name for name, _ in module.named_parameters()]
-    tv = bool(facts.pieces.priors)
-
-    def evaluate(i: int) -> Tensor:
-        guess = unknowns[i].clone().requires_grad_()
-        gradient = torch.autograd.grad(criterion(module(guess), labels[i]), parameters, create_graph=True)
-        target = [seen.sent[name][i] for name in names]
-        if not tv:
-            value = torch.stack([(g - t).square().sum() for g, t in zip(gradient, target, strict=True)]).sum()
-            return torch.autograd.grad(value, guess)[0]
-        product = torch.stack([(g * t).sum() for g, t in zip(gradient, target, strict=True)]).sum()
-        a = torch.stack([g.square().sum() for g in gradient]).sum()
-        b = torch.stack([t.square().sum() for t in target]).sum()
-        across = (guess[..., 1:] - guess[..., :-1]).abs().mean()
-        down = (guess[..., 1:, :] - guess[..., :-1, :]).abs().mean()
-        value = 1 - product / (a * b).sqrt() + 1e-4 * (across + down)
-        return torch.autograd.grad(value, guess)[0]
-
-    return evaluate
 
 
 def _clock(device: str) -> float:
@@ -240,7 +139,7 @@ def measure(
 
 
 def _attack_rates(
-    case: Case, setup: _Setup, device: str, form: str, say: Callable[[str], None]
+    case: Case, setup: Setup, device: str, form: str, say: Callable[[str], None]
 ) -> tuple[int, float, float]:
     """Return (iterations, loop's trials per second, engine's) of whole attacks: tracing, optimiser and all."""
     lbfgs = isinstance(case.matching.optimiser, LBFGS)
@@ -258,34 +157,8 @@ def _attack_rates(
         device,
     )
     one = 2
-    spent = _seconds(lambda: [_loop_attack(setup, i, device, iterations, lbfgs) for i in range(one)], device)
+    spent = _seconds(lambda: [loop_attack(setup, i, device, iterations, lbfgs) for i in range(one)], device)
     return iterations, one / spent, len(setup.seeds) / took
-
-
-def _loop_attack(setup: _Setup, i: int, device: str, iterations: int, lbfgs: bool) -> Tensor:
-    """Attack one trial the way peers do, with torch.optim."""
-    module: nn.Module = setup.model.apply.module.to(device)  # type: ignore[attr-defined]
-    parameters = list(module.parameters())
-    facts = setup.problem.facts
-    labels = facts.knowledge.labels
-    seen = facts.observation.rounds[0]
-    target = [seen.sent[name][i] for name, _ in module.named_parameters()]
-    guess = setup.problem.unknowns["guess"][i].clone().requires_grad_()
-    criterion = nn.CrossEntropyLoss()
-    optimiser: torch.optim.Optimizer = (
-        torch.optim.LBFGS([guess], history_size=100) if lbfgs else torch.optim.Adam([guess], lr=0.1)
-    )
-
-    def closure() -> Tensor:
-        optimiser.zero_grad()
-        gradient = torch.autograd.grad(criterion(module(guess), labels[i]), parameters, create_graph=True)  # type: ignore[index]
-        value = torch.stack([(g - t).square().sum() for g, t in zip(gradient, target, strict=True)]).sum()
-        value.backward()
-        return value
-
-    for _ in range(iterations):
-        optimiser.step(closure)  # type: ignore[arg-type]
-    return guess.detach()
 
 
 def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict[str, float]:
