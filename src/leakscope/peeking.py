@@ -18,7 +18,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
 from leakscope.core.types import make_batch
 from leakscope.experiments.story import AttackRun, Story, play, sweep_noise
-from leakscope.metrics.score import arrange
+from leakscope.metrics.scoring import arrange
 from leakscope.models import from_module
 from leakscope.report.page import fragment, write
 from leakscope.report.page_data import Page

@@ -17,7 +17,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import take
 from leakscope.metrics import arrange, clean, match, mse, psnr, score, ssim
 
-MODULE = importlib.import_module("leakscope.metrics.score")
+MODULE = importlib.import_module("leakscope.metrics.scoring")
 
 
 def pictures(seed: int, *shape: int) -> Tensor:

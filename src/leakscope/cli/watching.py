@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leakscope.experiments.sweep import Done
     from leakscope.store import Landing
 
-LINE_EVERY = 5.0
+LINE_EVERY, LINE_AT_LEAST = 5.0, 60.0  # seconds between two lines: a tenth of the time so far, within these
 NOTE_EVERY = 0.5
 IN_HAND = 4
 
@@ -41,6 +41,7 @@ class Dialogue:
         self.task: Any = None
         self.notes: dict[str, Note] = {}
         self.wanted, self.finished, self.landed_now = 0, 0, 0
+        self.most = 0.0
         self.outcomes: dict[str, int] = {}
         self.began = self.told = self.logged = time.monotonic()
 
@@ -70,7 +71,7 @@ class Dialogue:
 
     def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
         """Show how much there is to do."""
-        self.wanted, self.finished = wanted, before
+        self.wanted, self.finished, self.most = wanted, before, seconds
         self._write("planned", wanted=wanted, before=before, chunks=chunks, seconds=seconds)
         known = f", {before} of them there already" if before else ""
         most = f", {at_most(seconds)}" if seconds else ""
@@ -133,11 +134,12 @@ class Dialogue:
         inside = sum(n.done for n in self.notes.values())
         spent = time.monotonic() - self.began
         rate = (self.landed_now + inside) / spent if spent > 0 else 0.0
-        left = self.wanted - self.finished - inside
         parts = [f"{self.finished + inside}/{self.wanted} done"]
-        parts += [f"{converged} converged", f"{diverged} diverged", f"{rate:.1f}/s"]
-        if rate > 0 and left > 0:
-            parts.append(f"{duration(left / rate)} left")
+        parts += [f"{converged} converged", f"{diverged} diverged", pace(rate)]
+        if rate > 0 and self.wanted > self.finished + inside:
+            left = (self.wanted - self.finished - inside) / rate
+            most = self.most - spent  # trials end late in a chunk, so that the rate alone promises too little at first
+            parts.append(f"{duration(min(left, most) if most > 0 else left)} left")
         return ", ".join(parts)
 
     def _in_hand(self) -> str:
@@ -153,7 +155,7 @@ class Dialogue:
             self.bars.update(self.task, completed=self.finished + inside, state=state)
             return
         now = time.monotonic()
-        if force or now - self.told >= LINE_EVERY:
+        if force or now - self.told >= min(max(LINE_EVERY, (now - self.began) / 10), LINE_AT_LEAST):
             self.told = now
             self._say(", ".join(part for part in (self._state(), self._in_hand()) if part))
 
@@ -208,3 +210,14 @@ def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def pace(rate: float) -> str:
+    """Return trials a second in the unit that suits them.
+
+    >>> [pace(rate) for rate in (112.46, 0.5, 0.001)]
+    ['112.5/s', '30.0/min', '3.6/h']
+    """
+    if rate >= 1:
+        return f"{rate:.1f}/s"
+    return f"{rate * 60:.1f}/min" if rate * 60 >= 1 else f"{rate * 3600:.1f}/h"

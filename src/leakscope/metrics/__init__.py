@@ -1,21 +1,21 @@
-"""How close a reconstruction came to the private truth, and what many trials say together."""
+"""How close a reconstruction came to the private truth, and what many trials say together.
+
+Names are looked up on first use: what only counts (`Estimate`, `wilson`) is had without paying for torch.
+"""
 
 from __future__ import annotations
 
-import enum
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from leakscope.core import registry
-from leakscope.metrics.image import mse, psnr, rmse_relative, ssim
-from leakscope.metrics.interval import Estimate, estimate_mean, estimate_rate, wilson
-from leakscope.metrics.labels import label_correct, label_overlap
-from leakscope.metrics.score import Scores, arrange, clean, match, score
-from leakscope.metrics.success import DEFAULT_RULE, ContentRule, curve, whole_trials
-from leakscope.metrics.summary import PSNR_CAP, Spread, Summary, summarise
+if TYPE_CHECKING:
+    from leakscope.metrics.catalogue import METRICS, Direction, Metric
+    from leakscope.metrics.image import mse, psnr, rmse_relative, ssim
+    from leakscope.metrics.interval import PSNR_CAP, Estimate, estimate_mean, estimate_rate, wilson
+    from leakscope.metrics.labels import label_correct, label_overlap
+    from leakscope.metrics.scoring import Scores, arrange, clean, match, score
+    from leakscope.metrics.success import DEFAULT_RULE, ContentRule, curve, whole_trials
+    from leakscope.metrics.summary import Spread, Summary, summarise
 
 __all__ = [
     "DEFAULT_RULE",
@@ -46,41 +46,39 @@ __all__ = [
     "wilson",
 ]
 
-
-class Direction(enum.Enum):
-    """Which way a metric points when the reconstruction gets better."""
-
-    LOWER = "lower is better"
-    HIGHER = "higher is better"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A distance or likeness of two stacks, `function(truth, guess)` with one value per item, and how to read it.
-
-    `best` is its value for a perfect reconstruction. `symmetric`: truth and guess may change places. `tables`: it also
-    takes rows of a table.
-    """
-
-    name: str
-    function: Callable[[Tensor, Tensor], Tensor]
-    direction: Direction
-    best: float
-    symmetric: bool = True
-    tables: bool = True
-
-    @property
-    def summary(self) -> str:
-        """Return what the metric says, in one line."""
-        return registry.summary(self.function)
-
-
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric("mse", mse, Direction.LOWER, best=0.0),
-        Metric("psnr", psnr, Direction.HIGHER, best=math.inf),
-        Metric("ssim", ssim, Direction.HIGHER, best=1.0, tables=False),
-        Metric("rmse_relative", rmse_relative, Direction.LOWER, best=0.0, symmetric=False),
-    )
+_HOME = {
+    "METRICS": "catalogue",
+    "Direction": "catalogue",
+    "Metric": "catalogue",
+    "mse": "image",
+    "psnr": "image",
+    "rmse_relative": "image",
+    "ssim": "image",
+    "PSNR_CAP": "interval",
+    "Estimate": "interval",
+    "estimate_mean": "interval",
+    "estimate_rate": "interval",
+    "wilson": "interval",
+    "label_correct": "labels",
+    "label_overlap": "labels",
+    "Scores": "scoring",
+    "arrange": "scoring",
+    "clean": "scoring",
+    "match": "scoring",
+    "score": "scoring",
+    "DEFAULT_RULE": "success",
+    "ContentRule": "success",
+    "curve": "success",
+    "whole_trials": "success",
+    "Spread": "summary",
+    "Summary": "summary",
+    "summarise": "summary",
 }
+
+
+if not TYPE_CHECKING:  # a type checker reads the imports above, and still finds misspelt names
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

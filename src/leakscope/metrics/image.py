@@ -1,7 +1,7 @@
 """How far a reconstruction is from the truth, one number per item: pure functions of two stacks of equal shape.
 
 The last dimensions of a stack are one item, all before them count items: pictures are `... x C x H x W` in [0, 1],
-tables `N x F`. Nothing is clamped here and nothing is paired; `leakscope.metrics.score` does both before it calls
+tables `N x F`. Nothing is clamped here and nothing is paired; `leakscope.metrics.scoring` does both before it calls
 these.
 """
 

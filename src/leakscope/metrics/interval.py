@@ -14,10 +14,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LEVEL = 0.95
+PSNR_CAP = 100.0
 Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.metrics.interval import Estimate, estimate_rate
-from leakscope.metrics.score import Scores
+from leakscope.metrics.scoring import Scores
 
 
 @dataclass(frozen=True, slots=True)

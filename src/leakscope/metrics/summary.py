@@ -11,11 +11,9 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.core.types import Outcome
-from leakscope.metrics.interval import Estimate, estimate_mean, estimate_rate
-from leakscope.metrics.score import Scores
+from leakscope.metrics.interval import PSNR_CAP, Estimate, estimate_mean, estimate_rate
+from leakscope.metrics.scoring import Scores
 from leakscope.metrics.success import DEFAULT_RULE, ContentRule, whole_trials
-
-PSNR_CAP = 100.0
 
 Row = dict[str, str | int | float | None]
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from leakscope.report.tables import Row
 
 TEMPLATES = Path(__file__).parent / "templates"
-STYLES = ("base", "tables", "pictures", "viewer", "narrow")
-SCRIPTS = ("page", "theme", "gallery", "films", "trace", "viewer", "strength", "download")
+STYLES = ("base.css", "tables.css", "pictures.css", "viewer.css", "narrow.css")
+SCRIPTS = ("page.js", "theme.js", "gallery.js", "films.js", "trace.js", "viewer.js", "strength.js", "download.js")
 OUTCOMES = frozenset({"converged", "exhausted", "stalled", "diverged"})  # those that have a colour
 FRAGMENT_HEIGHT = 720
 
@@ -36,7 +36,7 @@ def render(page: Page) -> str:
     """Return the page as one self-contained HTML text."""
     from markupsafe import Markup
 
-    script = "(() => {\n" + _read("js", SCRIPTS) + "})();\n"
+    script = "(() => {\n" + _read(SCRIPTS) + "})();\n"
     set_up = stage(page)
     download = page.download.text if page.download else ""
     return (
@@ -44,7 +44,7 @@ def render(page: Page) -> str:
         .get_template("page.html")
         .render(
             page=page,
-            style=Markup(_read("css", STYLES)),
+            style=Markup(_read(STYLES)),
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
             rules=Markup("\n".join(set_up.rules)),
@@ -84,8 +84,8 @@ def by_attack(rows: Sequence[Row], apart: bool) -> list[tuple[str, list[Row]]]:
     return [(name, own) for (_, name), own in groups.items()]
 
 
-def _read(kind: str, names: tuple[str, ...]) -> str:
-    return "".join((TEMPLATES / kind / f"{name}.{kind}").read_text("utf-8") for name in names)
+def _read(names: tuple[str, ...]) -> str:
+    return "".join((TEMPLATES / name).read_text("utf-8") for name in names)
 
 
 def _environment() -> Environment:

@@ -14,7 +14,7 @@ from leakscope import __version__
 from leakscope.core.record import Cell, Plain
 from leakscope.core.types import Batch, Outcome
 from leakscope.experiments.story import AttackRun, Story
-from leakscope.metrics.score import arrange
+from leakscope.metrics.scoring import arrange
 from leakscope.report.axes import DEFENCES
 from leakscope.report.gallery import Namer, Spot, gallery_of
 from leakscope.report.page_data import Exact, Page, Pair, Provenance, Threat

@@ -31,7 +31,7 @@ from leakscope.experiments.sweep.merging import merge, shape_of
 from leakscope.experiments.sweep.trials import Trial
 from leakscope.experiments.sweep.world import World, batch_of, knowledge_of, load_data, make_world
 from leakscope.metrics import DEFAULT_RULE, Scores, score
-from leakscope.metrics.score import clean
+from leakscope.metrics.scoring import clean
 from leakscope.models import draw_parameters
 from leakscope.store import Landing
 

@@ -1,0 +1,52 @@
+"""The metrics by name, with how to read each."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from leakscope.core import registry
+from leakscope.metrics.image import mse, psnr, rmse_relative, ssim
+
+
+class Direction(enum.Enum):
+    """Which way a metric points when the reconstruction gets better."""
+
+    LOWER = "lower is better"
+    HIGHER = "higher is better"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A distance or likeness of two stacks, `function(truth, guess)` with one value per item, and how to read it.
+
+    `best` is its value for a perfect reconstruction. `symmetric`: truth and guess may change places. `tables`: it also
+    takes rows of a table.
+    """
+
+    name: str
+    function: Callable[[Tensor, Tensor], Tensor]
+    direction: Direction
+    best: float
+    symmetric: bool = True
+    tables: bool = True
+
+    @property
+    def summary(self) -> str:
+        """Return what the metric says, in one line."""
+        return registry.summary(self.function)
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("mse", mse, Direction.LOWER, best=0.0),
+        Metric("psnr", psnr, Direction.HIGHER, best=math.inf),
+        Metric("ssim", ssim, Direction.HIGHER, best=1.0, tables=False),
+        Metric("rmse_relative", rmse_relative, Direction.LOWER, best=0.0, symmetric=False),
+    )
+}
