@@ -147,6 +147,12 @@ def test_more_than_two_hundred_pictures_are_a_fair_part_of_them(make_run: MakeRu
     assert page.download.text.count("\r\n") == 1 + 400
 
 
+def test_of_large_pictures_fewer_are_shown(make_run: MakeRun) -> None:
+    gallery = gallery_of(page_of(make_run(trials=20, shape=(3, 64, 64), shots=1)))
+    assert (len(gallery.tiles), gallery.total) == (100, 120)
+    assert "100 of 120 attacked pictures are here" in gallery.note
+
+
 @pytest.mark.parametrize("shape", [(30,), (2, 5, 5), (4, 3, 6, 6), (8, 8)])
 def test_inputs_of_any_shape_can_be_shown(make_run: MakeRun, shape: tuple[int, ...]) -> None:
     page = page_of(make_run(trials=2, shape=shape))

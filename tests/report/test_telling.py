@@ -124,7 +124,7 @@ def test_the_page_keeps_the_words_and_the_special_parts() -> None:
     page = page_of(story, **WORDS)
     assert page.headline == "From the update alone, 4 of 4 private pictures were recovered"
     assert (page.title, page.explanation, page.limits) == ("a demo", "Why.", "Small.")
-    assert page.threat.words == "Nothing."
+    assert page.threat.words == "What it knew: Nothing."
     assert page.threat.setting == (("attack 0", ("note on attack 0",)), ("attack 1", ("note on attack 1",)))
     assert page.exact is not None
     assert page.exact.pairs[1].label == "name 1 (class 1)"

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leakscope.attacks.graphs import Flat, find_graph, graph_key, keep_graph
 from leakscope.attacks.im2col import Im2col
 from leakscope.attacks.memory import is_out_of_memory
 from leakscope.attacks.view import Clock, Facts, View
@@ -30,7 +31,6 @@ from leakscope.core.types import direction
 FORMS = ("native", "im2col", "parallel", "loop", "compiled")
 ALONE = ("parallel", "loop")  # forms that evaluate each trial by itself
 TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
-Flat = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,7 @@ class Evaluator:
         self.fixed = tuple(tensors(facts))
         self._call: Callable[..., Flat] | None = None
         self._calls, self._trace_after = 0, trace_after
+        self._done = False
         self.single = single
         self.real = trials(unknowns) if real is None else real
         self._pool: ThreadPoolExecutor | None = None
@@ -104,12 +105,24 @@ class Evaluator:
             return self._parallel((*unknowns.values(), iteration, *self.fixed))
         flat = (*unknowns.values(), iteration, *self.fixed)
         if self._call is None:
-            self._call = self._compiled(flat) if self.form == "compiled" else self._lifted()
-        elif self._calls == self._trace_after and self.form != "compiled":
-            self._call = self._traced(flat)
+            known = find_graph(self._key(flat))
+            self._call = known or (self._kept(flat) if self.form == "compiled" else self._lifted())
+            self._done = known is not None
+        elif self._calls == self._trace_after and self.form != "compiled" and not self._done:
+            self._call = self._kept(flat)
         self._calls += 1
         with torch.no_grad():
             return self._packed(self._call(*flat))
+
+    def _key(self, flat: Flat) -> str:
+        return graph_key(self.model, self.facts, self.form, flat)
+
+    def _kept(self, flat: Flat) -> Callable[..., Flat]:
+        """Return the traced (or compiled) evaluation, and keep it for the next chunk of this shape."""
+        graph = self._compiled(flat) if self.form == "compiled" else self._traced(flat)
+        if self.form == "compiled" or isinstance(graph, torch.fx.GraphModule):  # else it could not be traced
+            keep_graph(self._key(flat), graph, self.model, self.facts)
+        return graph
 
     def _packed(self, flat: Flat) -> Evaluation:
         *gradient, total, mismatch = flat
@@ -159,12 +172,7 @@ class Evaluator:
         """
         threads = torch.get_num_threads()
         if self.single is None:
-            from torch.fx.experimental.proxy_tensor import make_fx
-
-            graph = make_fx(self._one)(*[t[0] for t in flat])
-            graph.graph.eliminate_dead_code()
-            graph.recompile()
-            self.single = graph
+            self.single = self._single(tuple(t[0] for t in flat))
         if self._pool is None:
             self._pool = ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,))
         run = self.single
@@ -180,6 +188,21 @@ class Evaluator:
             torch.set_num_threads(threads)
         rows += rows[:1] * (flat[0].shape[0] - self.real)
         return self._packed(tuple(torch.stack(column) for column in zip(*rows, strict=True)))
+
+    def _single(self, flat: Flat) -> Callable[..., Flat]:
+        """Return the traced graph of one trial, kept like those of many."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        key = self._key(flat)
+        known = find_graph(key)
+        if known is not None:
+            return known
+        graph = make_fx(self._one)(*flat)
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        single: Callable[..., Flat] = graph
+        keep_graph(key, single, self.model, self.facts)
+        return single
 
     def _loop(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
         rows = [

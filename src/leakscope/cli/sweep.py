@@ -18,10 +18,11 @@ from leakscope.cli.app import app
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
+    from leakscope.cli.watching import Dialogue
     from leakscope.experiments.engines import Engine
     from leakscope.experiments.scenario import Scenario
     from leakscope.experiments.scenario.axes import Axis
-    from leakscope.experiments.sweep import Chunk
+    from leakscope.experiments.sweep import Chunk, Done
 
 ENGINES = ("local", "serial", "ray")
 DEVICES = ("cpu", "cuda")
@@ -56,35 +57,49 @@ def run(
         typer.echo(describe_plan(scenario, scenario.name or file.stem, directory, device, limit))
         return
     from leakscope.cli.watching import Dialogue
-    from leakscope.experiments.engines import LostChunkError
-    from leakscope.experiments.sweep import run_scenario
 
     again = command_of(file, out, engine, address, device, memory)
-    try:
-        with (
-            Dialogue(scenario.name or file.stem, quiet=quiet, log=log_json) as dialogue,
-            _interrupt(dialogue.said) as asked,
-        ):
-            done = run_scenario(
-                scenario,
-                directory,
-                engine=chosen,
-                device=device,
-                memory=limit,
-                command=again,
-                watcher=dialogue,
-                stop=lambda: bool(asked),
-            )
-            dialogue.ended(done)
-    except LostChunkError as error:
-        raise InputError(f"{error}; what has landed is saved; go on with: {again}") from None
-    except KeyboardInterrupt:
-        _stop(f"stopped at once; what has landed is saved; go on with: {again}")
+    dialogue = Dialogue(scenario.name or file.stem, quiet=quiet, log=log_json)
+    done = _carry_out(scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit)
     if done.left:
         _stop(f"stopped with {done.wanted - done.left} of {done.wanted} trials done and saved; go on with: {again}")
     if not quiet:
         where = shlex.quote(str(directory))
         typer.echo(f"{directory}: {done.wanted} trials, {done.landed} of them now; leakscope show {where}")
+
+
+def _carry_out(
+    scenario: Scenario,
+    directory: Path,
+    again: str,
+    dialogue: Dialogue,
+    *,
+    engine: Engine | None,
+    device: str,
+    memory: int | None,
+) -> Done:
+    """Return how a run ended; every trouble but a mistake in the input ends with `again`, the command to go on with."""
+    from leakscope.experiments.engines import LostChunkError
+    from leakscope.experiments.sweep import run_scenario
+
+    try:
+        with dialogue, _interrupt(dialogue.said) as asked:
+            done = run_scenario(
+                scenario,
+                directory,
+                engine=engine,
+                device=device,
+                memory=memory,
+                command=again,
+                watcher=dialogue,
+                stop=lambda: bool(asked),
+            )
+            dialogue.ended(done)
+    except (LostChunkError, OSError) as error:
+        raise InputError(f"{_trouble(error, directory)}; what has landed is saved; go on with: {again}") from None
+    except KeyboardInterrupt:
+        _stop(f"stopped at once; what has landed is saved; go on with: {again}")
+    return done
 
 
 @app.command()
@@ -235,6 +250,17 @@ def _interrupt(say: Callable[[str], None]) -> Iterator[list[int]]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _trouble(error: Exception, directory: Path) -> str:
+    """Return what went wrong with the machine, in one line; the store has its own lines for what it writes."""
+    from leakscope.store.disk import is_full
+
+    return (
+        f"disk full while working in {directory}"
+        if isinstance(error, OSError) and is_full(error, directory)
+        else str(error)
+    )
 
 
 def _stop(line: str) -> NoReturn:

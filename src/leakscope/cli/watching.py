@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from leakscope.core.errors import InputError
@@ -43,6 +45,7 @@ class Dialogue:
         self.wanted, self.finished, self.landed_now = 0, 0, 0
         self.most = 0.0
         self.outcomes: dict[str, int] = {}
+        self.warnings = warnings.catch_warnings()
         self.began = self.told = self.logged = time.monotonic()
 
     def _bars(self) -> Any:
@@ -58,13 +61,18 @@ class Dialogue:
         )
 
     def __enter__(self) -> Dialogue:
+        self.warnings.__enter__()
+        warnings.showwarning = self._warned
         if self.bars is not None:
             self.bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.bars is not None:
             self.bars.stop()
+        self.warnings.__exit__(kind, error, trace)
         if kind is not None:
             self._write("failed", error=kind.__name__, line=str(error), done=self.finished, wanted=self.wanted)
         self._close()
@@ -114,6 +122,10 @@ class Dialogue:
         """Show a sentence."""
         self._write("said", line=line)
         self._say(line)
+
+    def _warned(self, message: Warning | str, *_: object, **__: object) -> None:
+        """Show a warning of the library as a sentence; where in the code it was raised is of no use here."""
+        self.said(f"warning: {message}")
 
     def ended(self, done: Done) -> None:
         """Write down how it ended and where the time went."""

@@ -19,7 +19,8 @@ from leakscope.report.sheet import ATTACK, axes_of, name_of, say
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_TILES = 200
+MOST_TILES, LEAST_TILES = 200, 24
+USUAL_SIZE = 2 * 3 * 32 * 32  # up to twice a picture of CIFAR, all tiles find room on a page
 ALL = "Every attacked {thing} of the run is here, none picked."
 SOME = (
     "{shown:,} of {total:,} attacked {things} are here, chosen by rule: of every setting in turn the median, the best and the "
@@ -48,7 +49,7 @@ def gallery_of(
     attacked = [cell for cell in sheet.cells if not cell.baseline]
     axes = tuple(dict.fromkeys((ATTACK, *axes_of(attacked))))
     frame = _Frame(results, axes, name, _baseline_rows(results))
-    found = (_tile(frame, choice) for choice in choose(sheet, MOST_TILES, seed=seed))
+    found = (_tile(frame, choice) for choice in choose(sheet, _most_tiles(results), seed=seed))
     tiles = tuple(tile for tile in found if tile is not None)
     if not tiles:
         return None
@@ -58,6 +59,13 @@ def gallery_of(
     )
     varied = tuple((a, label(a)) for a in axes if len({tile.axes.get(a) for tile in tiles}) > 1)
     return Gallery(note=words, axes=varied, tiles=tiles, total=total)
+
+
+def _most_tiles(results: Results) -> int:
+    """Return how many tiles a page has room for: fewer of large pictures."""
+    truth = results.tensors(0).get("truth") if len(results.sheet) else None
+    size = 1 if truth is None else max(1, truth[0].numel())
+    return max(LEAST_TILES, min(MOST_TILES, MOST_TILES * USUAL_SIZE // size))
 
 
 def _tile(frame: _Frame, choice: Choice) -> Tile | None:

@@ -23,12 +23,9 @@ def download_of(sheet: Sheet, name: str, export: str) -> Download:
     if len(sheet) > MOST_ROWS:
         note = f"{len(sheet):,} records are too many to carry in a page"
         return Download(name=name, text="", note=f"{note}: {export}" if export else note)
-    trials = int(sheet.first.sum())
-    return Download(
-        name=name,
-        text=csv_of(sheet),
-        note=f"{len(sheet):,} lines, one for each sample of {trials:,} trials, baselines included",
-    )
+    trials, beside = int(sheet.first.sum()), ", baselines included" if sheet.baseline.any() else ""
+    note = f"{len(sheet):,} lines, one for each sample of {trials:,} trials{beside}"
+    return Download(name=name, text=csv_of(sheet), note=note)
 
 
 def csv_of(sheet: Sheet) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BUDGET = 3_000_000
-TRIED = 12
+TRIED, TRIED_BYTES = 12, 2_000_000
 CELL, NARROW_CELL, LARGEST_CELL, LARGE_CELL = 84, 56, 128, 232
 
 
@@ -58,8 +58,16 @@ class Reel:
     def encode(self, detail: Detail) -> bytes:
         """Return the sprite."""
         last = len(self.film) - 1
-        frames = [self.film[i] if i == last else coarsen(self.film[i], detail.coarse) for i in self.kept(detail)]
-        return sprite([shrink(image, detail.side) for image in (*self.stills, *frames)])
+        frames = [(shrink(self.film[i], detail.side), i == last) for i in self.kept(detail)]
+        return sprite(
+            [shrink(image, detail.side) for image in self.stills]
+            + [image if exact else coarsen(image, detail.coarse) for image, exact in frames]
+        )
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all pictures as they are."""
+        return sum(image.size for image in (*self.stills, *self.film))
 
     def rule(self, name: str, detail: Detail) -> str:
         """Return the CSS rule that makes class `name` show this reel."""
@@ -97,8 +105,14 @@ def choose_detail(kinds: Sequence[Sequence[Reel]], *, budget: int = BUDGET) -> D
 
     If none does, the last: a page that is too large is better than none.
     """
-    tried = [(reels[:: max(1, len(reels) // TRIED)], len(reels)) for reels in kinds if reels]
+    tried = [(_some(reels), len(reels)) for reels in kinds if reels]
     for detail in LADDER:
         if sum(sum(len(reel.encode(detail)) for reel in some) * n / len(some) for some, n in tried) <= budget:
             break
     return detail
+
+
+def _some(reels: Sequence[Reel]) -> Sequence[Reel]:
+    """Return a dozen reels, evenly spread; fewer, at least two, where a dozen would be megabytes of pictures."""
+    count = max(2, min(TRIED, TRIED_BYTES // max(1, reels[0].size)))
+    return thin(reels, count)

@@ -81,7 +81,8 @@ def _things(results: Results) -> tuple[str, str]:
 def _provenance(run: StoredRun, sheet: Sheet, command: str) -> Provenance:
     facts = run.facts()
     shown = [(_heading(name), str(value)) for name, value in facts.items() if name != "command"]
-    shown.append(("Trials", f"{int(sheet.first.sum()):,} in {len(sheet.cells):,} cells, baselines included"))
+    beside = ", baselines included" if sheet.baseline.any() else ""
+    shown.append(("Trials", f"{int(sheet.first.sum()):,} in {len(sheet.cells):,} cells{beside}"))
     shown.append(("Seeds", seeds_in_words(sheet)))
     shown.append(("This page", f"{command} (leakscope {__version__})"))
     plans = "\n".join(json.dumps(plan, default=str) for plan in run.plans())

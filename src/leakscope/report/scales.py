@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from leakscope.report.numbers import power_of_ten, short
 
-DECADES = 20.0
+DECADES = 10.0
 GAP = 0.12
 MOST_TICKS = 6
 
@@ -55,7 +55,7 @@ def fit(values: Iterable[float], *, from_zero: bool = False) -> Scale:
     if not known:
         return Scale(0.0, 1.0)
     above = [v for v in known if v > 0]
-    if above and min(known) >= 0 and max(above) >= DECADES * min(above):
+    if above and min(known) >= 0 and max(above) >= DECADES * min(above) * (1 - 1e-9):
         return Scale(min(above), max(above), log=True, zero=0 in known)
     low, high = (min(0.0, *known) if from_zero else min(known)), max(known)
     if low == high:

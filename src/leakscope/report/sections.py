@@ -11,7 +11,7 @@ from leakscope.report.page_data import Section
 from leakscope.report.sheet import ATTACK, Sheet, axes_of, families
 from leakscope.report.tables import Table, is_numeric_axis, tabulate
 
-MOST_CELLS = 400
+MOST_ROWS = 400
 
 
 def labels_of(sheet: Sheet) -> Callable[[str], str]:
@@ -33,7 +33,7 @@ def every_cell(sheet: Sheet, table: Table) -> Section | None:
     """Return the section of all cells, None where it would say nothing new or be too long to read."""
     label = labels_of(sheet)
     pools = any(len(axes_of(family)) > 1 for family in families(sheet.cells))
-    if not pools or len(table.rows) > MOST_CELLS:
+    if not pools or len(table.rows) > MOST_ROWS:
         return None
     axes = tuple((axis, label(axis)) for axis in table.axes if axis != ATTACK)
     return Section(title="Every setting", note="One row for each, none pooled.", axes=axes, rows=table.rows)
@@ -44,6 +44,8 @@ def _section(sheet: Sheet, axis: str, family: Sequence[Cell]) -> Section:
     table = tabulate(sheet, (axis,), family)
     numeric = axis != ATTACK and is_numeric_axis(table)
     notes = [_pooled("Rows pool", table.pooled, label)]
+    if len(table.rows) > MOST_ROWS:
+        notes.append(f"The first {MOST_ROWS} of {len(table.rows):,} rows are shown; leakscope show has them all.")
     if numeric:
         split = split_lines(family, axis)
         notes.append(_pooled("Curves pool", [name for name in table.pooled if name not in split], label))
@@ -51,7 +53,7 @@ def _section(sheet: Sheet, axis: str, family: Sequence[Cell]) -> Section:
         title=f"By {label(axis)}",
         note=" ".join(note for note in notes if note),
         axes=() if axis == ATTACK else ((axis, label(axis)),),
-        rows=table.rows,
+        rows=table.rows[:MOST_ROWS],
         panels=panels(sheet, axis, family, label) if numeric else (),
     )
 

@@ -53,7 +53,7 @@ def page_of(story: Story, *, title: str, explanation: str, knowledge: str, limit
                 ("Date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")),
                 (
                     "Machine",
-                    f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, float32",
+                    f"{platform.machine()}, threads {torch.get_num_threads()}, torch {torch.__version__}, float32",
                 ),
                 ("Seeds", seeds_in_words(sheet)),
             ),
@@ -158,7 +158,7 @@ def _namer(story: Story) -> Namer:
 def _threat(story: Story, knowledge: str) -> Threat:
     noise = ("that noise was added, where it was",) if story.noise else ()
     return Threat(
-        words=knowledge,
+        words=f"What it knew: {knowledge}",
         setting=tuple((run.name, (run.note,)) for run in story.attacks if run.note),
         told=ALWAYS_TOLD,
         hidden=(*ALWAYS_HIDDEN, FACTS["labels"], *noise),

@@ -50,7 +50,7 @@ def test_in_colour_it_is_noise_that_loses_values(make_page: MakePage) -> None:
 
 
 def test_large_pictures_are_shrunk_and_the_page_says_so(make_page: MakePage) -> None:
-    source = render(make_page(shape=(3, 224, 224), tiles=12, frames=6, strengths=(), exact=None))
+    source = render(make_page(shape=(3, 224, 224), tiles=8, frames=4, strengths=(), exact=None))
     assert len(source.encode()) < 5_000_000
     assert "points a side" in source
 

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from leakscope.attacks import forms, graphs
+from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.objectives import Match
+from leakscope.attacks.plan import Execution
+from leakscope.attacks.priors import GUESS, Norm
+from leakscope.attacks.recipes import matching
+from leakscope.attacks.state import Problem
+from leakscope.attacks.view import View
+from leakscope.clients import Client, told
+from leakscope.core import random
+from leakscope.core.model import Model
+from leakscope.core.types import make_batch
+from leakscope.models import Uniform, build, draw_parameters
+
+MODEL = build("mlp", (1, 4, 4), 3, {"hidden": [5], "activation": "tanh"})
+
+
+@pytest.fixture(autouse=True)
+def _empty() -> None:
+    graphs._KEPT.clear()
+
+
+def problem(seed: int, model: Model = MODEL, **pieces: object) -> Problem:
+    seeds = [seed, seed + 1]
+    keys = random.key(seeds)
+    batch = make_batch(random.uniform(keys, (1, 1, 4, 4)), (keys % 3)[:, None], classes=3)
+    client = Client()
+    seen = client.observe(model, draw_parameters(model, Uniform(0.5), keys), batch, seeds)
+    made, _ = matching(**pieces).prepare(model, seen, told(model, client, batch), seeds, Execution())  # type: ignore[arg-type]
+    return made
+
+
+def evaluate(problem: Problem, model: Model = MODEL, *, form: str = "native", trace_after: int = 1) -> Tensor:
+    evaluator = Evaluator(model, problem.unknowns, problem.facts, form, trace_after=trace_after)
+    for _ in range(3):
+        found = evaluator(problem.unknowns, torch.zeros(2, dtype=torch.int64))
+    return torch.cat([found.gradient[GUESS].flatten(), found.total])
+
+
+@pytest.mark.parametrize("form", ["native", "im2col", "parallel"])
+def test_a_kept_graph_gives_other_chunks_the_bits_of_their_own(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = [
+        evaluate(problem(seed), form="native" if form == "parallel" else form, trace_after=10**9) for seed in (1, 5)
+    ]
+    first = evaluate(problem(1), form=form)
+    monkeypatch.setattr(forms.Evaluator, "_traced", lambda *_: pytest.fail("traced again"))
+    second = evaluate(problem(5), form=form)
+    assert len(graphs._KEPT) == 1
+    for kept, own in zip((first, second), plain, strict=True):
+        torch.testing.assert_close(
+            kept, own, rtol=1e-5 if form == "parallel" else 0, atol=1e-6 if form == "parallel" else 0
+        )
+
+
+def test_other_pieces_shapes_and_networks_get_graphs_of_their_own() -> None:
+    def times(factor: float) -> object:
+        def objective(view: View) -> Tensor:
+            return Match()(view) * factor
+
+        return objective
+
+    other = build("mlp", (1, 4, 4), 3, {"hidden": [5], "activation": "sigmoid"})
+    problems = [
+        problem(1),
+        problem(1, objective=times(2.0)),
+        problem(1, objective=times(3.0)),  # the same text but for the address
+        problem(1, priors=(Norm(0.1),)),
+        problem(1, priors=(Norm(0.2),)),
+    ]
+    plain = [evaluate(p, trace_after=10**9) for p in problems]
+    kept = [evaluate(p) for p in problems]
+    kept.append(evaluate(problem(1, model=other), other))
+    assert len(graphs._KEPT) == len(kept)
+    for found, own in zip(kept, plain, strict=False):
+        assert torch.equal(found, own)
+    assert torch.allclose(kept[1] * 1.5, kept[2])
+
+
+def test_strengths_for_each_trial_are_inputs_of_the_graph() -> None:
+    evaluate(problem(1, priors=(Norm(torch.tensor([0.1, 0.2])),)))
+    again = evaluate(problem(1, priors=(Norm(torch.tensor([0.5, 0.9])),)))
+    assert len(graphs._KEPT) == 1
+    graphs._KEPT.clear()
+    assert torch.equal(again, evaluate(problem(1, priors=(Norm(torch.tensor([0.5, 0.9])),)), trace_after=10**9))
+
+
+def test_old_graphs_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "MOST", 2)
+    for weight in (0.1, 0.2, 0.3):
+        evaluate(problem(1, priors=(Norm(weight),)))
+    assert len(graphs._KEPT) == 2
