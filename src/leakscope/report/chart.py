@@ -101,7 +101,7 @@ def _stroke(line: Line, number: int, x: Scale, y: Scale, share: bool) -> Stroke:
         for spot, at, v in zip(spots, line.at, line.values, strict=True)
     )
     known = [(_x(x.place(at)), v) for at, v in zip(line.at, line.values, strict=True) if math.isfinite(v.low)]
-    bands = _bands(known, y) if len(known) > 1 else ()
+    bands = _bands(known, y) if len(known) > 1 and not line.baseline else ()
     return Stroke(line.name, number % COLOURS, _marker(number, 14, 8), line.baseline, _path(spots), bands, marks)
 
 

@@ -11,7 +11,7 @@ from leakscope.report import numbers
 from leakscope.report.chart import Drawing, Stroke, draw, legend
 from leakscope.report.films import timeline
 from leakscope.report.layers import Layer, draw_layers
-from leakscope.report.page_data import Fading, Level, Page, Section, Strength, Tile
+from leakscope.report.page_data import Fading, Gallery, Level, Page, Section, Strength, Tile
 from leakscope.report.reel import CELL, Detail, Reel, choose_detail, film_reel, still_reel, zoom
 from leakscope.report.sheet import ATTACK
 
@@ -176,7 +176,7 @@ def _data(page: Page, shown: Sequence[Shown]) -> dict[str, Any]:
     return {
         "timeline": timeline([one.steps for one in shown]),
         "axes": [list(axis) for axis in page.gallery.axes] if page.gallery else [],
-        "choices": _choices(page),
+        "choices": _choices(page.gallery),
         "cuts": [[cut, numbers.number(cut)] for cut in CUTS if cut < worst],
         "tiles": [_tile_data(one) for one in shown],
         "strengths": [
@@ -187,11 +187,13 @@ def _data(page: Page, shown: Sequence[Shown]) -> dict[str, Any]:
     }
 
 
-def _choices(page: Page) -> dict[str, list[str]]:
+def _choices(gallery: Gallery | None) -> dict[str, list[str]]:
     """Return the values of each axis of the gallery, numbers by size, others as they come."""
     found: dict[str, list[str]] = {}
-    for key, _ in page.gallery.axes if page.gallery else ():
-        values = list(dict.fromkeys(tile.axes[key] for tile in page.gallery.tiles if key in tile.axes))  # type: ignore[union-attr]
+    if gallery is None:
+        return found
+    for key, _ in gallery.axes:
+        values = list(dict.fromkeys(tile.axes[key] for tile in gallery.tiles if key in tile.axes))
         try:
             found[key] = sorted(values, key=float)
         except ValueError:

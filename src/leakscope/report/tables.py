@@ -5,7 +5,7 @@ A row never holds two attacks. What else it pools over is named beside the table
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,6 +99,7 @@ def is_numeric_axis(table: Table) -> bool:
 
 
 _Key = tuple[bool, str, tuple[str, ...]]
+_Rank = tuple[bool, int, tuple[int, ...]]
 
 
 def _key(cell: Cell, split: Sequence[str]) -> _Key:
@@ -106,13 +107,13 @@ def _key(cell: Cell, split: Sequence[str]) -> _Key:
     return cell.baseline, name_of(cell), tuple(say(cell.axes[a]) if a in cell.axes else "" for a in split)
 
 
-def _order(cells: Sequence[Cell], split: Sequence[str]):  # type: ignore[no-untyped-def]
+def _order(cells: Sequence[Cell], split: Sequence[str]) -> Callable[[_Key], _Rank]:
     """Return the order of rows: attacks before baselines, each as they come, then by the axes' own order."""
     attacks = {name: i for i, name in enumerate(dict.fromkeys(name_of(cell) for cell in cells))}
     axes = axes_of(cells)
     ranks = [{say(value): i for i, value in enumerate(axes.get(axis, ()))} for axis in split]
 
-    def rank(key: _Key) -> tuple[bool, int, tuple[int, ...]]:
+    def rank(key: _Key) -> _Rank:
         return key[0], attacks[key[1]], tuple(own.get(word, -1) for own, word in zip(ranks, key[2], strict=True))
 
     return rank
