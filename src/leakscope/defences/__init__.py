@@ -1,7 +1,46 @@
 """Defences: what a client does to its update before sharing it. Each is one frozen dataclass."""
 
-from leakscope.defences.on_update import GaussianNoise, UpdateDefence
+from collections.abc import Callable
 
-DEFENCES: dict[str, type[UpdateDefence]] = {"gaussian_noise": GaussianNoise}
+from leakscope.defences.on_update import (
+    Clip,
+    DeepCompression,
+    Defence,
+    GaussianNoise,
+    LaplaceNoise,
+    LowRank,
+    Quantise,
+    RandomMask,
+    RememberingDefence,
+    Sign,
+    Sparsify,
+    UpdateDefence,
+)
 
-__all__ = ["DEFENCES", "GaussianNoise", "UpdateDefence"]
+DEFENCES: dict[str, Callable[..., Defence]] = {
+    "gaussian_noise": GaussianNoise,
+    "laplace_noise": LaplaceNoise,
+    "clip": Clip,
+    "sparsify": Sparsify,
+    "deep_compression": DeepCompression,
+    "random_mask": RandomMask,
+    "sign": Sign,
+    "quantise": Quantise,
+    "low_rank": LowRank,
+}
+
+__all__ = [
+    "DEFENCES",
+    "Clip",
+    "DeepCompression",
+    "Defence",
+    "GaussianNoise",
+    "LaplaceNoise",
+    "LowRank",
+    "Quantise",
+    "RandomMask",
+    "RememberingDefence",
+    "Sign",
+    "Sparsify",
+    "UpdateDefence",
+]

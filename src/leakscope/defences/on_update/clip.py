@@ -1,0 +1,34 @@
+"""Shrinking the update to a bounded norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.tree import TINY, Tree, norm, scale
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Shrink an update until its norm is at most `bound`; keep its direction. `each` bounds every tensor by itself."""
+
+    bound: float | Tensor = 1.0
+    each: bool = False
+
+    def __post_init__(self) -> None:
+        bound = torch.as_tensor(self.bound)
+        if not bool(((bound > 0) & bound.isfinite()).all()):
+            raise InputError(f"Clip.bound must be in (0, inf), got {self.bound}")
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        """Return the update times min(1, bound / norm)."""
+        del key
+        if self.each:
+            return {name: scale({name: value}, self._factor({name: value}))[name] for name, value in update.items()}
+        return scale(update, self._factor(update))
+
+    def _factor(self, update: Tree) -> Tensor:
+        return (self.bound / norm(update).clamp_min(TINY)).clamp_max(1.0)

@@ -1,0 +1,85 @@
+"""Sending less of each coordinate: its sign, a few bits, or a low-rank sketch of its matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.tree import TINY, Tree
+
+MOST_BITS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Send the sign of every coordinate (Bernstein et al. 2018, signSGD); 0 stays 0."""
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        """Return -1, 0 or 1."""
+        del key
+        return {name: torch.sign(value) for name, value in update.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantise:
+    """Round every coordinate to one of 2^bits - 1 levels, evenly spaced over [-m, m] with m the tensor's largest magnitude.
+
+    One bit has three levels: -m, 0, m. Unbiased by default: up or down at random, in proportion (QSGD, Alistarh et al. 2017).
+    `stochastic=False` takes the nearest, halves to the even level.
+    """
+
+    bits: int = 8
+    stochastic: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bits <= MOST_BITS:
+            raise InputError(f"Quantise.bits must be in 1..{MOST_BITS}, got {self.bits}")
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        """Return the rounded update."""
+        own = random.fold(key, "quantise")
+        return {name: self._round(value, random.fold(own, name)) for name, value in update.items()}
+
+    def _round(self, value: Tensor, key: Tensor) -> Tensor:
+        steps = max(2 ** (self.bits - 1) - 1, 1)
+        largest = value.abs().amax().clamp_min(TINY)
+        level = value / largest * steps
+        rounded = torch.round(level)
+        if self.stochastic:
+            low = torch.floor(level)
+            rounded = low + (random.uniform(key, value.shape, value.dtype) < level - low)
+        made: Tensor = rounded * largest / steps
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """Send each matrix as its best approximation of rank `rank` (Eckart and Young); vectors go whole.
+
+    A convolution is read as the matrix (filters) x (channels * height * width). What PowerSGD (Vogels et al. 2019) comes to
+    after enough power iterations.
+    """
+
+    rank: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise InputError(f"LowRank.rank must be at least 1, got {self.rank}")
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        """Return the sketched update."""
+        del key
+        return {name: self._sketch(value) if value.ndim > 1 else value for name, value in update.items()}
+
+    def _sketch(self, value: Tensor) -> Tensor:
+        matrix = value.reshape(value.shape[0], -1)
+        if self.rank >= min(matrix.shape):
+            return value
+        u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+        r = self.rank
+        sketch: Tensor = (u[:, :r] * s[:r]) @ v[:r]
+        return sketch.reshape(value.shape)

@@ -1,0 +1,126 @@
+"""Sending only some coordinates: the largest, the largest with the rest remembered, or random ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree, add
+
+
+@dataclass(frozen=True, slots=True)
+class Sparsify:
+    """Send the largest coordinates by magnitude, zero for the others.
+
+    Give `drop`, the share discarded (CPL's theta, in [0, 1)), or `share`, the share sent (PPDL's, in (0, 1]). Over the whole
+    update, or over each tensor by itself (`each`). The number sent is the nearest whole number of (1 - drop) D, at least one;
+    of equal magnitudes the earlier coordinate is sent (tensors in the update's order, row by row).
+    """
+
+    drop: float | Tensor = 0.0
+    share: float | Tensor | None = None
+    each: bool = False
+
+    def __post_init__(self) -> None:
+        check_drop("Sparsify", self.drop, self.share)
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        """Return the update with its small coordinates at zero."""
+        del key
+        kept = largest(update, sent_share(self.drop, self.share), each=self.each)
+        return {name: value * kept[name] for name, value in update.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class DeepCompression:
+    """Send the largest coordinates of what has accumulated; what is not sent stays for later rounds.
+
+    Lin et al. 2018, "Deep gradient compression", with momentum correction and masking:
+
+        u <- momentum * u + g,   v <- v + u,   sent = largest coordinates of v,   u, v <- 0 where sent
+
+    `drop` or `share` as in `Sparsify`.
+    """
+
+    drop: float | Tensor = 0.99
+    share: float | Tensor | None = None
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_drop("DeepCompression", 0.0 if self.share is not None else self.drop, self.share)
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"DeepCompression.momentum must be in [0, 1), got {self.momentum}")
+
+    def begin(self, update: Tree) -> Tree:
+        """Return nothing accumulated yet."""
+        return {f"{part}.{name}": torch.zeros_like(value) for part in ("u", "v") for name, value in update.items()}
+
+    def protect_and_remember(self, update: Tree, state: Tree, key: Tensor) -> tuple[Tree, Tree]:
+        """Return what is sent and what stays."""
+        del key
+        u = {name: self.momentum * state[f"u.{name}"] + value for name, value in update.items()}
+        v = add({name: state[f"v.{name}"] for name in update}, u)
+        share = sent_share(0.0 if self.share is not None else self.drop, self.share)
+        kept = largest(v, share, each=False)
+        sent = {name: value * kept[name] for name, value in v.items()}
+        left = {f"u.{name}": value * (1 - kept[name]) for name, value in u.items()}
+        left |= {f"v.{name}": value * (1 - kept[name]) for name, value in v.items()}
+        return sent, left
+
+
+@dataclass(frozen=True, slots=True)
+class RandomMask:
+    """Send each coordinate with probability `share`, zero otherwise; which ones is drawn anew from the key of each round."""
+
+    share: float | Tensor = 0.5
+
+    def __post_init__(self) -> None:
+        check_drop("RandomMask", 0.0, self.share)
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        """Return the update with the other coordinates at zero."""
+        own = random.fold(key, "random_mask")
+        return {
+            name: value * (random.uniform(random.fold(own, name), value.shape, value.dtype) < self.share)
+            for name, value in update.items()
+        }
+
+
+def sent_share(drop: float | Tensor, share: float | Tensor | None) -> float | Tensor:
+    """Return the share of coordinates that is sent, however it was given."""
+    return 1 - drop if share is None else share
+
+
+def check_drop(name: str, drop: float | Tensor, share: float | Tensor | None) -> None:
+    """Refuse shares outside their range, and both at once."""
+    dropped = torch.as_tensor(drop)
+    if not bool(((dropped >= 0) & (dropped < 1)).all()):
+        raise InputError(f"{name}.drop must be in [0, 1), got {drop}")
+    if share is None:
+        return
+    sent = torch.as_tensor(share)
+    if not bool(((sent > 0) & (sent <= 1)).all()):
+        raise InputError(f"{name}.share must be in (0, 1], got {share}")
+    if bool((dropped != 0).any()):
+        raise InputError(f"{name} takes drop (share discarded) or share (share sent), not both")
+
+
+def largest(update: Tree, share: float | Tensor, *, each: bool) -> Tree:
+    """Return 1 for the largest coordinates by magnitude and 0 for the others; see `Sparsify` for count and ties."""
+    if each:
+        return {name: _largest(value.reshape(-1), share).reshape(value.shape) for name, value in update.items()}
+    flat = torch.cat([value.reshape(-1) for value in update.values()])
+    parts = _largest(flat, share).split([value.numel() for value in update.values()])
+    return {name: part.reshape(value.shape) for (name, value), part in zip(update.items(), parts, strict=True)}
+
+
+def _largest(flat: Tensor, share: float | Tensor) -> Tensor:
+    """Return the mask of the largest; by rank, so that the number may differ between trials of a batch."""
+    number = torch.round(torch.as_tensor(share, dtype=torch.float64, device=flat.device) * flat.numel()).clamp_min(1)
+    order = torch.argsort(flat.abs(), descending=True, stable=True)
+    rank = torch.zeros_like(order).scatter(0, order, torch.arange(flat.numel(), device=flat.device))
+    return (rank < number).to(flat.dtype)
