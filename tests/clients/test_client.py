@@ -20,7 +20,7 @@ from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, subtract, take, tensors, to
 from leakscope.core.types import Batch, LocalTraining, Shares, make_batch, to_gradient
-from leakscope.defences import GaussianNoise
+from leakscope.defences import Clip, Defence, GaussianNoise, LaplaceNoise, Sign, Sparsify
 from leakscope.learning.local import draw_order
 from leakscope.models import Torch, Uniform, build, draw_parameters, from_module
 
@@ -310,9 +310,23 @@ def test_two_noises_in_a_stack_are_drawn_apart() -> None:
     weights, batch = weights_of(model), batch_of(model)
     bare = sent(Client(), model, weights, batch)["head.weight"].flatten()
     once = sent(Client(defences=(GaussianNoise(1.0),)), model, weights, batch)["head.weight"].flatten() - bare
-    twice = sent(Client(defences=(GaussianNoise(1.0),) * 2), model, weights, batch)["head.weight"].flatten() - bare
+    both = (GaussianNoise(1.0), LaplaceNoise(1.0))
+    twice = sent(Client(defences=both), model, weights, batch)["head.weight"].flatten() - bare
     assert abs(torch.corrcoef(torch.stack([once, twice - once]))[0, 1]) < 0.4
     assert 1.1 < twice.std() / once.std() < 1.75  # sqrt(2) if independent, 2 if the same
+
+
+@pytest.mark.parametrize(
+    ("defences", "words"),
+    [
+        ((GaussianNoise(1.0), GaussianNoise(1.0)), "GaussianNoise is stacked twice"),
+        ((Sign(), Clip(1.0)), "Sign before Clip"),
+        ((Sparsify(0.5), LaplaceNoise(1.0)), "Sparsify before LaplaceNoise"),
+    ],
+)
+def test_a_senseless_stack_is_refused_when_the_client_is_made(defences: tuple[Defence, ...], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Client(defences=defences)
 
 
 def test_the_same_seeds_give_the_same_update_and_other_seeds_another() -> None:

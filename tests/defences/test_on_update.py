@@ -1,107 +1,278 @@
-"""Defences on the update: noise of the asked strength, from the trial's key alone."""
+"""One table for every defence on the update: what holds whichever it is, what is refused, and how files name it."""
 
 from __future__ import annotations
 
-import math
+import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.core.tree import Tree, lift, take
-from leakscope.defences import DEFENCES, GaussianNoise
+from leakscope.core.registry import summary
+from leakscope.core.tree import Tree, lift, take, tensors
+from leakscope.defences import (
+    DEFENCES,
+    Clip,
+    DeepCompression,
+    Defence,
+    GaussianNoise,
+    LaplaceNoise,
+    LowRank,
+    Quantise,
+    RandomMask,
+    RememberingDefence,
+    Sign,
+    Sparsify,
+    UpdateDefence,
+)
+from leakscope.experiments.scenario.pieces import KINDS
+from leakscope.experiments.scenario.schema import check_cell
 
-KEY = random.key(11)
+TRIALS = 3
+KEYS = random.key([1, 2, 3])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+NAN = float("nan")
 
-
-def draw(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def update(*leading: int, seed: int = 0) -> Tree:
-    return {"weight": draw(seed, *leading, 40, 50), "bias": draw(seed + 1, *leading, 50)}
-
-
-def noise_of(sigma: float | Tensor, given: Tree, key: Tensor = KEY) -> Tree:
-    made = GaussianNoise(sigma).protect_update(given, key)
-    return {name: made[name] - given[name] for name in given}
-
-
-@settings(deadline=None, max_examples=15)
-@given(sigma=st.floats(1e-3, 10), seed=st.integers(0, 2**40))
-def test_noise_has_mean_zero_and_the_asked_standard_deviation(sigma: float, seed: int) -> None:
-    drawn = noise_of(sigma, {"w": torch.zeros(64, 128, dtype=torch.float64)}, random.key(seed))["w"] / sigma
-    number = drawn.numel()
-    assert abs(drawn.mean()) < 5 / math.sqrt(number)
-    assert abs(drawn.std() - 1) < 5 / math.sqrt(2 * number)
-    assert abs(drawn.pow(4).mean() - 3) < 5 * math.sqrt(96 / number)  # the fourth moment of a normal
-
-
-def test_without_sigma_the_update_stays_as_it_is() -> None:
-    assert_close(GaussianNoise(0.0).protect_update(update(), KEY), update(), rtol=0, atol=0)
-    assert_close(GaussianNoise().protect_update(update(), KEY), update(), rtol=0, atol=0)
-
-
-def test_noise_does_not_depend_on_what_it_is_added_to() -> None:
-    one = GaussianNoise(0.3).protect_update({"w": torch.zeros(5, dtype=torch.float64)}, KEY)["w"]
-    two = GaussianNoise(0.3).protect_update({"w": torch.ones(5, dtype=torch.float64)}, KEY)["w"]
-    assert_close(two - one, torch.ones(5, dtype=torch.float64))
-
-
-def test_twice_the_sigma_is_twice_the_noise() -> None:
-    given = {name: torch.zeros_like(value) for name, value in update().items()}
-    one, two = noise_of(0.5, given), noise_of(1.0, given)
-    assert_close(two, {name: 2 * value for name, value in one.items()})
-
-
-def test_tensors_of_the_same_shape_get_noise_of_their_own() -> None:
-    drawn = noise_of(1.0, {"a": torch.zeros(100), "b": torch.zeros(100)})
-    assert abs(torch.corrcoef(torch.stack([drawn["a"], drawn["b"]]))[0, 1]) < 0.4
-
-
-def test_the_same_key_gives_the_same_noise_and_another_key_another() -> None:
-    assert_close(noise_of(1.0, update()), noise_of(1.0, update()), rtol=0, atol=0)
-    other = noise_of(1.0, update(), random.key(12))
-    assert abs(torch.corrcoef(torch.stack([noise_of(1.0, update())["bias"], other["bias"]]))[0, 1]) < 0.6
-    assert not torch.equal(noise_of(1.0, update())["bias"], other["bias"])
-
-
-def test_a_sigma_for_each_trial_equals_separate_runs() -> None:
-    given, keys = update(4), random.key([1, 2, 3, 4])
-    sigma = torch.tensor([0.0, 0.1, 1.0, 5.0])
-    many = lift(lambda d, u, k: d.protect_update(u, k))(GaussianNoise(sigma), given, keys)
-    for i in range(4):
-        alone = GaussianNoise(float(sigma[i])).protect_update(take(given, i), keys[i])
-        assert_close(take(many, i), alone, rtol=1e-6, atol=1e-7)
-    assert_close(take(many, 0), take(given, 0), rtol=0, atol=0)
+CASES: dict[str, Callable[[], Defence]] = {
+    "gaussian_noise": lambda: GaussianNoise(0.3),
+    "laplace_noise": lambda: LaplaceNoise(0.3),
+    "laplace_noise, scale": lambda: LaplaceNoise(scale=0.2),
+    "clip": lambda: Clip(0.7),
+    "clip, each": lambda: Clip(0.7, each=True),
+    "sparsify": lambda: Sparsify(0.6),
+    "sparsify, each": lambda: Sparsify(share=0.4, each=True),
+    "deep_compression": lambda: DeepCompression(0.8),
+    "deep_compression, momentum": lambda: DeepCompression(share=0.2, momentum=0.9),
+    "random_mask": lambda: RandomMask(0.4),
+    "sign": Sign,
+    "quantise": lambda: Quantise(3),
+    "quantise, nearest": lambda: Quantise(3, stochastic=False),
+    "low_rank": lambda: LowRank(1),
+}
+DRAWS = {"gaussian_noise", "laplace_noise", "laplace_noise, scale", "random_mask", "quantise"}
+STRENGTHS: dict[str, tuple[Callable[[Any], Defence], list[float]]] = {
+    "GaussianNoise.sigma": (GaussianNoise, [0.0, 0.1, 5.0]),
+    "LaplaceNoise.sigma": (LaplaceNoise, [0.0, 0.1, 5.0]),
+    "LaplaceNoise.scale": (lambda s: LaplaceNoise(scale=s), [0.0, 0.1, 5.0]),
+    "Clip.bound": (Clip, [1e-3, 0.9, 1e9]),
+    "Clip.bound, each": (lambda s: Clip(s, each=True), [1e-3, 0.9, 1e9]),
+    "Sparsify.drop": (Sparsify, [0.0, 0.5, 0.9]),
+    "Sparsify.drop, each": (lambda s: Sparsify(s, each=True), [0.0, 0.5, 0.9]),
+    "Sparsify.share": (lambda s: Sparsify(share=s), [1.0, 0.5, 0.1]),
+    "DeepCompression.drop": (DeepCompression, [0.0, 0.5, 0.9]),
+    "DeepCompression.share": (lambda s: DeepCompression(share=s), [1.0, 0.5, 0.1]),
+    "RandomMask.share": (RandomMask, [1.0, 0.5, 0.1]),
+}
+each_defence = pytest.mark.parametrize("name", sorted(CASES))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_update_keeps_its_dtype_whatever_sigma_is_given_in(dtype: torch.dtype) -> None:
-    given = {"w": torch.zeros(3, 4, dtype=dtype)}
-    for sigma in (
-        torch.tensor([1.0, 2.0, 3.0]),
-        torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64),
-        torch.tensor([1, 2, 3]),
-    ):
-        made = lift(lambda d, u, k: d.protect_update(u, k))(GaussianNoise(sigma), given, random.key([1, 2, 3]))
-        assert made["w"].dtype == dtype
+def draw(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-@pytest.mark.parametrize("sigma", [-0.1, float("nan"), torch.tensor([0.1, -0.1]), float("inf")])
-def test_a_sigma_below_zero_or_not_finite_is_refused(sigma: float | Tensor) -> None:
-    with pytest.raises(InputError, match=r"GaussianNoise\.sigma"):
-        GaussianNoise(sigma)
+def update(*leading: int, dtype: torch.dtype = torch.float32) -> Tree:
+    shapes = {"conv": (4, 3, 2, 2), "dense": (5, 7), "bias": (5,), "temperature": (), "one": (1,), "still": (2, 2)}
+    made = {name: draw(i, *leading, *shape, dtype=dtype) for i, (name, shape) in enumerate(shapes.items())}
+    return made | {"still": torch.zeros(*leading, 2, 2, dtype=dtype)}
+
+
+def play(defence: Defence, given: Tree, key: Tensor, rounds: int = 2) -> list[Tree]:
+    """Return what is sent in each of two rounds of the same update: the second shows what was remembered."""
+    if not isinstance(defence, RememberingDefence):
+        return [defence.protect_update(given, random.fold(key, i)) for i in range(rounds)]
+    state, sent = defence.begin(given), []
+    for i in range(rounds):
+        made, state = defence.protect_and_remember(given, state, random.fold(key, i))
+        sent.append(made)
+    return sent
+
+
+def same(one: Any, other: Any, tolerance: float = 0.0) -> None:
+    assert_close(list(tensors(one)), list(tensors(other)), rtol=tolerance, atol=tolerance)
+
+
+# -- what holds for every defence
+
+
+def test_every_registered_defence_has_a_case() -> None:
+    assert {name.partition(",")[0] for name in CASES} == set(DEFENCES)
+    for name, make in CASES.items():
+        assert type(make()) is DEFENCES[name.partition(",")[0]]
 
 
 @pytest.mark.parametrize("name", sorted(DEFENCES))
-def test_every_defence_keeps_names_shapes_and_dtypes_and_leaves_its_input_alone(name: str) -> None:
-    given, kept = update(), update()
-    made = DEFENCES[name]().protect_update(given, KEY)
-    assert {n: (v.shape, v.dtype) for n, v in made.items()} == {n: (v.shape, v.dtype) for n, v in given.items()}
-    assert_close(given, kept, rtol=0, atol=0)
+def test_every_defence_is_of_one_of_the_two_kinds_frozen_and_says_what_it_does(name: str) -> None:
+    made = DEFENCES[name]()
+    assert isinstance(made, UpdateDefence) is not isinstance(made, RememberingDefence)
+    assert len(summary(DEFENCES[name])) > 10
+    with pytest.raises((AttributeError, TypeError)):
+        made.strength = 1  # type: ignore[union-attr]
+    assert hash(made) == hash(DEFENCES[name]())
+
+
+@DTYPES
+@each_defence
+def test_names_shapes_and_dtypes_stay_and_the_input_is_left_alone(name: str, dtype: torch.dtype) -> None:
+    given = update(dtype=dtype)
+    kept, generator = copy.deepcopy(given), torch.get_rng_state()
+    for made in play(CASES[name](), given, KEYS[0]):
+        assert [(n, v.shape, v.dtype) for n, v in made.items()] == [(n, v.shape, v.dtype) for n, v in given.items()]
+        assert all(bool(value.isfinite().all()) for value in made.values())
+    same(given, kept)
+    assert torch.equal(torch.get_rng_state(), generator), "a defence must not touch the global generator"
+
+
+@each_defence
+def test_every_defence_changes_something(name: str) -> None:
+    made = play(CASES[name](), update(), KEYS[0])[0]
+    assert any(not torch.equal(made[n], value) for n, value in update().items())
+
+
+@each_defence
+def test_the_same_key_gives_the_same_and_another_key_another_only_where_something_is_drawn(name: str) -> None:
+    first = play(CASES[name](), update(), KEYS[0])
+    same(play(CASES[name](), update(), KEYS[0]), first)
+    other = play(CASES[name](), update(), KEYS[1])
+    for n in ("conv", "dense"):
+        assert torch.equal(first[0][n], other[0][n]) is (name not in DRAWS)
+    assert torch.equal(first[0]["dense"], first[1]["dense"]) is (name not in DRAWS and "deep" not in name)
+
+
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_tensors_of_the_same_shape_draw_apart(name: str) -> None:
+    value = draw(0, 400).abs() + 0.5
+    made = play(CASES[name](), {"a": value, "b": value}, KEYS[0])[0]
+    changed = torch.stack([made["a"] - value, made["b"] - value])
+    assert abs(torch.corrcoef(changed / value)[0, 1]) < 0.25
+
+
+@DTYPES
+@each_defence
+def test_many_trials_at_once_are_the_same_trials_one_by_one(name: str, dtype: torch.dtype) -> None:
+    given, defence = update(TRIALS, dtype=dtype), CASES[name]()
+    many = lift(lambda u, k: tuple(play(defence, u, k)))(given, KEYS)
+    for i in range(TRIALS):
+        same(take(many, i), play(defence, take(given, i), KEYS[i]), 1e-5 if dtype == torch.float32 else 1e-10)
+
+
+@DTYPES
+@pytest.mark.parametrize("strength_dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("field", sorted(STRENGTHS))
+def test_a_strength_for_each_trial_equals_separate_runs(
+    field: str, strength_dtype: torch.dtype, dtype: torch.dtype
+) -> None:
+    make, strengths = STRENGTHS[field]
+    given = update(TRIALS, dtype=dtype)
+    many = lift(lambda d, u, k: tuple(play(d, u, k)))(make(torch.tensor(strengths, dtype=strength_dtype)), given, KEYS)
+    made = {(n, v.dtype) for sent in many for n, v in sent.items()}
+    assert made == {(n, dtype) for n in given}, "the dtype of the update, whatever that of the strength"
+    for i in range(TRIALS):
+        alone = play(make(strengths[i]), take(given, i), KEYS[i])
+        same(take(many, i), alone, 1e-6)  # a strength in float32 is itself rounded
+
+
+@pytest.mark.parametrize("name", sorted(set(DEFENCES) - {"gaussian_noise", "laplace_noise"}))
+def test_zeros_stay_zeros_where_no_noise_is_added(name: str) -> None:
+    given = {n: torch.zeros_like(v) for n, v in update().items()}
+    same(play(DEFENCES[name](), given, KEYS[0]), [given, given])
+
+
+# -- what is refused
+
+REFUSED: list[tuple[str, Callable[[], object], str]] = [
+    *[("GaussianNoise.sigma", lambda s=s: GaussianNoise(s), str(s)) for s in (-0.1, NAN, float("inf"))],
+    *[("LaplaceNoise.sigma", lambda s=s: LaplaceNoise(s), str(s)) for s in (-0.1, NAN, float("inf"))],
+    *[("LaplaceNoise.scale", lambda s=s: LaplaceNoise(scale=s), str(s)) for s in (-0.1, NAN, float("inf"))],
+    *[("Clip.bound", lambda s=s: Clip(s), str(s)) for s in (0.0, -1.0, NAN, float("inf"))],
+    *[("Sparsify.drop", lambda s=s: Sparsify(s), str(s)) for s in (-0.1, 1.0, 1.5, NAN)],
+    *[("Sparsify.share", lambda s=s: Sparsify(share=s), str(s)) for s in (-0.1, 0.0, 1.5, NAN)],
+    *[("DeepCompression.drop", lambda s=s: DeepCompression(s), str(s)) for s in (-0.1, 1.0, 1.5, NAN)],
+    *[("DeepCompression.share", lambda s=s: DeepCompression(share=s), str(s)) for s in (-0.1, 0.0, 1.5, NAN)],
+    *[("DeepCompression.momentum", lambda s=s: DeepCompression(momentum=s), str(s)) for s in (-0.1, 1.0, NAN)],
+    *[("RandomMask.share", lambda s=s: RandomMask(s), str(s)) for s in (-0.1, 0.0, 1.5, NAN)],
+    *[("Quantise.bits", lambda s=s: Quantise(s), str(s)) for s in (0, -1, 25, 2.5, NAN)],
+    *[("LowRank.rank", lambda s=s: LowRank(s), str(s)) for s in (0, -1, 1.5, NAN)],
+]
+
+
+@pytest.mark.parametrize(("field", "make", "value"), REFUSED, ids=[f"{f}={v}" for f, _, v in REFUSED])
+def test_a_strength_out_of_range_is_one_line_with_field_and_value(
+    field: str, make: Callable[[], object], value: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        make()
+    said = str(caught.value)
+    assert said.startswith(f"{field} must be ")
+    assert said.endswith(f"got {value}")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("field", sorted(f for f in STRENGTHS if "each" not in f))
+@pytest.mark.parametrize("bad", [-1.0, NAN])
+def test_one_bad_trial_among_good_ones_is_refused(field: str, bad: float) -> None:
+    make, strengths = STRENGTHS[field]
+    with pytest.raises(InputError, match=field.replace(".", r"\.") + " must be"):
+        make(torch.tensor([*strengths[:2], bad]))
+
+
+@pytest.mark.parametrize("name", ["Sparsify", "DeepCompression"])
+def test_drop_and_share_together_are_refused(name: str) -> None:
+    make = {"Sparsify": Sparsify, "DeepCompression": DeepCompression}[name]
+    for drop in (0.5, 0.99, torch.tensor([0.5, 0.9])):
+        with pytest.raises(InputError, match=f"{name} takes drop .* or share .*, not both"):
+            make(drop=drop, share=0.5)
+
+
+def test_sigma_and_scale_together_are_refused() -> None:
+    with pytest.raises(InputError, match=r"LaplaceNoise takes sigma .* or scale .*, not both"):
+        LaplaceNoise(sigma=0.1, scale=0.1)
+
+
+# -- in scenario files
+
+CELL: dict[str, Any] = {"data": "fashion_mnist", "model": "lenet_cpl", "attack": "cpl", "trials": 2, "baselines": []}
+
+
+@pytest.mark.parametrize("name", sorted(DEFENCES))
+def test_a_file_can_name_every_defence(name: str) -> None:
+    for said in (name, {"name": name}):
+        settings, problems = check_cell({**CELL, "defences": [said]})
+        assert problems == []
+        assert settings is not None
+        assert KINDS["defences"].build(settings["defences"][0]) == DEFENCES[name]()
+
+
+@each_defence
+def test_a_file_can_say_every_setting_of_a_defence(name: str) -> None:
+    made = CASES[name]()
+    settings, problems = check_cell({**CELL, "defences": [KINDS["defences"].describe(made)]})
+    assert problems == []
+    assert settings is not None
+    assert KINDS["defences"].build(settings["defences"][0]) == made
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"name": "gaussian_noise", "sigma": -1.0}, "sigma"),
+        ({"name": "laplace_noise", "scale": -1.0}, "scale"),
+        ({"name": "clip", "bound": 0}, "bound"),
+        ({"name": "sparsify", "drop": 1.0}, "drop"),
+        ({"name": "sparsify", "share": 0}, "share"),
+        ({"name": "deep_compression", "drop": 1.0}, "drop"),
+        ({"name": "random_mask", "share": 2}, "share"),
+        ({"name": "quantise", "bits": 0}, "bits"),
+        ({"name": "quantise", "bits": 2.5}, "bits"),
+        ({"name": "low_rank", "rank": 0}, "rank"),
+        ({"name": "sign", "bits": 1}, "bits"),
+    ],
+)
+def test_a_bad_setting_in_a_file_is_one_problem_at_its_field(said: dict[str, Any], field: str) -> None:
+    settings, problems = check_cell({**CELL, "defences": ["clip" if said["name"] != "clip" else "sign", said]})
+    assert settings is None
+    assert [problem.path for problem in problems] == [("defences", 1, field)]

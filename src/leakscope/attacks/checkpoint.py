@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -53,7 +54,11 @@ class Checkpoint:
         """Write atomically: a crash leaves the old file or the new one, never half of one."""
         flat = {name: t.detach().cpu().contiguous().clone() for name, t in flat_names(value).items()}
         temporary = self.path.with_suffix(".part")
-        save_file(flat, temporary, metadata={"leakscope": json.dumps({"stamp": self.stamp, "tick": tick})})
+        try:
+            save_file(flat, temporary, metadata={"leakscope": json.dumps({"stamp": self.stamp, "tick": tick})})
+        except SafetensorError as error:  # it hides what the disk said
+            temporary.unlink(missing_ok=True)
+            raise OSError(errno.EIO, f"the state of the chunk could not be written ({error})") from None
         os.replace(temporary, self.path)
         self._last = time.monotonic()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -37,11 +38,16 @@ def _root(
 
 def main() -> None:
     """Run the command line; a mistake in the input ends with a clear line for each and exit code 2."""
+    from leakscope.cli.watching import printable
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except InputError as error:
         for line in str(error).splitlines():
-            sys.stderr.write(f"leakscope: {line}\n")
+            sys.stderr.write(f"leakscope: {printable(line)}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("leakscope: stopped\n")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from leakscope.cli.app import app
+from leakscope.cli.watching import printable
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from leakscope.metrics.interval import Estimate
     from leakscope.report.tables import Row
 
-WIDE = 110
+WIDE = 160
+MORE = "a wider terminal shows more columns"
 RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 
 
@@ -45,10 +48,11 @@ def show(
     if not table.rows:
         console.print("no trial has landed yet")
         return
-    console.print(_table(table.rows, table.axes, wide=console.width >= WIDE))
+    shown, whole = _table(console, table.rows, table.axes)
+    console.print(shown)
     pooled = f"; pooled over {', '.join(table.pooled)}" if table.pooled else ""
     note = f"n trials; content with its 95 % interval, conv., label: success rates; means over all samples{pooled}"
-    console.print(note, style="dim")
+    console.print(note + ("" if whole else f"; {MORE}"), style="dim")
 
 
 @app.command()
@@ -64,12 +68,13 @@ def compare(first: RunPath, second: RunPath) -> None:
     if not shared:
         raise InputError(f"{first} and {second} share no cell: no settings are equal in both")
     console = _console()
-    console.print(_comparison([(a[cell], b[cell]) for cell in shared], tables[0].axes))
-    console.print(
+    shown, whole = _comparison(console, [(a[cell], b[cell]) for cell in shared], tables[0].axes)
+    console.print(shown)
+    note = (
         f"A is {first}, B is {second}; cells in A alone: {len(a) - len(shared)}, in B alone: {len(b) - len(shared)}; "
-        "apart: the 95 % intervals of content or MSE do not meet",
-        style="dim",
+        "apart: the 95 % intervals of content or MSE do not meet"
     )
+    console.print(note + ("" if whole else f"; {MORE}"), style="dim")
 
 
 @app.command()
@@ -122,23 +127,21 @@ def serve(
 
 
 def _console() -> Console:
-    """Return a terminal that takes names as they are: no markup, no emoji codes."""
+    """Return a terminal that takes names as they are: no markup, no emoji codes; wide where the table goes to a file."""
     from rich.console import Console
 
-    return Console(markup=False, emoji=False, highlight=False)
+    plain = Console(markup=False, emoji=False, highlight=False)
+    if not plain.is_terminal and "COLUMNS" not in os.environ:
+        plain.width = WIDE
+    return plain
 
 
-def _table(rows: Sequence[Row], axes: Sequence[str], *, wide: bool) -> Table:
+def _table(console: Console, rows: Sequence[Row], axes: Sequence[str]) -> tuple[Table, bool]:
     from leakscope.report.numbers import number, percent, percent_interval
 
-    others = [axis for axis in axes if axis != "attack"]
-    table = _bare(others, ("n", "content", "", "conv.", "label", "MSE", "SSIM", "steps"))
-    if wide:
-        table.add_column("outcomes")
-    for row in rows:
-        outcomes = "" if row.baseline else ", ".join(f"{n} {name}" for name, n in row.outcomes.items())
-        table.add_row(
-            *_name(row, others),
+    heads = {"n": 0, "content": 0, "": 0, "conv.": 1, "label": 2, "MSE": 0, "SSIM": 2, "steps": 1, "outcomes": 3}
+    lines = [
+        [
             str(row.trials),
             percent(row.content.value),
             percent_interval(row.content).removesuffix(" %").replace(" to ", "-"),
@@ -147,27 +150,62 @@ def _table(rows: Sequence[Row], axes: Sequence[str], *, wide: bool) -> Table:
             number(row.mse.value),
             number(row.ssim.value) if row.ssim else "",
             number(row.steps.value) if row.steps else "",
-            *([outcomes] if wide else []),
-        )
-    return table
+            "" if row.baseline else ", ".join(f"{n} {name}" for name, n in row.outcomes.items()),
+        ]
+        for row in rows
+    ]
+    return _fitting(console, rows, axes, list(heads.items()), lines)
 
 
-def _comparison(pairs: Sequence[tuple[Row, Row]], axes: Sequence[str]) -> Table:
+def _comparison(console: Console, pairs: Sequence[tuple[Row, Row]], axes: Sequence[str]) -> tuple[Table, bool]:
     from leakscope.report.numbers import number, percent
 
+    levels = {"n": 1, "content": 0, "MSE": 0, "steps": 2}
+    heads = [(head, level) for name, level in levels.items() for head in (f"{name}\nA", "\nB")]
+    lines = [
+        [
+            *(str(row.trials) for row in pair),
+            *(percent(row.content.value) for row in pair),
+            *(number(row.mse.value) for row in pair),
+            *(number(row.steps.value) if row.steps else "" for row in pair),
+            "yes" if _apart(pair[0].content, pair[1].content) or _apart(pair[0].mse, pair[1].mse) else "",
+        ]
+        for pair in pairs
+    ]
+    return _fitting(console, [first for first, _ in pairs], axes, [*heads, ("\napart", 0)], lines)
+
+
+def _fitting(
+    console: Console,
+    rows: Sequence[Row],
+    axes: Sequence[str],
+    heads: Sequence[tuple[str, int]],
+    lines: Sequence[Sequence[str]],
+) -> tuple[Table, bool]:
+    """Return the table with as many columns as the terminal has room for, and whether all of level 2 and below are there.
+
+    Each of `heads` has a level; the highest is left out first, level 0 never.
+    """
     others = [axis for axis in axes if axis != "attack"]
-    table = _bare(others, ("n\nA", "\nB", "content\nA", "\nB", "MSE\nA", "\nB", "steps\nA", "\nB", "\napart"))
-    for a, b in pairs:
-        apart = _apart(a.content, b.content) or _apart(a.mse, b.mse)
-        table.add_row(
-            *_name(a, others),
-            *(str(row.trials) for row in (a, b)),
-            *(percent(row.content.value) for row in (a, b)),
-            *(number(row.mse.value) for row in (a, b)),
-            *(number(row.steps.value) if row.steps else "" for row in (a, b)),
-            "yes" if apart else "",
-        )
-    return table
+    names = [_name(row, others) for row in rows]
+    left = [_longest(column, str.split) for column in zip(("attack", *_short(others)), *names, strict=True)]
+    right = [_longest(column, str.splitlines) for column in zip((head for head, _ in heads), *lines, strict=True)]
+    for level in range(max(level for _, level in heads), -1, -1):
+        kept = [place for place, (_, own) in enumerate(heads) if own <= level]
+        widths = [*left, *(right[place] for place in kept)]
+        if sum(widths) + 2 * len(widths) + 1 <= console.width:
+            break
+    table = _bare(others, [heads[place][0] for place in kept])
+    for name, line in zip(names, lines, strict=True):
+        table.add_row(*name, *(line[place] for place in kept))
+    return table, level >= 2
+
+
+def _longest(column: Sequence[str], cut: Callable[[str], list[str]]) -> int:
+    """Return the cells of the terminal that the longest part of a column takes: names may break between words."""
+    from rich.cells import cell_len
+
+    return max((cell_len(part) for text in column for part in cut(text)), default=0)
 
 
 def _bare(axes: Sequence[str], numbers: Sequence[str]) -> Table:
@@ -175,19 +213,16 @@ def _bare(axes: Sequence[str], numbers: Sequence[str]) -> Table:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    from leakscope.cli.watching import printable
-
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     for head in ("attack", *_short(axes)):
         table.add_column(printable(head), overflow="fold")
     for head in numbers:
-        table.add_column(head, no_wrap=True, justify="right")
+        table.add_column(head, no_wrap=True, justify="left" if head == "outcomes" else "right")
     return table
 
 
 def _name(row: Row, axes: Sequence[str]) -> list[str]:
     """Return the attack of a row, a baseline in brackets, and its values on the axes."""
-    from leakscope.cli.watching import printable
     from leakscope.report.sheet import say
 
     values = [say(row.values[axis]) if axis in row.values else "" for axis in axes]
@@ -195,12 +230,12 @@ def _name(row: Row, axes: Sequence[str]) -> list[str]:
 
 
 def _short(axes: Sequence[str]) -> list[str]:
-    """Return the last word of each axis where that tells them apart, else the whole path.
+    """Return the last word of each axis (of each field of a zip) where that tells them apart, else the whole path.
 
-    >>> _short(["defences.0.sigma", "attack.start", "model.start"])
-    ['sigma', 'attack.start', 'model.start']
+    >>> _short(["defences.0.sigma", "attack.start", "model.start", "model.activation + weights.a"])
+    ['sigma', 'attack.start', 'model.start', 'activation + a']
     """
-    last = [axis.rsplit(".", 1)[-1] for axis in axes]
+    last = [" + ".join(field.rsplit(".", 1)[-1] for field in axis.split(" + ")) for axis in axes]
     return [word if last.count(word) == 1 else axis for word, axis in zip(last, axes, strict=True)]
 
 

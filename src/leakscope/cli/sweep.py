@@ -9,16 +9,17 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from leakscope.cli.app import app
+from leakscope.cli.watching import Dialogue, at_most, count, printable
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
-    from leakscope.cli.watching import Dialogue
     from leakscope.experiments.engines import Engine
     from leakscope.experiments.scenario import Scenario
     from leakscope.experiments.scenario.axes import Axis
@@ -54,18 +55,18 @@ def run(
     scenario = read_scenario(file)
     directory = out or Path("runs") / file.stem
     if dry_run:
-        typer.echo(describe_plan(scenario, scenario.name or file.stem, directory, device, limit))
+        tell = partial(typer.echo, err=True) if not quiet else lambda _: None  # measuring may take a while
+        typer.echo(describe_plan(scenario, scenario.name or file.stem, directory, device, limit, tell))
         return
-    from leakscope.cli.watching import Dialogue
-
     again = command_of(file, out, engine, address, device, memory)
     dialogue = Dialogue(scenario.name or file.stem, quiet=quiet, log=log_json)
     done = _carry_out(scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit)
     if done.left:
-        _stop(f"stopped with {done.wanted - done.left} of {done.wanted} trials done and saved; go on with: {again}")
+        there = f"{done.wanted - done.left:,} of {count(done.wanted, 'trial')}"
+        _stop(f"stopped with {there} done and saved; go on with: {again}")
     if not quiet:
         where = shlex.quote(str(directory))
-        typer.echo(f"{directory}: {done.wanted} trials, {done.landed} of them now; leakscope show {where}")
+        typer.echo(f"{directory}: {count(done.wanted, 'trial')}, {done.landed:,} of them now; leakscope show {where}")
 
 
 def _carry_out(
@@ -184,22 +185,26 @@ def command_of(file: Path, out: Path | None, engine: str, address: str | None, d
     return shlex.join(words)
 
 
-def describe_plan(scenario: Scenario, title: str, directory: Path, device: str, memory: int | None) -> str:
+def describe_plan(
+    scenario: Scenario, title: str, directory: Path, device: str, memory: int | None, say: Callable[[str], None]
+) -> str:
     """Return what a run would do, in words."""
-    from leakscope.cli.watching import at_most, printable
     from leakscope.experiments.sweep.driver import unfold
     from leakscope.experiments.sweep.plan import make_plan
     from leakscope.store import Run
 
     sweep = unfold(scenario)
-    plan = make_plan(sweep.cells, sweep.trials, device=device, memory=memory)
-    number = [f"{len(sweep.trials):,} trials", _count(len(sweep.cells), "cell"), _count(len(plan.chunks), "chunk")]
+    plan = make_plan(sweep.cells, sweep.trials, device=device, memory=memory, say=say)
+    number = [count(len(sweep.trials), "trial"), count(len(sweep.cells), "cell"), count(len(plan.chunks), "chunk")]
     lines = [f"{title}: {number[0]} in {number[1]}, {number[2]}", *(_axis_line(axis) for axis in scenario.axes)]
-    baselines = dict.fromkeys(str(cell.axes["attack"]) for cell in sweep.cells if cell.baseline)
-    lines += [f"  null baselines: {', '.join(baselines)}"] if baselines else []
     groups = [list(group) for _, group in itertools.groupby(plan.chunks, key=lambda c: c.name.rpartition("-")[0])]
-    lines += [_group_line(group) for group in groups[:MOST_LINES]]
-    lines += [f"  and {len(groups) - MOST_LINES} more groups"] if len(groups) > MOST_LINES else []
+    attacks = [group for group in groups if not group[0].baseline]
+    lines += [_group_line(group) for group in attacks[:MOST_LINES]]
+    lines += [f"  and {len(attacks) - MOST_LINES} more groups"] if len(attacks) > MOST_LINES else []
+    baselines = dict.fromkeys(str(cell.axes["attack"]) for cell in sweep.cells if cell.baseline)
+    if baselines:
+        own = [chunk for chunk in plan.chunks if chunk.baseline]
+        lines.append(f"  null baselines: {', '.join(baselines)}: {_work(own)}")
     if Run.exists(directory):
         there = len(Run.open(directory).done() & {trial.id for trial in sweep.trials})
         lines.append(f"{directory} holds {there:,} of these trials already")
@@ -217,19 +222,17 @@ def _axis_line(axis: Axis) -> str:
 
 def _group_line(chunks: list[Chunk]) -> str:
     """Return a line for the chunks of one group, which share all but their trials."""
-    first, trials = chunks[0], sum(len(chunk.trials) for chunk in chunks)
-    cells = {cell for chunk in chunks for cell in chunk.cells}
-    kind = "baseline" if first.baseline else f"form {first.form}"
-    cut = f"{_count(len(chunks), 'chunk')} of at most {max(len(chunk.trials) for chunk in chunks)}"
+    first, cells = chunks[0], {cell for chunk in chunks for cell in chunk.cells}
     name = first.name.rpartition("-")[0]
-    return (
-        f"  group {name}: {_count(trials, 'trial')} of {_count(len(cells), 'cell')} in {cut}, {kind}, "
-        f"{_count(first.threads, 'thread')} each"
-    )
+    how = f"form {first.form}, {count(first.threads, 'thread')} each"
+    return f"  group {name}: {count(len(cells), 'cell')}, {_work(chunks)}, {how}"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _work(chunks: list[Chunk]) -> str:
+    """Return how many trials there are in how many chunks."""
+    sizes = [len(chunk.trials) for chunk in chunks]
+    most = f" of at most {max(sizes)}" if len(chunks) > 1 else ""
+    return f"{count(sum(sizes), 'trial')} in {count(len(chunks), 'chunk')}{most}"
 
 
 @contextmanager

@@ -42,6 +42,7 @@ class Dialogue:
         self.bars = self._bars() if self.live else None
         self.task: Any = None
         self.notes: dict[str, Note] = {}
+        self.settled: set[str] = set()
         self.wanted, self.finished, self.landed_now = 0, 0, 0
         self.most = 0.0
         self.outcomes: dict[str, int] = {}
@@ -83,7 +84,7 @@ class Dialogue:
         self._write("planned", wanted=wanted, before=before, chunks=chunks, seconds=seconds)
         known = f", {before} of them there already" if before else ""
         most = f", {at_most(seconds)}" if seconds else ""
-        self._say(f"{self.title}: {wanted} trials{known}; {chunks} chunks to run{most}")
+        self._say(f"{self.title}: {count(wanted, 'trial')}{known}; {count(chunks, 'chunk')} to run{most}")
         if self.bars is not None:
             self.task = self.bars.add_task("", total=wanted, completed=before, state="")
         self.began = time.monotonic()
@@ -92,6 +93,7 @@ class Dialogue:
         """Show where the chunks in hand are; a note without numbers is a word about the chunk, such as a lost worker."""
         if note.note and not note.total:
             self.said(f"{note.chunk}: {note.note}")
+        if not note.total or note.chunk in self.settled:  # on a cluster a note may come after its chunk
             return
         self.notes[note.chunk] = note
         now = time.monotonic()
@@ -105,6 +107,7 @@ class Dialogue:
     def landed(self, landing: Landing, done: Done) -> None:
         """Show that a chunk is stored."""
         self.notes.pop(landing.chunk, None)
+        self.settled.add(landing.chunk)
         self.finished, self.landed_now = done.before + done.landed, done.landed
         self.outcomes = dict(done.outcomes)
         self._write(
@@ -147,7 +150,7 @@ class Dialogue:
         spent = time.monotonic() - self.began
         rate = (self.landed_now + inside) / spent if spent > 0 else 0.0
         parts = [f"{self.finished + inside}/{self.wanted} done"]
-        parts += [f"{converged} converged", f"{diverged} diverged", pace(rate)]
+        parts += [f"{converged} converged", f"{diverged} diverged", *([pace(rate)] if rate else [])]
         if rate > 0 and self.wanted > self.finished + inside:
             left = (self.wanted - self.finished - inside) / rate
             most = self.most - spent  # trials end late in a chunk, so that the rate alone promises too little at first
@@ -200,6 +203,15 @@ def printable(text: str) -> str:
     'café \\x1b[31m'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> count(1, "trial"), count(12000, "trial")
+    ('1 trial', '12,000 trials')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def at_most(seconds: float) -> str:

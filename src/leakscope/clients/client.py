@@ -46,8 +46,8 @@ class Client:
     def __post_init__(self) -> None:
         lookup(LOSSES, self.loss, "loss")
         check_stack(self.defences)
-        if self.rounds < 1:
-            raise InputError(f"Client.rounds must be at least 1, got {self.rounds}")
+        if not isinstance(self.rounds, int) or self.rounds < 1:
+            raise InputError(f"Client.rounds must be a whole number of at least 1, got {self.rounds}")
         if not 0 <= self.server_rate < math.inf:
             raise InputError(f"Client.server_rate must be in [0, inf), got {self.server_rate}")
 
@@ -76,13 +76,14 @@ class Client:
         state = begin(self.defences, model.shared(weights))
         seen: list[Round] = []
         for number in range(self.rounds):
-            own = keys if number == 0 else random.fold(keys, number)
+            own = keys if number == 0 else random.fold(random.fold(keys, "round"), number)
             update, state = lift(one, chunk=AT_ONCE)(
                 self.defences, state, weights, buffers, batch.inputs, batch.labels, batch.mask, own
             )
             before = model.shared(weights)
             seen.append(Round(before, buffers, update if self.local is None else subtract(before, update)))
-            weights = weights | {n: before[n] - self.server_rate * update[n] for n in update}
+            if self.server_rate:
+                weights = weights | {n: before[n] - self.server_rate * update[n] for n in update}
         return Observation(
             rounds=tuple(seen),
             shares=Shares.GRADIENT if self.local is None else Shares.WEIGHTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -77,24 +78,30 @@ def revealed(defences: Sequence[Defence], sent: Tree) -> dict[str, object]:
     """Return what an attacker may know of a stack, as fields of Knowledge: facts, never the defences themselves.
 
     `mask` is 1 where a coordinate was sent (seen from the update itself: the others are exactly zero), `bound` the clip,
-    `bits` of the quantisation (1 for signs), `sigma` the standard deviation of the noise.
+    `bits` of the quantisation (1 for signs), `sigma` the standard deviation of the noise (of all of it: variances add).
     """
     facts: dict[str, object] = {}
-    trials = len(next(iter(sent.values())))
+    like = next(iter(sent.values()))
+    deviations = [
+        _each(noise.sigma if isinstance(noise, GaussianNoise) else noise.deviation, like)
+        for noise in defences
+        if isinstance(noise, NOISE)
+    ]
+    if deviations:
+        facts["sigma"] = functools.reduce(torch.hypot, deviations)
     for defence in defences:
         if isinstance(defence, SPARSE):
             facts["mask"] = {name: (value != 0).to(value.dtype) for name, value in sent.items()}
         elif isinstance(defence, Clip):
-            facts["bound"] = _each(defence.bound, trials)
+            facts["bound"] = _each(defence.bound, like)
         elif isinstance(defence, COARSE):
-            facts["bits"] = torch.full((trials,), 1 if isinstance(defence, Sign) else defence.bits)
-        elif isinstance(defence, GaussianNoise):
-            facts["sigma"] = _each(defence.sigma, trials)
-        elif isinstance(defence, LaplaceNoise):
-            facts["sigma"] = _each(defence.deviation, trials)
+            facts["bits"] = torch.full(
+                (len(like),), 1 if isinstance(defence, Sign) else defence.bits, device=like.device
+            )
     return facts
 
 
-def _each(strength: float | Tensor, trials: int) -> Tensor:
-    value = torch.as_tensor(strength, dtype=torch.get_default_dtype())
-    return value.expand(trials) if value.ndim == 0 else value
+def _each(strength: float | Tensor, like: Tensor) -> Tensor:
+    """Return one strength per trial, on the device and in the dtype of what was sent."""
+    value = torch.as_tensor(strength, dtype=like.dtype, device=like.device)
+    return value.expand(len(like)).clone()

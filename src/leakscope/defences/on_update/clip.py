@@ -31,4 +31,5 @@ class Clip:
         return scale(update, self._factor(update))
 
     def _factor(self, update: Tree) -> Tensor:
-        return (self.bound / norm(update).clamp_min(TINY)).clamp_max(1.0)
+        length = norm(update)
+        return (self.bound / length.clamp_min(TINY)).clamp_max(1.0).to(length.dtype)

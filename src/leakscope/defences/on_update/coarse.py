@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.core.tree import TINY, Tree
+from leakscope.core.tree import Tree
 
 MOST_BITS = 24
 
@@ -28,16 +28,16 @@ class Sign:
 class Quantise:
     """Round every coordinate to one of 2^bits - 1 levels, evenly spaced over [-m, m] with m the tensor's largest magnitude.
 
-    One bit has three levels: -m, 0, m. Unbiased by default: up or down at random, in proportion (QSGD, Alistarh et al. 2017).
-    `stochastic=False` takes the nearest, halves to the even level.
+    One bit has the three levels of two: -m, 0, m, for 0 stays 0. Unbiased by default: up or down at random, in proportion
+    (QSGD, Alistarh et al. 2017). `stochastic=False` takes the nearest, halves to the even level.
     """
 
     bits: int = 8
     stochastic: bool = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bits <= MOST_BITS:
-            raise InputError(f"Quantise.bits must be in 1..{MOST_BITS}, got {self.bits}")
+        if not isinstance(self.bits, int) or not 1 <= self.bits <= MOST_BITS:
+            raise InputError(f"Quantise.bits must be a whole number in 1..{MOST_BITS}, got {self.bits}")
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the rounded update."""
@@ -46,13 +46,14 @@ class Quantise:
 
     def _round(self, value: Tensor, key: Tensor) -> Tensor:
         steps = max(2 ** (self.bits - 1) - 1, 1)
-        largest = value.abs().amax().clamp_min(TINY)
+        largest = value.abs().amax()
+        largest = torch.where(largest > 0, largest, 1)
         level = value / largest * steps
         rounded = torch.round(level)
         if self.stochastic:
             low = torch.floor(level)
             rounded = low + (random.uniform(key, value.shape, value.dtype) < level - low)
-        made: Tensor = rounded * largest / steps
+        made: Tensor = rounded / steps * largest
         return made
 
 
@@ -67,8 +68,8 @@ class LowRank:
     rank: int = 1
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise InputError(f"LowRank.rank must be at least 1, got {self.rank}")
+        if not isinstance(self.rank, int) or self.rank < 1:
+            raise InputError(f"LowRank.rank must be a whole number of at least 1, got {self.rank}")
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the sketched update."""

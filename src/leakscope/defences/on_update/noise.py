@@ -26,7 +26,7 @@ class GaussianNoise:
         """Return the update plus noise."""
         own = random.fold(key, "gaussian_noise")
         return {
-            name: value + self.sigma * random.normal(random.fold(own, name), value.shape, value.dtype)
+            name: value + (self.sigma * random.normal(random.fold(own, name), value.shape, value.dtype)).to(value.dtype)
             for name, value in update.items()
         }
 
@@ -61,7 +61,7 @@ class LaplaceNoise:
         for name, value in update.items():
             u = random.uniform(random.fold(own, name), value.shape, torch.float64) - 0.5 + 2.0**-25
             drawn = -torch.sign(u) * torch.log1p(-2 * u.abs())
-            made[name] = value + scale * drawn.to(value.dtype)
+            made[name] = value + (scale * drawn).to(value.dtype)
         return made
 
 

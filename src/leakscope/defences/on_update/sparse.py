@@ -11,14 +11,19 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, add
 
+USUAL_DROP = 0.99
+MILLION = 10**6
+BOTH = "{name} takes drop (share discarded) or share (share sent), not both"
+
 
 @dataclass(frozen=True, slots=True)
 class Sparsify:
     """Send the largest coordinates by magnitude, zero for the others.
 
     Give `drop`, the share discarded (CPL's theta, in [0, 1)), or `share`, the share sent (PPDL's, in (0, 1]). Over the whole
-    update, or over each tensor by itself (`each`). The number sent is the nearest whole number of (1 - drop) D, at least one;
-    of equal magnitudes the earlier coordinate is sent (tensors in the update's order, row by row).
+    update, or over each tensor by itself (`each`). The number sent is the nearest whole number of (1 - drop) D, halves to the
+    even one, at least one; the share is read to six decimals, so that 0.9 means the same in float32 and float64. Of equal
+    magnitudes the earlier coordinate is sent (tensors in the update's order, row by row).
     """
 
     drop: float | Tensor = 0.0
@@ -43,15 +48,17 @@ class DeepCompression:
 
         u <- momentum * u + g,   v <- v + u,   sent = largest coordinates of v,   u, v <- 0 where sent
 
-    `drop` or `share` as in `Sparsify`.
+    `drop` or `share` as in `Sparsify`; without either, 0.99 is dropped.
     """
 
-    drop: float | Tensor = 0.99
+    drop: float | Tensor | None = None
     share: float | Tensor | None = None
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        check_drop("DeepCompression", 0.0 if self.share is not None else self.drop, self.share)
+        if self.drop is not None and self.share is not None:
+            raise InputError(BOTH.format(name="DeepCompression"))
+        check_drop("DeepCompression", 0.0 if self.drop is None else self.drop, self.share)
         if not 0 <= self.momentum < 1:
             raise InputError(f"DeepCompression.momentum must be in [0, 1), got {self.momentum}")
 
@@ -64,7 +71,7 @@ class DeepCompression:
         del key
         u = {name: self.momentum * state[f"u.{name}"] + value for name, value in update.items()}
         v = add({name: state[f"v.{name}"] for name in update}, u)
-        share = sent_share(0.0 if self.share is not None else self.drop, self.share)
+        share = sent_share(USUAL_DROP if self.drop is None else self.drop, self.share)
         kept = largest(v, share, each=False)
         sent = {name: value * kept[name] for name, value in v.items()}
         left = {f"u.{name}": value * (1 - kept[name]) for name, value in u.items()}
@@ -106,7 +113,7 @@ def check_drop(name: str, drop: float | Tensor, share: float | Tensor | None) ->
     if not bool(((sent > 0) & (sent <= 1)).all()):
         raise InputError(f"{name}.share must be in (0, 1], got {share}")
     if bool((dropped != 0).any()):
-        raise InputError(f"{name} takes drop (share discarded) or share (share sent), not both")
+        raise InputError(BOTH.format(name=name))
 
 
 def largest(update: Tree, share: float | Tensor, *, each: bool) -> Tree:
@@ -120,7 +127,8 @@ def largest(update: Tree, share: float | Tensor, *, each: bool) -> Tree:
 
 def _largest(flat: Tensor, share: float | Tensor) -> Tensor:
     """Return the mask of the largest; by rank, so that the number may differ between trials of a batch."""
-    number = torch.round(torch.as_tensor(share, dtype=torch.float64, device=flat.device) * flat.numel()).clamp_min(1)
+    millionths = torch.round(torch.as_tensor(share, dtype=torch.float64, device=flat.device) * MILLION)
+    number = torch.round(millionths * flat.numel() / MILLION).clamp_min(1)
     order = torch.argsort(flat.abs(), descending=True, stable=True)
     rank = torch.zeros_like(order).scatter(0, order, torch.arange(flat.numel(), device=flat.device))
     return (rank < number).to(flat.dtype)

@@ -168,7 +168,7 @@ def model_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _AlsoByName:
+class AlsoByName:
     """Tells the JSON schema that the name alone will do."""
 
     names: tuple[str, ...]
@@ -185,7 +185,7 @@ def piece_type(kind_name: str) -> Any:
     options: Any = functools.reduce(lambda a, b: a | b, [Annotated[model, Tag(name)] for name, model in models.items()])
     checked = Annotated[options, Discriminator(_name_of)] if len(models) > 1 else next(iter(models.values()))
     return Annotated[
-        checked, BeforeValidator(functools.partial(_from_word, kind)), _AlsoByName((*kind.table, *kind.words))
+        checked, BeforeValidator(functools.partial(_from_word, kind)), AlsoByName((*kind.table, *kind.words))
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -87,7 +88,8 @@ def scenario_of(data: Mapping[str, Any]) -> Scenario:
     plain = copy.deepcopy(dict(data))
     try:
         text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
-    except (yaml.YAMLError, RecursionError) as error:
+        json.dumps(plain, ensure_ascii=False, default=str).encode("utf-8")
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         raise InputError(
             f"a scenario is made of plain values, lists and mappings ({str(error).splitlines()[0]})"
         ) from None

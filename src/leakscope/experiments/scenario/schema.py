@@ -12,7 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from leakscope.clients import Client
 from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.core.registry import lookup
-from leakscope.experiments.scenario.pieces import KINDS, LISTS, STRICT, Kind, list_of, model_of, piece_type
+from leakscope.data import SOURCES
+from leakscope.experiments.scenario.pieces import KINDS, LISTS, STRICT, AlsoByName, Kind, list_of, model_of, piece_type
 from leakscope.experiments.scenario.problems import Path, Problem
 from leakscope.experiments.scenario.settings import DataChoice, KnowledgeChoice, Precision
 
@@ -29,7 +30,7 @@ def _by_name(value: Any) -> Any:
 @functools.cache
 def cell_model() -> type[BaseModel]:
     """Return the model of one cell: everything but the axes."""
-    data: Any = Annotated[model_of(DataChoice, "data"), BeforeValidator(_by_name)]
+    data: Any = Annotated[model_of(DataChoice, "data"), BeforeValidator(_by_name), AlsoByName(tuple(SOURCES))]
     client = model_of(Client, "client", frozenset({"scaling", "defences"}))
     fields: dict[str, Any] = {
         "data": (data, Field(description="Which private examples the clients hold; a name alone will do.")),

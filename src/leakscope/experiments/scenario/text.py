@@ -122,8 +122,9 @@ class _Walk:
             except ValueError:
                 return str(node.value)
         try:
+            str(node.value).encode("utf-8")
             return self.loader.construct_object(node)
-        except (yaml.YAMLError, ValueError, OverflowError) as error:
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # a lone surrogate is a ValueError
             said = str(error).split("\n")[0]
             self.problems.append(Problem(path, f"not a plain value ({said})", line))
             return None

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from leakscope.core.record import Cell
-from leakscope.experiments.engines import Engine, Needs, Note, local, never
+from leakscope.experiments.engines import Engine, Needs, Note, local, never, usable_cores
 from leakscope.experiments.scenario import Problem, Scenario
 from leakscope.experiments.sweep.chunk import Chunk, on, play_chunk
 from leakscope.experiments.sweep.facts import gather_facts
@@ -172,21 +172,31 @@ def _to_do(
     by_id = {trial.id: trial for trial in sweep.trials}
     pending = set(by_id) - run.done()
     chunks: list[Chunk] = []
+    seconds = 0.0
     for stored in reversed(run.plans()):
         found = chunks_of(stored["plan"], by_id, sweep.cells, pending)  # type: ignore[arg-type]
         chunks += [on(chunk, plan=int(stored["id"]), work=run.work) for chunk in found]  # type: ignore[call-overload]
         pending -= {trial.id for chunk in found for trial in chunk.trials}
-    seconds = 0.0
+        seconds += _share(stored["plan"], found)
     if pending:
         rest = [trial for trial in sweep.trials if trial.id in pending]
         if plan is None or {t.id for c in plan.chunks for t in c.trials} != pending:
             plan = make_plan(sweep.cells, rest, device=device, memory=memory, say=watcher.said, measure=measure)
-        seconds = plan.seconds
+        seconds += plan.seconds
     writer.renew(scenario.text, sweep.cells, facts)
     if pending and plan is not None:
         number = writer.add_plan(plan.plain())
         chunks += [on(chunk, plan=number, work=run.work) for chunk in plan.chunks]
     return chunks, seconds
+
+
+def _share(plan: Any, left: Sequence[Chunk]) -> float:
+    """Return the seconds that the chunks left of a stored plan may take at most, by what was measured when it was made."""
+    whole = sum(len(chunk["trials"]) for chunk in plan["chunks"] if not chunk["baseline"])
+    part = sum(len(chunk.trials) for chunk in left if not chunk.baseline)
+    cores = max(1, usable_cores() // max((chunk.threads for chunk in left), default=1))
+    measured = sum(group["seconds"] for group in plan["measured"].values())
+    return float(measured * part / whole / cores) if whole else 0.0
 
 
 def _results(

@@ -20,7 +20,7 @@ def gather_facts(command: str, device: str) -> dict[str, str]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") and torch.cuda.is_available() else device,
         "command": command,
     }
     return {name: value for name, value in facts.items() if value}

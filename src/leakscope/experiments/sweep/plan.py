@@ -110,7 +110,7 @@ def make_plan(
     for place, (group, width) in enumerate(zip(groups, widths, strict=True)):
         found = Measured(form=_forced(group, table))
         if measure and not group.baseline:
-            say(f"measuring group {place + 1} of {len(groups)}")
+            say(f"measuring group {len(measured) + 1} of {sum(not g.baseline for g in groups)}")
             limit = memory // workers if memory else None
             found = measure_group(
                 _chunk("probe", group.trials[:4], table, device, threads), len(group.trials), width, limit

@@ -1,0 +1,163 @@
+"""Defences in a row: the order given is the order applied, and what makes no sense together is refused by name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree, norm
+from leakscope.defences import (
+    DEFENCES,
+    Clip,
+    DeepCompression,
+    Defence,
+    GaussianNoise,
+    LaplaceNoise,
+    LowRank,
+    Quantise,
+    RandomMask,
+    Sign,
+    Sparsify,
+)
+from leakscope.defences.stack import OURS, SENSELESS, begin, check_stack, protect, revealed
+
+KEY = random.key(9)
+MADE: dict[type, Callable[[], Defence]] = {type(make()): make for make in DEFENCES.values()}
+
+# written out here a second time, by hand: (first, later)
+REFUSED = {
+    *itertools.product((Sparsify, DeepCompression, RandomMask), (GaussianNoise, LaplaceNoise, LowRank)),
+    *itertools.product((Sign, Quantise), (GaussianNoise, LaplaceNoise, LowRank)),
+    (Clip, Sign),
+    (Sign, Clip),
+    (Sign, Quantise),
+    (Quantise, Sign),
+    (Sparsify, DeepCompression),
+    (DeepCompression, Sparsify),
+}
+PAIRS = sorted(itertools.product(MADE, MADE), key=str)
+
+
+def update() -> Tree:
+    generator = torch.Generator().manual_seed(0)
+    return {"w": torch.randn(6, 8, generator=generator), "b": torch.randn(6, generator=generator)}
+
+
+def play(*defences: Defence) -> Tree:
+    return protect(defences, update(), begin(defences, update()), KEY)[0]
+
+
+# -- what is refused
+
+
+def test_the_rules_know_every_defence() -> None:
+    assert set(OURS) == set(MADE)
+    assert {pair for firsts, laters, _ in SENSELESS for pair in itertools.product(firsts, laters)} == REFUSED
+
+
+@pytest.mark.parametrize(("first", "later"), PAIRS, ids=[f"{a.__name__}-{b.__name__}" for a, b in PAIRS])
+def test_every_pair_is_refused_by_name_or_works(first: type, later: type) -> None:
+    pair = (MADE[first](), MADE[later]())
+    if first is later:
+        with pytest.raises(InputError, match=f"{first.__name__} is stacked twice"):
+            check_stack(pair)
+    elif (first, later) in REFUSED:
+        with pytest.raises(InputError, match=f"^{first.__name__} before {later.__name__}: .*; (put|leave)") as caught:
+            check_stack(pair)
+        assert "\n" not in str(caught.value)
+    else:
+        check_stack(pair)
+        made = play(*pair)
+        assert {n: (v.shape, v.dtype) for n, v in made.items()} == {n: (v.shape, v.dtype) for n, v in update().items()}
+        assert all(bool(value.isfinite().all()) for value in made.values())
+
+
+def test_a_pair_is_refused_wherever_it_stands_and_also_with_another_strength() -> None:
+    with pytest.raises(InputError, match="Sparsify before LaplaceNoise"):
+        check_stack([Clip(), Sparsify(0.5), Quantise(), LaplaceNoise(0.1)])
+    with pytest.raises(InputError, match="GaussianNoise is stacked twice"):
+        check_stack([GaussianNoise(0.1), Clip(), GaussianNoise(0.2)])
+    check_stack([LowRank(), Clip(), GaussianNoise(0.1), LaplaceNoise(0.1), Sparsify(0.5), RandomMask(), Quantise()])
+    check_stack([])
+
+
+def test_a_defence_of_ones_own_may_be_stacked_twice() -> None:
+    check_stack([Affine(1, 2), Affine(3, 4)])
+
+
+# -- what is applied
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A defence whose order shows: x -> a x + b."""
+
+    a: float
+    b: float
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        return {name: self.a * value + self.b for name, value in update.items()}
+
+
+@dataclass(frozen=True)
+class Counting:
+    """A defence that remembers how often it was asked, and adds that."""
+
+    def begin(self, update: Tree) -> Tree:
+        return {"asked": torch.zeros(())}
+
+    def protect_and_remember(self, update: Tree, state: Tree, key: Tensor) -> tuple[Tree, Tree]:
+        asked = state["asked"] + 1
+        return {name: value + asked for name, value in update.items()}, {"asked": asked}
+
+
+def test_defences_apply_in_the_order_given() -> None:
+    assert_close(play(Affine(2, 0), Affine(1, 5))["b"], 2 * update()["b"] + 5)
+    assert_close(play(Affine(1, 5), Affine(2, 0))["b"], 2 * (update()["b"] + 5))
+    assert_close(
+        play(Sparsify(0.5), Clip(0.1)), Clip(0.1).protect_update(Sparsify(0.5).protect_update(update(), KEY), KEY)
+    )
+    assert float(norm(play(Clip(0.1), GaussianNoise(1.0)))) > 1
+    assert float(norm(play(GaussianNoise(1.0), Clip(0.1)))) <= 0.1 * 1.00001
+    assert_close(play(), update(), rtol=0, atol=0)
+
+
+def test_every_place_in_the_stack_draws_from_its_own_key() -> None:
+    first = play(GaussianNoise(1.0))["w"] - update()["w"]
+    second = play(Affine(1, 0), GaussianNoise(1.0))["w"] - update()["w"]
+    assert abs(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1]) < 0.6
+    expected = GaussianNoise(1.0).protect_update(update(), random.fold(random.fold(KEY, "defence"), 1))
+    assert_close(play(Affine(1, 0), GaussianNoise(1.0)), expected, rtol=0, atol=0)
+
+
+def test_states_come_back_in_their_places() -> None:
+    stack = (Clip(1e9), Counting(), Affine(10, 0), Counting())
+    state, sent = begin(stack, update()), []
+    assert [set(own) for own in state] == [set(), {"asked"}, set(), {"asked"}]
+    for number in range(1, 4):
+        sent, state = protect(stack, update(), state, KEY)
+        assert_close(sent["b"], 10 * (update()["b"] + number) + number)
+        assert [own["asked"].item() for own in state if own] == [number, number]
+
+
+def test_a_state_of_another_stack_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        protect((Clip(), Sparsify()), update(), ({},), KEY)
+
+
+# -- what is revealed
+
+
+def test_nothing_is_revealed_of_a_stack_without_facts() -> None:
+    sent = {name: value[None] for name, value in update().items()}
+    assert revealed([], sent) == {}
+    assert revealed([LowRank()], sent) == {}
+    assert revealed([Affine(1, 2)], sent) == {}
