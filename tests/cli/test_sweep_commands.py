@@ -575,12 +575,7 @@ def test_the_schema_is_json_and_knows_every_field(here: Path) -> None:
     assert leakscope("schema", "--out", "no/such.json").code == 2
 
 
-BY_NAME = pytest.mark.xfail(reason="the schema does not know that the name of a data set alone will do")
-
-
-@pytest.mark.parametrize(
-    "path", [pytest.param(p, id=p.stem, marks=[BY_NAME] if p.stem == "starts" else []) for p in EXAMPLES]
-)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_examples_fit_the_schema(path: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     validator = jsonschema.Draft202012Validator(json.loads(leakscope("schema").out))
