@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
@@ -75,6 +75,7 @@ def test_sparsify_of_each_tensor_is_that_of_every_tensor_alone(update: Tree, per
 
 @settings(deadline=None, max_examples=60)
 @given(size=st.integers(1, 5000), percent=PERCENT)
+@example(size=15, percent=90)
 def test_the_number_sent_is_the_nearest_whole_number_however_the_share_is_said(size: int, percent: int) -> None:
     """Halves are where rounding of 1 - drop would show: 15 coordinates at 0.9 are 1.5."""
     update = {"w": torch.arange(1.0, size + 1)}

@@ -83,21 +83,37 @@ def _class_pull(model: Model, observation: Observation) -> Tensor:
     return weight.sum(-1)
 
 
+def _whole_rows(model: Model, knowledge: Knowledge) -> bool:
+    """Return whether to read bias and weights together: coordinates are known to be missing or noisy, and features not negative.
+
+    One number of a class may be missing or drowned; the sum of its row has the same sign and many more of them.
+    """
+    return (knowledge.mask is not None or knowledge.sigma is not None) and _head(model).nonnegative
+
+
 def cpl(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
-    """Return the class with the smallest last-layer gradient (CPL's Algorithm 1, line 9)."""
+    """Return the class with the smallest last-layer gradient (CPL's Algorithm 1, line 9).
+
+    An attacker told of a mask or of noise adds the row of the weights to the bias, where features cannot be negative.
+    """
     del key
     _one_example("cpl", knowledge)
+    if _whole_rows(model, knowledge):
+        weight, bias = _last_layer(model, observation)
+        return (weight.sum(-1) + (0 if bias is None else bias)).argmin(1, keepdim=True)
     return _class_pull(model, observation).argmin(1, keepdim=True)
 
 
 def idlg(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
     """Return the one class whose gradient points against all others (iDLG, Zhao et al. 2020).
 
-    The bias gradient decides where there is one; else the row with the most negative product with the other rows.
+    The bias gradient decides where there is one; else the row with the most negative product with the other rows. An
+    attacker told of a mask or of noise reads as `cpl` then does.
     """
-    del key
     _one_example("idlg", knowledge)
     weight, bias = _last_layer(model, observation)
+    if bias is not None and _whole_rows(model, knowledge):
+        return cpl(model, observation, knowledge, key)
     if bias is not None:
         return bias.argmin(1, keepdim=True)
     gram = weight @ weight.mT

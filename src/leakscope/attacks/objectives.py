@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,10 +11,11 @@ from torch import Tensor
 
 from leakscope.attacks.view import View
 from leakscope.core.errors import InputError
-from leakscope.core.tree import TINY, Tree, dot, norm, squared_norm, subtract
+from leakscope.core.tree import TINY, Tree, dot, norm, scale, squared_norm, subtract
 
 Distance = Callable[[Tree, Tree], Tensor]
 SHORTEST = 1e-36  # squared length below which a direction means nothing in float32
+LEAST = 1e-9  # the smallest mismatch that counts as explained, where neither noise nor slack says more
 
 
 def squared_l2(simulated: Tree, observed: Tree) -> Tensor:
@@ -47,46 +49,147 @@ def cosine_per_tensor(simulated: Tree, observed: Tree) -> Tensor:
     return torch.stack(each).mean()
 
 
+def angle(simulated: Tree, observed: Tree) -> Tensor:
+    """Return the squared distance between the two updates, each scaled to length 1: `2 (1 - cos)`.
+
+    The cosine without its cancellation: `1 - cos` in float32 knows no value between 0 and 6e-8, which is where a match of
+    LeNet's gradients ends.
+    """
+    lengths = [squared_norm(tree).clamp_min(SHORTEST).sqrt() for tree in (simulated, observed)]
+    return squared_l2(scale(simulated, 1 / lengths[0]), scale(observed, 1 / lengths[1]))
+
+
+def disagreement(simulated: Tree, observed: Tree) -> Tensor:
+    """Return the share of the simulated update's energy that has the wrong sign, averaged over tensors.
+
+    With s the observed signs: `mean over tensors of sum max(0, -s g)^2 / sum g^2`. 0 where no sign is wrong, so at the truth
+    too, and blind to every positive scale of a tensor; coordinates observed as 0 say nothing.
+    """
+    each = []
+    for name, value in simulated.items():
+        wrong = torch.relu(-value * torch.sign(observed[name]))
+        each.append(squared_norm({name: wrong}) / squared_norm({name: value}).clamp_min(SHORTEST))
+    return torch.stack(each).mean()
+
+
 DISTANCES: dict[str, Distance] = {
     "squared_l2": squared_l2,
     "l2": l2,
     "l1": l1,
     "cosine": cosine,
     "cosine_per_tensor": cosine_per_tensor,
+    "angle": angle,
+    "disagreement": disagreement,
 }
+FLOORED = (squared_l2, l2)
+SCALED = (squared_l2, l2, l1)  # those that see the scale of an update
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The distance between simulated and observed update, with optional per-layer weights and a known mask.
+    """The distance between simulated and observed update, using the facts about defences that the attacker was told.
 
-    `weights` maps parameter names to factors on both sides (names not listed count 1). `masked` compares only the
-    coordinates that `Knowledge.mask` says were sent.
+    `weights` maps parameter names to factors on both sides (names not listed count 1). The rest is for an attacker who knows
+    (see `aware`), and each needs its field of Knowledge:
+
+    - `masked` compares only what was sent: where `Knowledge.mask` is not 0 and this round's update is not 0 either
+    - `clipped` shrinks the simulated update to `Knowledge.bound`, as the client did, before comparing
+    - `rounded` compares with the nearest update that quantisation to `Knowledge.bits` could have turned into the observed one
+    - `slack` gives the mismatch in units of what noise of `Knowledge.sigma` leaves at the truth, or of `slack` where that is
+      more: under 1 the update is explained. For squared L2 noise leaves `(n - p) sigma^2`, n the coordinates compared and p
+      the pixels that can be fitted to it (at most n / 2 are counted), for L2 its root
+
+    `gain` multiplies the mismatch. `unit` is what 1 of the compared update was in the update as sent: rate times steps where
+    weights were turned into a gradient; bound and sigma are divided by it.
     """
 
     distance: Distance = squared_l2
     weights: tuple[tuple[str, float], ...] = ()
     masked: bool = False
+    clipped: bool = False
+    rounded: bool = False
+    slack: float | None = None
+    gain: float = 1.0
+    unit: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.gain > 0 or not self.unit > 0:
+            raise InputError(f"Match.gain and Match.unit must be above 0, got {self.gain}, {self.unit}")
+        if self.slack is not None and self.slack < 0:
+            raise InputError(f"Match.slack must not be below 0, got {self.slack}")
+        if self.slack is not None and self.distance not in FLOORED:
+            raise InputError("Match.slack needs a distance whose value under noise is known: squared_l2 or l2")
 
     def __call__(self, view: View) -> Tensor:
-        """Return the mismatch of one trial."""
+        """Return the mismatch of one trial in one round."""
         simulated, observed = view.simulated.update, view.observed
-        if self.weights:
-            factors = dict(self.weights)
-            unknown = sorted(set(factors) - set(observed))
-            if unknown:
-                raise InputError(f"Match.weights names no parameter of the update: {', '.join(unknown)}")
-            simulated = {name: value * factors.get(name, 1.0) for name, value in simulated.items()}
-            observed = {name: value * factors.get(name, 1.0) for name, value in observed.items()}
-        if self.masked:
-            mask = view.knowledge.mask
-            if mask is None:
-                raise InputError(
-                    "Match.masked needs Knowledge.mask: the attacker was not told which coordinates were sent"
-                )
-            simulated = {name: value * mask[name] for name, value in simulated.items()}
-            observed = {name: value * mask[name] for name, value in observed.items()}
-        return self.distance(simulated, observed)
+        sent = self._sent(view)
+        if sent is not None:
+            simulated = {name: value * sent[name] for name, value in simulated.items()}
+            observed = {name: value * sent[name] for name, value in observed.items()}
+        if self.clipped:
+            bound = _told(view.knowledge.bound, "clipped", "bound", "the clip") / self.unit
+            simulated = shrink(simulated, bound)
+        if self.rounded:
+            bits = _told(view.knowledge.bits, "rounded", "bits", "the bits of the quantisation")
+            observed = nearest(simulated, observed, bits)
+        simulated, observed = self._weighed(simulated), self._weighed(observed)
+        value = self.gain * self.distance(simulated, observed)
+        return value if self.slack is None else value / self._explained(view, sent)
+
+    def _sent(self, view: View) -> Tree | None:
+        """Return 1 where this round's update has a coordinate; None where all count."""
+        if not self.masked:
+            return None
+        if view.knowledge.mask is None:
+            raise InputError("Match.masked needs Knowledge.mask: the attacker was not told which coordinates were sent")
+        mask = view.knowledge.mask
+        return {name: ((mask[name] != 0) & (value != 0)).to(value.dtype) for name, value in view.observed.items()}
+
+    def _weighed(self, update: Tree) -> Tree:
+        if not self.weights:
+            return update
+        factors = dict(self.weights)
+        unknown = sorted(set(factors) - set(update))
+        if unknown:
+            raise InputError(f"Match.weights names no parameter of the update: {', '.join(unknown)}")
+        return {name: value * factors.get(name, 1.0) for name, value in update.items()}
+
+    def _explained(self, view: View, sent: Tree | None) -> Tensor:
+        """Return the mismatch that noise alone leaves, at least the slack; never 0."""
+        sigma = _told(view.knowledge.sigma, "slack", "sigma", "the noise level") / self.unit
+        counted = {name: torch.ones_like(v) for name, v in view.observed.items()} if sent is None else sent
+        fitted = view.knowledge.samples * math.prod(view.knowledge.input_shape)
+        number = torch.stack([value.sum() for value in counted.values()]).sum()
+        left = (1 - fitted / number.clamp_min(1)).clamp_min(0.5)
+        energy = squared_norm(self._weighed(counted)) * left * sigma.square()
+        floor = energy if self.distance is squared_l2 else energy.sqrt()
+        return (self.gain * floor).clamp_min(max(self.slack or 0.0, LEAST))
+
+
+def _told(fact: Tensor | None, field: str, name: str, words: str) -> Tensor:
+    if fact is None:
+        raise InputError(f"Match.{field} needs Knowledge.{name}: the attacker was not told {words}")
+    return fact
+
+
+def shrink(update: Tree, bound: Tensor | float) -> Tree:
+    """Return the update times min(1, bound / norm)."""
+    return scale(update, (bound / squared_norm(update).clamp_min(SHORTEST).sqrt()).clamp_max(1.0))
+
+
+def nearest(simulated: Tree, observed: Tree, bits: Tensor) -> Tree:
+    """Return the update nearest to `simulated` among those that quantisation could have made `observed` of.
+
+    With b bits a tensor has `2^(b-1) - 1` levels (at least one) on either side of 0, up to its largest magnitude, which
+    quantisation keeps; rounding at random moves a coordinate by less than one of these steps, rounding to the nearest by at
+    most half. The attacker is not told which, so one step.
+    """
+    made = {}
+    for name, seen in observed.items():
+        step = seen.abs().amax() / (torch.exp2(bits.to(seen.dtype) - 1) - 1).clamp_min(1)
+        made[name] = torch.minimum(torch.maximum(simulated[name], seen - step), seen + step)
+    return made
 
 
 def relative_error(simulated: Tree, observed: Tree) -> Tensor:

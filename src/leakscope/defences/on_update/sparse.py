@@ -13,7 +13,6 @@ from leakscope.core.tree import Tree, add
 
 USUAL_DROP = 0.99
 MILLION = 10**6
-BOTH = "{name} takes drop (share discarded) or share (share sent), not both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,6 @@ class DeepCompression:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.drop is not None and self.share is not None:
-            raise InputError(BOTH.format(name="DeepCompression"))
         check_drop("DeepCompression", 0.0 if self.drop is None else self.drop, self.share)
         if not 0 <= self.momentum < 1:
             raise InputError(f"DeepCompression.momentum must be in [0, 1), got {self.momentum}")
@@ -113,7 +110,7 @@ def check_drop(name: str, drop: float | Tensor, share: float | Tensor | None) ->
     if not bool(((sent > 0) & (sent <= 1)).all()):
         raise InputError(f"{name}.share must be in (0, 1], got {share}")
     if bool((dropped != 0).any()):
-        raise InputError(BOTH.format(name=name))
+        raise InputError(f"{name} takes drop (share discarded) or share (share sent), not both")
 
 
 def largest(update: Tree, share: float | Tensor, *, each: bool) -> Tree:

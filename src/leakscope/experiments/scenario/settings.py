@@ -37,10 +37,14 @@ class DataChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeChoice:
-    """What the attacker is told besides the network, the loss and the sample count: labels, the local training."""
+    """What the attacker is told besides the network, the loss and the sample count: labels, the local training, defences.
+
+    An attacker told of the `defence` knows its facts (what was sent, the clip, the bits, the noise level) and uses them.
+    """
 
     labels: bool = False
     local: bool = True
+    defence: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

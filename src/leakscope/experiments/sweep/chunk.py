@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from leakscope import __version__
+from leakscope.attacks.attack import Attack, Matching
+from leakscope.attacks.aware import aware
 from leakscope.attacks.null import class_mean
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import prior_only
@@ -80,7 +82,9 @@ def _attack(chunk: Chunk) -> tuple[Batch, Reconstruction, float]:
     truth, observation, knowledge, world = observe(chunk)
     counted = [(cell, len(list(group))) for cell, group in itertools.groupby(t.cell for t in chunk.trials)]
     attack = merge([make_world(chunk.cells[cell][1]).attack for cell, _ in counted], [n for _, n in counted])
-    precision = chunk.cells[chunk.trials[0].cell][1]["precision"]
+    settings = chunk.cells[chunk.trials[0].cell][1]
+    attack = informed(attack, settings, knowledge)
+    precision = settings["precision"]
     execution = Execution(
         device=chunk.device,
         dtype=precision["dtype"],
@@ -104,9 +108,17 @@ def observe(chunk: Chunk) -> tuple[Batch, Observation, Knowledge, World]:
         seeds = [t.seed for t in group]
         client = _merged_client(chunk, group)
         weights = draw_parameters(world.model, world.init, random.key(seeds))
-        parts.append((batch, client.observe(world.model, weights, batch, seeds), knowledge_of(settings, world, batch)))
+        observation = client.observe(world.model, weights, batch, seeds)
+        parts.append((batch, observation, knowledge_of(settings, world, client, batch, observation)))
     truth, observation, knowledge = map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
     return truth, observation, knowledge, first
+
+
+def informed(attack: Attack, settings: Mapping[str, Any], knowledge: Knowledge) -> Attack:
+    """Return the attack as one who was told of the defences runs it, where the cell says so."""
+    if settings["knowledge"]["defence"] and isinstance(attack, Matching):
+        return aware(attack, knowledge)
+    return attack
 
 
 def _alike(chunk: Chunk) -> Iterator[tuple[Mapping[str, Any], list[Trial]]]:

@@ -17,7 +17,7 @@ from leakscope.attacks.plan import SHARE_OF_FREE, Execution, choose_form, measur
 from leakscope.attacks.runner import form_without_vmap
 from leakscope.core.errors import InputError
 from leakscope.experiments.engines.contract import torch_threads
-from leakscope.experiments.sweep.chunk import Chunk, observe
+from leakscope.experiments.sweep.chunk import Chunk, informed, observe
 from leakscope.experiments.sweep.world import make_world
 
 WORTH_CHOOSING = 20.0  # seconds of work from which measuring all forms pays
@@ -44,7 +44,7 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
     with torch_threads(probe.threads):
         _, observation, knowledge, world = observe(probe)
         settings = probe.cells[probe.trials[0].cell][1]
-        attack = make_world(settings).attack
+        attack = informed(make_world(settings).attack, settings, knowledge)
         seeds = [trial.seed for trial in probe.trials]
         precision = settings["precision"]
         execution = Execution(

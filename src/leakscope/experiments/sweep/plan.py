@@ -82,7 +82,8 @@ def _key(cell: Cell) -> str:
     data = {name: settings["data"][name] for name in ("name", "samples", "scaling")}
     if cell.baseline:
         return json.dumps([data, settings["data"]["part"], settings["attack"]], sort_keys=True)
-    plain = [data, settings["model"], settings["client"], settings["knowledge"], settings["precision"]]
+    told = [item["name"] for item in settings["defences"]] if settings["knowledge"]["defence"] else []
+    plain = [told, data, settings["model"], settings["client"], settings["knowledge"], settings["precision"]]
     return json.dumps(plain, sort_keys=True) + shape_of(make_world(settings).attack)
 
 

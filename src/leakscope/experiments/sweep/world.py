@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack
-from leakscope.clients import Client, told
+from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.types import Batch, Knowledge, make_batch
+from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import Dataset, Part, load
 from leakscope.experiments.scenario.pieces import KINDS
 from leakscope.experiments.scenario.problems import Problem
@@ -101,9 +101,13 @@ def batch_of(data: Dataset, part: Part, items: Sequence[Sequence[int]]) -> Batch
     return make_batch(pictures, data.labels(part, flat.reshape(-1)).reshape(flat.shape), classes=data.classes)
 
 
-def knowledge_of(settings: Mapping[str, Any], world: World, batch: Batch) -> Knowledge:
-    """Return what the attacker of a cell is told."""
-    return told(world.model, world.client, batch, **settings["knowledge"])
+def knowledge_of(
+    settings: Mapping[str, Any], world: World, client: Client, batch: Batch, observation: Observation
+) -> Knowledge:
+    """Return what the attacker of a cell is told; `client` has the strengths of every trial."""
+    chosen = settings["knowledge"]
+    knowledge = told(world.model, client, batch, labels=chosen["labels"], local=chosen["local"])
+    return tell_defences(knowledge, client, observation) if chosen["defence"] else knowledge
 
 
 def misfits(settings: Mapping[str, Any]) -> list[Problem]:

@@ -1,0 +1,198 @@
+"""The attacker who knows the defence: the same attack, told facts about what was done to the update.
+
+`aware` reads the facts of Knowledge and changes how an attack compares, nothing else: same start, optimiser, priors, stop.
+
+| told | the client did | the attack then |
+|---|---|---|
+| `mask` | sent some coordinates (sparsify, random mask, compression) | compares those of each round alone |
+| `bound` | clipped the norm | compares directions, or clips its own update as well (`reclip`) |
+| `bits` = 1 | sent signs | counts wrong signs |
+| `bits` > 1 | rounded | compares beyond one rounding step |
+| `sigma` | added noise | stops where noise alone explains the rest |
+| `local` | trained for several steps | simulates them (`simulate=True`) |
+
+Facts are told by the scenario, never taken from a defence: attacks do not know those types. Label rules read the same
+Knowledge by themselves (see `labels`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.attack import Matching
+from leakscope.attacks.objectives import FLOORED, SCALED, Match, angle, disagreement, squared_l2
+from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, simulator_kinds
+from leakscope.attacks.view import Clock, Simulated, Simulator
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, add, scale
+from leakscope.core.types import Knowledge, Round
+
+# What is left to compare is small (directions differ by 1e-3 at a random start), and L-BFGS stops at absolute tolerances: it
+# is read as if updates had the length 10 that LeNet's gradients have (4 on digits, 22 on Fashion-MNIST).
+LENGTH = 10.0
+
+
+def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simulate: bool = False) -> Matching:
+    """Return the attack changed to use what Knowledge tells about defences; the same attack where it tells nothing.
+
+    `reclip` clips the simulated update where a bound is told, instead of comparing directions (always where bits are told
+    too): it also uses that an unclipped update was short, but takes the mask to come before the clip. `simulate` puts
+    the client's local steps in the place of one gradient where `Knowledge.local` is told: exact, and as many times as
+    expensive as there are steps.
+
+    The threshold of `Stop` stays as it is, but counts in another unit: see docs/aware.md.
+    """
+    made = _simulating(attack, knowledge) if simulate else attack
+    if all(fact is None for fact in (knowledge.mask, knowledge.bound, knowledge.bits, knowledge.sigma)):
+        return made
+    if not isinstance(made.objective, Match):
+        raise InputError(
+            f"aware() changes a Match; attack {attack.name!r} has an objective of its own "
+            f"({type(made.objective).__name__}), which must use the facts itself"
+        )
+    match = replace(made.objective, unit=_unit(made, knowledge))
+    match = _masked(match, knowledge, alone=not attack.priors)
+    match = _rounded(match, knowledge)
+    match = _clipped(match, knowledge, reclip=reclip)
+    return _noisy(replace(made, objective=match), match, knowledge)
+
+
+def _unit(attack: Matching, knowledge: Knowledge) -> float:
+    """Return what 1 of the compared update was in the update as sent: `Matching` turns weights into a mean gradient."""
+    local = knowledge.local
+    if local is None or simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}:
+        return 1.0
+    return local.rate * local.steps(knowledge.samples)
+
+
+def _power(match: Match) -> int:
+    """Return the power of an update's scale that a distance grows with."""
+    return 2 if match.distance is squared_l2 else int(match.distance in SCALED)
+
+
+def _masked(match: Match, knowledge: Knowledge, *, alone: bool) -> Match:
+    """Return the match of sent coordinates; its gain stays where priors are weighed against it (`alone` is False)."""
+    if knowledge.mask is None:
+        return match
+    factor = LENGTH ** _power(match) if alone else 1.0
+    return replace(match, masked=True, gain=match.gain * factor)
+
+
+def _rounded(match: Match, knowledge: Knowledge) -> Match:
+    if knowledge.bits is None:
+        return match
+    signs = knowledge.bits == 1
+    if bool(signs.all()):
+        return replace(match, distance=disagreement, gain=LENGTH**2)
+    if bool(signs.any()):
+        raise InputError("Knowledge.bits is 1 (signs) for some trials only; attack those by themselves")
+    return replace(match, rounded=True, gain=max(match.gain, LENGTH ** _power(match)))
+
+
+def _clipped(match: Match, knowledge: Knowledge, *, reclip: bool) -> Match:
+    if knowledge.bound is None or match.distance not in SCALED:
+        return match  # directions and signs do not see a clip
+    if not reclip and not match.rounded:  # rounding steps have a scale, which a comparison of directions would lose
+        return replace(match, distance=angle, gain=LENGTH**2)
+    bound = float(knowledge.bound.mean()) / match.unit
+    return replace(match, clipped=True, gain=max(match.gain, (LENGTH / bound) ** _power(match)))
+
+
+def _noisy(attack: Matching, match: Match, knowledge: Knowledge) -> Matching:
+    """Return the attack with the mismatch in units of what noise leaves, so that one threshold serves all noise levels."""
+    silent = knowledge.sigma is None or not bool((knowledge.sigma > 0).any())
+    if silent or match.distance not in FLOORED or attack.priors:  # priors are weighed against the mismatch as it is
+        return attack
+    stop = replace(attack.stop, threshold=1.0)
+    return replace(attack, objective=replace(match, slack=attack.stop.threshold), stop=stop)
+
+
+def _simulating(attack: Matching, knowledge: Knowledge) -> Matching:
+    """Return the attack with local steps in the place of one gradient, its mismatch still in the unit of a gradient."""
+    local = knowledge.local
+    if local is None or simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}:
+        return attack
+    change = local.rate * local.steps(knowledge.samples)
+    objective: Any = attack.objective
+    if isinstance(objective, Match) and objective.distance in SCALED:
+        objective = replace(objective, gain=objective.gain / change ** _power(objective))
+    return replace(attack, simulate=_with_steps(attack.simulate), objective=objective)
+
+
+def _with_steps(simulate: Simulator) -> Simulator:
+    """Return the simulator with `LocalSteps` in the place of the `OneGradient` inside it."""
+    if isinstance(simulate, OneGradient):
+        return LocalSteps()
+    inner = getattr(simulate, "inner", None)
+    if inner is None:
+        raise InputError(f"{type(simulate).__name__} holds no OneGradient whose place local steps could take")
+    wrapper: Any = simulate
+    made: Simulator = replace(wrapper, inner=_with_steps(inner))
+    return made
+
+
+# -- dropout in the client's model
+
+
+@dataclass(frozen=True, slots=True)
+class _WithKey:
+    """A network whose draws come from one key, whatever key it is called with."""
+
+    apply: Callable[[Tree, Tree, Tensor, Tensor], tuple[Tensor, Tree]]
+    key: Tensor
+
+    def __call__(self, parameters: Tree, buffers: Tree, x: Tensor, key: Tensor) -> tuple[Tensor, Tree]:
+        del key
+        return self.apply(parameters, buffers, x, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDropout:
+    """The inner simulator with the masks that the client's network drew; `key` is the client's, one per trial.
+
+    For one gradient in one round: local steps and further rounds draw from keys of their own, which a simulator cannot
+    tell apart.
+    """
+
+    key: Tensor
+    inner: Simulator = field(default_factory=OneGradient)
+
+    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+        """Return the simulated update under the known masks."""
+        return self.inner(replace(model, apply=_WithKey(model.apply, self.key)), unknowns, seen, knowledge, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class AveragedDropout:
+    """The mean of the inner simulator over `draws` masks, the same ones in every iteration; `draws` times the cost.
+
+    Without it every iteration draws one mask anew, and L-BFGS carries its memory from one function to another.
+    """
+
+    draws: int = 8
+    inner: Simulator = field(default_factory=OneGradient)
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise InputError(f"AveragedDropout.draws must be at least 1, got {self.draws}")
+
+    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+        """Return the mean update and the mean output."""
+        still = torch.zeros_like(clock.iteration)
+        own = random.fold(clock.key, "averaged_dropout")
+        made = [
+            self.inner(model, unknowns, seen, knowledge, Clock(still, random.fold(own, draw)))
+            for draw in range(self.draws)
+        ]
+        total = made[0].update
+        for one in made[1:]:
+            total = add(total, one.update)
+        output = torch.stack([one.output for one in made]).mean(0)
+        return Simulated(scale(total, 1 / self.draws), output, made[0].targets)
