@@ -158,6 +158,8 @@ def test_a_problem_of_an_axis_value_stands_at_that_value() -> None:
     [
         ({"model": {"name": "lenet_cpl", "width": 10**6}}, "parameters"),
         ({"model": {"name": "lenet_cpl", "activation": "nope"}}, "unknown activation"),
+        ({"defences": ["sign", "sign"]}, "stacked twice"),
+        ({"defences": ["sparsify", "gaussian_noise"]}, "put the noise first"),
         ({"trials": 5000}, "at most 1000 trials"),
         ({"data": {"name": "fashion_mnist", "first": 10**12}}, "at most 0 trials"),
         ({"data": "breast_cancer"}, "model"),

@@ -13,6 +13,7 @@ from leakscope.clients import Client
 from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
+from leakscope.defences.stack import check_stack
 from leakscope.experiments.scenario.pieces import KINDS, LISTS, STRICT, AlsoByName, Kind, list_of, model_of, piece_type
 from leakscope.experiments.scenario.problems import Path, Problem
 from leakscope.experiments.scenario.settings import DataChoice, KnowledgeChoice, Precision
@@ -146,6 +147,11 @@ def _built(name: str, value: Any) -> list[Problem]:
             make()
         except InputError as error:
             problems.append(Problem(_closer(path, value, str(error)), str(error)))
+    if name == "defences" and not problems:
+        try:
+            check_stack([KINDS[name].build(item) for item in value])
+        except InputError as error:
+            problems.append(Problem((name,), str(error)))
     return problems
 
 
