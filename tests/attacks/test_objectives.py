@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.attacks.objectives import DISTANCES, Match, cosine, cosine_per_tensor, l1, l2, relative_error, squared_l2
+from leakscope.attacks.objectives import (
+    DISTANCES,
+    Match,
+    angle,
+    cosine,
+    cosine_per_tensor,
+    disagreement,
+    l1,
+    l2,
+    nearest,
+    relative_error,
+    shrink,
+    squared_l2,
+)
 from leakscope.attacks.view import Clock, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -38,12 +53,18 @@ def one_minus_cosine(u: Vector, v: Vector) -> float:
     return 1 - float(u @ v) / float(np.linalg.norm(u) * np.linalg.norm(v))
 
 
+def wrong_share(u: Vector, v: Vector) -> float:
+    return float((u[u * v < 0] ** 2).sum() / (u**2).sum())
+
+
 SLOW: dict[str, Callable[[list[Vector], list[Vector]], float]] = {
     "squared_l2": lambda u, v: sum(float(((a - b) ** 2).sum()) for a, b in zip(u, v, strict=True)),
     "l2": lambda u, v: float(np.linalg.norm(np.concatenate(u) - np.concatenate(v))),
     "l1": lambda u, v: sum(float(np.abs(a - b).sum()) for a, b in zip(u, v, strict=True)),
     "cosine": lambda u, v: one_minus_cosine(np.concatenate(u), np.concatenate(v)),
     "cosine_per_tensor": lambda u, v: float(np.mean([one_minus_cosine(a, b) for a, b in zip(u, v, strict=True)])),
+    "angle": lambda u, v: 2 * one_minus_cosine(np.concatenate(u), np.concatenate(v)),
+    "disagreement": lambda u, v: float(np.mean([wrong_share(a, b) for a, b in zip(u, v, strict=True)])),
 }
 
 
@@ -61,7 +82,8 @@ def test_every_distance_is_its_slow_numpy_version(name: str, seed: int, other: i
 def test_every_distance_is_zero_at_equality_and_nowhere_negative(name: str, seed: int) -> None:
     a, b = tree(seed), tree(seed + 1)
     assert abs(DISTANCES[name](a, a)) < 1e-11
-    assert DISTANCES[name](a, b) > 0
+    assert DISTANCES[name](a, b) >= 0
+    assert max(DISTANCES[name](a, b), DISTANCES[name](a, scale(b, -1.0))) > 0  # signs may all agree by chance
 
 
 @pytest.mark.parametrize("name", sorted(DISTANCES))
@@ -86,7 +108,10 @@ def test_derivatives_pass_finite_differences(name: str) -> None:
     assert torch.autograd.gradcheck(value, [v.clone().requires_grad_() for v in a.values()])
 
 
-@pytest.mark.parametrize("distance", [cosine, cosine_per_tensor])
+BLIND = pytest.mark.parametrize("distance", [cosine, cosine_per_tensor, angle, disagreement])
+
+
+@BLIND
 @settings(deadline=None, max_examples=30)
 @given(seed=SEEDS, left=st.floats(1e-3, 1e3), right=st.floats(1e-3, 1e3))
 def test_cosines_are_blind_to_the_scale_of_either_side(
@@ -96,7 +121,7 @@ def test_cosines_are_blind_to_the_scale_of_either_side(
     assert_close(distance(scale(a, left), scale(b, right)), distance(a, b), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("distance", [cosine, cosine_per_tensor])
+@BLIND
 @pytest.mark.parametrize("size", [1e-6, 1e-8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_cosines_stay_blind_to_scale_when_gradients_vanish(
@@ -135,8 +160,8 @@ def test_relative_error_is_the_length_of_the_difference_over_that_of_the_observe
 # -- the objective
 
 
-def view(simulated: Tree, observed: Tree, mask: Tree | None = None) -> View:
-    knowledge = Knowledge((2,), 3, 1, mask=mask)
+def view(simulated: Tree, observed: Tree, mask: Tree | None = None, **facts: Tensor) -> View:
+    knowledge = replace(Knowledge((2,), 3, 1, mask=mask), **facts)
     made = Simulated(simulated, torch.zeros(1, 3), torch.zeros(1, 3))
     return View({}, made, observed, Round({}, {}, observed), knowledge, Clock(torch.tensor(0), random.key(0)))
 
@@ -195,3 +220,114 @@ def test_lifted_over_trials_each_mask_is_its_own() -> None:
     many = lift(lambda a, b, m: match(view(a, b, m)))(a, b, mask)
     alone = [match(view(*({n: v[i] for n, v in side.items()} for side in (a, b, mask)))) for i in range(3)]
     assert_close(many, torch.stack(alone))
+
+
+def test_what_a_round_did_not_send_is_hidden_though_another_round_sent_it() -> None:
+    a, b = tree(0), tree(1)
+    union = {n: torch.ones_like(v) for n, v in a.items()}
+    sent = {n: v * (tree(2)[n] > 0) for n, v in b.items()}
+    own = {n: (v != 0).to(v.dtype) for n, v in sent.items()}
+    match = Match(squared_l2, masked=True)
+    assert_close(match(view(a, sent, union)), match(view(a, b, own)))
+
+
+def test_the_angle_is_twice_the_cosine_where_that_can_still_be_told_from_zero() -> None:
+    a = {n: v.to(torch.float32) for n, v in tree(0).items()}
+    near = {n: v + 1e-5 * torch.randn(v.shape, generator=torch.Generator().manual_seed(1)) for n, v in a.items()}
+    wide = [{n: v.double() for n, v in side.items()} for side in (near, a)]
+    assert angle(near, a).item() == pytest.approx(angle(*wide).item(), rel=1e-2)
+    assert abs(cosine(near, a).item() / cosine(*wide).item() - 1) > 0.1
+
+
+def test_signs_say_nothing_where_zero_was_observed_and_everything_where_all_are_wrong() -> None:
+    a = tree(0)
+    assert disagreement(a, scale(a, 0.0)) == 0
+    assert_close(disagreement(a, scale(a, -2.0)), torch.tensor(1.0, dtype=torch.float64))
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=SEEDS, bound=st.floats(1e-3, 10))
+def test_a_known_clip_is_played_again(seed: int, bound: float) -> None:
+    a = tree(seed)
+    sent = shrink(a, bound)
+    told = torch.tensor(bound, dtype=torch.float64)
+    assert Match(clipped=True)(view(a, sent, bound=told)) < 1e-20
+    assert Match(clipped=True, unit=2.0)(view(scale(a, 0.5), scale(sent, 0.5), bound=told)) < 1e-20
+    assert squared_l2(shrink(a, 1e9), a) == 0
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=SEEDS, bits=st.integers(2, 8), random_rounding=st.booleans())
+def test_everything_that_rounds_to_the_observed_is_a_match(seed: int, bits: int, random_rounding: bool) -> None:
+    a = tree(seed)
+    rounded = {}
+    for name, value in a.items():
+        step = value.abs().amax() / (2 ** (bits - 1) - 1)
+        up = torch.rand(value.shape, generator=torch.Generator().manual_seed(seed), dtype=value.dtype)
+        rounded[name] = torch.floor(value / step + (up if random_rounding else 0.5)) * step
+    told = torch.tensor(bits)
+    assert Match(rounded=True)(view(a, rounded, bits=told)) < 1e-20
+    far = {n: v + 2 * v.abs().amax() for n, v in rounded.items()}
+    step = {n: v.abs().amax() / (2 ** (bits - 1) - 1) for n, v in rounded.items()}
+    slow = sum(((far[n] - rounded[n] - step[n]) ** 2).sum() for n in far)
+    assert_close(Match(rounded=True)(view(far, rounded, bits=told)), slow)
+    assert_close(squared_l2(far, nearest(far, rounded, told)), slow)
+
+
+@pytest.mark.parametrize("distance", [squared_l2, l2])
+def test_a_mismatch_in_units_of_the_noise_is_about_one_at_the_truth(distance: Any) -> None:
+    sigma = torch.tensor(0.3, dtype=torch.float64)
+    truth = {"w": torch.zeros(200, 100, dtype=torch.float64)}
+    noise = torch.randn(200, 100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    made = Match(distance, slack=0.0, gain=7.0)(view(truth, {"w": sigma * noise}, sigma=sigma))
+    assert made.item() == pytest.approx(1.0, abs=0.03)
+    mask = {"w": (noise > 0).double()}
+    half = Match(distance, slack=0.0, masked=True)(view(truth, {"w": sigma * noise}, mask, sigma=sigma))
+    assert half.item() == pytest.approx(1.0, abs=0.03)
+
+
+def test_slack_counts_where_it_is_more_than_the_noise() -> None:
+    a, b, quiet = tree(0), tree(1), torch.tensor(0.0, dtype=torch.float64)
+    assert_close(Match(slack=0.5)(view(a, b, sigma=quiet)), squared_l2(a, b) / 0.5)
+
+
+FACTS: dict[str, tuple[Match, dict[str, Tensor]]] = {
+    "mask": (Match(masked=True), {}),
+    "clipped": (Match(clipped=True), {"bound": torch.tensor(0.5, dtype=torch.float64)}),
+    "rounded": (Match(rounded=True), {"bits": torch.tensor(5)}),
+    "angle": (Match(angle, masked=True, gain=100.0), {}),
+    "signs": (Match(disagreement, masked=True), {}),
+    "noise": (Match(slack=0.1, masked=True), {"sigma": torch.tensor(0.2, dtype=torch.float64)}),
+    "all": (
+        Match(masked=True, clipped=True, rounded=True, slack=0.0, weights=(("a", 2.0),)),
+        {"bound": torch.tensor(0.5), "bits": torch.tensor(5), "sigma": torch.tensor(0.2)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FACTS))
+def test_the_derivative_of_a_match_that_uses_facts_passes_finite_differences(name: str) -> None:
+    match, facts = FACTS[name]
+    a, b = tree(1), tree(2)
+    mask = {n: (tree(3)[n] > -0.5).double() for n in a}
+
+    def value(*leaves: Tensor) -> Tensor:
+        return match(view(dict(zip(a, leaves, strict=True)), b, mask, **facts))
+
+    assert torch.autograd.gradcheck(value, [v.clone().requires_grad_() for v in a.values()])
+
+
+@pytest.mark.parametrize(
+    ("match", "fact"), [(Match(clipped=True), "bound"), (Match(rounded=True), "bits"), (Match(slack=0.0), "sigma")]
+)
+def test_a_fact_the_attacker_was_not_told_is_an_error(match: Match, fact: str) -> None:
+    with pytest.raises(InputError, match=rf"Knowledge\.{fact}.*not told"):
+        match(view(tree(0), tree(1)))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"gain": 0.0}, {"unit": -1.0}, {"slack": -1.0}, {"slack": 0.0, "distance": cosine}]
+)
+def test_senseless_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"Match\."):
+        Match(**settings)

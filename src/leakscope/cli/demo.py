@@ -30,11 +30,18 @@ def demo(
 
     console = Console()
     console.print("leakscope demo: recovering private pictures from the updates that clients share")
-    from leakscope.experiments.demo import DemoSettings, run_demo
+    from leakscope.experiments.demo import ORDER, DemoSettings, run_demo
+    from leakscope.experiments.engines import processes, serial, usable_cores
 
     settings = DemoSettings(images=images, seed=seed, image=image)
     with _Bars() as bars:
-        story = run_demo(settings, tell=bars.tell, shown=lambda run, batch: _show_exact(console, run, batch))
+        cores = min(usable_cores(), len(ORDER))
+        story = run_demo(
+            settings,
+            engine=processes(cores) if cores > 1 else serial,
+            tell=bars.tell,
+            shown=lambda run, batch: _show_exact(console, run, batch),
+        )
     _show_table(console, story)
     path = _write_demo(story, out, settings.image is not None)
     console.print(f"page: {path}", soft_wrap=True, markup=False, highlight=False)

@@ -6,21 +6,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.analytic import Analytic
+from leakscope.attacks.attack import Matching
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import cpl, dlg
 from leakscope.attacks.starts import Normal
+from leakscope.attacks.state import Progress
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, take
 from leakscope.core.types import Batch, Observation, make_batch
-from leakscope.experiments.story import AttackRun, Speed, Story, Tell, play, sweep_noise
+from leakscope.experiments.engines import Engine, Needs, Note, reporter, serial
+from leakscope.experiments.engines.contract import torch_threads
+from leakscope.experiments.story import AttackRun, NoiseRun, Speed, Story, Tell, play, sweep_noise
 from leakscope.models import Uniform, build, draw_parameters
 
 SHAPE = (1, 28, 28)
@@ -34,7 +39,7 @@ class DemoSettings:
     cpl_steps: int = 25
     dlg_steps: int = 25
     noise_images: int = 8
-    noise_steps: int = 15
+    noise_steps: int = 10
     seed: int = 0
     image: Path | None = None
 
@@ -82,71 +87,98 @@ def exact_recovery(batch: Batch, seeds: list[int]) -> AttackRun:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One part of the demo that any process can play."""
+
+    name: str
+    settings: DemoSettings
+
+
+NOISE = "noise"
+ORDER = ("DLG", NOISE, "CPL random", "CPL patterned")  # the longest first, so that two processes end together
+SHOWN = ("CPL patterned", "CPL random", "DLG")
+
+
+def _attacks(settings: DemoSettings) -> dict[str, tuple[str, Matching]]:
+    """Return name -> (note, attack)."""
+    return {
+        "CPL patterned": (
+            f"Wei et al. 2020: one random tile repeated 2 x 2; at most {settings.cpl_steps} steps.",
+            cpl(iterations=settings.cpl_steps),
+        ),
+        "CPL random": (
+            f"The same attack from normal noise; at most {settings.cpl_steps} steps.",
+            cpl(start=Normal(), iterations=settings.cpl_steps),
+        ),
+        "DLG": (
+            f"Zhu et al. 2019: picture and label optimised together from normal noise; capped at {settings.dlg_steps} steps "
+            "(the authors run 300).",
+            dlg(iterations=settings.dlg_steps),
+        ),
+    }
+
+
+def _setting(settings: DemoSettings) -> tuple[Model, Client, Tree, Batch, tuple[str, ...], list[int]]:
+    """Return network, client, weights, private pictures, their names and the seeds: the same in every process."""
+    batch, names = private_pictures(settings)
+    seeds = [settings.seed * 100_000 + i for i in range(batch.trials)]
+    model = build("lenet_cpl", SHAPE, 10)
+    return model, Client(), draw_parameters(model, Uniform(0.5), random.key(seeds)), batch, names, seeds
+
+
+def play_job(job: Job) -> AttackRun | NoiseRun:
+    """Return one attack on all pictures, or the noise sweep."""
+    settings = job.settings
+    model, client, weights, batch, _, seeds = _setting(settings)
+    execution = Execution(form="native", progress=reporter(job.name))
+    if job.name == NOISE:
+        few = torch.arange(min(settings.noise_images, batch.trials))
+        own = [seeds[int(i)] for i in few]
+        attack = cpl(iterations=settings.noise_steps)
+        return sweep_noise(attack, model, client, take(weights, few), take(batch, few), own, execution)
+    note, attack = _attacks(settings)[job.name]
+    observation = client.observe(model, weights, batch, seeds)
+    return play(job.name, note, attack, model, observation, told(model, client, batch), batch, seeds, execution)
+
+
 def run_demo(
     settings: DemoSettings,
     *,
+    engine: Engine = serial,
     tell: Tell | None = None,
     shown: Callable[[AttackRun, Batch], None] | None = None,
 ) -> Story:
     """Return the story of the demo; `shown` is called as soon as the exact recovery is there."""
     began = time.perf_counter()
-    batch, names = private_pictures(settings)
-    seeds = [settings.seed * 100_000 + i for i in range(batch.trials)]
+    model, client, weights, batch, names, seeds = _setting(settings)
     first = take(batch, slice(0, 8))
     exact = exact_recovery(first, seeds[:8])
     if shown is not None:
         shown(exact, first)
 
-    model = build("lenet_cpl", SHAPE, 10)
-    client = Client()
-    weights = draw_parameters(model, Uniform(0.5), random.key(seeds))
+    def hear(note: Note) -> None:
+        if tell is not None:
+            tell(
+                note.chunk, Progress(note.total, note.done, note.converged, note.diverged, note.iteration, 0, note.note)
+            )
+
+    start = time.perf_counter()
+    jobs = [(Job(name, settings), Needs(threads=1)) for name in ORDER]
+    made = {job.name: result for job, result in engine(play_job, jobs, tell=hear)}
+    seconds = time.perf_counter() - start
+    noise = cast(NoiseRun, made[NOISE])
+    runs = tuple(cast(AttackRun, made[name]) for name in SHOWN)
     observation = client.observe(model, weights, batch, seeds)
-    knowledge = told(model, client, batch)
-    execution = Execution(form="native")
-    plans = (
-        (
-            "CPL patterned",
-            f"Wei et al. 2020: one random tile repeated 2 x 2; at most {settings.cpl_steps} steps.",
-            cpl(iterations=settings.cpl_steps),
-        ),
-        (
-            "CPL random",
-            f"The same attack from normal noise; at most {settings.cpl_steps} steps.",
-            cpl(start=Normal(), iterations=settings.cpl_steps),
-        ),
-        (
-            "DLG",
-            f"Zhu et al. 2019: picture and label optimised together from normal noise; capped at {settings.dlg_steps} steps "
-            "(the authors run 300).",
-            dlg(iterations=settings.dlg_steps),
-        ),
-    )
-    runs = tuple(
-        play(name, note, attack, model, observation, knowledge, batch, seeds, execution, tell)
-        for name, note, attack in plans
-    )
-    few = torch.arange(min(settings.noise_images, batch.trials))
-    noise = sweep_noise(
-        cpl(iterations=settings.noise_steps),
-        model,
-        client,
-        take(weights, few),
-        take(batch, few),
-        [seeds[int(i)] for i in few],
-        execution,
-        tell=tell,
-    )
-    speed = measure_speed(model, weights, observation, batch, (*runs, *noise.runs), noise.seconds)
-    update = {name: value[0] for name, value in observation.rounds[0].sent.items()}
     return Story(
         batch=batch,
         names=names,
-        update=update,
+        update={name: value[0] for name, value in observation.rounds[0].sent.items()},
         exact=exact,
         exact_batch=first,
         attacks=runs,
         noise=noise,
-        speed=speed,
+        speed=measure_speed(model, weights, observation, batch, (*runs, *noise.runs), seconds),
         seeds=tuple(seeds),
         seconds=time.perf_counter() - began,
     )
@@ -158,21 +190,26 @@ def measure_speed(
     observation: Observation,
     batch: Batch,
     runs: tuple[AttackRun, ...],
-    noise_seconds: float,
+    seconds: float,
     *,
     timed: int = 40,
 ) -> Speed:
     """Return the run's time beside the usual loop's, from single evaluations timed here and now."""
     evaluate = _usual_evaluation(model, take(weights, 0), take(observation.rounds[0].sent, 0), batch.labels[0])
-    evaluate()
-    began = time.perf_counter()
-    for _ in range(timed):
-        evaluate()
-    each = (time.perf_counter() - began) / timed
+    each = min(_seconds_each(evaluate, timed // 2, threads) for threads in (1, torch.get_num_threads()))
     evaluations = sum(int(run.reconstruction.evaluations.sum()) for run in runs)
     attacks = sum(run.reconstruction.trials for run in runs)
-    seconds = sum(run.seconds for run in runs if not run.name.startswith("sigma")) + noise_seconds
     return Speed(attacks, evaluations, seconds, evaluations * each, timed)
+
+
+def _seconds_each(evaluate: Callable[[], object], times: int, threads: int) -> float:
+    """Return the seconds of one evaluation with so many threads; the loop is given whichever suits it better."""
+    with torch_threads(threads):
+        evaluate()
+        began = time.perf_counter()
+        for _ in range(times):
+            evaluate()
+        return (time.perf_counter() - began) / times
 
 
 def _usual_evaluation(model: Model, weights: Tree, target: Tree, labels: Tensor) -> Callable[[], object]:

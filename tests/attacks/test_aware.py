@@ -1,0 +1,407 @@
+"""The attacker who knows: unchanged where nothing is told, minimal at the truth, composed, and better on real digits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from leakscope.attacks.attack import Matching
+from leakscope.attacks.aware import LENGTH, AveragedDropout, KnownDropout, aware, merge_rounds
+from leakscope.attacks.forms import evaluate_one
+from leakscope.attacks.labels import LABEL_RULES
+from leakscope.attacks.objectives import Match, angle, cosine, disagreement, l2, squared_l2
+from leakscope.attacks.optimisers import Adam
+from leakscope.attacks.plan import Execution
+from leakscope.attacks.priors import GUESS
+from leakscope.attacks.recipes import cpl, ig
+from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, Shifted
+from leakscope.attacks.view import Clock, Facts, Pieces
+from leakscope.clients import Client, told
+from leakscope.clients.client import tell_defences
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, take, to
+from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Outcome, make_batch
+from leakscope.data import load
+from leakscope.defences import (
+    Clip,
+    DeepCompression,
+    Defence,
+    GaussianNoise,
+    Quantise,
+    RandomMask,
+    Sign,
+    Sparsify,
+)
+from leakscope.models import Uniform, build, draw_parameters
+
+TRIALS, SEEDS = 4, [0, 1, 2, 3]
+QUICK = Execution(form="native")
+PLAIN = Knowledge((1, 8, 8), 10, 1)
+ONES = torch.ones(TRIALS)
+
+
+@cache
+def network(width: int = 6, dropout: float = 0.0) -> Model:
+    return build("lenet_cpl", (1, 8, 8), 10, {"width": width, "dropout": dropout})
+
+
+@cache
+def digits(trials: int = TRIALS) -> Batch:
+    data, index = load("digits"), torch.arange(trials)
+    return make_batch(data.pictures("test", index)[:, None], data.labels("test", index)[:, None], classes=10)
+
+
+def seen_by(
+    client: Client, model: Model | None = None, dtype: torch.dtype = torch.float32, batch: Batch | None = None
+) -> tuple[Observation, Knowledge]:
+    """Return what the server saw of the digits, and what an attacker who knows the defences is told."""
+    model, batch = to((model or network(), batch or digits()), dtype=dtype)
+    seeds = list(range(batch.trials))
+    weights = to(draw_parameters(model, Uniform(0.5), random.key(seeds)), dtype=dtype)
+    seen = client.observe(model, weights, batch, seeds)
+    return seen, tell_defences(told(model, client, batch), client, seen)
+
+
+def unaware(knowledge: Knowledge) -> Knowledge:
+    return replace(knowledge, mask=None, bound=None, bits=None, sigma=None)
+
+
+def error(attack: Matching, seen: Observation, knowledge: Knowledge, model: Model | None = None) -> tuple[float, Any]:
+    made = attack.run(model or network(), seen, knowledge, SEEDS, QUICK)
+    return float((made.inputs.clamp(0, 1) - digits().inputs).square().mean()), made
+
+
+# -- what is told decides what is changed
+
+
+@pytest.mark.parametrize("attack", [cpl(), ig()], ids=["cpl", "ig"])
+def test_nothing_told_changes_nothing(attack: Matching) -> None:
+    assert aware(attack, PLAIN) is attack
+    assert aware(attack, PLAIN, reclip=True, simulate=True) is attack
+    assert aware(attack, replace(PLAIN, local=LocalTraining())) is attack
+
+
+def test_each_fact_has_its_comparison() -> None:
+    mask = {"w": torch.ones(TRIALS, 2)}
+    known = {
+        "mask": aware(cpl(), replace(PLAIN, mask=mask)),
+        "bound": aware(cpl(), replace(PLAIN, bound=0.1 * ONES)),
+        "reclip": aware(cpl(), replace(PLAIN, bound=0.1 * ONES), reclip=True),
+        "signs": aware(cpl(), replace(PLAIN, bits=torch.full((TRIALS,), 1))),
+        "bits": aware(cpl(), replace(PLAIN, bits=torch.full((TRIALS,), 4))),
+        "sigma": aware(cpl(), replace(PLAIN, sigma=0.1 * ONES)),
+    }
+    assert {name: attack.objective for name, attack in known.items()} == {
+        "mask": Match(masked=True, gain=LENGTH**2),
+        "bound": Match(angle, gain=LENGTH**2),
+        "reclip": Match(clipped=True, gain=(LENGTH / float(torch.tensor(0.1))) ** 2),
+        "signs": Match(disagreement, gain=LENGTH**2),
+        "bits": Match(rounded=True, gain=LENGTH**2),
+        "sigma": Match(slack=1e-4),
+    }
+    assert known["sigma"].stop == replace(cpl().stop, threshold=1.0)
+    for attack in (made for name, made in known.items() if name != "sigma"):
+        assert replace(attack, objective=cpl().objective) == cpl()
+
+
+def test_facts_come_together() -> None:
+    mask, bits = {"w": torch.ones(TRIALS, 2)}, torch.full((TRIALS,), 6)
+    every = aware(cpl(), replace(PLAIN, mask=mask, bound=ONES, bits=bits, sigma=0.1 * ONES))
+    assert every.objective == Match(
+        masked=True,
+        clipped=True,
+        rounded=True,
+        slack=1e-4,
+        gain=every.objective.gain,  # type: ignore[attr-defined]
+    )
+    blind = aware(cpl(), replace(PLAIN, mask=mask, bound=ONES, sigma=0.1 * ONES))
+    assert (blind.objective, blind.stop) == (Match(angle, masked=True, gain=LENGTH**2), cpl().stop)
+    signs = aware(cpl(), replace(PLAIN, mask=mask, bits=torch.full((TRIALS,), 1), sigma=0.1 * ONES))
+    assert (signs.objective, signs.stop) == (Match(disagreement, masked=True, gain=LENGTH**2), cpl().stop)
+
+
+def test_what_is_weighed_against_priors_keeps_its_weight() -> None:
+    mask = {"w": torch.ones(TRIALS, 2)}
+    assert aware(ig(), replace(PLAIN, mask=mask)).objective == Match(cosine, masked=True)
+    assert aware(ig(), replace(PLAIN, bound=ONES)).objective == Match(cosine)
+    pulled = cpl(alpha=0.1)
+    assert aware(pulled, replace(PLAIN, mask=mask)).objective == Match(masked=True)
+    assert aware(pulled, replace(PLAIN, sigma=ONES)).objective == Match()
+
+
+def test_noise_of_level_zero_is_no_noise() -> None:
+    made = aware(cpl(), replace(PLAIN, sigma=0 * ONES))
+    assert (made.objective, made.stop) == (cpl().objective, cpl().stop)
+
+
+def test_bound_and_noise_are_read_in_the_unit_of_what_is_compared() -> None:
+    local = LocalTraining(epochs=3, rate=0.2)
+    made = aware(cpl(), replace(PLAIN, local=local, sigma=ONES))
+    assert made.objective == Match(slack=1e-4, unit=0.2 * 3)
+    stepped = aware(cpl(), replace(PLAIN, local=local, sigma=ONES), simulate=True)
+    assert stepped.objective == Match(slack=1e-4, gain=1 / (0.2 * 3) ** 2)
+
+
+def test_an_objective_of_ones_own_must_use_the_facts_itself() -> None:
+    own = replace(cpl(), objective=lambda view: view.simulated.output.sum())
+    assert aware(own, PLAIN) is own
+    with pytest.raises(InputError, match="objective of its own"):
+        aware(own, replace(PLAIN, bound=ONES))
+
+
+def test_signs_of_some_trials_are_refused() -> None:
+    with pytest.raises(InputError, match="some trials only"):
+        aware(cpl(), replace(PLAIN, bits=torch.tensor([1, 4])))
+
+
+# -- minimal at the truth
+
+# name: (defences, the largest mismatch at the truth)
+AT_TRUTH: dict[str, tuple[tuple[Defence, ...], float]] = {
+    "sparsify": ((Sparsify(0.9),), 1e-12),
+    "random mask": ((RandomMask(0.2),), 1e-12),
+    "compression, first round": ((DeepCompression(0.9),), 1e-12),
+    "clip": ((Clip(0.1),), 1e-12),
+    "sign": ((Sign(),), 0.0),
+    "1 bit": ((Quantise(1),), 0.0),
+    "4 bits": ((Quantise(4),), 1e-12),
+    "4 bits, nearest": ((Quantise(4, stochastic=False),), 1e-12),
+    "sparsify, then signs": ((Sparsify(0.5), Sign()), 0.0),
+    "clip, then sparsify": ((Clip(0.1), Sparsify(0.5)), 1e-12),
+    "sparsify, then clip": ((Sparsify(0.5), Clip(0.1)), 1e-12),
+    "clip, then 6 bits": ((Clip(0.1), Quantise(6)), 1e-12),
+    "sparsify, then 6 bits": ((Sparsify(0.5), Quantise(6)), 1e-12),
+    "noise": ((GaussianNoise(1e-2),), 1.1),
+    "noise, then mask": ((GaussianNoise(1e-2), RandomMask(0.5)), 1.1),
+}
+
+
+def mismatch_of(attack: Matching, seen: Observation, knowledge: Knowledge, guess: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mismatch and gradient of every trial at a guess, in float64, the labels known."""
+    model = to(network(), dtype=torch.float64)
+    knowledge = replace(to(knowledge, dtype=torch.float64), labels=digits().labels)
+    facts = Facts(seen, knowledge, Pieces(attack.simulate, attack.objective, attack.priors), random.key(SEEDS))
+    rows = [evaluate_one(model, {GUESS: guess[i]}, take(facts, i), torch.tensor(0)) for i in range(len(guess))]
+    return torch.stack([row[2] for row in rows]), torch.stack([row[0][GUESS] for row in rows])
+
+
+@pytest.mark.parametrize("name", sorted(AT_TRUTH))
+def test_the_truth_explains_what_was_seen_and_another_picture_does_not(name: str) -> None:
+    defences, most = AT_TRUTH[name]
+    seen, knowledge = seen_by(Client(defences=defences), dtype=torch.float64)
+    attack, truth = aware(cpl(), knowledge), digits().inputs.double()
+    there, slope = mismatch_of(attack, seen, knowledge, truth)
+    elsewhere, _ = mismatch_of(attack, seen, knowledge, 1 - truth)
+    assert bool((there <= most).all())
+    assert bool((elsewhere > there).all())
+    if most == 0.0:
+        assert not bool(slope.any())
+
+
+@pytest.mark.parametrize("name", ["sparsify", "clip", "sign", "4 bits", "noise, then mask"])
+def test_gradients_agree_with_finite_differences_through_the_network(name: str) -> None:
+    seen, knowledge = seen_by(Client(defences=AT_TRUTH[name][0]), dtype=torch.float64)
+    attack, guess = aware(cpl(), knowledge), random.uniform(random.key(SEEDS), (1, 1, 8, 8), torch.float64)
+    way = random.normal(random.key([9, 8, 7, 6]), (1, 1, 8, 8), torch.float64)
+    _, slope = mismatch_of(attack, seen, knowledge, guess)
+    ahead, back = (mismatch_of(attack, seen, knowledge, guess + h * way)[0] for h in (1e-5, -1e-5))
+    assert_close((slope * way).flatten(1).sum(1), (ahead - back) / 2e-5, rtol=1e-4, atol=1e-9)
+
+
+# -- better on real digits
+
+
+# name: (defence, how much of the unaware attacker's error the aware one may keep)
+STRONGER: dict[str, tuple[Defence, float]] = {
+    "half sent": (Sparsify(0.5), 0.5),
+    "a tenth sent": (Sparsify(0.9), 0.6),
+    "a random tenth sent": (RandomMask(0.1), 0.2),
+    "clipped": (Clip(1.0), 0.1),
+    "signs": (Sign(), 0.5),
+    "4 bits": (Quantise(4), 0.6),
+    "8 bits": (Quantise(8), 1.0),
+    "noise of 1e-2": (GaussianNoise(1e-2), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", STRONGER)
+def test_who_knows_the_defence_sees_more(name: str) -> None:
+    defence, share = STRONGER[name]
+    seen, knowledge = seen_by(Client(defences=(defence,)))
+    attack = cpl(iterations=4)
+    blind, _ = error(attack, seen, unaware(knowledge))
+    knowing, made = error(aware(attack, knowledge), seen, knowledge)
+    assert knowing <= share * blind
+    assert torch.equal(made.labels, digits().labels)
+
+
+def test_a_known_mask_lets_the_unknown_be_found_and_says_so() -> None:
+    seen, knowledge = seen_by(Client(defences=(Sparsify(0.5),)))
+    squared, made = error(aware(cpl(iterations=4), knowledge), seen, knowledge)
+    assert squared < 1e-3
+    assert bool((made.outcome == Outcome.CONVERGED).all())
+
+
+# -- several rounds
+
+
+def test_matching_rounds_is_matching_their_mean_up_to_a_constant() -> None:
+    seen, knowledge = seen_by(Client(defences=(GaussianNoise(1e-2),), rounds=5), dtype=torch.float64)
+    merged, quieter = merge_rounds(seen, knowledge)
+    assert len(merged.rounds) == 1
+    assert_close(quieter.sigma, knowledge.sigma / 5**0.5)
+    guesses = [random.uniform(random.key([s, s + 1, s + 2, s + 3]), (1, 1, 8, 8), torch.float64) for s in (0, 50)]
+    apart = [mismatch_of(cpl(), seen, knowledge, guess) for guess in guesses]
+    joined = [mismatch_of(cpl(), merged, quieter, guess) for guess in guesses]
+    assert_close(apart[0][0] - joined[0][0], apart[1][0] - joined[1][0], rtol=1e-9, atol=1e-12)
+    for one, other in zip(apart, joined, strict=True):
+        assert_close(one[1], other[1], rtol=1e-7, atol=1e-12)
+
+
+def test_more_rounds_of_fresh_noise_give_a_better_picture() -> None:
+    errors = []
+    for rounds in (1, 4, 16):
+        seen, knowledge = merge_rounds(*seen_by(Client(defences=(GaussianNoise(3e-3),), rounds=rounds)))
+        errors.append(error(aware(cpl(iterations=4), knowledge), seen, knowledge)[0])
+    assert errors[2] < 0.5 * errors[1] < 0.5 * errors[0]
+
+
+def test_rounds_that_say_more_apart_stay_apart() -> None:
+    moved = seen_by(Client(rounds=2, server_rate=0.1))
+    masked = seen_by(Client(defences=(RandomMask(0.5),), rounds=2))
+    single = seen_by(Client(defences=(GaussianNoise(0.1),)))
+    for seen, knowledge in (moved, masked, single):
+        same, told_ = merge_rounds(seen, knowledge)
+        assert same is seen
+        assert told_ is knowledge
+
+
+def test_each_round_is_compared_on_what_it_sent() -> None:
+    seen, knowledge = seen_by(Client(defences=(RandomMask(0.2),), rounds=3), dtype=torch.float64)
+    there, _ = mismatch_of(aware(cpl(), knowledge), seen, knowledge, digits().inputs.double())
+    assert bool((there < 1e-12).all())
+
+
+# -- local steps
+
+
+def test_known_local_steps_are_simulated_on_request() -> None:
+    told_ = replace(PLAIN, local=LocalTraining(epochs=2, rate=0.1))
+    assert isinstance(aware(cpl(), told_).simulate, OneGradient)
+    assert aware(cpl(), told_, simulate=True).simulate == LocalSteps()
+    assert aware(replace(cpl(), simulate=Shifted(OneGradient())), told_, simulate=True).simulate == Shifted(
+        LocalSteps()
+    )
+    line = replace(cpl(), simulate=OnTheLine(OneGradient()))
+    assert aware(line, told_, simulate=True) is line
+    with pytest.raises(InputError, match="no OneGradient"):
+        aware(replace(cpl(), simulate=lambda *_: None), told_, simulate=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("distance", [squared_l2, l2, cosine])
+def test_one_simulated_step_is_one_gradient_in_the_same_unit(distance: Any) -> None:
+    seen, knowledge = seen_by(Client(local=LocalTraining(rate=0.05)), dtype=torch.float64)
+    plain = cpl(objective=Match(distance))
+    guess = random.uniform(random.key(SEEDS), (1, 1, 8, 8), torch.float64)
+    stepped = mismatch_of(aware(plain, knowledge, simulate=True), seen, knowledge, guess)
+    once = mismatch_of(plain, plain._comparable(seen, knowledge), knowledge, guess)
+    assert_close(stepped[0], once[0])
+
+
+def test_simulated_steps_are_exact_at_the_truth_where_one_gradient_is_not() -> None:
+    seen, knowledge = seen_by(Client(local=LocalTraining(epochs=4, rate=0.1)), dtype=torch.float64)
+    truth = digits().inputs.double()
+    stepped, _ = mismatch_of(aware(cpl(), knowledge, simulate=True), seen, knowledge, truth)
+    once, _ = mismatch_of(cpl(), cpl()._comparable(seen, knowledge), knowledge, truth)
+    assert bool((stepped < 1e-20).all())
+    assert bool((once > 1e-4).all())
+
+
+# -- dropout
+
+
+def test_the_known_key_gives_the_clients_own_masks() -> None:
+    model = network(dropout=0.3)
+    seen, knowledge = seen_by(Client(), model)
+    attack = cpl(iterations=3)
+    own = random.fold(random.key(SEEDS), "client")
+    blind, _ = error(attack, seen, knowledge, model)
+    knowing, _ = error(replace(attack, simulate=KnownDropout(own)), seen, knowledge, model)
+    assert knowing < 0.1 * blind
+
+
+def test_averaged_masks_are_the_mean_of_single_ones_and_stand_still() -> None:
+    model = network(dropout=0.3)
+    seen, knowledge = seen_by(Client(), model)
+    knowledge = replace(take(knowledge, 0), labels=digits().labels[0])
+    unknowns: Tree = {GUESS: digits().inputs[0]}
+
+    def update(simulate: Any, iteration: int) -> Tensor:
+        clock = Clock(torch.tensor(iteration), random.key(0))
+        made: Tensor = simulate(model, unknowns, take(seen.rounds[0], 0), knowledge, clock).update["head.weight"]
+        return made
+
+    assert torch.equal(update(AveragedDropout(3), 0), update(AveragedDropout(3), 7))
+    assert not torch.equal(update(OneGradient(), 0), update(OneGradient(), 7))
+    own = random.fold(random.key(0), "averaged_dropout")
+    singles = [
+        OneGradient()(
+            model,
+            unknowns,
+            take(seen.rounds[0], 0),
+            knowledge,
+            Clock(torch.tensor(0), random.fold(own, draw)),
+        ).update["head.weight"]
+        for draw in range(3)
+    ]
+    assert_close(update(AveragedDropout(3), 5), torch.stack(singles).mean(0))
+    with pytest.raises(InputError, match=r"AveragedDropout\.draws"):
+        AveragedDropout(0)
+
+
+# -- labels
+
+
+@pytest.mark.parametrize("rule", ["cpl", "idlg"])
+@pytest.mark.parametrize(
+    "defence", [RandomMask(0.1), Sparsify(0.999), GaussianNoise(0.5)], ids=lambda d: type(d).__name__
+)
+def test_who_knows_of_a_mask_or_of_noise_reads_whole_rows(rule: str, defence: Defence) -> None:
+    batch = digits(60)
+    seen, knowledge = seen_by(Client(defences=(defence,)), network(12), batch=batch)
+    keys = random.key(list(range(60)))
+    right = [
+        float((LABEL_RULES[rule](network(12), seen, k, keys) == batch.labels).double().mean())
+        for k in (unaware(knowledge), knowledge)
+    ]
+    assert right[1] >= max(right[0], 0.95)
+
+
+def test_rows_of_either_sign_are_not_added_up() -> None:
+    model = build("lenet_cpl", (1, 8, 8), 10, {"width": 6, "activation": "tanh"})
+    seen, knowledge = seen_by(Client(), model)
+    noisy = replace(knowledge, sigma=0.1 * ONES)
+    keys = random.key(SEEDS)
+    for rule in ("cpl", "idlg"):
+        read = [LABEL_RULES[rule](model, seen, k, keys) for k in (knowledge, noisy)]
+        assert torch.equal(read[0], read[1])
+        assert torch.equal(read[0], digits().labels)
+
+
+# -- other optimisers
+
+
+def test_adam_gains_from_a_known_clip_too() -> None:
+    seen, knowledge = seen_by(Client(defences=(Clip(0.1),)))
+    attack = cpl(optimiser=Adam(0.1), iterations=60)
+    blind, _ = error(attack, seen, unaware(knowledge))
+    knowing, _ = error(aware(attack, knowledge), seen, knowledge)
+    assert knowing < blind
