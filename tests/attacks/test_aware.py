@@ -236,7 +236,7 @@ STRONGER: dict[str, tuple[Defence, float]] = {
 def test_who_knows_the_defence_sees_more(name: str) -> None:
     defence, share = STRONGER[name]
     seen, knowledge = seen_by(Client(defences=(defence,)))
-    attack = cpl(iterations=4)
+    attack = cpl(iterations=3)
     blind, _ = error(attack, seen, unaware(knowledge))
     knowing, made = error(aware(attack, knowledge), seen, knowledge)
     assert knowing <= share * blind
@@ -268,10 +268,10 @@ def test_matching_rounds_is_matching_their_mean_up_to_a_constant() -> None:
 
 def test_more_rounds_of_fresh_noise_give_a_better_picture() -> None:
     errors = []
-    for rounds in (1, 4, 16):
+    for rounds in (1, 8):
         seen, knowledge = merge_rounds(*seen_by(Client(defences=(GaussianNoise(3e-3),), rounds=rounds)))
         errors.append(error(aware(cpl(iterations=4), knowledge), seen, knowledge)[0])
-    assert errors[2] < 0.5 * errors[1] < 0.5 * errors[0]
+    assert errors[1] < 0.5 * errors[0]
 
 
 def test_rounds_that_say_more_apart_stay_apart() -> None:
@@ -401,7 +401,7 @@ def test_rows_of_either_sign_are_not_added_up() -> None:
 
 def test_adam_gains_from_a_known_clip_too() -> None:
     seen, knowledge = seen_by(Client(defences=(Clip(0.1),)))
-    attack = cpl(optimiser=Adam(0.1), iterations=60)
+    attack = cpl(optimiser=Adam(0.1), iterations=30)
     blind, _ = error(attack, seen, unaware(knowledge))
     knowing, _ = error(aware(attack, knowledge), seen, knowledge)
     assert knowing < blind
