@@ -1,6 +1,6 @@
 """What the sweep machinery costs: its share of a run of 1,000 trials, planning 100,000, showing 100,000 records, --help.
 
-    python benchmarks/sweep.py [share] [plan] [show] [help]
+python benchmarks/sweep.py [share] [plan] [show] [help]
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ def test_list_names_a_piece_of_every_kind() -> None:
     assert "gaussian_noise" in told.stdout
 
 
+@pytest.mark.slow
 def test_demo_writes_a_page(tmp_path: Path) -> None:
     told = leakscope("demo", "--images", "2", "--out", str(tmp_path / "out"))
     assert told.returncode == 0, told.stderr

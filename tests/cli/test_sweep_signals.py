@@ -152,6 +152,7 @@ def test_ctrl_c_finishes_the_chunk_in_hand_saves_and_says_how_to_go_on(
     assert not list(directory.rglob("*.part"))
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_stops_at_once_and_the_run_goes_on_later(tmp_path: Path) -> None:
     log, file = tmp_path / "log.jsonl", write(tmp_path / "long.yaml", LONG)
     with started("run", file, "--out", tmp_path / "r", "--log-json", log, "--engine", "serial") as process:
@@ -189,6 +190,7 @@ def test_a_second_process_is_refused_in_one_line_while_the_first_goes_on(tmp_pat
         assert process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_leaves_no_workers(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     log, file = tmp_path / "log.jsonl", write(tmp_path / "s.yaml", MANY)
     with started("run", file, "--out", tmp_path / "r", "--log-json", log, code=PROCESSES) as process:
@@ -200,6 +202,7 @@ def test_a_driver_that_is_killed_leaves_no_workers(tmp_path: Path, undisturbed: 
     assert content(tmp_path / "r") == undisturbed
 
 
+@pytest.mark.slow
 def test_ctrl_c_typed_into_a_terminal_reaches_the_driver_alone(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     """The terminal signals the whole foreground group; workers must not die of it with their chunks in hand."""
     log, file = tmp_path / "log.jsonl", write(tmp_path / "s.yaml", MANY)

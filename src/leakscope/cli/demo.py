@@ -34,6 +34,10 @@ def demo(
     from leakscope.experiments.engines import processes, serial, usable_cores
 
     settings = DemoSettings(images=images, seed=seed, image=image)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be made a directory ({error.strerror})") from None
     with _Bars() as bars:
         cores = min(usable_cores(), len(ORDER))
         story = run_demo(
@@ -152,8 +156,4 @@ def _write_demo(story: Story, out: Path, own: bool) -> Path:
         + (" Your own picture was given the label of class 0." if own else ""),
         command="leakscope demo",
     )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be made a directory ({error.strerror})") from None
     return write(page, out / "index.html")
