@@ -1,6 +1,6 @@
 """Threads against processes, two Ray workers against one, and what an engine costs beside the work.
 
-    python benchmarks/engines.py [--rounds 5] [--patience 600] [threads] [ray] [costs]
+    python benchmarks/engines.py [--rounds 5] [--patience 600] [--case cpl] [threads] [ray] [costs]
 
 Every round runs all ways of a comparison one after another, so that noise of a shared machine hits all of them; the ratio
 is taken within a round, and its median and range over the rounds are printed. A rate counts trials between the first
@@ -166,8 +166,8 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
 
 
-def threads_against_processes(rounds: int, patience: float) -> None:
-    for case in CASES:
+def threads_against_processes(cases: list[str], rounds: int, patience: float) -> None:
+    for case in cases:
         ways = {
             "1 process of 1 thread": lambda c=case: rate(serial, c, Needs(1), 1),
             "1 process of 2 threads": lambda c=case: rate(serial, c, Needs(2), 1),
@@ -176,8 +176,8 @@ def threads_against_processes(rounds: int, patience: float) -> None:
         compare(f"threads against processes: {case}", ways, rounds, patience)
 
 
-def two_ray_workers_against_one(rounds: int, patience: float) -> None:
-    for case in CASES:
+def two_ray_workers_against_one(cases: list[str], rounds: int, patience: float) -> None:
+    for case in cases:
         ways = {
             "1 Ray worker of 1 thread": lambda c=case: rate(ray_engine(in_flight=1), c, Needs(1), 2),
             "2 Ray workers of 1 thread": lambda c=case: rate(ray_engine(in_flight=2), c, Needs(1), 2),
@@ -220,17 +220,19 @@ def started_ray() -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("what", nargs="*", help="threads, ray, costs; all of them unless told")
+    parser.add_argument("--case", choices=list(CASES), help="one case; all of them unless told")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--patience", type=float, default=0, help="seconds to wait for an idle machine before a round")
     asked = parser.parse_args()
+    cases = [asked.case] if asked.case else list(CASES)
     what = asked.what or ["threads", "ray", "costs"]
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     print(f"{torch.__version__=} cores={CORES}")
     if "threads" in what:
-        threads_against_processes(asked.rounds, asked.patience)
+        threads_against_processes(cases, asked.rounds, asked.patience)
     if "ray" in what:
         with started_ray():
-            two_ray_workers_against_one(asked.rounds, asked.patience)
+            two_ray_workers_against_one(cases, asked.rounds, asked.patience)
     if "costs" in what:
         costs(asked.rounds)
 

@@ -47,7 +47,7 @@ def same_bits(a: Reconstruction, b: Reconstruction) -> bool:
 
 
 @pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("form", ["native", "im2col", "parallel"])
+@pytest.mark.parametrize("form", ["native", pytest.param("im2col", marks=pytest.mark.slow), "parallel"])
 def test_a_trial_has_the_same_bits_alone_among_others_and_permuted(form: str, threads: int) -> None:
     torch.set_num_threads(threads)
     w = world(6)
@@ -180,6 +180,7 @@ def test_a_directory_of_another_run_and_a_broken_state_are_refused_in_one_line(t
         attack(w, [0, 1, 2], directory=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_plan_is_written_down_and_followed(tmp_path: Path) -> None:
     w = world(5)
     attack(w, list(range(5)), form="im2col", chunk=2, directory=tmp_path)

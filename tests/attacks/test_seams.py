@@ -121,6 +121,7 @@ def two_steps(w: World, segment: int | None) -> Matching:
     )
 
 
+@pytest.mark.slow
 def test_two_local_steps_are_simulated_with_recomputation_and_the_picture_comes_back() -> None:
     local = LocalTraining(epochs=2, rate=0.1)
     w = world(2, name="lenet_dlg", local=local, labels=True, dtype=torch.float64)
@@ -190,6 +191,7 @@ def test_matching_gradients_agree_with_finite_differences_for_every_objective(na
     assert directional_error(w, how, ["guess", "label"], 1e-7) < 1e-4
 
 
+@pytest.mark.slow
 def test_a_sweep_over_prior_weights_is_one_batch() -> None:
     w = world(3)
     weights = torch.tensor([0.0, 0.1, 1.0])
