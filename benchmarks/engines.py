@@ -169,8 +169,8 @@ def spread(values: list[float]) -> str:
 def threads_against_processes(cases: list[str], rounds: int, patience: float) -> None:
     for case in cases:
         ways = {
-            "1 process of 1 thread": lambda c=case: rate(serial, c, Needs(1), 1),
-            "1 process of 2 threads": lambda c=case: rate(serial, c, Needs(2), 1),
+            "1 process of 1 thread": lambda c=case: rate(processes(1), c, Needs(1), 1),
+            "1 process of 2 threads": lambda c=case: rate(processes(1), c, Needs(2), 1),
             "2 processes of 1 thread": lambda c=case: rate(processes(2), c, Needs(1), 2),
         }
         compare(f"threads against processes: {case}", ways, rounds, patience)
