@@ -46,8 +46,18 @@ def same_bits(a: Reconstruction, b: Reconstruction) -> bool:
     )
 
 
-@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("form", ["native", pytest.param("im2col", marks=pytest.mark.slow), "parallel"])
+@pytest.mark.parametrize(
+    ("form", "threads"),
+    [
+        ("native", 1),
+        ("parallel", 1),
+        ("split", 2),
+        pytest.param("im2col", 1, marks=pytest.mark.slow),
+        pytest.param("native", 2, marks=pytest.mark.slow),
+        pytest.param("im2col", 2, marks=pytest.mark.slow),
+        pytest.param("split", 3, marks=pytest.mark.slow),
+    ],
+)
 def test_a_trial_has_the_same_bits_alone_among_others_and_permuted(form: str, threads: int) -> None:
     torch.set_num_threads(threads)
     w = world(6)
@@ -101,7 +111,8 @@ def test_compaction_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_traced_evaluations_have_the_bits_of_untraced_ones() -> None:
     w = world(5)
     problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
-    for form in ("native", "im2col"):
+    torch.set_num_threads(2)
+    for form in ("native", "split", "im2col"):
         evaluate = Evaluator(w.model, problem.unknowns, problem.facts, form, trace_after=2)
         zero = torch.zeros(5, dtype=torch.int64)
         results = [evaluate(problem.unknowns, zero) for _ in range(6)]
@@ -120,7 +131,7 @@ def test_forms_agree_on_one_evaluation() -> None:
         zero = torch.zeros(2, dtype=torch.int64)
         first, *others = [
             Evaluator(w.model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
-            for form in ("native", "im2col", "parallel", "loop")
+            for form in ("native", "split", "im2col", "parallel", "loop")
         ]
         for other in others:
             torch.testing.assert_close(other.gradient, first.gradient, rtol=1e-9, atol=1e-12)

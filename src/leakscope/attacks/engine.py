@@ -2,9 +2,8 @@
 
 A tick is one evaluation of the batch; trials need not be in the same iteration.
 
-A CPU run does not depend on a trial's neighbours, to the bit. Kernels work through a tensor 16 numbers at a time and
-treat the rest (fewer than 16 at the end) with other instructions, which round exp and tanh differently; so every chunk
-ends in copies of its first lane, enough that the rest never falls into a lane that counts, and weights are per trial.
+A CPU run does not depend on a trial's neighbours, to the bit: every chunk ends in spare copies of its first lane (see
+`lanes`), and weights are per trial.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from leakscope.attacks.checkpoint import Checkpoint
 from leakscope.attacks.forms import ALONE, Evaluation, Evaluator
+from leakscope.attacks.lanes import lanes, padded, spare_lanes
 from leakscope.attacks.optimisers.rules import Moment
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.state import Finished, Problem, Progress, Recorder, State, Stop
@@ -25,9 +25,6 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, map_tensors, rows, take, trials
 from leakscope.core.types import Outcome
-
-NARROWEST = 4
-VECTOR = 16
 
 
 class Engine:
@@ -55,8 +52,7 @@ class Engine:
         self.recorder = Recorder(stop)
         self.single: Callable[..., tuple[Tensor, ...]] | None = None
         self.device = next(iter(problem.unknowns.values())).device
-        knowledge = problem.facts.knowledge
-        self.spare = -(-(VECTOR - 1) // (knowledge.samples * knowledge.classes)) if self.device.type == "cpu" else 0
+        self.spare = spare_lanes(problem.facts.knowledge, self.device)
         self.tick = 0
         self.results: State | None = None
         self.ledger = torch.zeros(self.total, dtype=torch.int64)
@@ -99,12 +95,12 @@ class Engine:
     # -- layout
 
     def _begin(self) -> State:
-        index = _padded(torch.arange(self.total, device=self.device), self.width(self.total))
+        index = padded(torch.arange(self.total, device=self.device), self.width(self.total))
         return self._lay_out(index, self.total)
 
     def width(self, live: int) -> int:
-        """Return the lanes laid out for so many live trials: a multiple of four with the spare copies behind them."""
-        return max(NARROWEST, -(-(live + self.spare) // NARROWEST) * NARROWEST)
+        """Return the lanes laid out for so many live trials."""
+        return lanes(live, self.spare)
 
     def _lay_out(self, index: Tensor, live: int) -> State:
         unknowns = take(self.problem.unknowns, index)
@@ -213,7 +209,7 @@ class Engine:
         """Retire finished trials and keep the live ones, at half the width or less."""
         self._flush(state)
         live = (state.outcome == Outcome.RUNNING).nonzero()[:, 0]
-        index = _padded(live, self.width(len(live)))
+        index = padded(live, self.width(len(live)))
         kept = take(state, index)
         kept.lane[len(live) :] = -1
         kept.outcome[len(live) :] = int(Outcome.EXHAUSTED)
@@ -228,8 +224,7 @@ class Engine:
         part = map_tensors(lambda t: t[there].cpu(), ended)
         if self.results is None:
             self.results = map_tensors(lambda t: t.new_zeros((self.total, *t.shape[1:])), part)
-        lanes = part.lane
-        map_tensors(lambda whole, new: whole.index_copy_(0, lanes, new), self.results, part)
+        map_tensors(lambda whole, new: whole.index_copy_(0, part.lane, new), self.results, part)
 
     def _finished(self) -> Finished:
         r = self.results
@@ -291,12 +286,6 @@ class Engine:
                 note=note,
             )
         )
-
-
-def _padded(index: Tensor, width: int) -> Tensor:
-    """Return `index` extended to `width` with copies of its first entry."""
-    spare = width - len(index)
-    return torch.cat([index, index[:1].expand(spare)]) if spare > 0 else index
 
 
 def _where(mask: Tensor, new: Tree, old: Tree) -> Tree:

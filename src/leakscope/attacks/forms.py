@@ -1,4 +1,4 @@
-"""The ways to evaluate many trials: vmap, vmap with im2col, traced single trials in threads, a loop, a compiled graph.
+"""The ways to evaluate many trials: vmap (whole, or a part per core), with im2col, single trials in threads, a loop, compiled.
 
 Every form computes the same thing, the gradient of (mismatch + priors) with respect to the unknowns of each trial; which
 is fastest depends on network, shape and device, so the engine measures (see `plan`). Always vmap(grad(f)): summing over a
@@ -11,16 +11,18 @@ same order, so the bits stay, without the cost of the function transforms: half 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.graphs import Flat, find_graph, graph_key, keep_graph
+from leakscope.attacks.heap import keep_freed
 from leakscope.attacks.im2col import Im2col
+from leakscope.attacks.lanes import lanes, padded, spare_lanes
 from leakscope.attacks.memory import is_out_of_memory
 from leakscope.attacks.view import Clock, Facts, View
 from leakscope.core.errors import InputError
@@ -28,7 +30,8 @@ from leakscope.core.model import Model
 from leakscope.core.tree import Tree, fill, take, tensors, trials
 from leakscope.core.types import direction
 
-FORMS = ("native", "im2col", "parallel", "loop", "compiled")
+V = TypeVar("V")
+FORMS = ("native", "split", "im2col", "parallel", "loop", "compiled")
 ALONE = ("parallel", "loop")  # forms that evaluate each trial by itself
 TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
 
@@ -90,12 +93,15 @@ class Evaluator:
         self.model, self.facts, self.form = model, facts, form
         self.names = list(unknowns)
         self.fixed = tuple(tensors(facts))
+        if self.fixed[0].device.type == "cpu":
+            keep_freed()
         self._call: Callable[..., Flat] | None = None
         self._calls, self._trace_after = 0, trace_after
         self._done = False
         self.single = single
         self.real = trials(unknowns) if real is None else real
         self._pool: ThreadPoolExecutor | None = None
+        self._parts: list[tuple[Tensor, Flat]] = []
 
     def __call__(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
         """Return the evaluation of every trial."""
@@ -103,7 +109,15 @@ class Evaluator:
             return self._loop(unknowns, iteration)
         if self.form == "parallel":
             return self._parallel((*unknowns.values(), iteration, *self.fixed))
+        if self.form == "split":
+            return self._split((*unknowns.values(), iteration))
         flat = (*unknowns.values(), iteration, *self.fixed)
+        call = self._ready(flat)
+        with torch.no_grad():
+            return self._packed(call(*flat))
+
+    def _ready(self, flat: Flat) -> Callable[..., Flat]:
+        """Return the evaluation of a whole batch: vmapped at first, traced after a few calls."""
         if self._call is None:
             known = find_graph(self._key(flat))
             self._call = known or (self._kept(flat) if self.form == "compiled" else self._lifted())
@@ -111,11 +125,11 @@ class Evaluator:
         elif self._calls == self._trace_after and self.form != "compiled" and not self._done:
             self._call = self._kept(flat)
         self._calls += 1
-        with torch.no_grad():
-            return self._packed(self._call(*flat))
+        return self._call
 
     def _key(self, flat: Flat) -> str:
-        return graph_key(self.model, self.facts, self.form, flat)
+        form = "native" if self.form == "split" else self.form  # a part runs the graph a whole batch of its width would
+        return graph_key(self.model, self.facts, form, flat)
 
     def _kept(self, flat: Flat) -> Callable[..., Flat]:
         """Return the traced (or compiled) evaluation, and keep it for the next chunk of this shape."""
@@ -136,7 +150,7 @@ class Evaluator:
 
     def _lifted(self) -> Callable[..., Flat]:
         lifted: Callable[..., Flat] = torch.func.vmap(self._one, randomness="error")
-        mode: Callable[[], Any] = contextlib.nullcontext if self.form == "native" else Im2col
+        mode: Callable[[], Any] = Im2col if self.form in ("im2col", "compiled") else contextlib.nullcontext
 
         def call(*flat: Tensor) -> Flat:
             with mode():
@@ -165,29 +179,57 @@ class Evaluator:
         compiled: Callable[..., Flat] = torch.compile(self._traced(flat), dynamic=False)
         return compiled
 
+    def _on_cores(self, f: Callable[[V], Flat], parts: Iterable[V]) -> list[Flat]:
+        """Return `f` of every part, each computed on one thread, as many at once as there are threads."""
+        threads = torch.get_num_threads()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,))
+
+        def quietly(part: V) -> Flat:
+            with torch.no_grad():
+                return f(part)
+
+        torch.set_num_threads(1)
+        try:
+            return list(self._pool.map(quietly, parts))
+        finally:
+            torch.set_num_threads(threads)
+
     def _parallel(self, flat: Flat) -> Evaluation:
         """Run one traced graph of a single trial on every trial, one core each: no grouped kernels, no barriers.
 
         A trial is computed by itself on one thread, so its bits cannot depend on its neighbours.
         """
-        threads = torch.get_num_threads()
         if self.single is None:
             self.single = self._single(tuple(t[0] for t in flat))
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,))
         run = self.single
-
-        def one(i: int) -> Flat:
-            with torch.no_grad():
-                return run(*[t[i] for t in flat])
-
-        torch.set_num_threads(1)
-        try:
-            rows = list(self._pool.map(one, range(self.real)))
-        finally:
-            torch.set_num_threads(threads)
+        rows = self._on_cores(lambda i: run(*[t[i] for t in flat]), range(self.real))
         rows += rows[:1] * (flat[0].shape[0] - self.real)
         return self._packed(tuple(torch.stack(column) for column in zip(*rows, strict=True)))
+
+    def _split(self, moving: Flat) -> Evaluation:
+        """Run the vmapped evaluation on equal parts of the batch, one core each: small kernels gain little from two threads.
+
+        Every part ends in its own spare lanes, as a chunk does, so bits do not depend on how the trials are split.
+        """
+        if not self._parts:
+            self._parts = self._cut()
+        parts = [(*(t[index] for t in moving), *fixed) for index, fixed in self._parts]
+        call = self._ready(parts[0])
+        flat = self._on_cores(lambda part: call(*part), parts)
+        each = -(-self.real // len(flat))
+        whole = [torch.cat([t[:each] for t in column])[: self.real] for column in zip(*flat, strict=True)]
+        more = moving[0].shape[0] - self.real
+        return self._packed(tuple(torch.cat([t, t[:1].expand(more, *t.shape[1:])]) for t in whole))
+
+    def _cut(self) -> list[tuple[Tensor, Flat]]:
+        """Return for each part its lanes and what is fixed about them; all parts have one shape and share one graph."""
+        device = self.fixed[0].device
+        each = -(-self.real // torch.get_num_threads())
+        width = lanes(each, spare_lanes(self.facts.knowledge, device))
+        lane = torch.arange(self.real, device=device)
+        cut = [padded(part, width) for part in lane.split(each)]
+        return [(index, tuple(t[index] for t in self.fixed)) for index in cut]
 
     def _single(self, flat: Flat) -> Callable[..., Flat]:
         """Return the traced graph of one trial, kept like those of many."""

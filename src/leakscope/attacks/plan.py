@@ -164,6 +164,8 @@ def choose_form(
     if device.type == "cpu" and width * evaluations / rates[best] > TRACING_PAYS_AFTER:
         few = narrow(problem, min(width, 2 * torch.get_num_threads()))
         rates["parallel"] = measure_form(model, few, "parallel", seconds=0.3)
+        if torch.get_num_threads() > 1:
+            rates["split"] = measure_form(model, problem, "split", traced=True)
         for form in ("native", "im2col"):
             rates[form] = max(rates[form], measure_form(model, problem, form, traced=True))
         best = max(rates, key=lambda form: rates[form])

@@ -13,6 +13,7 @@ import torch
 from leakscope.attacks.checkpoint import Checkpoint
 from leakscope.attacks.engine import Engine
 from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.heap import give_back
 from leakscope.attacks.memory import is_out_of_memory
 from leakscope.attacks.plan import Execution, Plan, make_plan, narrow
 from leakscope.attacks.state import Finished, Problem, Progress, Stop
@@ -31,7 +32,10 @@ def run_problem(
             plan = make_plan(model, problem, replace(execution, form=form), evaluations)
             if execution.directory:
                 plan.write(execution.directory, stamp)
-        return _Run(model, problem, stop, execution, stamp, plan).finish()
+        try:
+            return _Run(model, problem, stop, execution, stamp, plan).finish()
+        finally:
+            give_back()
 
 
 def form_without_vmap(model: Model, problem: Problem) -> str | None:

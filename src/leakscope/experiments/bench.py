@@ -1,8 +1,9 @@
 """How fast the engine is against the loop that peers use, side by side in one process.
 
 One evaluation is the gradient of the matching objective with respect to the unknowns of one trial. The loop does one trial
-at a time with `torch.autograd.grad(create_graph=True)` through the plain module. Pairs are interleaved, so that noise of a
-shared machine hits both sides; the interval is of the ratio over the pairs. Imports torch and numpy only.
+at a time with `torch.autograd.grad(create_graph=True)` through the plain module, on one thread or on all, whichever is
+faster. Pairs are interleaved, so that noise of a shared machine hits both sides; the interval is of the ratio over the
+pairs. Imports torch and numpy only.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Timing:
     images: int
     form: str
     tf32: bool
+    loop_threads: int
     loop_per_s: float
     engine_per_s: float
     ratio: float
@@ -66,6 +68,27 @@ def _seconds(f: Callable[[], object], device: str) -> float:
     began = _clock(device)
     f()
     return _clock(device) - began
+
+
+def _on_threads(threads: int, f: Callable[[], object], device: str) -> float:
+    """Return the seconds of `f` on so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _seconds(f, device)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _best_threads(f: Callable[[], object], device: str) -> int:
+    """Return the number of threads, one or all, on which the loop is faster; the median of five calls each."""
+    everything = torch.get_num_threads()
+    took: dict[int, list[float]] = {1: [], everything: []}
+    f()
+    for _ in range(5):
+        for threads, seconds in took.items():
+            seconds.append(_on_threads(threads, f, device))
+    return min(took, key=lambda threads: _quantile(took[threads], 0.5))
 
 
 def _quantile(values: list[float], share: float) -> float:
@@ -107,16 +130,18 @@ def measure(
     if form == "compiled":
         rates["compile_seconds"] = time.perf_counter() - began
     few = min(number, 8)
-    for i in range(few):
-        loop(i)
-    say(f"{case.name}: {pairs} interleaved pairs")
+    threads = torch.get_num_threads()
+    best = _best_threads(lambda: [loop(i) for i in range(few)], device)
+    say(f"{case.name}: {pairs} interleaved pairs (the loop on {best} of {threads} threads, its better number)")
+
     repeat = max(1, int(0.05 / max(_seconds(engine, device), 1e-6)))
     loops, engines = [], []
     for _ in range(pairs):
-        loops.append(few / _seconds(lambda: [loop(i) for i in range(few)], device))
+        loops.append(few / _on_threads(best, lambda: [loop(i) for i in range(few)], device))
         engines.append(repeat * number / _seconds(lambda: [engine() for _ in range(repeat)], device))
     ratios = [e / p for e, p in zip(engines, loops, strict=True)]
-    attack = _attack_rates(case, setup, device, form, say)
+    say(f"{case.name}: {_quantile(ratios, 0.5):.1f} times the loop")
+    attack = _attack_rates(case, setup, device, form, best, say)
     return Timing(
         name=case.name,
         device=device,
@@ -124,6 +149,7 @@ def measure(
         images=case.images[device],
         form=form,
         tf32=tf32,
+        loop_threads=best,
         loop_per_s=_quantile(loops, 0.5),
         engine_per_s=_quantile(engines, 0.5),
         ratio=_quantile(ratios, 0.5),
@@ -139,7 +165,7 @@ def measure(
 
 
 def _attack_rates(
-    case: Case, setup: Setup, device: str, form: str, say: Callable[[str], None]
+    case: Case, setup: Setup, device: str, form: str, threads: int, say: Callable[[str], None]
 ) -> tuple[int, float, float]:
     """Return (iterations, loop's trials per second, engine's) of whole attacks: tracing, optimiser and all."""
     lbfgs = isinstance(case.matching.optimiser, LBFGS)
@@ -157,7 +183,7 @@ def _attack_rates(
         device,
     )
     one = 2
-    spent = _seconds(lambda: [loop_attack(setup, i, device, iterations, lbfgs) for i in range(one)], device)
+    spent = _on_threads(threads, lambda: [loop_attack(setup, i, device, iterations, lbfgs) for i in range(one)], device)
     return iterations, one / spent, len(setup.seeds) / took
 
 

@@ -1,0 +1,1 @@
+"""What the papers compute about updates and attacks: planes of gradients, the line between weights, bounds, characteristics."""

@@ -1,0 +1,1 @@
+"""Attacks that infer a fact instead of a picture: membership, tracing, properties."""

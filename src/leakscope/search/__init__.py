@@ -1,0 +1,1 @@
+"""Scores of transformation policies and the search for good ones."""
