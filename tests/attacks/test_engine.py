@@ -271,6 +271,13 @@ def test_outcomes_converged_exhausted_stalled_diverged() -> None:
     assert attack(leaky, [0], cpl(iterations=9, optimiser=SGD(1e30))).outcome.tolist() == [Outcome.DIVERGED]
 
 
+def test_a_threshold_of_zero_is_never_reached() -> None:
+    w = world(1)
+    still = replace(ig(iterations=3), objective=lambda view: -view.unknowns["guess"].square().mean())
+    assert attack(w, [0], still).mismatch.max() < 0
+    assert attack(w, [0], still).outcome.tolist() == [Outcome.EXHAUSTED]
+
+
 def test_an_iteration_of_lbfgs_is_one_torch_step_and_of_adam_one_evaluation() -> None:
     w = world(1)
     assert attack(w, [0], cpl(iterations=3, threshold=0.0)).evaluations.tolist() == [61]

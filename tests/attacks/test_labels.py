@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.labels import JOINT, LABEL_RULES, _apportion, counts, cpl, idlg, known
+from leakscope.attacks.labels import JOINT, LABEL_RULES, _apportion, _length, counts, cpl, idlg, known
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.recipes import dlg, ig
 from leakscope.attacks.simulate import LABEL
@@ -247,11 +247,45 @@ def test_an_attack_that_turns_weights_into_a_gradient_still_counts_right(epochs:
     assert overlap(read, batch.labels, CLASSES) > 0.95
 
 
-def test_counts_from_weights_need_to_know_the_local_training() -> None:
-    model = NETWORKS["lenet_cpl"]()
-    seen, knowledge, _ = play(model, 4, client=Client(LocalTraining()))
-    with pytest.raises(InputError, match=r"Knowledge\.local"):
-        counts(model, seen, replace(knowledge, local=None), KEYS)
+@pytest.mark.parametrize(
+    ("local", "bound"),
+    [
+        (LocalTraining(epochs=5, batch_size=2, rate=0.004), 0.97),
+        (LocalTraining(epochs=20, rate=0.004), 0.97),
+        (LocalTraining(epochs=5, batch_size=2, rate=0.004, momentum=0.9), 0.95),
+    ],
+    ids=["batches", "whole", "momentum"],
+)
+@pytest.mark.parametrize("told_local", [True, False])
+def test_counts_from_an_update_are_nearly_exact_whether_or_not_its_length_is_told(
+    local: LocalTraining, bound: float, told_local: bool
+) -> None:
+    """Twenty classes and six samples: at least fourteen classes are missing, which tells the length of the update."""
+    model = build("cnn_mnist", (1, 8, 8), 20)
+    seen, knowledge, batch = play(model, 6, client=Client(local))
+    read = counts(model, seen, knowledge if told_local else replace(knowledge, local=None), KEYS)
+    assert overlap(read, batch.labels, 20) >= bound
+
+
+def test_after_adam_the_classes_that_occur_are_found() -> None:
+    model = build("cnn_mnist", (1, 8, 8), 20)
+    seen, knowledge, batch = play(model, 4, client=Client(LocalTraining(epochs=5, rate=1e-4, optimiser="adam")))
+    for told_ in (knowledge, replace(knowledge, local=None)):
+        read = counts(model, seen, told_, KEYS)
+        there = [bool(set(r.tolist()) <= set(t.tolist())) for r, t in zip(read, batch.labels, strict=True)]
+        assert sum(there) >= 0.95 * TRIALS
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 999), samples=st.integers(2, 8), length=st.floats(1e-4, 1e3))
+def test_the_length_of_an_update_is_found_where_classes_are_missing(seed: int, samples: int, length: float) -> None:
+    """`pull = s (p - n / N)` exactly: s comes back, whatever it is, as soon as one class is missing."""
+    generator = torch.Generator().manual_seed(seed)
+    prediction = torch.softmax(0.3 * torch.randn(1, 12, generator=generator, dtype=torch.float64), 1)
+    number = torch.bincount(torch.randint(11, (samples,), generator=generator), minlength=12)[None]
+    pull = length * (prediction - number / samples)
+    found = _length(pull, prediction, Knowledge((1,), 12, samples))
+    assert float(found) == pytest.approx(length, rel=1e-6)
 
 
 @pytest.mark.parametrize("rule", [idlg, cpl, counts])

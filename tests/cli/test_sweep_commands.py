@@ -28,13 +28,14 @@ from leakscope.experiments.scenario.text import read_text
 from leakscope.experiments.sweep import Done
 from leakscope.store import Landing, Run
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
 TINY: dict[str, Any] = {
     "data": "digits",
     "model": {"name": "mlp", "hidden": [16]},
     "weights": {"name": "uniform", "a": 0.3},
     "attack": {"name": "cpl", "iterations": 1},
     "defences": [{"name": "gaussian_noise", "sigma": 0}],
+    "knowledge": {"defence": False},
     "trials": 2,
     "baselines": [],
     "precision": {"form": "native", "chunk": 1},

@@ -31,6 +31,7 @@ LONG: dict[str, Any] = {
     **{key: value for key, value in TINY.items() if key != "attack"},
     "attacks": [{"name": "cpl", "iterations": 1}, {"name": "ig", "iterations": 1_000_000}],
     "defences": [{"name": "gaussian_noise", "sigma": 0.1}],
+    "knowledge": {"defence": False},
     "precision": {"form": "native", "chunk": 2},
 }
 LOCAL = "leakscope.experiments.engines.local"

@@ -20,6 +20,7 @@ SMALL: dict[str, Any] = {
     "weights": {"name": "uniform", "a": 0.3},
     "attacks": [{"name": "cpl", "iterations": 1}, {"name": "dlg", "iterations": 1}],
     "defences": [{"name": "gaussian_noise", "sigma": 0}],
+    "knowledge": {"defence": False},
     "trials": 3,
     "seeds": [0, 1],
     "baselines": ["class_mean"],

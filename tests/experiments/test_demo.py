@@ -51,6 +51,8 @@ def test_the_demo_shows_an_exact_recovery_first_and_tells_the_whole_story(pictur
     assert story.speed.attacks == 3 * 4 + 8 * 2
     page = render(page_of(story, title="t", explanation="e", knowledge="k", limits="l", command="c"))
     assert "CPL patterned" in page
+    assert [run.name for run in story.baselines] == ["class_mean", "prior_only", "nearest_public"]
+    assert page.count("without the update") >= 3
     assert len(page) < 3_000_000
 
 

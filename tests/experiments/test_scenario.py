@@ -5,20 +5,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leakscope.attacks.recipes import ATTACKS
 from leakscope.core.errors import InputError
+from leakscope.data.resizing import resize
+from leakscope.experiments.engines import serial
 from leakscope.experiments.scenario import ScenarioError, json_schema, read_scenario, scenario_of
-from leakscope.experiments.scenario.identity import cell_id
+from leakscope.experiments.scenario.identity import LATER, cell_id
 from leakscope.experiments.scenario.pieces import KINDS
 from leakscope.experiments.scenario.scenario import scenario_from_text
 from leakscope.experiments.scenario.schema import check_cell
 from leakscope.experiments.scenario.text import read_text
+from leakscope.experiments.sweep import run_scenario
 from leakscope.experiments.sweep.driver import unfold
+from leakscope.experiments.sweep.world import batch_of, items_of, load_data, make_world
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
 SMALL: dict[str, Any] = {"data": "fashion_mnist", "model": "lenet_cpl", "attack": "cpl", "trials": 2, "baselines": []}
 
 
@@ -85,12 +90,17 @@ def test_a_name_alone_builds_the_recipe_with_its_published_settings(name: str) -
     assert repr(built) == repr(ATTACKS[name]())
 
 
+def test_two_axes_on_one_field_are_told_even_where_one_removes_the_other() -> None:
+    with pytest.raises(ScenarioError, match="sets the same field"):
+        scenario_of({**small(), "defences": ["sign"], "grid": {"defences.0.sigma": [1], "defences": [[]]}})
+
+
 @pytest.mark.parametrize("kind", ["start", "optimiser", "priors", "weights", "defences"])
 def test_describe_is_the_way_back_from_build(kind: str) -> None:
     table = KINDS[kind].table
     for name, make in table.items():
         if isinstance(make, type):
-            piece = make()
+            piece = make("a/file") if name == "checkpoint" else make()
             told = KINDS[kind].describe(piece)
             assert told["name"] == name
             assert repr(KINDS[kind].build(told)) == repr(piece)
@@ -163,6 +173,15 @@ def test_a_problem_of_an_axis_value_stands_at_that_value() -> None:
         ({"trials": 5000}, "at most 1000 trials"),
         ({"data": {"name": "fashion_mnist", "first": 10**12}}, "at most 0 trials"),
         ({"data": "breast_cancer"}, "model"),
+        ({"data": {"name": "breast_cancer", "size": 32}}, "only pictures can be resized"),
+        ({"data": {"name": "fashion_mnist", "size": 3}, "model": "cnn_mnist"}, "at least 4x4"),
+        ({"data": {"name": "fashion_mnist", "size": 0}}, "size must be in 1"),
+        ({"data": {"name": "fashion_mnist", "size": 1024}, "baselines": ["class_mean"]}, "12 GiB of public pictures"),
+        ({"data": {"name": "fashion_mnist", "samples": 101, "mix": "equal"}}, "at most 100 of one class"),
+        ({"data": {"name": "fashion_mnist", "samples": 202, "mix": "two"}}, "101 of each of two classes"),
+        ({"data": {"name": "fashion_mnist", "samples": 80, "mix": "equal"}, "trials": 11}, "at most 10 trials"),
+        ({"data": {"name": "fashion_mnist", "samples": 400, "mix": "random"}, "trials": 3}, "at most 2 trials"),
+        ({"data": "camera", "trials": 1, "baselines": ["class_mean"]}, "has none in its part train"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_before_anything_runs(changed: dict[str, Any], words: str) -> None:
@@ -180,6 +199,7 @@ def test_grid_and_zip_span_the_product_and_set_what_they_name() -> None:
             "model": "lenet_cpl",
             "attacks": ["cpl", {"name": "cpl", "start": "normal"}],
             "defences": ["gaussian_noise"],
+            "knowledge": {"defence": True},
             "grid": {"defences.0.sigma": [0, 0.1, 0.2], "attack.iterations": [5, 6]},
             "zip": {"model.activation": ["sigmoid", "tanh"], "weights.a": [0.5, 0.3]},
         }
@@ -227,15 +247,108 @@ def test_titles_and_counts_do_not_change_what_a_cell_is_and_everything_else_does
     assert base == identity(trials=7, seeds=[3], attack={"name": "cpl", "label": "mine"}, baselines=["class_mean"])
     others: list[dict[str, Any]] = [
         {"data": {"name": "fashion_mnist", "first": 1}},
+        {"data": {"name": "fashion_mnist", "mix": "equal"}},
+        {"data": {"name": "fashion_mnist", "size": 28}},
         {"model": {"name": "lenet_cpl", "width": 11}},
         {"attack": {"name": "cpl", "iterations": 299}},
         {"weights": {"name": "uniform", "a": 0.4}},
         {"client": {"loss": "mse"}},
         {"knowledge": {"labels": True}},
         {"precision": {"dtype": "float64"}},
-        {"defences": [{"name": "gaussian_noise", "sigma": 0.0}]},
+        {"defences": [{"name": "gaussian_noise", "sigma": 0.0}], "knowledge": {"defence": False}},
     ]
     assert len({base, *(identity(**other) for other in others)}) == len(others) + 1
+
+
+def test_fields_that_came_later_leave_the_ids_of_older_cells_alone() -> None:
+    told, _ = check_cell(small(model="resnet20"))
+    assert told is not None
+    before = told | {
+        part: {key: value for key, value in told[part].items() if key not in later} for part, later in LATER.items()
+    }
+    assert "mix" not in before["data"]
+    assert cell_id(told) == cell_id(before)
+    for part, later in LATER.items():
+        assert all(told[part][key] == value for key, value in later.items())
+
+
+@pytest.mark.parametrize(
+    ("changed", "known"),
+    [
+        ({}, "d4e93327212e0571"),
+        (
+            {
+                "attack": "ig",
+                "model": "mlp",
+                "client": {"local": {"epochs": 2}},
+                "defences": ["gaussian_noise"],
+                "knowledge": {"defence": True},
+            },
+            "920a1dc778ec01a0",
+        ),
+    ],
+)
+def test_cells_stored_before_keep_their_ids(changed: dict[str, Any], known: str) -> None:
+    """A new field belongs into `LATER`, at the value that changes nothing; other results belong under another `RESULTS`."""
+    told, found = check_cell(small(**changed))
+    assert told is not None, found
+    assert cell_id(told) == known
+
+
+@pytest.mark.parametrize("mix", ["given", "random", "equal", "two"])
+def test_the_mix_decides_the_labels_of_every_batch(mix: str) -> None:
+    def held(trials: int) -> list[tuple[int, ...]]:
+        data = {"name": "fashion_mnist", "samples": 4, "mix": mix, "first": 100}
+        return [trial.items for trial in unfold(scenario_of(small(data=data, trials=trials))).trials]
+
+    items, data = held(40), load_data("fashion_mnist")
+    assert items[:3] == held(3)
+    assert len({item for batch in items for item in batch}) == 160
+    assert min(item for batch in items for item in batch) >= 100
+    kinds = [len(set(data.labels("test", list(batch)).tolist())) for batch in items]
+    assert set(kinds) == {"equal": {1}, "two": {2}}.get(mix, set(kinds))
+    assert max(kinds) > 2 or mix in ("equal", "two")
+
+
+@pytest.mark.parametrize("size", [16, 28, 64])
+def test_the_network_sees_pictures_of_the_asked_size(size: int) -> None:
+    told, _ = check_cell(small(data={"name": "fashion_mnist", "size": size, "samples": 2}))
+    assert told is not None
+    world = make_world(told)
+    batch = batch_of(world.data, world.part, [items_of(told, number) for number in range(3)])
+    assert tuple(world.model.input_shape) == (1, size, size) == tuple(batch.inputs.shape[2:])
+    assert torch.equal(batch.inputs[1], resize(load_data("fashion_mnist").pictures("test", [2, 3]), size))
+
+
+def test_filters_are_doubled_along_with_the_size() -> None:
+    data = {"name": "fashion_mnist", "size": 32}
+    axes = {"data.size": [32, 64, 128], "model.width": [12, 24, 48]}
+    cells = unfold(scenario_of(small(data=data, model={"name": "lenet_cpl"}, zip=axes))).cells
+    shapes = [tuple(make_world(cell.settings).model.parameters["conv1.weight"].shape) for cell in cells]
+    heads = [make_world(cell.settings).model.parameters["head.weight"].shape[1] for cell in cells]
+    assert shapes == [(12, 1, 5, 5), (24, 1, 5, 5), (48, 1, 5, 5)]
+    assert heads == [12 * 8 * 8, 24 * 16 * 16, 48 * 32 * 32]
+
+
+def test_sizes_do_not_share_a_chunk_and_every_one_is_run(tmp_path: Path) -> None:
+    from leakscope.store import Run
+
+    told = small(
+        data={"name": "digits", "mix": "two", "samples": 2},
+        model={"name": "mlp", "hidden": [8]},
+        attack={"name": "cpl", "iterations": 1},
+        grid={"data.size": [None, 4, 12]},
+        baselines=["class_mean"],
+        precision={"form": "native"},
+    )
+    done = run_scenario(scenario_of(told), tmp_path / "run", engine=serial, measure=False)
+    assert done.left == 0
+    run = Run.open(tmp_path / "run")
+    cells = {cell.id: cell for cell in run.cells()}
+    for record in run.records():
+        settings: Any = cells[record.cell].settings
+        side = settings["data"]["size"] or 8
+        assert tuple(run.tensors(record.trial)["truth"].shape) == (2, 1, side, side)
 
 
 def test_raising_the_trials_keeps_those_there_are() -> None:
@@ -328,6 +441,8 @@ KEYS = st.one_of(
             "weights",
             "baselines",
             "samples",
+            "mix",
+            "size",
             "iterations",
         ]
     ),
@@ -340,6 +455,8 @@ PATHS = st.one_of(
         [
             "trials",
             "data.samples",
+            "data.mix",
+            "data.size",
             "attack.iterations",
             "attack.start",
             "defences.0.sigma",

@@ -23,7 +23,7 @@ from leakscope.experiments.sweep.driver import Silent, unfold
 from leakscope.experiments.sweep.plan import group_trials
 from leakscope.store import Landing, Run
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
 
 
 @pytest.fixture(scope="module")

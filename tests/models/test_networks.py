@@ -123,7 +123,7 @@ def test_built_norm_layers_are_in_eval_mode() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "settings", "message"),
     [
-        ("lenet", (1, 28, 28), 10, {}, "unknown model 'lenet'; did you mean .*'lenet_dlg'"),
+        ("lenet", (1, 28, 28), 10, {}, "unknown model 'lenet'; did you mean .*'lenet_"),
         ("lenet_dlg", (1, 28, 28), 10, {"widht": 3}, "unknown setting of lenet_dlg 'widht'; did you mean 'width'?"),
         ("lenet_dlg", (1, 28, 28), 10, {"classes": 3}, "unknown setting of lenet_dlg 'classes'"),
         (

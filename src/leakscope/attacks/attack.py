@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,6 +29,16 @@ from leakscope.core.tree import Tree, flat_names, lift, map_tensors, take, to
 from leakscope.core.types import Knowledge, Observation, Reconstruction, Shares, to_gradient
 
 Extra = Callable[[Tensor, Knowledge], Tensor]
+SEEN = "seen"  # what a `finish` may add to the unknowns: the guess as the client's network saw it
+
+
+@runtime_checkable
+class Fitted(Protocol):
+    """The start of an unknown whose shape follows the network, such as a dummy layer."""
+
+    def for_model(self, model: Model) -> Extra:
+        """Return the start for this network."""
+        ...
 
 
 class Attack(Protocol):
@@ -68,7 +78,7 @@ class Matching:
     labels: str = "auto"
     optimiser: Optimiser = field(default_factory=LBFGS)
     rules: Mapping[str, Rule] = field(default_factory=dict)
-    extras: Mapping[str, Extra] = field(default_factory=dict)
+    extras: Mapping[str, Extra | Fitted] = field(default_factory=dict)
     stop: Stop = field(default_factory=Stop)
     restarts: int = 1
     finish: Callable[[Tree, Knowledge], Tree] | None = None
@@ -146,7 +156,8 @@ class Matching:
             shape = (facts.knowledge.samples, model.classes)
             unknowns[LABEL] = random.normal(random.fold(keys, LABEL), shape, dtype)
         for name, extra in self.extras.items():
-            made = lift(lambda k, w, extra=extra: extra(k, w))(random.fold(keys, name), facts.knowledge)
+            begin = extra.for_model(model) if isinstance(extra, Fitted) else extra
+            made = lift(lambda k, w, begin=begin: begin(k, w))(random.fold(keys, name), facts.knowledge)
             unknowns[name] = made.to(dtype)
         for name, rule in self.rules.items():
             if name not in unknowns:
@@ -196,6 +207,7 @@ class Matching:
             trace_at=finished.trace_at,
             snapshots=picture(finished.snapshots),
             snapshots_at=finished.snapshots_at,
+            seen=picture(unknowns[SEEN]) if SEEN in unknowns else None,
         )
 
 

@@ -5,11 +5,13 @@
 | told | the client did | the attack then |
 |---|---|---|
 | `mask` | sent some coordinates (sparsify, random mask, compression) | compares those of each round alone |
-| `bound` | clipped the norm | compares directions, or clips its own update as well (`reclip`) |
+| `bound` | clipped the norm (of each tensor: `bound_each`) | compares directions, or clips its own update as well (`reclip`) |
 | `bits` = 1 | sent signs | counts wrong signs |
 | `bits` > 1 | rounded | compares beyond one rounding step |
 | `sigma` | added noise | stops where noise alone explains the rest |
 | `local` | trained for several steps | simulates them (`simulate=True`) |
+| `policies` | transformed its pictures | looks through the transformations, learning what was drawn |
+| `private_head` | trained a private head beside the public one | learns what it pulls at the features, with the guess |
 
 Facts are told by the scenario, never taken from a defence: attacks do not know those types. Label rules read the same
 Knowledge by themselves (see `labels`).
@@ -26,7 +28,9 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.objectives import FLOORED, SCALED, Match, angle, disagreement, squared_l2
+from leakscope.attacks.known_policy import learn_policy
+from leakscope.attacks.objectives import FLOORED, SCALED, Match, angle, angle_per_tensor, disagreement, squared_l2
+from leakscope.attacks.pulled import learn_pull
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, simulator_kinds
 from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core import random
@@ -50,6 +54,7 @@ def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simul
 
     The threshold of `Stop` stays as it is, but counts in another unit: see docs/aware.md.
     """
+    attack = learn_pull(learn_policy(attack, knowledge), knowledge)
     made = _simulating(attack, knowledge) if simulate else attack
     if all(fact is None for fact in (knowledge.mask, knowledge.bound, knowledge.bits, knowledge.sigma)):
         return made
@@ -101,7 +106,7 @@ def _clipped(match: Match, knowledge: Knowledge, *, reclip: bool) -> Match:
     if knowledge.bound is None or match.distance not in SCALED:
         return match  # directions and signs do not see a clip
     if not reclip and not match.rounded:  # rounding steps have a scale, which a comparison of directions would lose
-        return replace(match, distance=angle, gain=LENGTH**2)
+        return replace(match, distance=angle_per_tensor if knowledge.bound_each else angle, gain=LENGTH**2)
     bound = float(knowledge.bound.mean()) / match.unit
     return replace(match, clipped=True, gain=max(match.gain, (LENGTH / bound) ** _power(match)))
 

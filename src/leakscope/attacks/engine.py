@@ -168,7 +168,7 @@ class Engine:
         return replace(before, iteration=state.iteration)
 
     def _judge(self, state: State, live: Tensor, boundary: Tensor, finite: Tensor, vanished: Tensor) -> None:
-        under = state.mismatch < self.stop.threshold
+        under = self._under(state)
         better = boundary & (state.mismatch < state.best * (1 - self.stop.gain))
         state.best = torch.where(better, state.mismatch, state.best)
         state.best_at = torch.where(better, state.iteration, state.best_at)
@@ -179,6 +179,10 @@ class Engine:
         self._mark(state, boundary & (state.iteration >= self.stop.iterations), Outcome.EXHAUSTED)
         self._mark(state, boundary & under, Outcome.CONVERGED)
         self._mark(state, live & ~finite, Outcome.DIVERGED)
+
+    def _under(self, state: State) -> Tensor:
+        """Return who is under the threshold; 0 means never, though rounding lets a cosine fall below 0."""
+        return (state.mismatch < self.stop.threshold) & (self.stop.threshold > 0)
 
     @staticmethod
     def _mark(state: State, who: Tensor, outcome: Outcome) -> None:
@@ -192,7 +196,7 @@ class Engine:
         state.unknowns = _where(live, new, state.unknowns)
         # a trial that cannot move ends the iteration it is in
         state.iteration = state.iteration + (live & stuck & midway)
-        under = state.mismatch < self.stop.threshold
+        under = self._under(state)
         self._mark(state, live & stuck, Outcome.STALLED)
         self._mark(state, live & stuck & under, Outcome.CONVERGED)
 

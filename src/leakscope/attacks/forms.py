@@ -120,7 +120,8 @@ class Evaluator:
         """Return the evaluation of a whole batch: vmapped at first, traced after a few calls."""
         if self._call is None:
             known = find_graph(self._key(flat))
-            self._call = known or (self._kept(flat) if self.form == "compiled" else self._lifted())
+            fresh = self._kept if self.form == "compiled" else lambda _: self._lifted()
+            self._call = fresh(flat) if known is None else known
             self._done = known is not None
         elif self._calls == self._trace_after and self.form != "compiled" and not self._done:
             self._call = self._kept(flat)

@@ -28,6 +28,7 @@ from leakscope.core.types import Knowledge, Observation, Shares, direction
 
 LabelRule = Callable[[Model, Observation, Knowledge, Tensor], Tensor]
 DUMMIES = 64
+ROUNDS = 4  # of deciding which classes are missing and how long the update is
 
 
 def known(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
@@ -126,19 +127,41 @@ def counts(model: Model, observation: Observation, knowledge: Knowledge, key: Te
     """Return as many labels as the batch has, in class order, from `n_c = N (p_c - dL/db_c)`.
 
     The mean prediction p is taken on random inputs at the weights the attacker holds, averaged over before and after
-    where weights were sent. Fractions are rounded so that the counts add up to N (largest remainder).
+    where weights were sent. Fractions are rounded so that the counts add up to N (largest remainder). Weights need no
+    Knowledge.local: without it the length of the update is read off the classes that are missing (see `_length`).
     """
     _cross_entropy_only("counts", knowledge)
     gradient = _class_pull(model, observation)
     if _head(model).bias is None:
         gradient = gradient / _feature_sum(model, observation, knowledge, key)[:, None].clamp_min(1e-12)
+    prediction = _mean_prediction(model, observation, knowledge, key)
     if observation.shares is Shares.WEIGHTS:
-        local = knowledge.local
-        if local is None:
-            raise InputError("label counts from weights need Knowledge.local (rate and steps); they were not told")
-        gradient = gradient / (local.rate * local.steps(knowledge.samples))
-    share = (_mean_prediction(model, observation, knowledge, key) - gradient).clamp_min(0)
+        gradient = gradient / _length(gradient, prediction, knowledge)
+    share = (prediction - gradient).clamp_min(0)
     return _apportion(share / share.sum(1, keepdim=True).clamp_min(1e-12), knowledge.samples)
+
+
+def _length(pull: Tensor, prediction: Tensor, knowledge: Knowledge) -> Tensor | float:
+    """Return what to divide an update by to have a mean gradient: as told for SGD, else read off the update (T x 1).
+
+    T steps of SGD at a rate have the length `rate T`, with momentum m `rate sum_k (1 - m^k) / (1 - m)` over k = 1 .. T. Not told,
+    or after Adam, whose steps are no sums of gradients, `pull_c = s (p_c - n_c / N)` is solved for s: a class that no sample
+    has is pushed by `s p_c`. At least C - N classes are such, those of the largest `pull_c / p_c`; with the s they give,
+    classes of less than half a sample join them. Where every class occurs, s comes out too small and counts too uneven.
+    """
+    local = knowledge.local
+    if local is not None and local.optimiser == "sgd":
+        steps, m = local.steps(knowledge.samples), local.momentum
+        return local.rate * sum((1 - m**k) / (1 - m) for k in range(1, steps + 1))
+    number = max(pull.shape[1] - knowledge.samples, 1)
+    ratio = pull / prediction.clamp_min(1e-12)
+    surely = ratio >= ratio.topk(number, dim=1).values[:, -1:]
+    missing = surely
+    for _ in range(ROUNDS):
+        length = (pull * missing).sum(1, keepdim=True) / (prediction * missing).sum(1, keepdim=True).clamp_min(1e-12)
+        length = length.clamp_min(1e-12)
+        missing = surely | (knowledge.samples * (prediction - pull / length) < 0.5)
+    return length
 
 
 def _dummies(knowledge: Knowledge, key: Tensor, like: Tensor) -> Tensor:

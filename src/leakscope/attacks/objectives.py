@@ -59,6 +59,12 @@ def angle(simulated: Tree, observed: Tree) -> Tensor:
     return squared_l2(scale(simulated, 1 / lengths[0]), scale(observed, 1 / lengths[1]))
 
 
+def angle_per_tensor(simulated: Tree, observed: Tree) -> Tensor:
+    """Return the mean over tensors of `angle`: blind to a clip of every tensor by itself."""
+    each = [angle({name: simulated[name]}, {name: observed[name]}) for name in simulated]
+    return torch.stack(each).mean()
+
+
 def disagreement(simulated: Tree, observed: Tree) -> Tensor:
     """Return the share of the simulated update's energy that has the wrong sign, averaged over tensors.
 
@@ -79,6 +85,7 @@ DISTANCES: dict[str, Distance] = {
     "cosine": cosine,
     "cosine_per_tensor": cosine_per_tensor,
     "angle": angle,
+    "angle_per_tensor": angle_per_tensor,
     "disagreement": disagreement,
 }
 FLOORED = (squared_l2, l2)
@@ -93,7 +100,7 @@ class Match:
     (see `aware`), and each needs its field of Knowledge:
 
     - `masked` compares only what was sent: where `Knowledge.mask` is not 0 and this round's update is not 0 either
-    - `clipped` shrinks the simulated update to `Knowledge.bound`, as the client did, before comparing
+    - `clipped` shrinks the simulated update (or each of its tensors) to `Knowledge.bound`, as the client did, before comparing
     - `rounded` compares with the nearest update that quantisation to `Knowledge.bits` could have turned into the observed one
     - `slack` gives the mismatch in units of what noise of `Knowledge.sigma` leaves at the truth, or of `slack` where that is
       more: under 1 the update is explained. For squared L2 noise leaves `(n - p) sigma^2`, n the coordinates compared and p
@@ -129,7 +136,10 @@ class Match:
             observed = {name: value * sent[name] for name, value in observed.items()}
         if self.clipped:
             bound = _told(view.knowledge.bound, "clipped", "bound", "the clip") / self.unit
-            simulated = shrink(simulated, bound)
+            if view.knowledge.bound_each:
+                simulated = {name: shrink({name: value}, bound)[name] for name, value in simulated.items()}
+            else:
+                simulated = shrink(simulated, bound)
         if self.rounded:
             bits = _told(view.knowledge.bits, "rounded", "bits", "the bits of the quantisation")
             observed = nearest(simulated, observed, bits)

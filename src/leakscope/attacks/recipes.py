@@ -6,14 +6,21 @@ from collections.abc import Callable
 
 from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.attack import Attack, Matching
+from leakscope.attacks.dlfa import dlfa
+from leakscope.attacks.known_policy import ig_policy
 from leakscope.attacks.labels import JOINT
+from leakscope.attacks.linear_system import LinearSystem
 from leakscope.attacks.null import PriorOnly
 from leakscope.attacks.objectives import Match, cosine, squared_l2
 from leakscope.attacks.optimisers import LBFGS, Adam, Optimiser, Rule, Steps
+from leakscope.attacks.polarised import spn_aware, spn_head, spn_unaware
 from leakscope.attacks.priors import GUESS, LabelRegulariser, TotalVariation
 from leakscope.attacks.projections import into_box
+from leakscope.attacks.pulled import spn_pull
 from leakscope.attacks.starts import Normal, Patterned, Start
 from leakscope.attacks.state import Stop
+from leakscope.attacks.surrogate import ig_update, milestones, sme
+from leakscope.attacks.translate import ig_affine, ig_shift
 from leakscope.attacks.view import Objective, Prior
 from leakscope.core.errors import InputError
 
@@ -100,8 +107,7 @@ def ig(
     """Inverting gradients (Geiping et al. 2020): 1 - cosine + TV, signed Adam, rate x0.1 at 3/8, 5/8, 7/8, boxed."""
     if tv < 0:
         raise InputError(f"ig(tv=...) must not be below 0, got {tv}")
-    milestones = tuple(iterations * k // 8 for k in (3, 5, 7))
-    guess = Rule(sign=signed, schedule=Steps(milestones), project=into_box)
+    guess = Rule(sign=signed, schedule=Steps(milestones(iterations)), project=into_box)
     return Matching(
         "ig",
         start=start,
@@ -152,6 +158,11 @@ def analytic() -> Analytic:
     return Analytic()
 
 
+def linear_system() -> LinearSystem:
+    """Theorem 2.1 of the SPN paper (Fan et al. 2020): solve B x = W for one sample and a first dense layer with bias."""
+    return LinearSystem()
+
+
 def prior_only(
     *,
     start: Start = Normal(),  # noqa: B008  frozen
@@ -171,7 +182,18 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "idlg": idlg,
     "cpl": cpl,
     "ig": ig,
+    "ig_shift": ig_shift,
+    "ig_affine": ig_affine,
+    "ig_policy": ig_policy,
+    "ig_update": ig_update,
+    "sme": sme,
+    "dlfa": dlfa,
+    "spn_unaware": spn_unaware,
+    "spn_aware": spn_aware,
+    "spn_head": spn_head,
+    "spn_pull": spn_pull,
     "matching": matching,
     "analytic": analytic,
+    "linear_system": linear_system,
     "prior_only": prior_only,
 }

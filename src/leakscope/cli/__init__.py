@@ -1,6 +1,6 @@
 """The command line: one file for each family of commands."""
 
-from leakscope.cli import demo, pieces, results, sweep
+from leakscope.cli import audit, demo, frontier, papers, pieces, policy, results, search, sweep, train
 from leakscope.cli.app import app, main
 
-__all__ = ["app", "demo", "main", "pieces", "results", "sweep"]
+__all__ = ["app", "audit", "demo", "frontier", "main", "papers", "pieces", "policy", "results", "search", "sweep", "train"]

@@ -34,6 +34,7 @@ def show(
     ] = None,
 ) -> None:
     """Show a run as a table: rates and means with n and 95 % intervals."""
+    from leakscope.cli.rows import show_rows
     from leakscope.report.sheet import axes_of, sheet_of
     from leakscope.report.tables import cell_table, tabulate
     from leakscope.store import Run
@@ -53,6 +54,7 @@ def show(
     pooled = f"; pooled over {', '.join(table.pooled)}" if table.pooled else ""
     note = f"n trials; content with its 95 % interval, conv., label: success rates; means over all samples{pooled}"
     console.print(note + ("" if whole else f"; {MORE}"), style="dim")
+    show_rows(console, Run.open(run))
 
 
 @app.command()

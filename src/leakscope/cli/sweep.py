@@ -60,7 +60,7 @@ def run(
         return
     again = command_of(file, out, engine, address, device, memory)
     dialogue = Dialogue(scenario.name or file.stem, quiet=quiet, log=log_json)
-    done = _carry_out(scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit)
+    done = carry_out(scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit)
     if done.left:
         there = f"{done.wanted - done.left:,} of {count(done.wanted, 'trial')}"
         _stop(f"stopped with {there} done and saved; go on with: {again}")
@@ -69,7 +69,7 @@ def run(
         typer.echo(f"{directory}: {count(done.wanted, 'trial')}, {done.landed:,} of them now; leakscope show {where}")
 
 
-def _carry_out(
+def carry_out(
     scenario: Scenario,
     directory: Path,
     again: str,

@@ -18,12 +18,27 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, flat_names, lift, subtract
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Round, Shares, direction
 from leakscope.defences import Defence
+from leakscope.defences.on_data import Transform
+from leakscope.defences.on_model import Polarisation, equip
 from leakscope.defences.stack import State, begin, check_stack, protect, revealed
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.local import draw_order, train
 from leakscope.learning.losses import LOSSES, one_hot
 
 AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one client sends (a gradient, or the change of its weights: before minus after), and what it keeps.
+
+    `state` is that of its defences, `weights` are its own after local training, private ones included.
+    """
+
+    update: Tree
+    state: State
+    weights: Tree
+    buffers: Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +49,8 @@ class Client:
     of batches of B (FedAvg); defences then act on the change of the weights. Defences apply in the order given. With
     `rounds` above 1 the client answers several times with the same data, defences that draw drawing anew and those that
     remember going on; between rounds the server moves the weights by `server_rate` times what it got (0: it does not).
+    `on_model` gives the client's network a private part, drawn from its key, the same in every round; `model` stays public.
+    `on_data` transforms the private pictures before the network sees them, drawn anew in every round.
     """
 
     local: LocalTraining | None = None
@@ -42,6 +59,8 @@ class Client:
     defences: tuple[Defence, ...] = ()
     rounds: int = 1
     server_rate: float = 0.0
+    on_model: Polarisation | None = None
+    on_data: Transform | None = None
 
     def __post_init__(self) -> None:
         lookup(LOSSES, self.loss, "loss")
@@ -54,12 +73,15 @@ class Client:
     def observe(self, model: Model, weights: Tree, batch: Batch, seeds: Sequence[int]) -> Observation:
         """Return what the server sees of every trial; `weights` lead with T, `seeds` has one number per trial."""
         self._check(model, weights, batch, seeds)
-        keys = random.fold(random.key(list(seeds), device=batch.inputs.device), "client")
+        keys = client_keys(seeds, batch.inputs.device)
+        if self.on_model is not None:
+            model = self.on_model.polarise(model)
+            weights = weights | self.on_model.draw(model, keys)
         buffers = {n: b.expand(batch.trials, *b.shape) for n, b in model.buffers.items()}
-        play = self._gradient if self.local is None else self._weights
 
         def one(
             defences: tuple[Defence, ...],
+            guard: Polarisation | None,
             state: State,
             weights: Tree,
             buffers: Tree,
@@ -68,9 +90,8 @@ class Client:
             m: Tensor,
             k: Tensor,
         ) -> tuple[Tree, State]:
-            x = self.scaling.scale(x, len(model.input_shape)).to(next(iter(weights.values())).dtype)
-            update = play(model, weights, buffers, x, y, m, k)
-            return protect(defences, update, state, k)
+            answer = self.answer(model, defences, state, weights, buffers, x, y, m, k, guard=guard)
+            return answer.update, answer.state
 
         weights = {n: w.detach() for n, w in weights.items()}
         state = begin(self.defences, model.shared(weights))
@@ -78,7 +99,7 @@ class Client:
         for number in range(self.rounds):
             own = keys if number == 0 else random.fold(random.fold(keys, "round"), number)
             update, state = lift(one, chunk=AT_ONCE)(
-                self.defences, state, weights, buffers, batch.inputs, batch.labels, batch.mask, own
+                self.defences, self.on_model, state, weights, buffers, batch.inputs, batch.labels, batch.mask, own
             )
             before = model.shared(weights)
             seen.append(Round(before, buffers, update if self.local is None else subtract(before, update)))
@@ -90,6 +111,13 @@ class Client:
             samples=batch.mask.sum(1),
         )
 
+    def transformed(self, batch: Batch, seeds: Sequence[int]) -> Batch:
+        """Return the batch as the network saw it in the first round: after `on_data`, before the scaling."""
+        if self.on_data is None:
+            return batch
+        keys = client_keys(seeds, batch.inputs.device)
+        return replace(batch, inputs=lift(self.on_data.protect_data, chunk=AT_ONCE)(batch.inputs, keys))
+
     def _check(self, model: Model, weights: Tree, batch: Batch, seeds: Sequence[int]) -> None:
         if tuple(batch.inputs.shape[2:]) != tuple(model.input_shape):
             raise InputError(
@@ -98,11 +126,12 @@ class Client:
         if int(batch.labels.max()) >= model.classes or int(batch.labels.min()) < 0:
             lowest, highest = int(batch.labels.min()), int(batch.labels.max())
             raise InputError(f"labels must lie in 0..{model.classes - 1}, got {lowest}..{highest}")
-        for number, defence in enumerate(self.defences):
+        guarded = [(f"defences[{i}]", defence) for i, defence in enumerate(self.defences)]
+        for place, defence in [*guarded, ("on_model", self.on_model)]:
             for name, value in flat_names(defence).items():
                 if value.ndim < 1 or len(value) != batch.trials:
                     raise InputError(
-                        f"defences[{number}].{name} must have one value per trial ({batch.trials}), got {tuple(value.shape)}"
+                        f"{place}.{name} must have one value per trial ({batch.trials}), got {tuple(value.shape)}"
                     )
         if len(seeds) != batch.trials:
             raise InputError(f"one seed per trial: {batch.trials} trials, {len(seeds)} seeds")
@@ -115,24 +144,43 @@ class Client:
             if not bool(torch.isfinite(weights[name]).all()):
                 raise InputError(f"weights[{name!r}] holds NaN or infinity")
 
-    def _gradient(
-        self, model: Model, weights: Tree, buffers: Tree, x: Tensor, y: Tensor, mask: Tensor, key: Tensor
-    ) -> Tree:
-        """Return the gradient of the whole batch."""
-        targets = one_hot(y, model.classes, x.dtype)
-        gradient, _, _, _ = loss_and_gradient(model, LOSSES[self.loss], weights, buffers, x, targets, mask, key)
-        return model.shared(gradient)
+    def answer(
+        self,
+        model: Model,
+        defences: tuple[Defence, ...],
+        state: State,
+        weights: Tree,
+        buffers: Tree,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        key: Tensor,
+        order: Tensor | None = None,
+        guard: Polarisation | None = None,
+    ) -> Answer:
+        """Return what ONE client makes of its data; `order` says which examples each local step takes (drawn if None).
 
-    def _weights(
-        self, model: Model, weights: Tree, buffers: Tree, x: Tensor, y: Tensor, mask: Tensor, key: Tensor
-    ) -> Tree:
-        """Return the change of the weights, before minus after."""
-        if self.local is None:
-            raise RuntimeError("local training needs its settings")
+        `guard` is `on_model` with this client's strengths; with one, `model` is polarised and `weights` hold its secrets.
+        """
+        x = x if self.on_data is None else self.on_data.protect_data(x, key)
+        x = self.scaling.scale(x, len(model.input_shape)).to(next(iter(weights.values())).dtype)
         targets = one_hot(y, model.classes, x.dtype)
-        order = draw_order(self.local, x.shape[0], key, mask)
-        after, _ = train(model, LOSSES[self.loss], self.local, weights, buffers, x, targets, mask, order, key)
-        return subtract(model.shared(weights), model.shared(after))
+        kit = equip(guard or self.on_model, model, LOSSES[self.loss], weights, targets)
+        loss, weights, targets = kit.loss, kit.weights, kit.targets
+        if self.local is None:
+            update, _, _, buffers = loss_and_gradient(model, loss, weights, buffers, x, targets, mask, key)
+            after = weights
+        else:
+            order = draw_order(self.local, x.shape[0], key, mask) if order is None else order
+            after, buffers = train(model, loss, self.local, weights, buffers, x, targets, mask, order, key)
+            update = subtract(model.shared(weights), model.shared(after))
+        update, state = protect(defences, model.shared(update), state, key)
+        return Answer(update, state, {**after, **kit.kept}, buffers)
+
+
+def client_keys(seeds: Sequence[int], device: torch.device | None = None) -> Tensor:
+    """Return the keys from which clients draw in their first round: order of examples, noise, dropout masks."""
+    return random.fold(random.key(list(seeds), device=device), "client")
 
 
 def told(
@@ -164,6 +212,10 @@ def tell_defences(knowledge: Knowledge, client: Client, observation: Observation
     updates = [direction(seen, observation.shares) for seen in observation.rounds]
     facts = [revealed(client.defences, update) for update in updates]
     told_ = dict(facts[0])
+    if client.on_data is not None:
+        told_["policies"] = client.on_data.facts()
+    if client.on_model is not None:
+        told_["private_head"] = client.on_model.facts(observation.samples)
     if "mask" in told_:
         masks: list[Any] = [each["mask"] for each in facts]
         told_["mask"] = {name: torch.stack([mask[name] for mask in masks]).amax(0) for name in masks[0]}

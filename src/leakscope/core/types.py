@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -131,7 +132,9 @@ def to_gradient(observation: Observation, rate: float) -> Observation:
 class LocalTraining:
     """The local computation between download and upload: E epochs of batches of B at a rate.
 
-    `batch_size=None` takes the whole client at once. One epoch of one full batch of plain SGD is FedSGD's step.
+    `batch_size=None` takes the whole client at once. One epoch of one full batch of plain SGD is FedSGD's step. `proximal`
+    is the weight mu of FedProx's term mu/2 |w - w0|^2 (Li et al. 2020, arXiv:1812.06127, Eq. 2), which holds a client near
+    the weights it downloaded.
     """
 
     epochs: int = 1
@@ -141,6 +144,7 @@ class LocalTraining:
     momentum: float = 0.0
     weight_decay: float = 0.0
     shuffle: bool = True
+    proximal: float = 0.0
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -155,6 +159,8 @@ class LocalTraining:
             raise InputError(
                 f"LocalTraining needs momentum in [0, 1) and weight_decay >= 0, got {self.momentum}, {self.weight_decay}"
             )
+        if not 0 <= self.proximal < math.inf:
+            raise InputError(f"LocalTraining.proximal must be in [0, inf), got {self.proximal}")
         if self.optimiser == "adam" and self.momentum:
             raise InputError("LocalTraining.momentum belongs to 'sgd'; Adam has its own moments: leave it at 0")
 
@@ -179,8 +185,11 @@ class Knowledge:
     public: Tensor | None = None
     mask: Tree | None = None
     bound: Tensor | None = None
+    bound_each: bool = False
     bits: Tensor | None = None
     sigma: Tensor | None = None
+    policies: tuple[tuple[tuple[str, float], ...], ...] | None = None
+    private_head: Tree | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +198,8 @@ class Reconstruction:
 
     `inputs` T x N x ..., `labels` T x N, `start` as `inputs`, `mismatch` T (the attack's own final value), `iterations`,
     `evaluations` and `outcome` T, `trace` T x K (mismatch at iterations `trace_at` T x K, NaN and -1 where not reached), `snapshots`
-    T x S x N x ... at iterations `snapshots_at` T x S (-1 where not reached).
+    T x S x N x ... at iterations `snapshots_at` T x S (-1 where not reached). `seen` is as `inputs`, after what the attack
+    takes the client to have done to its pictures; None where it takes it to have done nothing.
     """
 
     inputs: Tensor
@@ -203,6 +213,7 @@ class Reconstruction:
     trace_at: Tensor
     snapshots: Tensor
     snapshots_at: Tensor
+    seen: Tensor | None = None
 
     @property
     def trials(self) -> int:

@@ -59,10 +59,12 @@ def fetch(
 
 
 def _state(name: str, path: Path | None) -> str:
-    """Return whether a data set is bundled, found or missing, and for the missing whether it can be fetched."""
+    """Return whether a data set is bundled, found or missing, and for the missing whether it can be fetched or made."""
     from leakscope.data.loading import BUNDLED
     from leakscope.data.sources import SOURCES
 
     if path is not None:
         return "bundled" if path.parent == BUNDLED else "found"
+    if SOURCES[name].make is not None:
+        return "from another package"
     return "missing (fetch)" if SOURCES[name].downloads else "missing"

@@ -15,6 +15,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
 from leakscope.core.scaling import Scaling
 from leakscope.data.encoding import Encoding
+from leakscope.data.resizing import resize
 
 Array = npt.NDArray[Any]
 Index = int | slice | Sequence[int] | Array | Tensor
@@ -30,7 +31,8 @@ class Dataset:
     set gets before its first layer: nothing, unless replaced, because DLG and CPL work on pictures in [0, 1].
     `statistics` is the usual mean and standard deviation of the set, for those who want it:
     `replace(dataset, scaling=dataset.statistics)`. `groups_*` say which example came from the same source (a writer, a
-    photograph), for a natural partition over clients. `source` names the file in error messages.
+    photograph), for a natural partition over clients. `source` names the file in error messages. With a `side` pictures are
+    handed out at `side` x `side` (see `leakscope.data.resizing`); what is held stays as it is.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Dataset:
     groups_test: Array | None = field(default=None, repr=False)
     encoding: Encoding | None = field(default=None, repr=False)
     source: str = field(default="", repr=False)
+    side: int | None = None
 
     def __post_init__(self) -> None:
         where = self.source or f"data set {self.name!r}"
@@ -58,6 +61,8 @@ class Dataset:
                 raise InputError(f"{where}: the groups of {part} must be {len(x)} numbers, got shape {groups.shape}")
             for name, array in ((f"x_{part}", x), (f"y_{part}", y), (f"groups_{part}", groups)):
                 object.__setattr__(self, name, _frozen(array))
+        if self.side is not None and self.kind != "image":
+            raise InputError(f"{where}: only pictures can be resized; this is a table")
         if self.x_train.shape[1:] != self.x_test.shape[1:]:
             raise InputError(f"{where}: train is {self.x_train.shape[1:]} an input, test is {self.x_test.shape[1:]}")
         if self.encoding is not None and self.input_shape != (self.encoding.width,):
@@ -65,8 +70,9 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input: (C, H, W) or (F,)."""
-        return tuple(self.x_train.shape[1:])
+        """The shape of one input as it is handed out: (C, H, W) or (F,)."""
+        held = tuple(self.x_train.shape[1:])
+        return held if self.side is None else (held[0], self.side, self.side)
 
     @property
     def classes(self) -> int:
@@ -80,7 +86,8 @@ class Dataset:
     def pictures(self, part: Part, index: Index) -> Tensor:
         """Return the inputs at `index` as a new float32 tensor in [0, 1]; a single number gives one input."""
         x = self._take({"train": self.x_train, "test": self.x_test}, part, index).astype(np.float32)
-        return torch.from_numpy(x / np.float32(255) if self.kind == "image" else x)
+        handed = torch.from_numpy(x / np.float32(255) if self.kind == "image" else x)
+        return handed if self.side is None else resize(handed, self.side)
 
     def labels(self, part: Part, index: Index) -> Tensor:
         """Return the labels at `index` as a new int64 tensor."""

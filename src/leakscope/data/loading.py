@@ -19,10 +19,13 @@ def load(name: str, directory: Path | str | None = None) -> Dataset:
     """Return the data set called `name`.
 
     Bundled sets come with the package. Others are looked for in `directory` if given, else in $LEAKSCOPE_DATA, then in
-    the cache of `leakscope data fetch`. A `directory` that is given is the only place looked at, for bundled names too.
+    the cache of `leakscope data fetch`; a set that another package brings along is then taken from there. A `directory`
+    that is given is the only place looked at, for bundled names too.
     """
     source = lookup(SOURCES, name, "data set")
     found = locate(name, directory)
+    if found is None and source.make is not None and directory is None:
+        return replace(source.make(), name=name, statistics=source.statistics)
     if found is None:
         raise InputError(_how_to_get(name, source, directory))
     path, form = found

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from leakscope.core.scaling import Scaling
 from leakscope.data.adult import read_adult
+from leakscope.data.camera import camera
 from leakscope.data.cifar import read_cifar10, read_cifar100
 from leakscope.data.dataset import Dataset, Kind
 from leakscope.data.idx import read_idx_folder
@@ -54,7 +55,10 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a name stands for; `shape` and `classes` as published, `origin` where the official files come from."""
+    """What a name stands for; `shape` and `classes` as published, `origin` where the official files come from.
+
+    `make` returns a set that another package brings along, for when no file of it is found.
+    """
 
     description: str
     kind: Kind
@@ -66,6 +70,7 @@ class Source:
     statistics: Scaling = field(default_factory=Scaling)
     bundled: bool = False
     downloads: tuple[Download, ...] = ()
+    make: Callable[[], Dataset] | None = None
 
 
 def _npz(name: str) -> Form:
@@ -217,6 +222,16 @@ SOURCES: dict[str, Source] = {
         terms=_LFW_TERMS,
         origin="vis-www.cs.umass.edu/lfw",
         forms=(_npz("lfw_128"),),
+    ),
+    "camera": Source(
+        description="One grey photograph of 512 x 512 (scikit-image's `camera`), and no training part",
+        kind="image",
+        shape=(1, 512, 512),
+        classes=2,
+        terms="CC0 (Lav Varshney), as scikit-image states",
+        origin="scikit-image.org, skimage.data.camera",
+        forms=(_npz("camera"),),
+        make=camera,
     ),
     "emnist_byclass": Source(
         description="EMNIST ByClass: handwritten digits and letters, 62 classes",

@@ -77,8 +77,9 @@ def protect(defences: Sequence[Defence], update: Tree, state: State, key: Tensor
 def revealed(defences: Sequence[Defence], sent: Tree) -> dict[str, object]:
     """Return what an attacker may know of a stack, as fields of Knowledge: facts, never the defences themselves.
 
-    `mask` is 1 where a coordinate was sent (seen from the update itself: the others are exactly zero), `bound` the clip,
-    `bits` of the quantisation (1 for signs), `sigma` the standard deviation of the noise (of all of it: variances add).
+    `mask` is 1 where a coordinate was sent (seen from the update itself: the others are exactly zero), `bound` the clip
+    (`bound_each`: of every tensor by itself), `bits` of the quantisation (1 for signs; one bit has the levels of two), `sigma`
+    the standard deviation of the noise (of all of it: variances add).
     """
     facts: dict[str, object] = {}
     like = next(iter(sent.values()))
@@ -94,10 +95,10 @@ def revealed(defences: Sequence[Defence], sent: Tree) -> dict[str, object]:
             facts["mask"] = {name: (value != 0).to(value.dtype) for name, value in sent.items()}
         elif isinstance(defence, Clip):
             facts["bound"] = _each(defence.bound, like)
+            facts["bound_each"] = defence.each
         elif isinstance(defence, COARSE):
-            facts["bits"] = torch.full(
-                (len(like),), 1 if isinstance(defence, Sign) else defence.bits, device=like.device
-            )
+            bits = 1 if isinstance(defence, Sign) else max(defence.bits, 2)
+            facts["bits"] = torch.full((len(like),), bits, device=like.device)
     return facts
 
 

@@ -13,7 +13,9 @@ from leakscope.attacks.simulate import SIMULATORS
 from leakscope.attacks.starts import STARTS
 from leakscope.core.registry import summary
 from leakscope.data import SOURCES
+from leakscope.data.partition import PARTITIONS
 from leakscope.defences import DEFENCES
+from leakscope.federated import SELECTIONS, SERVERS
 from leakscope.learning.losses import LOSSES
 from leakscope.metrics import METRICS
 from leakscope.models import INITS, MODELS
@@ -44,6 +46,9 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
         ("optimiser", dict(OPTIMISERS)),
         ("loss", dict(LOSSES)),
         ("defence", dict(DEFENCES)),
+        ("partition", dict(PARTITIONS)),
+        ("selection", dict(SELECTIONS)),
+        ("server", dict(SERVERS)),
     )
     for kind, table in tables:
         for name, piece in table.items():

@@ -25,7 +25,7 @@ from leakscope.core.tree import Tree, take
 from leakscope.core.types import Batch, Observation, make_batch
 from leakscope.experiments.engines import Engine, Needs, Note, reporter, serial
 from leakscope.experiments.engines.contract import torch_threads
-from leakscope.experiments.story import AttackRun, NoiseRun, Speed, Story, Tell, play, sweep_noise
+from leakscope.experiments.story import AttackRun, NoiseRun, Speed, Story, Tell, judged, play, sweep_noise
 from leakscope.models import Uniform, build, draw_parameters
 
 SHAPE = (1, 28, 28)
@@ -170,6 +170,7 @@ def run_demo(
     noise = cast(NoiseRun, made[NOISE])
     runs = tuple(cast(AttackRun, made[name]) for name in SHOWN)
     observation = client.observe(model, weights, batch, seeds)
+    nothing = null_baselines(batch, seeds)
     return Story(
         batch=batch,
         names=names,
@@ -181,7 +182,19 @@ def run_demo(
         speed=measure_speed(model, weights, observation, batch, (*runs, *noise.runs), seconds),
         seeds=tuple(seeds),
         seconds=time.perf_counter() - began,
+        baselines=nothing,
     )
+
+
+def null_baselines(batch: Batch, seeds: list[int]) -> tuple[AttackRun, ...]:
+    """Return what one gets without the update, from the part of the set that the private pictures are not from."""
+    from leakscope.data import load
+    from leakscope.experiments.baselines import baselines, public_part
+
+    data = load("fashion_mnist")
+    public, labels = public_part(data, "test")
+    made = baselines(batch, public, labels, classes=data.classes, seeds=seeds)
+    return tuple(judged(name, "", each, batch) for name, each in made.items())
 
 
 def measure_speed(

@@ -83,6 +83,7 @@ class Story:
     speed: Speed | None
     seeds: tuple[int, ...]
     seconds: float
+    baselines: tuple[AttackRun, ...] = ()
 
 
 def play(
@@ -103,6 +104,11 @@ def play(
         execution = replace(execution, progress=lambda progress: tell(name, progress))
     made = attack.run(model, observation, knowledge, seeds, execution)
     seconds = time.perf_counter() - began
+    return judged(name, note, made, truth, seconds)
+
+
+def judged(name: str, note: str, made: Reconstruction, truth: Batch, seconds: float = 0.0) -> AttackRun:
+    """Return a reconstruction scored against the truth."""
     scores = score(truth.inputs, truth.labels, made.inputs, made.labels, mask=truth.mask)
     summary = summarise(scores, outcomes=made.outcome, iterations=made.iterations)
     return AttackRun(name, note, made, scores, summary, seconds)

@@ -1,1 +1,40 @@
-"""A federation: partitions, sampling of clients, local training of many at once, aggregation, checkpoints, accuracy."""
+"""A federation: who answers in a round, local training of many clients at once, aggregation, decay, accuracy."""
+
+from leakscope.federated.decay import Decay
+from leakscope.federated.federation import Federation, State, begin, is_finite, pack, parameters_of, unpack
+from leakscope.federated.holdings import Holdings, deal
+from leakscope.federated.rounds import Played, client_seeds, play_round, train_clients, who_answers
+from leakscope.federated.selection import SELECTIONS, Count, Everyone, Selection, Share
+from leakscope.federated.servers import SERVERS, Averaging, Deltas, DistributedSGD, RoundRobin, Server
+from leakscope.federated.utility import Utility, measure_utility
+
+__all__ = [
+    "SELECTIONS",
+    "SERVERS",
+    "Averaging",
+    "Count",
+    "Decay",
+    "Deltas",
+    "DistributedSGD",
+    "Everyone",
+    "Federation",
+    "Holdings",
+    "Played",
+    "RoundRobin",
+    "Selection",
+    "Server",
+    "Share",
+    "State",
+    "Utility",
+    "begin",
+    "client_seeds",
+    "deal",
+    "is_finite",
+    "measure_utility",
+    "pack",
+    "parameters_of",
+    "play_round",
+    "train_clients",
+    "unpack",
+    "who_answers",
+]

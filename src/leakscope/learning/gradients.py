@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from leakscope.core.model import Model
+from leakscope.core.padding import counting
 from leakscope.core.tree import Tree
 from leakscope.learning.losses import Loss, masked_mean
 
@@ -23,7 +24,8 @@ def loss_and_gradient(
     """Return (gradient, loss, output, buffers after) of the mean loss over the unmasked examples."""
 
     def value(weights: Tree) -> tuple[Tensor, tuple[Tensor, Tensor, Tree]]:
-        output, after = model.apply(weights, buffers, inputs, key)
+        with counting(mask):
+            output, after = model.apply(weights, buffers, inputs, key)
         mean = masked_mean(loss(output, targets), mask)
         return mean, (mean, output, after)
 

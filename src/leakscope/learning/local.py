@@ -1,7 +1,8 @@
 """Local training of one trial as a differentiable loop: E epochs of batches of B, SGD with momentum or Adam.
 
-Agrees step by step with the same loop over `torch.optim.SGD` and `torch.optim.Adam`. Every random choice (the order of
-the examples) comes in as a tensor, so the loop can be lifted over trials and clients.
+With `proximal = mu` every step descends `loss + mu/2 |w - w0|^2` (FedProx), w0 being the weights it began with. Agrees step
+by step with the same loop over `torch.optim.SGD` and `torch.optim.Adam`. Every random choice (the order of the examples)
+comes in as a tensor, so the loop can be lifted over trials and clients.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from leakscope.core import random
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree
+from leakscope.core.tree import Tree, subtract
 from leakscope.core.types import LocalTraining
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.losses import Loss
@@ -68,6 +69,7 @@ def train(
     stepper = _Stepper(model, loss, local)
     carry = stepper.begin(parameters, buffers)
     steps = order.shape[0]
+    keys = random.fold(key, torch.arange(steps, device=key.device))  # of all steps at once: a fold is a hundred operations
     length = segment or steps
     for first in range(0, steps, length):
         chunk = range(first, min(first + length, steps))
@@ -79,14 +81,14 @@ def train(
             targets: Tensor,
             mask: Tensor,
             order: Tensor,
-            key: Tensor,
+            keys: Tensor,
             chunk: range = chunk,
         ) -> dict[str, Tree]:
             for step in chunk:
-                carry = stepper.step(carry, inputs, targets, mask, order[step], random.fold(key, step))
+                carry = stepper.step(carry, inputs, targets, mask, order[step], keys[step])
             return carry
 
-        values = (carry, inputs, targets, mask, order, key)
+        values = (carry, inputs, targets, mask, order, keys)
         carry = recompute(run, *values) if segment else run(*values)
     return carry["parameters"], carry["buffers"]
 
@@ -99,6 +101,9 @@ class _Stepper:
         self.update: Callable[[dict[str, Tree], Tree], dict[str, Tree]] = (
             self._adam if local.optimiser == "adam" else self._sgd
         )
+        # without examples the gradient is zero, so that plain SGD stays where it is by itself
+        plain = local.optimiser == "sgd" and not (local.momentum or local.weight_decay or local.proximal)
+        self.unmoved = frozenset({"parameters"} if plain else ())
 
     def begin(self, parameters: Tree, buffers: Tree) -> dict[str, Tree]:
         carry = {"parameters": parameters, "buffers": buffers}
@@ -110,6 +115,8 @@ class _Stepper:
         if self.local.optimiser == "adam":
             carry["first"] = {name: torch.zeros_like(value) for name, value in parameters.items()}
             carry["second"] = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        if self.local.proximal:
+            carry["anchor"] = parameters
         return carry
 
     def step(
@@ -135,10 +142,14 @@ class _Stepper:
         )
         if self.local.weight_decay:
             gradient = {n: g + self.local.weight_decay * carry["parameters"][n] for n, g in gradient.items()}
+        if self.local.proximal:
+            pull = subtract(carry["parameters"], carry["anchor"])
+            gradient = {n: g + self.local.proximal * pull[n] for n, g in gradient.items()}
         moved = self.update({**carry, "buffers": buffers}, gradient)
         taken = present.any()  # a step of padding alone changes nothing: no decay, no momentum, no count
         return {
-            kind: {n: torch.where(taken, v, carry[kind][n]) for n, v in tree.items()} for kind, tree in moved.items()
+            kind: tree if kind in self.unmoved else {n: torch.where(taken, v, carry[kind][n]) for n, v in tree.items()}
+            for kind, tree in moved.items()
         }
 
     def _sgd(self, carry: dict[str, Tree], gradient: Tree) -> dict[str, Tree]:

@@ -1,4 +1,9 @@
-"""Losses of one trial: one value per example, so that masks, per-example clipping and private heads can follow."""
+"""Losses of one trial: one value per example, so that masks, per-example clipping and private heads can follow.
+
+A loss compares outputs with rows of class probabilities. Labels are whole numbers everywhere else: clients and attacks turn them
+into rows with `one_hot` first, also for `mse`. Batches whose labels are all equal, the other half of Mixing's defence, are no
+loss but a choice of examples: `data.mix` of a scenario.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,11 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
-    """Return the mean over classes of `(o - t)^2` for each example; `target` is one-hot or soft."""
+    """Return the mean over classes of `(o - t)^2` for each example; `target` is one-hot or soft.
+
+    The outputs are taken as they are, without a softmax. The gradient by them is `2 (o - t) / C`: unlike that of a cross entropy
+    it does not fade where the network is sure, and all examples pull on all classes (see docs/mixing.md).
+    """
     return (output - target).square().mean(-1)
 
 

@@ -20,13 +20,15 @@ V = TypeVar("V")
 def recompute(f: Callable[..., V], *args: Any) -> V:
     """Return `f(*args)`, keeping only `args` for the backward pass. `f` must be pure and may nest as `core.tree` allows.
 
-    Only the gradient with respect to the tensors of `args` is defined; what `f` closes over counts as constant.
+    Only the first derivative, with respect to the tensors of `args`, is defined; what `f` closes over counts as constant, and
+    so does the derivative itself.
     """
     shape: list[Any] = []
 
     def flat(*leaves: Tensor) -> tuple[Tensor, ...]:
         result = f(*fill(args, list(leaves)))
-        shape[:] = [result]
+        if not shape:  # the first time alone: a result of the backward pass would keep its whole graph alive
+            shape.append(result)
         return tuple(tensors(result))
 
     class Segment(torch.autograd.Function):
@@ -53,12 +55,14 @@ def recompute(f: Callable[..., V], *args: Any) -> V:
                 return tuple(value for value in flat(*full) if value.is_floating_point())
 
             cotangents = tuple(c for c, f in zip(cotangents, ctx.floats, strict=True) if f)
-            pull = torch.func.vjp(partial, *[leaves[i] for i in moving])[1]
             back: list[Tensor | None] = [None] * len(leaves)
-            for i, value in zip(moving, pull(cotangents), strict=True):
-                back[i] = value
+            with torch.no_grad():  # torch.func.grad records its backward pass, which would keep all of it
+                pull = torch.func.vjp(partial, *[leaves[i] for i in moving])[1]
+                for i, value in zip(moving, pull(cotangents), strict=True):
+                    back[i] = value
             return tuple(back)
 
     result = Segment.apply(*tensors(args))  # type: ignore[no-untyped-call]
     made: V = fill(shape[0], list(result))
+    shape[:] = [None]
     return made

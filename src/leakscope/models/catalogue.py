@@ -13,12 +13,16 @@ from leakscope.core.model import Model
 from leakscope.core.registry import lookup
 from leakscope.core.tree import take
 from leakscope.models.adapter import from_module
+from leakscope.models.alexnet import alexnet
 from leakscope.models.cnn import cnn_cifar, cnn_mnist
-from leakscope.models.dense import linear, mlp
+from leakscope.models.convnet import convnet
+from leakscope.models.dense import linear, mlp, mlp_sme
 from leakscope.models.dropout import KeyedDropout
 from leakscope.models.initialise import Torch, draw_parameters
-from leakscope.models.lenet import lenet_cpl, lenet_dlg
-from leakscope.models.resnet import resnet20, resnet20_dlg
+from leakscope.models.lenet import lenet_cpl, lenet_dlg, lenet_sme
+from leakscope.models.resnet import resnet8, resnet20, resnet20_dlg
+from leakscope.models.vgg import vgg16
+from leakscope.models.vit import vit
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": linear,
@@ -30,6 +34,13 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet20_dlg": resnet20_dlg,
     "cnn_mnist": cnn_mnist,
     "cnn_cifar": cnn_cifar,
+    "mlp_sme": mlp_sme,
+    "lenet_sme": lenet_sme,
+    "resnet8": resnet8,
+    "vit": vit,
+    "alexnet": alexnet,
+    "vgg16": vgg16,
+    "convnet": convnet,
 }
 
 

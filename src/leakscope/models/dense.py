@@ -38,3 +38,15 @@ def mlp(
         size = width
     layers["head"] = nn.Linear(size, positive("classes", classes))
     return nn.Sequential(layers)
+
+
+def mlp_sme(
+    *, input_shape: Sequence[int] = (1, 28, 28), classes: int = 62, hidden: Sequence[int] = (1000, 1000)
+) -> nn.Module:
+    """Return SME's MLP: 784-1000-1000-62 with ReLU after every layer, the logits too (Zhu et al. 2023, appendix G).
+
+    Logits that cannot be negative do not come straight from a dense layer, so labels cannot be read off its gradient.
+    """
+    module = mlp(input_shape=input_shape, classes=classes, hidden=hidden)
+    module.add_module("output", nn.ReLU())
+    return module

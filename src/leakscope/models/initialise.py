@@ -20,6 +20,7 @@ from leakscope.core.model import Model
 from leakscope.core.random import fold, uniform
 from leakscope.core.tree import Tree
 from leakscope.models.adapter import Functional
+from leakscope.models.checkpoint import Checkpoint
 
 _AT_ONCE = 2**22  # numbers drawn at once: a bound on memory, without effect on the result
 
@@ -63,6 +64,24 @@ class Torch:
 
 
 @dataclass(frozen=True, slots=True)
+class Kaiming:
+    """Draw weights of dense layers and convolutions from He's U(-b, b), b = sqrt(6 / fan_in); the rest as `Torch` does.
+
+    He et al. 2015, arXiv:1502.01852, for ReLU: `torch.nn.init.kaiming_uniform_` at its defaults.
+    """
+
+    def draw(self, model: Model, keys: Tensor) -> Tree:
+        """Return one set of parameters per key."""
+        drawn = Torch().draw(model, keys)
+        module = model.apply.module if isinstance(model.apply, Functional) else nn.Identity()
+        for prefix, layer in module.named_modules():
+            if isinstance(layer, _FAN_IN):
+                name = f"{prefix}.weight" if prefix else "weight"
+                drawn[name] = drawn[name] * math.sqrt(6)  # Torch draws from 1 / sqrt(fan_in)
+        return drawn
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """Keep the values that the model holds, the same for every trial."""
 
@@ -74,9 +93,15 @@ class Given:
         }
 
 
-Init: TypeAlias = Uniform | Torch | Given
+Init: TypeAlias = Uniform | Torch | Kaiming | Given | Checkpoint
 
-INITS: dict[str, Callable[..., Init]] = {"uniform": Uniform, "pytorch": Torch, "given": Given}
+INITS: dict[str, Callable[..., Init]] = {
+    "uniform": Uniform,
+    "pytorch": Torch,
+    "kaiming": Kaiming,
+    "given": Given,
+    "checkpoint": Checkpoint,
+}
 
 
 def draw_parameters(model: Model, scheme: Init, keys: Tensor) -> Tree:
@@ -157,6 +182,8 @@ def _bound(layer: nn.Module, name: str, value: Tensor) -> Bound | None:
         return Bound(0.0, 0.0)
     if isinstance(layer, nn.PReLU):
         return Bound(layer.init, layer.init)
+    if hasattr(layer, "drawn_from"):  # a layer of our own says so itself
+        return Bound(*layer.drawn_from)
     return None
 
 

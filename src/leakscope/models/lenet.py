@@ -1,6 +1,6 @@
-"""The two LeNets of gradient-leakage work: three convolutions (DLG) and four (CPL).
+"""The LeNets of gradient-leakage work: three convolutions (DLG), four (CPL), and the classical one with tanh (SME).
 
-Each convolution has `width` filters of 5x5, padding 2 and an activation after it; a dense layer reads the flattened
+Of the first two, each convolution has `width` filters of 5x5, padding 2 and an activation after it; a dense layer reads the flattened
 features. A convolution of stride 2 turns side n into ceil(n / 2), so 32x32 gives 12 * 8 * 8 = 768 features and 28x28
 gives 12 * 7 * 7 = 588.
 
@@ -57,6 +57,35 @@ def lenet_cpl(
     """Return CPL's LeNet: four convolutions of strides 2, 2, 1, 1 and a dense layer; others call it DLNet."""
     shape = image_shape("lenet_cpl", input_shape)
     return _lenet((2, 2, 1, 1), shape, classes, activation, pooling, width, dropout)
+
+
+def lenet_sme(
+    *,
+    input_shape: Sequence[int] = (1, 28, 28),
+    classes: int = 62,
+    activation: str = "tanh",
+    filters: Sequence[int] = (6, 16),
+) -> nn.Module:
+    """Return SME's LeNet: two 5x5 convolutions, each with tanh and a padded 2x2 average pool, then 400-120-84-62 on 28x28.
+
+    The authors put a softmax between these outputs and the cross entropy: train it with the loss 'softmax_cross_entropy' at
+    rate 0.4. Zhu et al. 2023, arXiv:2306.00127, appendix G.
+    """
+    channels, height, breadth = image_shape("lenet_sme", input_shape, smallest=12)
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for number, size in enumerate(filters, start=1):
+        layers[f"conv{number}"] = nn.Conv2d(channels, positive("every entry of filters", size), 5)
+        layers[f"activation{number}"] = activation_layer(activation)
+        layers[f"pool{number}"] = nn.AvgPool2d(2, padding=1)
+        channels, height, breadth = size, (height - 4) // 2 + 1, (breadth - 4) // 2 + 1
+    layers["flatten"] = nn.Flatten()
+    features = channels * height * breadth
+    for number, size in enumerate((120, 84), start=1):
+        layers[f"dense{number}"] = nn.Linear(features, size)
+        layers[f"dense_activation{number}"] = activation_layer(activation)
+        features = size
+    layers["head"] = nn.Linear(features, positive("classes", classes))
+    return nn.Sequential(layers)
 
 
 def _lenet(

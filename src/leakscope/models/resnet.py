@@ -1,10 +1,11 @@
-"""ResNet20 for small images, and the smooth variant that gradient-leakage papers attack.
+"""ResNet20 for small images, the smooth variant that gradient-leakage papers attack, and SME's ResNet8.
 
 He et al. 2016, "Deep residual learning for image recognition", arXiv:1512.03385, section 4.2: a 3x3 stem, three stages
 of three basic blocks with w, 2w and 4w filters, the mean over all positions, a dense layer. Where a block changes the
 number of filters or the side, its shortcut is a 1x1 convolution with batch norm (the paper's option B).
 
-Attacks and clients run it with batch norm in eval mode; `leakscope.models.build` sets that.
+Attacks and clients run it with batch norm in eval mode; `leakscope.models.build` sets that. With `batch_statistics` it always
+normalises by the batch at hand (the positions of one picture, for a batch of one), as a network does that is attacked in train mode.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from leakscope.models.settings import image_shape, positive
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with batch norm and a shortcut: a(shortcut(x) + norm(conv(a(norm(conv(x))))))."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, activation: str) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, activation: str, running: bool = True) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
+        self.norm1 = nn.BatchNorm2d(outputs, track_running_stats=running)
         self.activation1 = activation_layer(activation)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
+        self.norm2 = nn.BatchNorm2d(outputs, track_running_stats=running)
         self.activation2 = activation_layer(activation)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(outputs, track_running_stats=running),
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -43,35 +45,81 @@ class BasicBlock(nn.Module):
 
 
 def resnet20(
-    *, input_shape: Sequence[int] = (3, 32, 32), classes: int = 10, activation: str = "relu", width: int = 16
+    *,
+    input_shape: Sequence[int] = (3, 32, 32),
+    classes: int = 10,
+    activation: str = "relu",
+    width: int = 16,
+    batch_statistics: bool = False,
 ) -> nn.Module:
     """Return ResNet20: stages of `width`, 2 `width` and 4 `width` filters with strides 1, 2, 2."""
     channels, _, _ = image_shape("resnet20", input_shape)
-    return _resnet((1, 2, 2), channels, classes, activation, width)
+    return _resnet((1, 2, 2), channels, classes, activation, width, running=not batch_statistics)
 
 
 def resnet20_dlg(
-    *, input_shape: Sequence[int] = (3, 32, 32), classes: int = 10, activation: str = "sigmoid", width: int = 16
+    *,
+    input_shape: Sequence[int] = (3, 32, 32),
+    classes: int = 10,
+    activation: str = "sigmoid",
+    width: int = 16,
+    batch_statistics: bool = False,
 ) -> nn.Module:
-    """Return DLG's ResNet20: sigmoid instead of ReLU and no strides, so that gradients stay informative."""
+    """Return DLG's ResNet20: sigmoid instead of ReLU and no strides, so that gradients stay informative.
+
+    With running statistics twenty sigmoids wash the picture out: the gradients of any two differ by less than 1e-5. Attack it
+    with `batch_statistics` and PyTorch's first weights.
+    """
     channels, _, _ = image_shape("resnet20_dlg", input_shape)
-    return _resnet((1, 1, 1), channels, classes, activation, width)
+    return _resnet((1, 1, 1), channels, classes, activation, width, running=not batch_statistics)
 
 
-def _resnet(strides: tuple[int, ...], channels: int, classes: int, activation: str, width: int) -> nn.Module:
-    """Return a ResNet of one stage of three basic blocks per stride; each stage doubles the filters."""
+def resnet8(
+    *,
+    input_shape: Sequence[int] = (1, 28, 28),
+    classes: int = 62,
+    activation: str = "relu",
+    width: int = 32,
+    hidden: int = 1000,
+) -> nn.Module:
+    """Return SME's ResNet8: one basic block of 32, 64 and 128 filters each, then two dense layers (2048-1000-62 on 28x28).
+
+    A 2x2 average pool with padding 1 in front of them, no activation between them. Zhu et al. 2023, arXiv:2306.00127, appendix G.
+    """
+    channels, height, breadth = image_shape("resnet8", input_shape)
     size = positive("width", width)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv=nn.Conv2d(channels, size, 3, padding=1, bias=False),
         norm=nn.BatchNorm2d(size),
         activation=activation_layer(activation),
     )
+    for number, stride in enumerate((1, 2, 2)):
+        outputs = width * 2**number
+        layers[f"block{number + 1}"] = BasicBlock(size, outputs, stride, activation)
+        size, height, breadth = outputs, -(-height // stride), -(-breadth // stride)
+    layers["pool"] = nn.AvgPool2d(2, padding=1)
+    layers["flatten"] = nn.Flatten()
+    layers["dense"] = nn.Linear(size * (height // 2 + 1) * (breadth // 2 + 1), positive("hidden", hidden))
+    layers["head"] = nn.Linear(hidden, positive("classes", classes))
+    return nn.Sequential(layers)
+
+
+def _resnet(
+    strides: tuple[int, ...], channels: int, classes: int, activation: str, width: int, *, running: bool
+) -> nn.Module:
+    """Return a ResNet of one stage of three basic blocks per stride; each stage doubles the filters."""
+    size = positive("width", width)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv=nn.Conv2d(channels, size, 3, padding=1, bias=False),
+        norm=nn.BatchNorm2d(size, track_running_stats=running),
+        activation=activation_layer(activation),
+    )
     for number, stride in enumerate(strides):
         outputs = width * 2**number
         layers[f"stage{number + 1}"] = nn.Sequential(
-            BasicBlock(size, outputs, stride, activation),
-            BasicBlock(outputs, outputs, 1, activation),
-            BasicBlock(outputs, outputs, 1, activation),
+            BasicBlock(size, outputs, stride, activation, running),
+            BasicBlock(outputs, outputs, 1, activation, running),
+            BasicBlock(outputs, outputs, 1, activation, running),
         )
         size = outputs
     layers["pool"] = nn.AdaptiveAvgPool2d(1)

@@ -54,7 +54,8 @@ class Drawing:
 
 def draw(panel: Panel, names: Sequence[str]) -> Drawing:
     """Return the drawing of a panel; the place of a line in `names` is its colour and marker."""
-    x = fit([at for line in panel.lines for at in line.at])
+    across = [at for line in panel.lines for at in line.at]
+    x = Scale(min(across), max(across)) if panel.linear and min(across) < max(across) else fit(across)
     every = [v for line in panel.lines for v in line.values] + [v for _, v in panel.levels]
     y = SHARE if panel.share else _bounded(every) if panel.bounded else _upward(every)
     share = panel.share

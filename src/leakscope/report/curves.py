@@ -28,7 +28,8 @@ class Line:
 class Panel:
     """One measure along one axis. `levels` do not depend on the axis.
 
-    A `share` is drawn from 0 to 100 %; what is not may take a log scale, unless it is `bounded` by 1.
+    A `share` is drawn from 0 to 100 %; what is not may take a log scale, unless it is `bounded` by 1. So may the axis, unless
+    it is `linear` (rounds, which are a time).
     """
 
     title: str
@@ -37,6 +38,7 @@ class Panel:
     bounded: bool
     lines: tuple[Line, ...]
     levels: tuple[tuple[str, Estimate], ...] = ()
+    linear: bool = False
 
     def names(self) -> list[str]:
         """Return the names of lines and levels."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leakscope.metrics.interval import Estimate
     from leakscope.report.curves import Panel
     from leakscope.report.tables import Row
+    from leakscope.report.tables_of_rows import RowTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +216,7 @@ class Page:
     """Everything on the page, top to bottom.
 
     `rule` says in words when a picture counts as recovered. `update` is one client's update, name to tensor, without a
-    trial dimension. `every` is the table of all cells, none pooled, where the sections pool.
+    trial dimension. `every` is the table of all cells, none pooled, where the sections pool. `rows` are decoded table rows.
     """
 
     title: str
@@ -233,6 +234,7 @@ class Page:
     exact: Exact | None = None
     strengths: tuple[Strength, ...] = ()
     gallery: Gallery | None = None
+    rows: tuple[RowTable, ...] = ()
 
 
 def check_picture(name: str, picture: Tensor) -> None:

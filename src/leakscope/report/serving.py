@@ -12,6 +12,7 @@ import hashlib
 import html
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -46,9 +47,11 @@ STYLE = (
 def page_of_directory(directory: Path, *, command: str) -> Page:
     """Return the page of the run in a directory, with the class names of the data sets that are at hand."""
     from leakscope.experiments.class_names import class_names_of
+    from leakscope.report.tables_of_rows import row_tables
 
     run = Run.open(directory)
-    return page_of_run(run, command=command, class_names=class_names_of(run.cells()))
+    page = page_of_run(run, command=command, class_names=class_names_of(run.cells()))
+    return replace(page, rows=row_tables(run))
 
 
 def make_server(directory: Path, port: int) -> ThreadingHTTPServer:

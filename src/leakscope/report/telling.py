@@ -85,6 +85,9 @@ def _cells(story: Story) -> Iterator[tuple[Cell, AttackRun, Batch]]:
     for i, run in enumerate(story.attacks):
         axes = {ATTACK: run.name} if len(story.attacks) > 1 else {}
         yield Cell(id=f"attack-{i}", settings={ATTACK: {"name": run.name}}, axes=axes), run, story.batch
+    for i, run in enumerate(story.baselines):
+        cell = Cell(id=f"null-{i}", settings={ATTACK: {"name": run.name}}, axes={ATTACK: run.name}, baseline=True)
+        yield cell, run, story.batch
     if story.noise is None:
         return
     steps = max(int(run.reconstruction.iterations.max()) for run in story.noise.runs)

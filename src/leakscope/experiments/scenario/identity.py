@@ -7,15 +7,66 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from leakscope.core.errors import InputError
+from leakscope.models.checkpoint import Checkpoint
+
 RESULTS = 1  # raised whenever a change of leakscope changes what a trial gives
 BESIDE = ("name", "trials", "seeds", "baselines")
+# Fields that came after the first trials were stored, at the value that changes nothing: left out, so that ids stay.
+LATER: Mapping[str, Mapping[str, Any]] = {
+    "data": {"mix": "given", "size": None},
+    "client": {"on_model": None, "on_data": None},
+    "knowledge": {"dropout": False},
+    "model": {"batch_statistics": False},
+}
 
 
 def cell_id(settings: Mapping[str, Any]) -> str:
     """Return the id of a cell: all its settings but titles, and but how many trials and seeds it has."""
     kept = {key: value for key, value in settings.items() if key not in BESIDE}
     attack = {key: value for key, value in kept["attack"].items() if key != "label"}
-    return _hash({"results": RESULTS, **kept, "attack": attack})
+    return _hash({"results": RESULTS, **kept, "attack": attack} | _as_before(kept) | _by_content(kept))
+
+
+def _as_before(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of the settings that have later fields, without those that are at the value that changes nothing."""
+    there = {part: later for part, later in LATER.items() if part in settings}
+    return {
+        part: {
+            key: _local_as_before(value) if key == "local" else value
+            for key, value in settings[part].items()
+            if key not in later or value != later[key]
+        }
+        for part, later in there.items()
+    }
+
+
+def _local_as_before(local: Any) -> Any:
+    """Return the local training without a proximal term of 0, which came later too."""
+    return {k: v for k, v in local.items() if k != "proximal" or v} if isinstance(local, Mapping) else local
+
+
+def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a cell's settings with the content of its checkpoint, if it has one: the SHA-256 of the file it names now.
+
+    A file that cannot be read is left for the check of what does not fit together to tell.
+    """
+    weights = settings["weights"]
+    if weights["name"] != "checkpoint" or weights["sha256"]:
+        return dict(settings)
+    try:
+        digest = Checkpoint(weights["path"], weights["round"]).digest()
+    except InputError:
+        return dict(settings)
+    return {**settings, "weights": {**weights, "sha256": digest}}
+
+
+def _by_content(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights without the place of a checkpoint whose content is known: the same file elsewhere is the same."""
+    weights = settings.get("weights", {})
+    if not weights.get("sha256"):
+        return {}
+    return {"weights": {key: value for key, value in weights.items() if key not in ("path", "round")}}
 
 
 def trial_id(cell: str, data: str, items: Sequence[int], seed: int) -> str:

@@ -180,7 +180,11 @@ class AlsoByName:
 @functools.cache
 def piece_type(kind_name: str) -> Any:
     """Return the pydantic type of a piece: a name, or a mapping with a name and settings of that piece."""
-    kind = KINDS[kind_name]
+    return kind_type(KINDS[kind_name])
+
+
+def kind_type(kind: Kind) -> Any:
+    """Return the pydantic type of a piece of a kind, which may be one that no scenario names."""
     models = {name: model_of(make, f"{kind.name} {name}", kind.hidden, name) for name, make in kind.table.items()}
     options: Any = functools.reduce(lambda a, b: a | b, [Annotated[model, Tag(name)] for name, model in models.items()])
     checked = Annotated[options, Discriminator(_name_of)] if len(models) > 1 else next(iter(models.values()))

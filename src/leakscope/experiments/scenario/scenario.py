@@ -16,7 +16,7 @@ import yaml
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Plain
 from leakscope.experiments.scenario.axes import MOST_CELLS, Axis, read_axes, set_path, value_at
-from leakscope.experiments.scenario.identity import cell_id
+from leakscope.experiments.scenario.identity import cell_id, pinned
 from leakscope.experiments.scenario.labels import label_points
 from leakscope.experiments.scenario.problems import Path, Problem, ScenarioError
 from leakscope.experiments.scenario.schema import MOST_TRIALS, OUTSIDE, check_cell, default_of
@@ -49,6 +49,7 @@ class Scenario:
                     axes[axis.name] = axis.labels[point]
                     for path, value in zip(axis.paths, axis.rows[point], strict=True):
                         set_path(settings, path, value)
+                settings = pinned(settings)
                 yield Cell(id=cell_id(settings), settings={"name": self.name, **settings}, axes=axes)
 
     @property
@@ -111,7 +112,8 @@ def _scenario(read: Text, text: str, source: str) -> Scenario:
         number = math.prod(len(axis) for axis in axes)
         problems.append(Problem(("grid",), f"the axes span {number:,} cells; at most {MOST_CELLS:,} are run at once"))
         raise ScenarioError([_located(p, read, ()) for p in problems], source)
-    bases, resolved, found = _resolve({k: v for k, v in data.items() if k not in OUTSIDE}, axes)
+    raw = {k: v for k, v in data.items() if k not in OUTSIDE}
+    bases, resolved, found = _resolve(raw, axes, sound=not problems)
     problems += found
     if problems:
         unique = {(p.path, p.message): p for p in problems}
@@ -135,11 +137,14 @@ def _total(scenario: Scenario) -> int:
     return int(scenario.cell_count * largest["trials"] * largest["seeds"])
 
 
-def _resolve(raw: dict[str, Any], axes: list[Axis]) -> tuple[list[dict[str, Any]], list[Axis], list[Problem]]:
+def _resolve(
+    raw: dict[str, Any], axes: list[Axis], *, sound: bool
+) -> tuple[list[dict[str, Any]], list[Axis], list[Problem]]:
     """Return the settings of the first cell of each attack, the axes with checked values, and all problems.
 
-    Every value of every axis is checked with the other axes at their first point; fields of different axes are apart, so
-    what holds for each holds for all.
+    Axes that are not `sound` (two set the same field) are checked, but their values are not read back. Every value of every
+    axis is checked with the other axes at their first point; fields of different axes are apart, so what holds for each
+    holds for all.
     """
     problems: list[Problem] = []
     others = [axis for axis in axes if axis.name != "attack"]
@@ -155,9 +160,9 @@ def _resolve(raw: dict[str, Any], axes: list[Axis]) -> tuple[list[dict[str, Any]
         for axis in others:
             for point in range(len(axis)):
                 settings = base if point == 0 else _point(start, others, {axis.name: point}, number, problems)
-                if number == 0 and settings is not None and not problems:
+                if sound and number == 0 and settings is not None and not problems:
                     checked[axis.name].append(tuple(value_at(settings, path) for path in axis.paths))
-    if problems:
+    if problems or not sound:
         return bases, axes, problems
     resolved = [
         replace(axis, rows=tuple(checked[axis.name]), labels=_axis_labels(checked[axis.name])) for axis in others

@@ -108,7 +108,7 @@ def _checked(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[Probl
     try:
         return cell_model().model_validate(dict(data)).model_dump(), []
     except ValidationError as error:
-        return None, [_problem(data, item) for item in error.errors(include_url=False)]
+        return None, [problem_of(data, item, cell_model()) for item in error.errors(include_url=False)]
     except RecursionError:
         return None, [Problem((), "nested too deeply")]
 
@@ -146,7 +146,7 @@ def _built(name: str, value: Any) -> list[Problem]:
         try:
             make()
         except InputError as error:
-            problems.append(Problem(_closer(path, value, str(error)), str(error)))
+            problems.append(Problem(closer(path, value, str(error)), str(error)))
     if name == "defences" and not problems:
         try:
             check_stack([KINDS[name].build(item) for item in value])
@@ -155,7 +155,7 @@ def _built(name: str, value: Any) -> list[Problem]:
     return problems
 
 
-def _closer(path: Path, value: Any, message: str) -> Path:
+def closer(path: Path, value: Any, message: str) -> Path:
     """Return the path of the very field where a message begins with `Class.field`."""
     word = message.split(" ", 1)[0].rpartition(".")[2]
     inner = value[path[-1]] if isinstance(path[-1], int) else value
@@ -175,14 +175,20 @@ def _find(value: Any, word: str) -> Path:
 def make_client(settings: Mapping[str, Any], defences: Sequence[Any], **filled: Any) -> Client:
     """Return the client that settings describe."""
     from leakscope.core.types import LocalTraining
+    from leakscope.defences.on_data import Transform
+    from leakscope.defences.on_model import Polarisation
 
-    local = settings["local"]
+    local, guard = settings["local"], settings["on_model"]
     made = None if local is None else LocalTraining(**local)
-    return Client(**{**settings, "local": made}, defences=tuple(defences), **filled)
+    on_model = None if guard is None else Polarisation(**guard)
+    on_data = None if settings["on_data"] is None else Transform(**settings["on_data"])
+    chosen = {**settings, "local": made, "on_model": on_model, "on_data": on_data}
+    return Client(**chosen, defences=tuple(defences), **filled)
 
 
-def _problem(data: Mapping[str, Any], item: Any) -> Problem:
-    path, model = _place(data, item["loc"])
+def problem_of(data: Mapping[str, Any], item: Any, root: type[BaseModel], kinds: Mapping[str, Kind] = KINDS) -> Problem:
+    """Return a finding of pydantic as a problem; `root` is the model of the whole, `kinds` the fields that hold pieces."""
+    path, model = _place(data, item["loc"], root, kinds)
     kind, given = item["type"], item.get("input")
     if kind == "extra_forbidden":
         return Problem(path, _near_key(str(path[-1]), model))
@@ -208,10 +214,12 @@ def _near_key(key: str, model: type[BaseModel]) -> str:
     return f"unknown key {key!r}"
 
 
-def _place(data: object, loc: Sequence[str | int]) -> tuple[Path, type[BaseModel]]:
+def _place(
+    data: object, loc: Sequence[str | int], root: type[BaseModel], kinds: Mapping[str, Kind]
+) -> tuple[Path, type[BaseModel]]:
     """Return the path in the file of pydantic's location (which also names the piece chosen), and the model around its end."""
     path: list[str | int] = []
-    model: type[BaseModel] = cell_model()
+    model = root
     kind: Kind | None = None
     here = data
     for number, part in enumerate(loc):
@@ -227,15 +235,17 @@ def _place(data: object, loc: Sequence[str | int]) -> tuple[Path, type[BaseModel
             continue
         path.append(part)
         if not last and isinstance(part, str):
-            model, kind = _inside(model, part, kind)
+            model, kind = _inside(model, part, kind, kinds)
         here = here[part] if isinstance(here, Mapping) and part in here else None
     return tuple(path), model
 
 
-def _inside(model: type[BaseModel], part: str, kind: Kind | None) -> tuple[type[BaseModel], Kind | None]:
+def _inside(
+    model: type[BaseModel], part: str, kind: Kind | None, kinds: Mapping[str, Kind]
+) -> tuple[type[BaseModel], Kind | None]:
     """Return the model of a field, or the kind of piece it holds."""
-    if part in KINDS and not (part == "optimiser" and model.__name__ == "LocalTraining"):
-        return model, KINDS[part]
+    if part in kinds and not (part == "optimiser" and model.__name__ == "LocalTraining"):
+        return model, kinds[part]
     inner = model.model_fields[part].annotation if part in model.model_fields else None
     options = getattr(inner, "__args__", None) or (inner,)
     found = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from leakscope import __version__
 from leakscope.attacks.attack import Attack, Matching
-from leakscope.attacks.aware import aware
+from leakscope.attacks.aware import AveragedDropout, KnownDropout, aware, merge_rounds
 from leakscope.attacks.null import class_mean
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import prior_only
-from leakscope.clients import Client
+from leakscope.clients import Client, client_keys
 from leakscope.core import random
 from leakscope.core.record import Record, SampleScore
 from leakscope.core.tree import map_tensors
@@ -69,7 +69,7 @@ def play_chunk(chunk: Chunk) -> Played:
     else:
         truth, made, attacked = _attack(chunk)
     scores = score(truth.inputs, truth.labels, made.inputs, made.labels, mask=truth.mask)
-    tensors = _tensors(truth, made, scores)
+    tensors = _tensors(truth, made, scores) | _as_seen(chunk, truth, made)
     seconds = time.perf_counter() - began
     records = _records(chunk, truth, made, scores, seconds / len(chunk.trials))
     landing = Landing(chunk=chunk.name, plan=chunk.plan, records=records, tensors=tensors, seconds=seconds)
@@ -83,7 +83,7 @@ def _attack(chunk: Chunk) -> tuple[Batch, Reconstruction, float]:
     counted = [(cell, len(list(group))) for cell, group in itertools.groupby(t.cell for t in chunk.trials)]
     attack = merge([make_world(chunk.cells[cell][1]).attack for cell, _ in counted], [n for _, n in counted])
     settings = chunk.cells[chunk.trials[0].cell][1]
-    attack = informed(attack, settings, knowledge)
+    attack = informed(attack, settings, knowledge, [t.seed for t in chunk.trials])
     precision = settings["precision"]
     execution = Execution(
         device=chunk.device,
@@ -111,14 +111,21 @@ def observe(chunk: Chunk) -> tuple[Batch, Observation, Knowledge, World]:
         observation = client.observe(world.model, weights, batch, seeds)
         parts.append((batch, observation, knowledge_of(settings, world, client, batch, observation)))
     truth, observation, knowledge = map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
+    if chunk.cells[chunk.trials[0].cell][1]["knowledge"]["defence"]:
+        observation, knowledge = merge_rounds(observation, knowledge)
     return truth, observation, knowledge, first
 
 
-def informed(attack: Attack, settings: Mapping[str, Any], knowledge: Knowledge) -> Attack:
+def informed(attack: Attack, settings: Mapping[str, Any], knowledge: Knowledge, seeds: Sequence[int]) -> Attack:
     """Return the attack as one who was told of the defences runs it, where the cell says so."""
-    if settings["knowledge"]["defence"] and isinstance(attack, Matching):
-        return aware(attack, knowledge)
-    return attack
+    if not settings["knowledge"]["defence"] or not isinstance(attack, Matching):
+        return attack
+    made = aware(attack, knowledge, simulate=settings["client"]["local"] is not None)
+    if not settings["model"].get("dropout"):
+        return made
+    if settings["knowledge"]["dropout"]:
+        return replace(made, simulate=KnownDropout(client_keys(seeds), made.simulate))
+    return replace(made, simulate=AveragedDropout(inner=made.simulate))
 
 
 def _alike(chunk: Chunk) -> Iterator[tuple[Mapping[str, Any], list[Trial]]]:
@@ -135,7 +142,8 @@ def _alike(chunk: Chunk) -> Iterator[tuple[Mapping[str, Any], list[Trial]]]:
 def client_key(settings: Mapping[str, Any]) -> str:
     """Return what of a cell must be equal for its clients to train as one batch."""
     world = make_world(settings)
-    plain = (settings["data"]["name"], settings["data"]["part"], settings["weights"], settings["model"])
+    data = [settings["data"][name] for name in ("name", "part", "size")]
+    plain = (data, settings["weights"], settings["model"])
     return json.dumps(plain, sort_keys=True) + shape_of(world.client)
 
 
@@ -147,7 +155,7 @@ def _merged_client(chunk: Chunk, group: Sequence[Trial]) -> Client:
 def _baseline(chunk: Chunk) -> tuple[Batch, Reconstruction, float]:
     began = time.perf_counter()
     settings = chunk.cells[chunk.trials[0].cell][1]
-    data = load_data(settings["data"]["name"])
+    data = load_data(settings["data"]["name"], settings["data"]["size"])
     truth = batch_of(data, settings["data"]["part"], [t.items for t in chunk.trials])
     public, labels = public_part(data, settings["data"]["part"])
     scaling = data.statistics if settings["data"]["scaling"] == "statistics" else data.scaling
@@ -180,6 +188,19 @@ def _tensors(truth: Batch, made: Reconstruction, scores: Scores) -> dict[str, Te
         "trace": made.trace.to(torch.float32).contiguous(),
         "trace_at": made.trace_at.to(torch.int32).contiguous(),
     }
+
+
+def _as_seen(chunk: Chunk, truth: Batch, made: Reconstruction) -> dict[str, Tensor]:
+    """Return the pictures as the clients' networks saw them, and as the attack takes them to; nothing for untouched ones."""
+    if chunk.baseline or all(settings["client"]["on_data"] is None for _, settings in chunk.cells.values()):
+        return {}
+    first, parts = 0, []
+    for settings, group in _alike(chunk):
+        own = map_tensors(lambda t, a=first, b=first + len(group): t[a:b], truth)
+        parts.append(make_world(settings).client.transformed(own, [t.seed for t in group]).inputs)
+        first += len(group)
+    guess = made.inputs if made.seen is None else made.seen
+    return {"transformed": torch.cat(parts).contiguous(), "seen": guess.contiguous()}
 
 
 def _records(chunk: Chunk, truth: Batch, made: Reconstruction, scores: Scores, seconds: float) -> tuple[Record, ...]:

@@ -99,7 +99,7 @@ def check(scenario: Scenario, cells: Sequence[Cell]) -> None:
     problems: list[Problem] = []
     seen: set[str] = set()
     for cell in cells:
-        key = repr([cell.settings[name] for name in ("data", "model", "trials")])
+        key = repr([cell.settings[name] for name in ("data", "model", "weights", "trials")])
         if key not in seen:
             seen.add(key)
             problems += misfits(cell.settings)

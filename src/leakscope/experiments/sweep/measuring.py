@@ -44,8 +44,8 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
     with torch_threads(probe.threads):
         _, observation, knowledge, world = observe(probe)
         settings = probe.cells[probe.trials[0].cell][1]
-        attack = informed(make_world(settings).attack, settings, knowledge)
         seeds = [trial.seed for trial in probe.trials]
+        attack = informed(make_world(settings).attack, settings, knowledge, seeds)
         precision = settings["precision"]
         execution = Execution(
             device=probe.device, dtype=precision["dtype"], tf32=precision["tf32"], form=precision["form"]

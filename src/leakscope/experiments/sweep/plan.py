@@ -79,11 +79,14 @@ def _settings(cell: Cell) -> Any:
 def _key(cell: Cell) -> str:
     """Return what must be equal for trials to be attacked as one batch."""
     settings = _settings(cell)
-    data = {name: settings["data"][name] for name in ("name", "samples", "scaling")}
+    data = {name: settings["data"][name] for name in ("name", "samples", "scaling", "size")}
     if cell.baseline:
         return json.dumps([data, settings["data"]["part"], settings["attack"]], sort_keys=True)
     told = [item["name"] for item in settings["defences"]] if settings["knowledge"]["defence"] else []
-    plain = [told, data, settings["model"], settings["client"], settings["knowledge"], settings["precision"]]
+    guard = settings["client"]["on_model"]
+    shape = None if guard is None else [guard["bits"], guard["spread"]]  # its weights are strengths: one for each trial
+    client = {**settings["client"], "on_model": shape}
+    plain = [told, data, settings["model"], client, settings["knowledge"], settings["precision"]]
     return json.dumps(plain, sort_keys=True) + shape_of(make_world(settings).attack)
 
 

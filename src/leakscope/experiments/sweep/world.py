@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,9 +23,11 @@ from leakscope.data import Dataset, Part, load
 from leakscope.experiments.scenario.pieces import KINDS
 from leakscope.experiments.scenario.problems import Problem
 from leakscope.experiments.scenario.schema import make_client
+from leakscope.experiments.sweep.label_mix import Places, cut_batches
 from leakscope.models import MODELS, build
 
 MOST_PARAMETERS = 500_000_000
+MOST_PUBLIC = 2**29  # numbers of public pictures that baselines hold at once: 2 GiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +44,35 @@ class World:
 
 def make_world(settings: Mapping[str, Any]) -> World:
     """Return the objects of a cell."""
-    data = load_data(settings["data"]["name"])
+    data = load_data(settings["data"]["name"], settings["data"]["size"])
     defences = [KINDS["defences"].build(item) for item in settings["defences"]]
     scaling = data.statistics if settings["data"]["scaling"] == "statistics" else data.scaling
     return World(
         data=data,
         part=settings["data"]["part"],
-        model=_model(json.dumps(settings["model"], sort_keys=True), data.input_shape, data.classes),
+        model=_trained(json.dumps([settings["model"], settings["weights"]]), data.input_shape, data.classes),
         init=KINDS["weights"].build(settings["weights"]),
         client=make_client(settings["client"], defences, scaling=scaling),
         attack=KINDS["attack"].build(settings["attack"]),
     )
 
 
+def load_data(name: str, size: int | None = None) -> Dataset:
+    """Return a data set, read once; with a size its pictures are handed out at size x size."""
+    return _read(name) if size is None else replace(_read(name), side=size)
+
+
 @functools.lru_cache(maxsize=8)
-def load_data(name: str) -> Dataset:
-    """Return a data set, read once."""
+def _read(name: str) -> Dataset:
     return load(name)
+
+
+@functools.lru_cache(maxsize=32)
+def _trained(settings: str, shape: tuple[int, ...], classes: int) -> Model:
+    """Return the network of a cell; where it starts from a checkpoint, with the checkpoint's buffers."""
+    model, weights = json.loads(settings)
+    made = _model(json.dumps(model, sort_keys=True), shape, classes)
+    return KINDS["weights"].build(weights).load(made) if weights["name"] == "checkpoint" else made
 
 
 @functools.lru_cache(maxsize=32)
@@ -83,9 +98,24 @@ def _shuffled(name: str, part: Part) -> Tensor:
     return random.permutation(random.fold(random.fold(random.key(0), "order of clients"), part), size)
 
 
+@functools.lru_cache(maxsize=32)
+def _batches(name: str, part: Part, first: int, order: str, samples: int, mix: str) -> tuple[Places, ...]:
+    """Return every batch of a label mix, as places in the part; client i holds the i-th."""
+    size = load_data(name).size(part)
+    places = (_shuffled(name, part) if order == "shuffled" else torch.arange(size))[first:]
+    labels = load_data(name).labels(part, places)
+    return tuple(tuple(places[list(batch)].tolist()) for batch in cut_batches(labels, samples, mix))
+
+
+def _mixed(data: Mapping[str, Any]) -> tuple[Places, ...]:
+    return _batches(data["name"], data["part"], data["first"], data["order"], data["samples"], data["mix"])
+
+
 def items_of(settings: Mapping[str, Any], number: int) -> tuple[int, ...]:
     """Return the places of the examples that client `number` of a cell holds."""
     data = settings["data"]
+    if data["mix"] != "given":
+        return _mixed(data)[number]
     first = data["first"] + number * data["samples"]
     places = range(first, first + data["samples"])
     if data["order"] == "shuffled":
@@ -114,20 +144,68 @@ def misfits(settings: Mapping[str, Any]) -> list[Problem]:
     """Return what is wrong between the parts of a cell: data that is not there, too few examples, a network that does not fit."""
     chosen = settings["data"]
     try:
-        data = load_data(chosen["name"])
+        data = load_data(chosen["name"], chosen["size"])
     except InputError as error:
         return [Problem(("data",), str(error))]
-    problems = []
+    problems = _too_few(settings, data) if chosen["mix"] == "given" else _mix_misfits(settings, data)
+    return (
+        problems
+        + _baseline_misfits(settings, data)
+        + (_model_misfits(settings["model"], data) or _checkpoint_misfits(settings, data))
+    )
+
+
+def _too_few(settings: Mapping[str, Any], data: Dataset) -> list[Problem]:
+    """Return that the part has fewer examples than the clients together would hold."""
+    chosen = settings["data"]
     size, wanted = data.size(chosen["part"]), chosen["first"] + settings["trials"] * chosen["samples"]
-    if wanted > size:
-        most = max(0, (size - chosen["first"]) // chosen["samples"])
-        problems.append(
-            Problem(
-                ("trials",),
-                f"{wanted:,} examples are asked for, {chosen['name']} {chosen['part']} has {size:,}: at most {most} trials",
-            )
-        )
-    return problems + _model_misfits(settings["model"], data)
+    if wanted <= size:
+        return []
+    most = max(0, (size - chosen["first"]) // chosen["samples"])
+    said = f"{wanted:,} examples are asked for, {chosen['name']} {chosen['part']} has {size:,}: at most {most} trials"
+    return [Problem(("trials",), said)]
+
+
+def _mix_misfits(settings: Mapping[str, Any], data: Dataset) -> list[Problem]:
+    """Return why there are not as many batches of the label mix as there are clients."""
+    chosen = settings["data"]
+    where, samples = f"{chosen['name']} {chosen['part']} from number {chosen['first']} on", chosen["samples"]
+    there = len(_mixed(chosen))
+    if there >= settings["trials"]:
+        return []
+    if there or chosen["mix"] == "random":
+        said = f"{settings['trials']:,} batches of {samples} with mix {chosen['mix']!r} are asked for"
+        return [Problem(("trials",), f"{said}, {where} has {there:,}: at most {there} trials")]
+    labels = data.labels(chosen["part"], slice(chosen["first"], None) if chosen["order"] == "given" else slice(None))
+    need = f"{samples} of one class" if chosen["mix"] == "equal" else f"{-(-samples // 2)} of each of two classes"
+    most = int(torch.bincount(labels).max()) if len(labels) else 0
+    said = f"mix {chosen['mix']!r} with {samples} samples needs {need}, {where} has at most {most} of one class"
+    return [Problem(("data", "mix"), said)]
+
+
+def _baseline_misfits(settings: Mapping[str, Any], data: Dataset) -> list[Problem]:
+    """Return why the public examples of the baselines are not there, or do not fit in memory at this size."""
+    public: Part = "train" if settings["data"]["part"] == "test" else "test"
+    asked = [name for name in settings["baselines"] if name != "prior_only"]
+    numbers = data.size(public) * math.prod(data.input_shape)
+    if asked and not numbers:
+        said = f"{asked[0]} needs public examples, {data.name} has none in its part {public}: leave it out"
+        return [Problem(("baselines",), said)]
+    if asked and numbers > MOST_PUBLIC and data.side is not None:
+        held = f"{numbers * 4 / 2**30:.0f} GiB of public pictures"
+        return [Problem(("baselines",), f"{asked[0]} would hold {held} at size {data.side}: leave it out")]
+    return []
+
+
+def _checkpoint_misfits(settings: Mapping[str, Any], data: Dataset) -> list[Problem]:
+    """Return why the checkpoint cannot be the first weights of this network."""
+    if settings["weights"]["name"] != "checkpoint":
+        return []
+    try:
+        _trained(json.dumps([settings["model"], settings["weights"]]), data.input_shape, data.classes)
+    except InputError as error:
+        return [Problem(("weights",), str(error))]
+    return []
 
 
 def _model_misfits(model: Mapping[str, Any], data: Dataset) -> list[Problem]:

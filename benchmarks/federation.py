@@ -1,0 +1,154 @@
+"""A round of clients as one batch against one client after the other, on the same data, orders and weights.
+
+    python benchmarks/federation.py [--pairs 10] [--threads 2] [small_mlp] [small_lenet] [dlnet]
+
+The loop is what one writes with torch alone: for every client load the global weights into a module, run its local steps with
+`torch.optim.SGD`, add its weights to the mean. The batch is `play_round`, in the form that a training would choose. Both are
+timed as interleaved pairs in one process, so that noise of a shared machine hits both; the ratio is taken within a pair, and
+its median and the range of 95 % of the pairs are printed. Their results are compared first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from leakscope.clients import Client
+from leakscope.core import random
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree
+from leakscope.core.types import LocalTraining
+from leakscope.data import Dataset
+from leakscope.data.partition import IID
+from leakscope.experiments.training.forms import FORMS, choose_form
+from leakscope.experiments.training.world import World
+from leakscope.federated import Everyone, Federation, Holdings, State, begin, client_seeds, deal, play_round
+from leakscope.learning.local import draw_order
+from leakscope.models import build
+
+GOAL = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network, how many clients of how many pictures, and their local training."""
+
+    network: str
+    shape: tuple[int, int, int]
+    clients: int
+    examples: int
+    local: LocalTraining
+    together: int
+
+
+CASES = {
+    "small_mlp": Case("mlp", (1, 8, 8), 50, 20, LocalTraining(epochs=2, batch_size=5, rate=0.1), 50),
+    "small_lenet": Case("lenet_dlg", (1, 8, 8), 50, 20, LocalTraining(epochs=2, batch_size=5, rate=0.1), 50),
+    "dlnet": Case("dlnet", (1, 28, 28), 100, 100, LocalTraining(epochs=1, batch_size=32, rate=0.1), 25),
+}
+
+
+def pictures(case: Case) -> Dataset:
+    """Return pictures of noise: time does not depend on what is in them."""
+    number = case.clients * case.examples
+    generator = np.random.default_rng(0)
+    x = generator.integers(0, 256, (number, *case.shape), dtype=np.uint8)
+    y = generator.integers(0, 10, number)
+    names = tuple("0123456789")
+    return Dataset(name="noise", kind="image", x_train=x, y_train=y, x_test=x[:10], y_test=y[:10], class_names=names)
+
+
+def orders_of(federation: Federation, holdings: Holdings) -> list[torch.Tensor]:
+    """Return the batches of each client, drawn beforehand: a loop would draw them with a faster generator than ours."""
+    local = federation.client.local
+    assert local is not None
+    keys = random.fold(random.key(client_seeds(federation, 0, range(holdings.clients))), "client")
+    return [draw_order(local, len(share), key) for share, key in zip(holdings.shares, keys, strict=True)]
+
+
+def one_by_one(
+    federation: Federation, model: Model, holdings: Holdings, state: State, orders: list[torch.Tensor]
+) -> Tree:
+    """Return the weights after a round, client after client."""
+    module = copy.deepcopy(model.apply.module)  # type: ignore[attr-defined]
+    local = federation.client.local
+    assert local is not None
+    total = {name: torch.zeros_like(value) for name, value in state.weights.items()}
+    everything = int(holdings.counts.sum())
+    for client, order in enumerate(orders):
+        x = holdings.data.pictures("train", holdings.shares[client])
+        y = holdings.data.labels("train", holdings.shares[client])
+        module.load_state_dict(state.weights)
+        optimiser = torch.optim.SGD(module.parameters(), lr=local.rate)
+        for row in order:
+            batch = row[row >= 0]
+            optimiser.zero_grad()
+            F.cross_entropy(module(x[batch]), y[batch]).backward()
+            optimiser.step()
+        for name, value in module.named_parameters():
+            total[name].add_(value.detach(), alpha=len(x) / everything)
+    return total
+
+
+def compare(name: str, pairs: int) -> str:
+    case = CASES[name]
+    model = build(case.network, case.shape, 10)
+    data = pictures(case)
+    holdings = deal(data, IID(clients=case.clients))
+    federation = Federation(client=Client(local=case.local), selection=Everyone(), together=case.together)
+    state = begin(federation, model, holdings.clients)
+    form = choose_form(World(federation, model, model, holdings, data, state.weights), state, print)
+
+    orders = orders_of(federation, holdings)
+
+    def at_once() -> Tree:
+        return play_round(federation, model, holdings, state, around=FORMS[form])[0].weights
+
+    def slowly() -> Tree:
+        return one_by_one(federation, model, holdings, state, orders)
+
+    apart = max(float((a - b).abs().max()) for a, b in zip(at_once().values(), slowly().values(), strict=True))
+    seconds = []
+    for _ in range(pairs):
+        began = time.perf_counter()
+        slowly()
+        middle = time.perf_counter()
+        at_once()
+        seconds.append((middle - began, time.perf_counter() - middle))
+    ratios = sorted(loop / batch for loop, batch in seconds)
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    loop, batch = (statistics.median(each) for each in zip(*seconds, strict=True))
+    ratio = statistics.median(ratios)
+    met = "met" if ratio >= GOAL else "not met"
+    return (
+        f"| {name} | {case.clients} x {case.examples} | {form} | {loop:.3f} | {batch:.3f} | {ratio:.2f} | "
+        f"{low:.2f} to {high:.2f} | {pairs} | goal {GOAL:g} {met} | {apart:.1e} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("cases", nargs="*", default=[], help=f"{', '.join(CASES)}; all if none is named")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    told = parser.parse_args()
+    torch.set_num_threads(told.threads)
+    print(f"torch {torch.__version__}, {told.threads} threads, load of the machine {os.getloadavg()[0]:.1f}")
+    print(
+        "| case | clients x pictures | form | loop, s | batch, s | ratio | 95 % of pairs | n | goal | largest difference |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for name in told.cases or CASES:
+        print(compare(name, told.pairs), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""SME's bounds on `min over the line of 1 - cos(w_0 - w_T, grad l(w_hat))`, with constants measured where the training went.
+
+Zhu et al. 2023, arXiv:2306.00127, Theorems 4.3 and 4.5. With L the Lipschitz constant of the loss, beta that of its gradient, gamma
+its strong convexity, G_2 the part of gradients outside the best plane, eta the rate, T the steps, D = l(w_0) - l(w_T) the fall of the
+loss, E the largest gradient noise and w* the minimum:
+
+    G^2   = G_2^2 eta / (1 - eta beta / 2)
+    C_GD  = sqrt(T G^2 L^2 / D)
+    (8)   (G_2 + C_GD)^2                                                              gradient descent
+    (10)  2 eta + 2 eta^2 beta^2 T / (gamma (1 - G_2^2)) * D' / (l(w'_T) - l(w*))
+          + (1 + G_2) / ((1 - sqrt eta) (1 - C_GD)) * (C_GD + L T E eta (1 + eta beta)^(T-1) / D') + G_2^2       SGD
+
+(8) holds up to an error that vanishes with eta; (10) with the probability `1 - 3 T exp(-r)` of Eq. 9. D', w'_T belong to gradient descent
+from the same w_0. The theorems want L, beta and gamma everywhere; here they are the worst over the path and the line, which is where the
+proofs use them. A bound whose conditions fail is given all the same, with the conditions beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.analysis.flows import cosines_between, descend
+from leakscope.analysis.plane import off_plane, shares_in_plane
+from leakscope.core.errors import InputError
+
+Value = Callable[[Tensor], Tensor]
+MOST = 4096  # weights: the Hessian is written out
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """The worst over a set of points: slope of the loss, largest and smallest curvature."""
+
+    lipschitz: float
+    smoothness: float
+    convexity: float
+
+
+def local_constants(loss: Value, points: Tensor) -> Constants:
+    """Return L = max ||grad||, beta = max |curvature| and gamma = min curvature over the points (rows), from dense Hessians."""
+    if points.shape[1] > MOST:
+        raise InputError(f"local constants need dense Hessians: at most {MOST} weights, got {points.shape[1]}")
+    gradients = torch.func.vmap(torch.func.grad(loss))(points)
+    curvature = torch.linalg.eigvalsh(torch.func.vmap(torch.func.hessian(loss), chunk_size=8)(points))
+    return Constants(
+        lipschitz=float(gradients.norm(dim=1).max()),
+        smoothness=float(curvature.abs().max()),
+        convexity=float(curvature.min()),
+    )
+
+
+def c_gd(g2: float, constants: Constants, *, rate: float, steps: int, fall: float) -> float:
+    """Return C_GD of Theorem 4.5; infinity where the loss did not fall or the rate is too large."""
+    room = 1 - rate * constants.smoothness / 2
+    if not fall > 0 or not room > 0:
+        return math.inf
+    return math.sqrt(steps * g2**2 * rate / room * constants.lipschitz**2 / fall)
+
+
+def bound_gd(g2: float, constants: Constants, *, rate: float, steps: int, fall: float) -> float:
+    """Return the right side of (8)."""
+    return (g2 + c_gd(g2, constants, rate=rate, steps=steps, fall=fall)) ** 2
+
+
+def bound_sgd(
+    g2: float, constants: Constants, *, rate: float, steps: int, fall: float, above: float, noise: float
+) -> float:
+    """Return the right side of (10); `above` is l(w'_T) - l(w*), `noise` E_max. Infinity where a denominator is not above 0."""
+    share = c_gd(g2, constants, rate=rate, steps=steps, fall=fall)
+    if not (share < 1 and rate < 1 and constants.convexity > 0 and above > 0 and g2 < 1):
+        return math.inf
+    beta, growth = constants.smoothness, (1 + rate * constants.smoothness) ** (steps - 1)
+    flat = 2 * rate + 2 * rate**2 * beta**2 * steps / (constants.convexity * (1 - g2**2)) * fall / above
+    rest = share + constants.lipschitz * steps * noise * rate * growth / fall
+    return flat + (1 + g2) / ((1 - math.sqrt(rate)) * (1 - share)) * rest + g2**2
+
+
+def confidence(constants: Constants, *, rate: float, steps: int, fall: float, noise: float) -> float:
+    """Return `1 - 3 T exp(-r)` with r of Eq. 9; below 0 it says nothing.
+
+    Eq. 9 prints c where its own lemma (Eq. 59) has c^2 in the first term; the lemma's is used.
+    """
+    if noise == 0:
+        return 1.0
+    c = 1 / (math.sqrt(rate) * (1 + rate * constants.smoothness) ** (steps - 1))
+    part = c * fall / (4 * constants.lipschitz * noise)
+    return 1 - 3 * steps * math.exp(-min(4 * part**2 / steps, part))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The measured error, both bounds, what went into them, and which of their conditions hold."""
+
+    measured: float
+    gd: float
+    sgd: float
+    g2: float
+    c_gd: float
+    constants: Constants
+    confidence: float
+    conditions: Mapping[str, bool]
+
+    @property
+    def hold(self) -> bool:
+        """Return whether all conditions of Theorem 4.3 hold."""
+        return all(self.conditions.values())
+
+
+def bounds_of(
+    loss: Value, path: Tensor, *, rate: float, noise: float = 0.0, lowest: float | None = None, points: int = 21
+) -> Bounds:
+    """Return the bounds for a training that took the `path` (steps + 1 rows of weights) at a rate.
+
+    `loss` is the true loss of flat weights, `noise` the largest gradient noise on the way (0 for gradient descent), `lowest`
+    the loss at the minimum; left out, 0. L_sim is the least over `points` places on the line.
+    """
+    slope = torch.func.grad(loss)
+    steps = len(path) - 1
+    alphas = torch.linspace(0, 1, points, dtype=path.dtype)
+    line = path[0] + alphas[:, None] * (path[-1] - path[0])
+    everywhere = torch.cat([path, line])
+    constants = local_constants(loss, everywhere)
+    gradients = torch.stack([slope(point) for point in everywhere])
+    g2 = float(off_plane(shares_in_plane(gradients)))
+    cosines = cosines_between(slope, path[0], path[-1], alphas)
+    straight = path if noise == 0 else descend(slope, path[0], rate=rate, steps=steps)
+    fall = float(loss(path[0]) - loss(straight[-1]))
+    along = torch.nn.functional.cosine_similarity(gradients[: steps + 1], (path[0] - path[-1])[None], dim=1)
+    share = c_gd(g2, constants, rate=rate, steps=steps, fall=fall)
+    above = float(loss(straight[-1])) - (lowest or 0.0)
+    return Bounds(
+        measured=float(1 - cosines.max()),
+        gd=bound_gd(g2, constants, rate=rate, steps=steps, fall=fall),
+        sgd=bound_sgd(g2, constants, rate=rate, steps=steps, fall=fall, above=above, noise=noise),
+        g2=g2,
+        c_gd=share,
+        constants=constants,
+        confidence=confidence(constants, rate=rate, steps=steps, fall=fall, noise=noise),
+        conditions={
+            "strongly convex (gamma > 0)": constants.convexity > 0,
+            "rate * beta < 1": rate * constants.smoothness < 1,
+            "rate < 1": rate < 1,
+            "the loss falls": fall > 0,
+            "every step goes along the update (Eq. 7)": bool((along >= g2).all()),
+            "C_GD < 1": share < 1,
+        },
+    )

@@ -1,0 +1,235 @@
+"""Privacy-preserving characteristics (PPC) and their mean (CAP): what a defence costs and what it buys, on one curve.
+
+Fan et al. 2020, arXiv:2006.11601, definition 1 and equation 1: for each setting m of a defence, the accuracy of the model trained
+under it times the distance of the attack's result from the truth, against log10(||B_I|| / ||E_B|| + 1); CAP is their mean
+
+    CAP = 1/n sum_m Acc(m) * dist(m),
+
+over a grid that must be stated: it depends on which settings were chosen. Any defence can be put on a curve, because all that
+is asked of it is what it made of an update.
+
+**The axis.** B_I are the bias gradients of one loss without the defence, E_B what the defence changed of them (noise,
+coordinates left out, a private loss). The paper does not say which biases and which norm. Here: all biases that are sent, as
+one vector, Euclidean norm, and the median over trials. For a convolutional network this ratio is an axis and no more: the
+linear system of `linear_system` is that of one dense layer and one sample.
+
+**Regions.** Green: ||E_B|| is at least ||B_I|| (ratio up to 1), where the paper says that attacks are defeated. Red: the ratio is
+in the "tens to thousands" (from 10 on), where pictures are recovered. White is between. The two borders are ours.
+
+**Diverged trials.** The relative error ||x* - x|| / ||x|| has no upper bound, so one diverged trial can carry a whole CAP (and
+the paper's are 3 to 5 on MNIST). `Rule` says what such a trial counts; it belongs beside every CAP.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree
+from leakscope.metrics import Estimate, arrange, clean, estimate_mean, estimate_rate, match, rmse_relative
+
+GREEN_UP_TO = 1.0
+RED_FROM = 10.0
+BIAS = "bias"
+
+
+class Region(enum.Enum):
+    """Where a point lies: perturbation above the gradient, below a tenth of it, or between."""
+
+    GREEN = "green"
+    WHITE = "white"
+    RED = "red"
+
+
+def region(ratio: float) -> Region:
+    """Return the region of a ratio ||B_I|| / ||E_B||.
+
+    >>> region(0.5), region(3.0), region(math.inf)
+    (<Region.GREEN: 'green'>, <Region.WHITE: 'white'>, <Region.RED: 'red'>)
+    """
+    return Region.GREEN if ratio <= GREEN_UP_TO else Region.RED if ratio >= RED_FROM else Region.WHITE
+
+
+def place(ratio: float) -> float:
+    """Return where a ratio is drawn: log10(ratio + 1).
+
+    >>> round(place(9.0), 6)
+    1.0
+    """
+    return math.log10(ratio + 1)
+
+
+def bias_ratio(clean_update: Tree, sent: Tree, names: Sequence[str] | None = None) -> Tensor:
+    """Return ||B_I|| / ||E_B|| of each trial: Euclidean norms of its bias gradients and of what the defence changed of them.
+
+    Both trees lead with T. `names` are the biases to count; left out, every parameter that is sent and called bias.
+    Infinite where nothing was changed.
+    """
+    chosen = [n for n in sent if n.rpartition(".")[2] == BIAS] if names is None else list(names)
+    unknown = sorted(set(chosen) - set(clean_update) | set(chosen) - set(sent))
+    if unknown or not chosen:
+        raise InputError(
+            f"bias_ratio needs the gradients of biases; missing: {', '.join(unknown) or 'no parameter is called bias'}"
+        )
+    whole = torch.cat([clean_update[n].flatten(1).double() for n in chosen], dim=1)
+    changed = torch.cat([(sent[n] - clean_update[n]).flatten(1).double() for n in chosen], dim=1)
+    size, apart = torch.linalg.vector_norm(whole, dim=1), torch.linalg.vector_norm(changed, dim=1)
+    return torch.where(apart > 0, size / apart, torch.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the relative error of a trial counts: of the guess as it can be shown, or as the attack left it, at most `cap`.
+
+    `shown` clamps the guess to the box of valid inputs, as an attacker would, and puts mid-grey where it is not a number: no
+    trial is left out and every distance is finite. Without it (as the paper seems to) a guess that is not finite counts as
+    `cap`, which must then be given.
+    """
+
+    shown: bool = True
+    cap: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.cap is not None and not 0 < self.cap < math.inf:
+            raise InputError(f"Rule.cap must be in (0, inf), got {self.cap}")
+        if not self.shown and self.cap is None:
+            raise InputError("Rule.cap must be given where guesses count as the attack left them: they have no bound")
+
+    def distances(self, truth: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (||x* - x|| / ||x|| of each sample after pairing, whether its guess was finite), T x N each."""
+        shown = clean(guess)
+        order = match(truth, shown, torch.ones(truth.shape[:2], dtype=torch.bool, device=truth.device))
+        counted = arrange(shown if self.shown else guess, order)
+        finite = arrange(guess, order).isfinite().flatten(2).all(-1)
+        value = rmse_relative(truth, counted, rank=truth.ndim - 2).double()
+        if self.cap is None:
+            return value, finite
+        return torch.nan_to_num(value, nan=self.cap, posinf=self.cap).clamp_max(self.cap), finite
+
+    @property
+    def words(self) -> str:
+        """Return the rule in words, for a report."""
+        kind = "clamped to the valid box, mid-grey where it is not a number" if self.shown else "as the attack left it"
+        cap = "" if self.cap is None else f"; a distance above {self.cap:g} or without a value counts as {self.cap:g}"
+        return f"distance of the guess {kind}{cap}; no trial is left out"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One setting of a defence: its parameter, the median ratio, the accuracy under it, the attack's distance, diverged trials."""
+
+    parameter: float
+    ratio: float
+    accuracy: float
+    distance: Estimate
+    diverged: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.accuracy <= 1:
+            raise InputError(f"Point.accuracy must be a share in [0, 1], got {self.accuracy}")
+        if not self.ratio >= 0:
+            raise InputError(f"Point.ratio must be at least 0, got {self.ratio}")
+
+    @property
+    def product(self) -> float:
+        """Return accuracy times distance, the calibrated performance."""
+        return self.accuracy * self.distance.value
+
+    @property
+    def region(self) -> Region:
+        """Return the region it lies in."""
+        return region(self.ratio)
+
+
+def measured(parameter: float, ratio: Tensor, accuracy: float, distance: Tensor, finite: Tensor | None = None) -> Point:
+    """Return the point of T trials: `ratio` T, `distance` T x N (or T), `finite` likewise.
+
+    A distance of booleans (a label or an owner is wrong) is a share, with Wilson's interval.
+    """
+    each = distance.reshape(len(distance), -1)
+    counted = torch.ones_like(each, dtype=torch.bool)
+    estimate = estimate_rate(each, counted) if each.dtype == torch.bool else estimate_mean(each.double(), counted)
+    lost = 0 if finite is None else int((~finite.reshape(len(finite), -1).all(1)).sum())
+    return Point(parameter, float(ratio.double().median()), accuracy, estimate, lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Characteristic:
+    """The curve of one defence against one attack; `distance` names the measure, `rule` what diverged trials count."""
+
+    defence: str
+    attack: str
+    distance: str
+    points: tuple[Point, ...]
+    rule: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise InputError(
+                f"the characteristic of {self.defence!r} has no point: CAP is a mean over a grid of settings"
+            )
+
+    @property
+    def cap(self) -> Estimate:
+        """Return the calibrated averaged performance (equation 1); the interval is that of the distances alone.
+
+        Distances of different settings count as independent, accuracies as known. `n` is the number of samples, `trials`
+        that of settings.
+        """
+        number = len(self.points)
+        value = sum(point.product for point in self.points) / number
+        halves = [point.accuracy * (point.distance.high - point.distance.low) / 2 for point in self.points]
+        half = math.sqrt(sum(h * h for h in halves)) / number
+        return Estimate(value, value - half, value + half, sum(p.distance.n for p in self.points), number)
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """Return the settings that the mean is taken over."""
+        return tuple(point.parameter for point in self.points)
+
+    @property
+    def diverged(self) -> int:
+        """Return the number of trials that diverged, over all settings."""
+        return sum(point.diverged for point in self.points)
+
+    def plain(self) -> dict[str, object]:
+        """Return everything as JSON data, with CAP, products and regions written out; an infinite ratio is null."""
+        rows = [
+            asdict(p)
+            | {"ratio": p.ratio if math.isfinite(p.ratio) else None, "product": p.product, "region": p.region.value}
+            for p in self.points
+        ]
+        return {
+            "defence": self.defence,
+            "attack": self.attack,
+            "distance": self.distance,
+            "rule": self.rule,
+            "cap": asdict(self.cap),
+            "points": rows,
+        }
+
+
+def from_plain(data: Mapping[str, object]) -> Characteristic:
+    """Return the characteristic that `plain` wrote."""
+    points = data["points"]
+    if not isinstance(points, Sequence):
+        raise InputError("a stored characteristic has a list of points")
+    made = tuple(
+        Point(
+            parameter=p["parameter"],
+            ratio=math.inf if p["ratio"] is None else p["ratio"],
+            accuracy=p["accuracy"],
+            distance=Estimate(**p["distance"]),
+            diverged=p["diverged"],
+        )
+        for p in points
+    )
+    return Characteristic(
+        str(data["defence"]), str(data["attack"]), str(data["distance"]), made, str(data.get("rule", ""))
+    )

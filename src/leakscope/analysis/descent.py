@@ -1,0 +1,75 @@
+"""CPL's convergence theorem, and why it says nothing about gradient matching: the function it asks for is convex.
+
+Theorem 1 of Wei et al. 2020 (arXiv:2004.10397, equation 1): for f convex with an L-Lipschitz gradient and x* a minimum,
+gradient descent with step 1/L has
+
+    f(x_T) - f(x*) <= 2 L |x_0 - x*|^2 / T.
+
+That is the textbook theorem, with a factor to spare (L |x_0 - x*|^2 / (4 T + 2) holds: Drori and Teboulle 2014). The paper takes
+f to be the attack's mismatch, "generally" convex because the guess can be seen as a linear network. It is not: the gradient of
+one dense layer is a PRODUCT of the output's error and the input, and the error depends on the input as well. See
+`linear_match` and docs/theory.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.learning.losses import Loss
+
+Function = Callable[[Tensor], Tensor]
+
+
+def descend(function: Function, start: Tensor, *, smoothness: float, steps: int) -> Tensor:
+    """Return the points x_0 .. x_T of `x_(t+1) = x_t - grad f(x_t) / L`, (steps + 1) x D."""
+    if not smoothness > 0 or steps < 1:
+        raise InputError(f"descend needs smoothness above 0 and at least 1 step, got {smoothness} and {steps}")
+    slope = torch.func.grad(function)
+    path = [start]
+    for _ in range(steps):
+        path.append(path[-1] - slope(path[-1]) / smoothness)
+    return torch.stack(path)
+
+
+def theorem_bound(start: Tensor, best: Tensor, *, smoothness: float, steps: int) -> Tensor:
+    """Return `2 L |x_0 - x*|^2 / T`, what theorem 1 lets `f(x_T) - f(x*)` be at most."""
+    return 2 * smoothness * (start - best).square().sum() / steps
+
+
+def quadratic(curvature: Tensor, best: Tensor) -> Function:
+    """Return `f(x) = (x - x*)^T A (x - x*) / 2`; convex where A has no negative eigenvalue, smooth by its largest."""
+
+    def function(x: Tensor) -> Tensor:
+        apart = x - best
+        return (apart @ curvature @ apart) / 2
+
+    return function
+
+
+def bulge(function: Function, first: Tensor, second: Tensor, share: float = 0.5) -> Tensor:
+    """Return how far f lies above the straight line between two of its points: above 0 is a proof that f is not convex.
+
+    f(a x + (1 - a) y) - a f(x) - (1 - a) f(y)
+    """
+    between = share * first + (1 - share) * second
+    return function(between) - share * function(first) - (1 - share) * function(second)
+
+
+def linear_match(weight: Tensor, bias: Tensor, target: Tensor, secret: Tensor, loss: Loss) -> Function:
+    """Return the mismatch D(x) of an attack on ONE dense layer `o = W x + b` whose client holds `secret`.
+
+    With the error `e(x) = d loss(o, t) / d o` the shared gradient is `(e x^T, e)`, and
+
+        D(x) = |e(x) x^T - e(s) s^T|^2 + |e(x) - e(s)|^2.
+    """
+
+    def gradient(x: Tensor) -> Tensor:
+        error = torch.func.grad(lambda o: loss(o, target))(weight @ x + bias)
+        return torch.cat([torch.outer(error, x).flatten(), error])
+
+    seen = gradient(secret)
+    return lambda x: (gradient(x) - seen).square().sum()

@@ -1,0 +1,141 @@
+"""The line from the weights before to those after: where on it the gradient points along the update.
+
+    cosine(a) = cos(w_0 - w_T, grad l((1 - a) w_0 + a w_T))       (figures 4, 8 and 10 of SME, arXiv:2306.00127)
+
+At a = 0 this is what IG assumes to be 1; `1 - cosine(0)` is its intrinsic objective error (Eq. 2). SME looks for the largest. The
+paper's Eq. 5 counts a from the other end; its Table 1 and ours count from w_0.
+
+`cosines_on_line` is a function of ONE trial; `sample_lines` plays many clients and `describe` gives the rows of tables 1, 4
+and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.analysis.plane import full_gradients, local_path, shares_in_plane
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, interpolate, lift, subtract
+from leakscope.core.types import LocalTraining
+from leakscope.learning.local import draw_order
+from leakscope.learning.losses import LOSSES, Loss, one_hot
+
+POINTS = 21
+
+
+def cosines_on_line(
+    model: Model,
+    loss: Loss,
+    before: Tree,
+    after: Tree,
+    buffers: Tree,
+    inputs: Tensor,
+    targets: Tensor,
+    mask: Tensor,
+    alphas: Tensor,
+    key: Tensor,
+) -> Tensor:
+    """Return the cosine between `before - after` and the gradient of all samples at every place on the line."""
+    places = [interpolate(before, after, alpha) for alpha in alphas]
+    gradients = full_gradients(model, loss, places, buffers, inputs, targets, mask, key).double()
+    update = torch.cat([value.reshape(-1) for value in subtract(before, after).values()]).double()
+    lengths = gradients.norm(dim=1) * update.norm()
+    cosines: Tensor = gradients @ update / lengths.clamp_min(torch.finfo(lengths.dtype).tiny)
+    return cosines
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What T clients showed: `shares` T x steps in the best plane, `cosines` T x A at the places `alphas` (A)."""
+
+    alphas: Tensor
+    shares: Tensor
+    cosines: Tensor
+
+    @property
+    def least_share(self) -> Tensor:
+        """Return the smallest share of a gradient in the plane, per client."""
+        return self.shares.amin(1)
+
+    @property
+    def at_before(self) -> Tensor:
+        """Return the cosine at the weights before, per client: 1 less the objective error of IG (Eq. 2)."""
+        return self.cosines[:, 0]
+
+    @property
+    def greatest(self) -> Tensor:
+        """Return the largest cosine on the line, per client."""
+        return self.cosines.amax(1)
+
+    @property
+    def best_alpha(self) -> Tensor:
+        """Return where on the line it is, per client."""
+        return self.alphas[self.cosines.argmax(1)]
+
+
+def sample_lines(
+    model: Model,
+    local: LocalTraining,
+    weights: Tree,
+    inputs: Tensor,
+    labels: Tensor,
+    keys: Tensor,
+    *,
+    loss: str = "cross_entropy",
+    mask: Tensor | None = None,
+    points: int = POINTS,
+    chunk: int = 1,
+) -> Lines:
+    """Return shares and cosines of T clients; `inputs` T x N x ... in network space, `weights` one set per client.
+
+    The order of the samples comes from each key. `chunk` clients are played at once: each holds steps x parameters numbers.
+    """
+    if points < 2:
+        raise InputError(f"sample_lines(points=...) must be at least 2, got {points}")
+    trials = inputs.shape[0]
+    alphas = torch.linspace(0, 1, points, dtype=inputs.dtype, device=inputs.device)
+    here = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+    buffers = {name: value.expand(trials, *value.shape) for name, value in model.buffers.items()}
+
+    def one(w: Tree, b: Tree, x: Tensor, y: Tensor, m: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        targets, order = one_hot(y, model.classes, x.dtype), draw_order(local, x.shape[0], k, m)
+        way = local_path(model, LOSSES[loss], local, w, b, x, targets, m, order, k)
+        gradients = full_gradients(model, LOSSES[loss], way[:-1], b, x, targets, m, k)
+        cosines = cosines_on_line(model, LOSSES[loss], w, way[-1], b, x, targets, m, alphas, k)
+        return shares_in_plane(gradients), cosines
+
+    shares, cosines = lift(one, chunk=chunk)(weights, buffers, inputs, labels, here, random.fold(keys, "client"))
+    return Lines(alphas, shares, cosines)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation over `n` samplings, as tables 1, 4 and 5 print them."""
+
+    mean: float
+    deviation: float
+    n: int
+
+
+def describe(lines: Lines) -> Mapping[str, Spread]:
+    """Return the rows of tables 1, 4 and 5, and the objective error of IG and the best place beside them."""
+    measured = {
+        "least_share": lines.least_share,
+        "cosine_before": lines.at_before,
+        "cosine_greatest": lines.greatest,
+        "objective_error": 1 - lines.at_before,
+        "best_alpha": lines.best_alpha,
+    }
+    return {name: _spread(values) for name, values in measured.items()}
+
+
+def _spread(values: Tensor) -> Spread:
+    wide = values.double()
+    deviation = float(wide.std()) if len(wide) > 1 else float("nan")
+    return Spread(float(wide.mean()), deviation, len(wide))

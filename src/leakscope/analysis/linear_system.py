@@ -1,0 +1,169 @@
+"""The theory of the SPN paper where it applies: one sample, one dense layer, the noisy linear system solved and bounded.
+
+Fan et al. 2020, arXiv:2006.11601, theorem 2.2: with B_I x = W_I the system of a dense layer (`learning/dense_system.py`) and
+perturbations E_B, E_W, if
+
+    ||B_I^-1 E_B|| < 1                                                                     (2)
+
+then the solution x* of (B_I + E_B) x* = W_I + E_W exists and
+
+    ||x* - x|| / ||x||  <=  k(B_I) / (1 - ||B_I^-1 E_B||) * (||E_B|| / ||B_I|| + ||E_W|| / ||W_I||).       (3)
+
+Vectors have the Euclidean norm, matrices the norm it induces (of a diagonal matrix: its largest entry).
+
+**What (2) does not say.** It is sufficient for the bound. It is not necessary for an attack to work, so breaking it defeats
+nothing by itself: E_B = 99 B_I, E_W = 99 W_I has ||B_I^-1 E_B|| = 99 and x* = x. The paper's "guaranteed to be defeated"
+does not follow. (Its proof of (3) uses ||x*|| <= ||x|| / (1 - ||B_I^-1 E_B||), which is wrong where E_W is not 0; the bound
+itself is right: x* - x = (I + B_I^-1 E_B)^-1 B_I^-1 (E_W - E_B x), and ||W_I|| <= ||B_I|| ||x||.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.learning.dense_system import select, solve, strongest_unit
+
+SINGULAR = "theory not applicable: B_I is singular (a chosen unit has no bias gradient)"
+
+
+@dataclass(frozen=True, slots=True)
+class SystemReport:
+    """What the theory says of T systems, and what happened; one value per trial.
+
+    `applicable` is False where B_I is singular: nothing else means anything there. `bound` is infinite where condition (2) does
+    not hold, `error` is NaN where the noisy system has no solution. `solution` is x*, T x N.
+    """
+
+    norm_b: Tensor
+    norm_e: Tensor
+    norm_inverse_e: Tensor
+    condition: Tensor
+    applicable: Tensor
+    holds: Tensor
+    bound: Tensor
+    error: Tensor
+    solution: Tensor
+
+    def words(self, trial: int) -> str:
+        """Return one trial in a sentence."""
+        if not bool(self.applicable[trial]):
+            return SINGULAR
+        facts = (
+            f"||B|| {float(self.norm_b[trial]):.3g}, ||E_B|| {float(self.norm_e[trial]):.3g}, "
+            f"||B^-1 E_B|| {float(self.norm_inverse_e[trial]):.3g}, condition number {float(self.condition[trial]):.3g}"
+        )
+        if bool(self.holds[trial]):
+            return f"{facts}: (2) holds, error {float(self.error[trial]):.3g} under the bound {float(self.bound[trial]):.3g}"
+        return f"{facts}: (2) does not hold, so there is no bound; error {float(self.error[trial]):.3g}"
+
+
+def inspect_layer(
+    weight: Tensor, bias: Tensor, sent_weight: Tensor, sent_bias: Tensor, units: Tensor | None = None
+) -> SystemReport:
+    """Return the report of a dense layer: gradients T x M x N and T x M of one sample each, before and after a defence.
+
+    `units` (T x N) is the index set I. Left out it is what an attacker would take: the unit whose bias gradient, as sent, is the
+    largest.
+    """
+    if weight.ndim != 3 or sent_weight.shape != weight.shape or sent_bias.shape != bias.shape:
+        raise InputError(
+            f"gradients must be T x M x N and T x M, before and after alike, got {tuple(weight.shape)}, "
+            f"{tuple(bias.shape)}, {tuple(sent_weight.shape)}, {tuple(sent_bias.shape)}"
+        )
+    chosen = strongest_unit(sent_bias, weight.shape[-1]) if units is None else units
+    b, w = (part.double() for part in select(weight, bias, chosen))
+    noisy_b, noisy_w = (part.double() for part in select(sent_weight, sent_bias, chosen))
+    e_b, e_w = noisy_b - b, noisy_w - w
+    applicable = (b != 0).all(-1)
+    safe = torch.where(b == 0, 1.0, b)
+    return _report(
+        norm_b=b.abs().amax(-1),
+        norm_inverse=1 / safe.abs().amin(-1),
+        norm_e=e_b.abs().amax(-1),
+        norm_inverse_e=(e_b / safe).abs().amax(-1),
+        w=w,
+        e_w=e_w,
+        x=solve(b, w),
+        solution=solve(noisy_b, noisy_w),
+        applicable=applicable,
+    )
+
+
+def inspect_matrix(b: Tensor, w: Tensor, e_b: Tensor, e_w: Tensor) -> SystemReport:
+    """Return the report of T systems with any square matrix: T x N x N and T x N each."""
+    if (
+        b.ndim != 3
+        or b.shape[1] != b.shape[2]
+        or e_b.shape != b.shape
+        or w.shape != b.shape[:2]
+        or e_w.shape != w.shape
+    ):
+        raise InputError(
+            f"systems are T x N x N matrices and T x N right sides, got {tuple(b.shape)}, {tuple(w.shape)}, "
+            f"{tuple(e_b.shape)}, {tuple(e_w.shape)}"
+        )
+    b, w, e_b, e_w = b.double(), w.double(), e_b.double(), e_w.double()
+    inverse, info = torch.linalg.inv_ex(b)
+    applicable = (info == 0) & inverse.isfinite().flatten(1).all(1)
+    inverse = torch.where(applicable[:, None, None], inverse, torch.eye(b.shape[1], dtype=b.dtype, device=b.device))
+    solution, broken = torch.linalg.solve_ex(b + e_b, w + e_w)
+    return _report(
+        norm_b=_norm(b),
+        norm_inverse=_norm(inverse),
+        norm_e=_norm(e_b),
+        norm_inverse_e=_norm(inverse @ e_b),
+        w=w,
+        e_w=e_w,
+        x=(inverse @ w.unsqueeze(-1)).squeeze(-1),
+        solution=torch.where((broken == 0)[:, None], solution, torch.nan),
+        applicable=applicable,
+    )
+
+
+def _report(
+    *,
+    norm_b: Tensor,
+    norm_inverse: Tensor,
+    norm_e: Tensor,
+    norm_inverse_e: Tensor,
+    w: Tensor,
+    e_w: Tensor,
+    x: Tensor,
+    solution: Tensor,
+    applicable: Tensor,
+) -> SystemReport:
+    condition = norm_b * norm_inverse
+    holds = applicable & (norm_inverse_e < 1)
+    noise = _ratio(norm_e, norm_b) + _ratio(_length(e_w), _length(w))
+    bound = torch.where(holds, condition / (1 - norm_inverse_e) * noise, torch.inf)
+    void = torch.nan
+    return SystemReport(
+        norm_b=norm_b,
+        norm_e=norm_e,
+        norm_inverse_e=torch.where(applicable, norm_inverse_e, void),
+        condition=torch.where(applicable, condition, torch.inf),
+        applicable=applicable,
+        holds=holds,
+        bound=torch.where(applicable, bound, void),
+        error=torch.where(applicable, _ratio(_length(solution - x), _length(x)), void),
+        solution=solution,
+    )
+
+
+def _norm(matrix: Tensor) -> Tensor:
+    made: Tensor = torch.linalg.matrix_norm(matrix, ord=2)
+    return made
+
+
+def _length(vector: Tensor) -> Tensor:
+    made: Tensor = torch.linalg.vector_norm(vector, dim=-1)
+    return made
+
+
+def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
+    """Return top / bottom, 0 where both are 0 (nothing changed of nothing)."""
+    return torch.where((top == 0) & (bottom == 0), 0.0, top / bottom)

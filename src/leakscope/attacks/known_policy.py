@@ -1,0 +1,235 @@
+"""The attacker who knows the policy: it looks for x such that T(x) explains the update, through T itself.
+
+Told are the operations and their magnitudes (`Knowledge.policies`), not what each picture drew: the signs, and for a hybrid
+which policy. `KnownPolicy` tries all of them as neighbouring lanes and keeps the one with the least mismatch of its own;
+where there are too many (several pictures a client), `learn_policy` makes the signs unknowns in [-1, 1] and the choice a
+softmax, and optimises them with the guess. Crops and flips are not told: they move what is found, and cannot be undone.
+
+Beyond the paper, whose enhanced attack learns a translation alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.attack import SEEN, Matching
+from leakscope.attacks.objectives import Match, cosine
+from leakscope.attacks.optimisers import Adam, Rule, Steps
+from leakscope.attacks.plan import Execution
+from leakscope.attacks.priors import GUESS, TotalVariation
+from leakscope.attacks.projections import Interval, into_box
+from leakscope.attacks.simulate import OneGradient, simulator_kinds
+from leakscope.attacks.starts import Normal, Start
+from leakscope.attacks.state import Stop
+from leakscope.attacks.surrogate import milestones
+from leakscope.attacks.translate import ThroughMap
+from leakscope.attacks.view import Clock, Objective, Simulated, Simulator
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, take
+from leakscope.core.types import Knowledge, Observation, Reconstruction, Round
+from leakscope.learning.transforms import SIGNED, PolicyFacts, transform
+
+SIGNS, CHOICE = "signs", "choice"
+LONGEST = 3
+MOST_WAYS = 64
+
+
+def mixture(pictures: Tensor, policies: Sequence[PolicyFacts], signs: Tensor, weights: Tensor) -> Tensor:
+    """Return `sum_p w_p T_p(x)` for pictures in [0, 1] (N x C x H x W); signs N x 3, weights N x policies."""
+    made = [transform(pictures, policy, signs) for policy in policies]
+    share = weights.to(pictures.dtype).mT[..., None, None, None]
+    return (torch.stack(made) * share).sum(0)
+
+
+def _seen_by(
+    knowledge: Knowledge, policies: Sequence[PolicyFacts], guess: Tensor, signs: Tensor, weights: Tensor
+) -> Tensor:
+    """Return the guess (network space) as the client's network would see it."""
+    rank = len(knowledge.input_shape)
+    return knowledge.scaling.scale(mixture(knowledge.scaling.unscale(guess, rank), policies, signs, weights), rank)
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughPolicy:
+    """The inner simulator on T(guess): policies as told; the draws are settings of each trial, or unknowns if None.
+
+    `signs` is N x 3 and `weights` N x policies (1 for the one that was drawn) for each trial.
+    """
+
+    policies: tuple[PolicyFacts, ...]
+    signs: Tensor | None = None
+    weights: Tensor | None = None
+    inner: Simulator = field(default_factory=OneGradient)
+
+    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+        """Return the simulated update of the transformed guess."""
+        signs, weights = _draws(unknowns, self.signs, self.weights)
+        guess = _seen_by(knowledge, self.policies, unknowns[GUESS], signs, weights)
+        return self.inner(model, {**unknowns, GUESS: guess}, seen, knowledge, clock)
+
+
+def _draws(unknowns: Tree, signs: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    return (
+        unknowns[SIGNS] if signs is None else signs,
+        torch.softmax(unknowns[CHOICE], dim=-1) if weights is None else weights,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AddTransformed:
+    """Adds T(guess) to the final unknowns of all trials."""
+
+    policies: tuple[PolicyFacts, ...]
+    signs: Tensor | None = None
+    weights: Tensor | None = None
+
+    def __call__(self, unknowns: Tree, knowledge: Knowledge) -> Tree:
+        """Return the unknowns with the guess as the client's network saw it."""
+        signs, weights = (each.flatten(0, 1).cpu() for each in _draws(unknowns, self.signs, self.weights))
+        made = _seen_by(knowledge, self.policies, unknowns[GUESS].flatten(0, 1), signs, weights)
+        return {**unknowns, SEEN: made.reshape(unknowns[GUESS].shape)}
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """The start of an unknown of `width` numbers a picture: 0."""
+
+    width: int
+
+    def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
+        """Return N x width zeros."""
+        return torch.zeros((knowledge.samples, self.width), device=key.device)
+
+
+def learn_policy(attack: Matching, knowledge: Knowledge) -> Matching:
+    """Return the attack with the guess going through the told policies, signs and choice learned.
+
+    An attack stays as it is where no policy is told, and where its guess goes through a map already.
+    """
+    policies = knowledge.policies
+    if not policies or simulator_kinds(attack.simulate) & {ThroughMap, ThroughPolicy}:
+        return attack
+    if attack.finish is not None:
+        raise InputError(
+            f"attack {attack.name!r} finishes its guess in its own way; give one that does not, such as ig"
+        )
+    schedule = attack.rules[GUESS].schedule if GUESS in attack.rules else None
+    return replace(
+        attack,
+        simulate=ThroughPolicy(policies, inner=attack.simulate),
+        extras={**attack.extras, SIGNS: Zeros(LONGEST), CHOICE: Zeros(len(policies))},
+        rules={
+            **attack.rules,
+            SIGNS: Rule(schedule=schedule, project=Interval(-1.0, 1.0)),
+            CHOICE: Rule(schedule=schedule),
+        },
+        finish=AddTransformed(policies),
+    )
+
+
+def ways(policies: Sequence[PolicyFacts], samples: int) -> tuple[Tensor, Tensor] | None:
+    """Return every way in which the draws of a client can fall: signs (ways x N x 3), weights (ways x N x policies).
+
+    None where there are more than 64. Signs of operations that draw none are 1.
+
+    >>> signs, weights = ways([(("translate_x", 0.4), ("invert", 0.0))], 1)
+    >>> signs[:, 0].tolist()
+    [[-1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    """
+    for_one: list[tuple[tuple[float, ...], int]] = []
+    for number, policy in enumerate(policies):
+        options = [(-1.0, 1.0) if kind in SIGNED and magnitude else (1.0,) for kind, magnitude in policy]
+        spare = ((1.0,),) * (LONGEST - len(policy))
+        for_one += [(signs, number) for signs in itertools.product(*options, *spare)]
+    if len(for_one) ** samples > MOST_WAYS:
+        return None
+    together = list(itertools.product(for_one, repeat=samples))
+    signs = torch.tensor([[way[0] for way in each] for each in together])
+    weights = torch.zeros(len(together), samples, len(policies))
+    for row, each in enumerate(together):
+        for column, (_, number) in enumerate(each):
+            weights[row, column, number] = 1
+    return signs, weights
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPolicy:
+    """An attack through the told policies; every way the draws can fall is tried, the least mismatch wins."""
+
+    base: Matching
+    name: str = "ig_policy"
+
+    @property
+    def restarts(self) -> int:
+        """Return how many starts a trial gets for each way its draws can fall."""
+        return self.base.restarts
+
+    def run(
+        self,
+        model: Model,
+        observation: Observation,
+        knowledge: Knowledge,
+        seeds: Sequence[int],
+        execution: Execution = Execution(),  # noqa: B008  frozen
+    ) -> Reconstruction:
+        """Return the reconstruction of every trial."""
+        if knowledge.policies is None:
+            raise InputError(f"{self.name} needs Knowledge.policies: tell the attacker of the client's defences")
+        if len(observation.rounds) > 1:
+            raise InputError(
+                f"{self.name} looks through one round: a client draws its transformations anew in every round"
+            )
+        if not knowledge.policies:
+            return self.base.run(model, observation, knowledge, seeds, execution)
+        tried = ways(knowledge.policies, knowledge.samples)
+        if tried is None:
+            return learn_policy(self.base, knowledge).run(model, observation, knowledge, seeds, execution)
+        signs, weights = tried
+        each, total = len(signs), len(seeds)
+        lanes = torch.arange(total).repeat_interleave(each)
+        draws = signs.repeat(total, 1, 1), weights.repeat(total, 1, 1)
+        base = take(self.base, lanes)
+        attack = replace(
+            base,
+            simulate=ThroughPolicy(knowledge.policies, *draws, inner=base.simulate),
+            finish=AddTransformed(knowledge.policies, *draws),
+        )
+        seen, told = take((observation, knowledge), lanes)
+        made = attack.run(model, seen, told, [seeds[int(lane)] for lane in lanes], execution)
+        mismatch = torch.nan_to_num(made.mismatch, nan=float("inf")).reshape(total, each)
+        return take(made, torch.arange(total) * each + mismatch.argmin(1))
+
+
+def ig_policy(
+    *,
+    start: Start = Normal(),  # noqa: B008  frozen
+    objective: Objective = Match(cosine),  # noqa: B008  frozen
+    rate: float = 0.1,
+    tv: float = 1e-4,
+    signed: bool = True,
+    labels: str = "auto",
+    iterations: int = 4800,
+    restarts: int = 1,
+) -> KnownPolicy:
+    """`ig` by an attacker who knows the client's policy and optimises through it; needs the defence told."""
+    if tv < 0:
+        raise InputError(f"ig_policy(tv=...) must not be below 0, got {tv}")
+    guess = Rule(sign=signed, schedule=Steps(milestones(iterations)), project=into_box)
+    base = Matching(
+        "ig_policy",
+        start=start,
+        objective=objective,
+        priors=(TotalVariation(tv),) if tv else (),
+        labels=labels,
+        optimiser=Adam(rate),
+        rules={GUESS: guess},
+        stop=Stop(iterations=iterations),
+        restarts=restarts,
+    )
+    return KnownPolicy(base)

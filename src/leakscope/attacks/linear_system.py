@@ -1,0 +1,61 @@
+"""Theorem 2.1 of the SPN paper as an attack: for one sample and a first dense layer, solve B x = W. No optimisation.
+
+Fan et al. 2020, arXiv:2006.11601. The index set takes the unit with the largest bias gradient for every input, so x = W_m / B_m.
+`analytic` weighs all units by least squares, which is better under noise; this is the theorem as it stands, whose error
+`analysis/linear_system.py` bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from leakscope.attacks.analytic import Analytic, _packed, _residual
+from leakscope.attacks.attack import check_observation
+from leakscope.attacks.plan import Execution
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.types import Knowledge, Observation, Reconstruction, direction
+from leakscope.learning.dense_system import select, solve, strongest_unit
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSystem:
+    """Solve B x = W for the first dense layer, with the unit of the largest bias gradient; one sample a trial.
+
+    A singular system is a trial that diverged: its inputs are NaN.
+    """
+
+    name: str = "linear_system"
+
+    def run(
+        self,
+        model: Model,
+        observation: Observation,
+        knowledge: Knowledge,
+        seeds: Sequence[int],
+        execution: Execution = Execution(),  # noqa: B008  frozen
+    ) -> Reconstruction:
+        """Return the solution of every trial; the mismatch is the relative residual over all units."""
+        del execution
+        check_observation(model, observation, knowledge, seeds)
+        entry = model.entry
+        if entry is None or entry.bias is None or {entry.weight, entry.bias} & model.private:
+            raise InputError(
+                f"model {model.name!r} does not begin with a dense layer whose weight and bias are sent: theorem 2.1 has no "
+                "system to solve; use cpl, dlg or ig"
+            )
+        if knowledge.samples != 1:
+            raise InputError(
+                f"the linear system holds for one sample, the update has {knowledge.samples}: use analytic, cpl or ig"
+            )
+        seen = [direction(r, observation.shares) for r in observation.rounds]
+        weight = torch.stack([s[entry.weight] for s in seen]).mean(0)
+        bias = torch.stack([s[entry.bias] for s in seen]).mean(0)
+        flat = solve(*select(weight, bias, strongest_unit(bias, weight.shape[-1])))[:, None]
+        labels = Analytic._labels(model, observation, knowledge, seeds)
+        inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
+        pictures = knowledge.scaling.unscale(inputs, len(knowledge.input_shape))
+        return _packed(pictures, labels, _residual(weight, bias, flat))

@@ -1,0 +1,248 @@
+"""Attacks on a client with a Secret Polarization Network: one who does not know of it, and two who do.
+
+Fan et al. 2020, arXiv:2006.11601, algorithm 5, lets the attacker match gradients of the cross entropy alone: "attacker doesn't know
+the existence of private term". One who does know has two ways here, and a third in `pulled`, the strongest that we found:
+
+- `spn_aware` gives its own network a dummy private head and dummy codes and optimises them together with the guess. What
+  the secret adds to the gradient of the backbone passes through `-a2 sum_k t_k V_k` over the bits short of the margin, in
+  which head, codes and a2 come as one product: a wrong a2 is made up for by the length of the head.
+- `spn_head` compares the gradient of the public head alone, dL/dW = a1 (p - y) h^T and dL/db = a1 (p - y). The private loss
+  never reaches that layer, so this part of the update is as good as undefended: it tells the label and the features h.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.attack import Extra, Matching
+from leakscope.attacks.labels import JOINT
+from leakscope.attacks.objectives import Match, squared_l2
+from leakscope.attacks.optimisers import LBFGS, Optimiser
+from leakscope.attacks.priors import GUESS, TotalVariation
+from leakscope.attacks.simulate import present_of, targets_of, weights_of
+from leakscope.attacks.starts import Patterned, Start
+from leakscope.attacks.state import Stop
+from leakscope.attacks.view import Clock, Objective, Prior, Simulated, View
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, scale
+from leakscope.core.types import Knowledge, Round
+from leakscope.learning.gradients import loss_and_gradient
+from leakscope.learning.losses import LOSSES
+from leakscope.learning.polarisation import (
+    BIAS,
+    CODES,
+    WEIGHT,
+    PolarisedLoss,
+    public_head,
+    with_codes,
+    with_second_head,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """Numbers of one shape in U(-spread, spread)."""
+
+    shape: tuple[int, ...]
+    spread: float
+
+    def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
+        """Return the numbers."""
+        del knowledge
+        return self.spread * (2 * random.uniform(key, self.shape) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Dummy:
+    """The start of one part of a dummy private head: its weight, its bias or its codes (before tanh).
+
+    Without a `spread` weight and bias begin in the range of PyTorch's dense layers. Codes begin in U(-1, 1).
+    """
+
+    part: str
+    bits: int
+    spread: float | None = None
+
+    def for_model(self, model: Model) -> Extra:
+        """Return the start for this network."""
+        features = model.parameters[public_head(model).weight].shape[1]
+        edge = 1 / math.sqrt(features) if self.spread is None else self.spread
+        shapes = {WEIGHT: (self.bits, features), BIAS: (self.bits,), CODES: (model.classes, self.bits)}
+        return Uncertain(shapes[self.part], 1.0 if self.part == CODES else edge)
+
+
+@dataclass(frozen=True, slots=True)
+class DummyPolarised:
+    """The gradient that the guess would cause in a network with the dummy head and codes; the private part is dropped.
+
+    Codes are `tanh` of their unknown, so they stay between -1 and +1 and can move.
+    """
+
+    alpha1: float | Tensor = 1.0
+    alpha2: float | Tensor = 0.1
+    margin: float | Tensor = 1.0
+
+    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+        """Return the simulated gradient of the public parameters."""
+        guess = unknowns[GUESS]
+        classes = targets_of(unknowns, knowledge, model.classes)
+        targets = with_codes(classes, torch.tanh(unknowns[CODES]))
+        polarised = with_second_head(model, unknowns[WEIGHT].shape[0])
+        weights = {**weights_of(model, seen), WEIGHT: unknowns[WEIGHT]}
+        if BIAS in polarised.parameters:
+            weights[BIAS] = unknowns[BIAS]
+        loss = PolarisedLoss(LOSSES[knowledge.loss], model.classes, self.alpha1, self.alpha2, self.margin)
+        key = random.fold(random.fold(clock.key, "network"), clock.iteration)
+        gradient, _, output, _ = loss_and_gradient(
+            polarised, loss, weights, seen.buffers, guess, targets, present_of(guess, knowledge), key
+        )
+        return Simulated(polarised.shared(gradient), output[..., : model.classes], classes)
+
+
+@dataclass(frozen=True, slots=True)
+class _WithBackbone:
+    """A network as a function of its head alone; the rest of its parameters is given."""
+
+    model: Model
+    rest: Tree
+
+    def __call__(self, parameters: Tree, buffers: Tree, x: Tensor, key: Tensor) -> tuple[Tensor, Tree]:
+        return self.model.apply({**self.rest, **parameters}, buffers, x, key)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadGradient:
+    """`alpha1` times the gradient of the public head alone, at the weights the client started from."""
+
+    alpha1: float | Tensor = 1.0
+
+    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+        """Return the simulated gradient of the last dense layer."""
+        guess, head, weights = unknowns[GUESS], public_head(model), weights_of(model, seen)
+        targets = targets_of(unknowns, knowledge, model.classes)
+        names = [name for name in (head.weight, head.bias) if name is not None]
+        small = replace(model, apply=_WithBackbone(model, {n: w for n, w in weights.items() if n not in names}))
+        key = random.fold(random.fold(clock.key, "network"), clock.iteration)
+        gradient, _, output, _ = loss_and_gradient(
+            small,
+            LOSSES[knowledge.loss],
+            {name: weights[name] for name in names},
+            seen.buffers,
+            guess,
+            targets,
+            present_of(guess, knowledge),
+            key,
+        )
+        return Simulated(scale(gradient, self.alpha1), output, targets)
+
+
+@dataclass(frozen=True, slots=True)
+class OnSimulated:
+    """The inner objective on those parameters that were simulated, where that is not all of them."""
+
+    inner: Objective = field(default_factory=Match)
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the mismatch of one trial in one round."""
+        observed = {name: view.observed[name] for name in view.simulated.update}
+        return self.inner(replace(view, observed=observed))
+
+
+def spn_unaware(
+    *,
+    start: Start = Patterned(),  # noqa: B008  frozen
+    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
+    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
+    labels: str = JOINT,
+    iterations: int = 300,
+    threshold: float = 1e-4,
+    restarts: int = 1,
+) -> Matching:
+    """Algorithm 5 of the SPN paper (Fan et al. 2020): DLG from a patterned start, blind to the private head."""
+    return Matching(
+        "spn_unaware",
+        start=start,
+        objective=objective,
+        labels=labels,
+        optimiser=optimiser,
+        stop=Stop(iterations=iterations, threshold=threshold),
+        restarts=restarts,
+    )
+
+
+def spn_aware(
+    *,
+    bits: int = 64,
+    alpha1: float = 1.0,
+    alpha2: float = 0.1,
+    margin: float = 1.0,
+    spread: float | None = None,
+    start: Start = Patterned(),  # noqa: B008  frozen
+    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
+    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
+    labels: str = "auto",
+    iterations: int = 300,
+    threshold: float = 1e-4,
+    restarts: int = 1,
+) -> Matching:
+    """Knows that a Secret Polarization Network exists: a dummy private head and dummy codes are optimised with the guess.
+
+    `bits`, `alpha1`, `alpha2`, `margin` and `spread` are what it believes of the client's. Labels are read off the public head,
+    which the private loss does not reach.
+    """
+    if bits < 1:
+        raise InputError(f"spn_aware(bits=...) must be at least 1, got {bits}")
+    if alpha1 < 0 or alpha2 < 0 or margin < 1:
+        raise InputError(
+            f"spn_aware needs alpha1 and alpha2 of at least 0 and a margin of at least 1, got {alpha1}, {alpha2}, {margin}"
+        )
+    return Matching(
+        "spn_aware",
+        simulate=DummyPolarised(alpha1, alpha2, margin),
+        start=start,
+        objective=objective,
+        labels=labels,
+        optimiser=optimiser,
+        extras={part: Dummy(part, bits, spread) for part in (WEIGHT, BIAS, CODES)},
+        stop=Stop(iterations=iterations, threshold=threshold),
+        restarts=restarts,
+    )
+
+
+def spn_head(
+    *,
+    alpha1: float = 1.0,
+    tv: float = 0.0,
+    start: Start = Patterned(),  # noqa: B008  frozen
+    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
+    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
+    labels: str = "auto",
+    iterations: int = 300,
+    threshold: float = 1e-4,
+    restarts: int = 1,
+) -> Matching:
+    """Knows that a Secret Polarization Network exists: compares the gradient of the public head alone, which is not hidden.
+
+    That layer has as many equations as features and classes; where pictures have more pixels, `tv` weighs total variation
+    against the mismatch.
+    """
+    if alpha1 <= 0 or tv < 0:
+        raise InputError(f"spn_head needs alpha1 above 0 and tv of at least 0, got {alpha1}, {tv}")
+    priors: tuple[Prior, ...] = (TotalVariation(tv),) if tv else ()
+    return Matching(
+        "spn_head",
+        simulate=HeadGradient(alpha1),
+        objective=OnSimulated(objective),
+        priors=priors,
+        start=start,
+        labels=labels,
+        optimiser=optimiser,
+        stop=Stop(iterations=iterations, threshold=threshold),
+        restarts=restarts,
+    )

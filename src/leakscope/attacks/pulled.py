@@ -1,0 +1,153 @@
+"""The attacker who learns what a private loss pulls at the features, instead of guessing the private head behind it.
+
+Whatever a client's private head, codes, margin and weights are, all that the private loss of example i adds to the shared
+gradient passes through one vector, its slope at the features h_i that both heads read:
+
+    r_i = dL_private / dh_i        (SPN: -a2 sum over bits short of the margin of t_k V_k)
+
+so the shared gradient is that of `a1 * CE + mean_i r_i . h_i` with r_i held fixed. An attacker who knows that there is a private head
+optimises r_i together with the guess: one number for each feature, smooth in all unknowns, where a dummy head has bits times as
+many and steps at the margins. It need not know bits, codes or weights. (Not in the paper, whose attacker knows nothing.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.attack import Extra, Matching
+from leakscope.attacks.objectives import Match, squared_l2
+from leakscope.attacks.optimisers import LBFGS, Optimiser
+from leakscope.attacks.polarised import DummyPolarised, HeadGradient
+from leakscope.attacks.priors import GUESS
+from leakscope.attacks.simulate import OneGradient, present_of, simulator_kinds, targets_of, weights_of
+from leakscope.attacks.starts import Patterned, Start
+from leakscope.attacks.state import Stop
+from leakscope.attacks.view import Clock, Objective, Simulated, Simulator
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree
+from leakscope.core.types import Knowledge, Round
+from leakscope.learning.gradients import loss_and_gradient
+from leakscope.learning.losses import LOSSES, Loss
+from leakscope.learning.polarisation import BIAS, WEIGHT, public_head, with_second_head
+
+PULL = "pull"
+UNIT = 0.1  # what 1 of the unknown is of r: L-BFGS has one first step for pixels and pulls alike
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """Nothing at first: N rows of so many zeros."""
+
+    features: int
+
+    def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
+        """Return the zeros; the key is not needed."""
+        del key
+        return torch.zeros(knowledge.samples, self.features)
+
+
+@dataclass(frozen=True, slots=True)
+class NoPull:
+    """The start of the pull: none at any feature."""
+
+    def for_model(self, model: Model) -> Extra:
+        """Return the start for this network."""
+        return Zeros(model.parameters[public_head(model).weight].shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _PulledLoss:
+    """`a1 * loss(u, y) + r_i . h_i` of each example: column C + i of the output is r_i . h for every h."""
+
+    loss: Loss
+    classes: int
+    alpha1: float | Tensor
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        pulls = torch.diagonal(output[..., self.classes :], dim1=-2, dim2=-1)
+        return self.alpha1 * self.loss(output[..., : self.classes], target) + pulls
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The gradient that the guess would cause if a private loss pulled at its features by the unknown `pull` times `unit`."""
+
+    alpha1: float | Tensor = 1.0
+    unit: float = UNIT
+
+    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+        """Return the simulated gradient of the public parameters."""
+        guess, rows = unknowns[GUESS], self.unit * unknowns[PULL]
+        targets = targets_of(unknowns, knowledge, model.classes)
+        polarised = with_second_head(model, rows.shape[0])
+        weights = {**weights_of(model, seen), WEIGHT: rows}
+        if BIAS in polarised.parameters:
+            weights[BIAS] = torch.zeros_like(rows[:, 0])
+        loss = _PulledLoss(LOSSES[knowledge.loss], model.classes, self.alpha1)
+        key = random.fold(random.fold(clock.key, "network"), clock.iteration)
+        gradient, _, output, _ = loss_and_gradient(
+            polarised, loss, weights, seen.buffers, guess, targets, present_of(guess, knowledge), key
+        )
+        return Simulated(polarised.shared(gradient), output[..., : model.classes], targets)
+
+
+def spn_pull(
+    *,
+    alpha1: float = 1.0,
+    unit: float = UNIT,
+    start: Start = Patterned(),  # noqa: B008  frozen
+    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
+    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
+    labels: str = "auto",
+    iterations: int = 300,
+    threshold: float = 1e-4,
+    restarts: int = 1,
+) -> Matching:
+    """Knows that there is a private head: learns what it pulls at the features of each example, together with the guess.
+
+    `unit` scales the pull against the pixels. Labels are read off the public head, which no private loss reaches.
+    """
+    if alpha1 < 0 or not unit > 0:
+        raise InputError(f"spn_pull needs alpha1 of at least 0 and a unit above 0, got {alpha1}, {unit}")
+    return Matching(
+        "spn_pull",
+        simulate=Pulled(alpha1, unit),
+        start=start,
+        objective=objective,
+        labels=labels,
+        optimiser=optimiser,
+        extras={PULL: NoPull()},
+        stop=Stop(iterations=iterations, threshold=threshold),
+        restarts=restarts,
+    )
+
+
+def learn_pull(attack: Matching, knowledge: Knowledge) -> Matching:
+    """Return the attack of one who was told of a private head: it learns the pull; the same attack where nothing is told.
+
+    The simulator of one gradient is replaced by that with a pull, wherever it stands; all else stays. Attacks that reckon with a
+    private head already are left as they are.
+    """
+    told = knowledge.private_head
+    if told is None or simulator_kinds(attack.simulate) & {Pulled, DummyPolarised, HeadGradient}:
+        return attack
+    simulate = _in_place(attack.simulate, Pulled(told["alpha1"]))
+    return replace(attack, simulate=simulate, extras={**attack.extras, PULL: NoPull()})
+
+
+def _in_place(simulate: Simulator, pulled: Pulled) -> Simulator:
+    """Return the simulator with the pull in the place of the `OneGradient` inside it."""
+    if isinstance(simulate, OneGradient):
+        return pulled
+    inner = getattr(simulate, "inner", None)
+    if inner is None:
+        raise InputError(f"{type(simulate).__name__} holds no OneGradient that a private head could pull at")
+    wrapper: Any = simulate
+    made: Simulator = replace(wrapper, inner=_in_place(inner, pulled))
+    return made

@@ -1,0 +1,124 @@
+"""`leakscope audit`: what a user's own model, trained their way, gives away; and a gate for CI."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leakscope.cli.app import app
+from leakscope.core.errors import InputError
+
+if TYPE_CHECKING:
+    from leakscope.experiments.audit import Audit
+    from leakscope.experiments.audit.reading import Request
+
+YAML = (".yaml", ".yml")
+
+
+@app.command()
+def audit(
+    what: Annotated[
+        str, typer.Argument(help="package.module:build, a YAML file, or a directory of captures.", show_default=False)
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="For captures: package.module:build that returns the model.", show_default=False)
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time it may take; 2 if not given.", show_default=False)] = None,
+    clients: Annotated[int | None, typer.Option(help="Clients to play; 8 if not given.", show_default=False)] = None,
+    examples: Annotated[
+        int | None, typer.Option(help="Examples an update is computed from; fewer leak more.", show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; 0 if not given.", show_default=False)] = None,
+    fail_above: Annotated[
+        str | None, typer.Option(help="Exit with 1 above these limits, such as asr=0.05,psnr=18.", show_default=False)
+    ] = None,
+    remedies: Annotated[bool, typer.Option(help="Also try the catalogue of defences on what leaked.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Directory for the page and audit.json.", show_default=False)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while it runs.")] = False,
+) -> None:
+    """Attack your own model with the fixed suite and end with a grade; with --fail-above, a gate for CI."""
+    from leakscope.experiments.audit.verdict import parse_gate
+
+    limits: Mapping[str, float] = parse_gate(fail_above) if fail_above else {}
+    request = find_request(what, model)
+    done = carry_out(request, what, minutes, clients, examples, seed, remedies=remedies, quiet=quiet)
+    typer.echo(str(done))
+    if out is not None:
+        typer.echo(f"page: {write_audit(done, out)}")
+    failed = done.failures(limits or request.limits)
+    for line in failed:
+        typer.echo(f"leakscope: gate failed: {line}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def find_request(what: str, model: str | None) -> Request:
+    """Return what to audit: captures with a model, a file, or a function."""
+    from leakscope.experiments.audit.reading import Request, load_build, read_request
+
+    path = Path(what)
+    if path.is_dir():
+        if model is None:
+            raise InputError(f"{what} is a directory of captures: --model package.module:build must say whose they are")
+        return Request(load_build(model))
+    if model is not None:
+        raise InputError(f"--model is for a directory of captures; {what} is none")
+    if path.suffix in YAML or path.is_file():
+        return read_request(path)
+    return Request(load_build(what))
+
+
+def carry_out(
+    request: Request,
+    what: str,
+    minutes: float | None,
+    clients: int | None,
+    examples: int | None,
+    seed: int | None,
+    *,
+    remedies: bool,
+    quiet: bool,
+) -> Audit:
+    """Return the audit; options given on the command line stand above those of a file."""
+    from dataclasses import replace
+
+    from leakscope.experiments.audit import audit_captures, audit_target
+    from leakscope.experiments.audit.auditing import CLIENTS, MINUTES
+
+    tell = (lambda _: None) if quiet else partial(typer.echo, err=True)
+    target = request.target if examples is None else replace(request.target, examples=examples)
+    time = MINUTES if request.minutes is None else request.minutes
+    players = CLIENTS if request.clients is None else request.clients
+    start = request.seed or 0
+    time, players = time if minutes is None else minutes, players if clients is None else clients
+    start = start if seed is None else seed
+    if Path(what).is_dir():
+        return audit_captures(Path(what), target, minutes=time, clients=players, seed=start, tell=tell)
+    return audit_target(target, minutes=time, clients=players, remedies=remedies, seed=start, tell=tell)
+
+
+def write_audit(done: Audit, out: Path) -> Path:
+    """Write the page, the plain data and, where there is no truth, the guesses; return where the page is."""
+    from leakscope.experiments.audit.words import audit_record
+    from leakscope.report.audit_page import page_of_audit
+    from leakscope.report.page import write
+
+    command = shlex.join(["leakscope", *sys.argv[1:]])
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "audit.json").write_text(json.dumps(audit_record(done), indent=1) + "\n", encoding="utf-8")
+        if done.unscored:
+            from safetensors.torch import save_file
+
+            guesses = {run.name: run.reconstruction.inputs.contiguous() for run in done.unscored}
+            save_file(guesses, out / "guesses.safetensors")
+        return write(page_of_audit(done, command=command), out / "index.html")
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be written ({error.strerror})") from None

@@ -1,0 +1,163 @@
+"""`leakscope paper list`, `paper run` and `paper report`: the tables and figures of papers as experiments."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leakscope.cli.app import app
+from leakscope.cli.sweep import carry_out, check_device, make_engine, parse_memory
+from leakscope.cli.watching import Dialogue, count
+from leakscope.core.errors import InputError
+
+if TYPE_CHECKING:
+    from leakscope.experiments.papers.items import Item, Part
+
+OUT = Path("leakscope-papers")
+paper = typer.Typer(
+    help="The tables and figures of papers as experiments: published beside measured.", no_args_is_help=True
+)
+app.add_typer(paper, name="paper")
+Out = Annotated[Path, typer.Option(help="Where the runs lie: OUT/item/scale/part.")]
+
+
+@paper.command("list")
+def list_items() -> None:
+    """List every item, how many numbers its paper prints, and its trials at each scale."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from leakscope.experiments.papers.items import choose_items
+    from leakscope.experiments.papers.scales import SCALES
+
+    table = Table("item", "what it is", "numbers", *SCALES, "uses runs of")
+    for item in choose_items(["all"]):
+        trials = [_own_trials(item, scale) for scale in SCALES]
+        shared = dict.fromkeys(part.same_as.partition("/")[0] for part in item.parts if part.same_as)
+        table.add_row(item.name, item.printed.title, str(len(item.printed.rows)), *trials, ", ".join(shared))
+    console = Console()
+    console.print(table)
+    console.print("numbers: how many the paper prints; smoke, small, full: trials of its own", style="dim")
+
+
+def _own_trials(item: Item, scale: str) -> str:
+    """Return how many trials an item has at a scale, those of other items' runs not counted."""
+    from leakscope.experiments.papers.scales import parts_at, scenario_at
+
+    total = 0
+    for part in parts_at(item, scale):
+        if not part.same_as:
+            cells: dict[str, Any] = {cell.id: cell.settings for cell in scenario_at(item, part, scale).cells()}
+            total += sum(each["trials"] * len(each["seeds"]) for each in cells.values())
+    return f"{total:,}" if total else ""
+
+
+@paper.command()
+def run(
+    items: Annotated[
+        list[str], typer.Argument(help="Names such as cpl-table-2; all for every one.", show_default=False)
+    ],
+    scale: Annotated[str, typer.Option(help="smoke, small or full.")] = "smoke",
+    out: Out = OUT,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run these parts of the items only.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run and write nothing.")] = False,
+    engine: Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")] = "local",
+    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    memory: Annotated[str | None, typer.Option(help="Most memory for chunks in hand, such as 4G.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+    log_json: Annotated[Path | None, typer.Option(help="Write every event as a line of JSON.")] = None,
+) -> None:
+    """Run items of papers at a scale: all their trials, or those that their runs still lack."""
+    limit = parse_memory(memory)
+    check_device(device)
+    chosen = make_engine(engine, address)
+    from leakscope.experiments.papers.scales import scenario_at
+
+    work = _work(items, scale, out, only or [])
+    given = _given(out, only or [], engine, device, memory)
+    again = shlex.join(["leakscope", "paper", "run", *items, "--scale", scale, *given])
+    for number, (directory, (item, part)) in enumerate(work.items(), start=1):
+        scenario = scenario_at(item, part, scale)
+        if dry_run:
+            typer.echo(f"{directory}: {count(scenario.cell_count, 'cell')}")
+            continue
+        title = f"{item.name}, {part.name}, {scale} ({number} of {len(work)})"
+        dialogue = Dialogue(title, quiet=quiet, log=log_json)
+        done = carry_out(scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit)
+        if done.left:
+            sys.stderr.write(f"leakscope: stopped at {title}; what has landed is saved; go on with: {again}\n")
+            raise typer.Exit(130)
+        if not quiet:
+            typer.echo(f"{directory}: {count(done.wanted, 'trial')}, {done.landed:,} of them now")
+    if not quiet and not dry_run:
+        typer.echo(f"all there; leakscope paper report {shlex.quote(str(out))}")
+
+
+def _work(names: list[str], scale: str, out: Path, only: list[str]) -> dict[Path, tuple[Item, Part]]:
+    """Return the runs to make, each once, by directory; unknown names and missing data are refused before anything runs."""
+    from leakscope.core.registry import lookup
+    from leakscope.experiments.papers.items import choose_items, home_of
+    from leakscope.experiments.papers.scales import SCALES, check_data, parts_at, run_directory
+
+    lookup(dict.fromkeys(SCALES), scale, "--scale")
+    items = choose_items(names)
+    known = {part.name: part for item in items for part in parts_at(item, scale)}
+    for name in only:
+        lookup(known, name, f"part at scale {scale}")
+    check_data(items, scale, only)
+    return {
+        run_directory(out, item, part, scale): home_of(item, part)
+        for item in items
+        for part in parts_at(item, scale)
+        if not only or part.name in only
+    }
+
+
+def _given(out: Path, only: list[str], engine: str, device: str, memory: str | None) -> list[str]:
+    """Return the options of a run that are not at their usual value, for the command that goes on with it."""
+    usual = {"--out": (str(out), str(OUT)), "--engine": (engine, "local"), "--device": (device, "cpu")}
+    words = [word for option, (value, normal) in usual.items() if value != normal for word in (option, value)]
+    words += [word for part in only for word in ("--only", part)]
+    return words + (["--memory", memory] if memory else [])
+
+
+@paper.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="Where the runs lie.")] = OUT,
+    out: Annotated[Path | None, typer.Option(help="Page to write; DIRECTORY/papers.html if not given.")] = None,
+    scale: Annotated[str | None, typer.Option(help="smoke, small or full; the largest there if not given.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Items to report; all that were run if not given.")] = None,
+    summary: Annotated[Path | None, typer.Option(help="Also write the numbers, without pictures, as Markdown.")] = None,
+) -> None:
+    """Write the page of all items that were run: published beside measured, claims, doubts, pictures."""
+    from leakscope.core.registry import lookup
+    from leakscope.experiments.papers.results import results_in
+    from leakscope.experiments.papers.scales import SCALES
+    from leakscope.report.paper_page import render_papers
+    from leakscope.report.paper_summary import summarise_papers
+
+    if scale is not None:
+        lookup(dict.fromkeys(SCALES), scale, "--scale")
+    results = results_in(directory, scale, only)
+    words = ["leakscope", "paper", "report", str(directory), *(["--scale", scale] if scale else [])]
+    words += [word for name in only or [] for word in ("--only", name)]
+    path = out or directory / "papers.html"
+    _write(path, render_papers(results, command=shlex.join(words)))
+    if summary is not None:
+        _write(summary, summarise_papers(results, command=shlex.join([*words, "--summary", str(summary)])))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror})") from None
+    typer.echo(str(path))

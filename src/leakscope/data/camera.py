@@ -1,0 +1,36 @@
+"""One large grey photograph, from scikit-image: for attacks at 512 x 512."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leakscope.core.errors import InputError
+from leakscope.data.dataset import Dataset
+
+CLASS_NAMES = ("other", "photographer")
+
+
+def camera() -> Dataset:
+    """Return a set of one test picture, 1 x 512 x 512, of class 1 of two.
+
+    The second class is empty and there for the loss: with one class alone the gradient of a cross entropy is zero. CPL (figure 7)
+    attacks a chest X-ray of this size, whose classes it does not name.
+    """
+    try:
+        from skimage import data
+    except ImportError:
+        raise InputError(
+            "data set 'camera' comes with scikit-image, which is not installed: run `pip install scikit-image`, "
+            "or set LEAKSCOPE_DATA to a directory with camera.npz"
+        ) from None
+    picture = np.asarray(data.camera(), dtype=np.uint8)[None, None]  # type: ignore[no-untyped-call]
+    return Dataset(
+        name="camera",
+        kind="image",
+        x_train=picture[:0],
+        y_train=np.zeros(0, np.int64),
+        x_test=picture,
+        y_test=np.ones(1, np.int64),
+        class_names=CLASS_NAMES,
+        source="skimage.data.camera",
+    )

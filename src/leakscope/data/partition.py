@@ -1,0 +1,222 @@
+"""Which client holds which examples: each example at most once, all of it a function of the key.
+
+Every partition is a frozen dataclass with `split(labels, groups, key)`, which returns the places of each client's examples,
+one vector a client, none of them empty. `labels` holds the class of every example, `groups` its source (a writer, a
+photograph) where the data tells it. A class that no example has is no obstacle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.data.dataset import Array
+
+Dealt = tuple[Tensor, ...]
+
+
+class Partition(Protocol):
+    """Deals the examples of a part out to clients."""
+
+    def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
+        """Return the places of each client's examples."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IID:
+    """Deal the shuffled examples out evenly: sizes differ by one at most.
+
+    `samples` holds every client to that many and leaves the rest out. `stratified` deals class by class, so that a client has
+    as many of each class as any other, to within one (SPN, appendix C).
+    """
+
+    clients: int
+    samples: int | None = None
+    stratified: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least_one("IID.clients", self.clients)
+        _at_least_one("IID.samples", self.samples)
+
+    def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
+        """Return the shares; the j-th example of the order goes to client j mod N."""
+        del groups
+        _enough("IID", self.clients, len(labels))
+        wanted = self.clients * self.samples if self.samples else 0
+        if wanted > len(labels):
+            raise InputError(
+                f"IID.samples must be at most {len(labels) // self.clients} for {self.clients} clients and "
+                f"{len(labels)} examples, got {self.samples}"
+            )
+        order = random.permutation(random.fold(key, "iid"), len(labels))
+        if self.stratified:
+            order = order[torch.argsort(labels[order], stable=True)]
+        shares = tuple(order[number :: self.clients] for number in range(self.clients))
+        if not self.samples:
+            return shares
+        mixed = (random.permutation(random.fold(random.fold(key, "cut"), i), len(s)) for i, s in enumerate(shares))
+        return tuple(share[chosen[: self.samples]] for share, chosen in zip(shares, mixed, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dirichlet:
+    """Deal each class out by proportions drawn from Dirichlet(alpha): the smaller alpha, the more clients differ.
+
+    For every class c, p_c ~ Dir(alpha, ..., alpha) over the clients; client k gets the share p_ck of the class. A client left
+    with fewer than `least` examples takes them from the largest, one by one. Hsu et al. 2019, arXiv:1909.06335; SPN uses
+    alpha = 0.9. A proportion is g_k / sum g with g ~ Gamma(alpha), drawn as log Gamma(alpha + 1) + log(u) / alpha, which
+    does not run out of small numbers however small alpha is.
+    """
+
+    clients: int
+    alpha: float = 0.9
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        _at_least_one("Dirichlet.clients", self.clients)
+        _at_least_one("Dirichlet.least", self.least)
+        if not 0 < self.alpha < math.inf:
+            raise InputError(f"Dirichlet.alpha must be in (0, inf), got {self.alpha}")
+
+    def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
+        """Return the shares."""
+        del groups
+        _enough("Dirichlet", self.clients, len(labels), self.least)
+        held: list[list[int]] = [[] for _ in range(self.clients)]
+        for label, places in _by_class(labels, random.fold(key, "dirichlet")):
+            own = random.fold(random.fold(key, "proportions"), label)
+            ends = (_proportions(own, self.alpha, self.clients).cumsum(0) * len(places)).round().long().tolist()
+            for client, (first, last) in enumerate(zip([0, *ends[:-1]], [*ends[:-1], len(places)], strict=True)):
+                held[client] += places[first:last]
+        while min(map(len, held)) < self.least:
+            poorest, richest = min(held, key=len), max(held, key=len)
+            poorest.append(richest.pop())
+        return tuple(torch.tensor(places) for places in held)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByClass:
+    """Give each client examples of `classes` classes and no other; a class is dealt evenly to the clients that hold it.
+
+    Classes go round in a shuffled order, so that each is held by as many clients as any other, to within one. A class that
+    no client holds is left out.
+    """
+
+    clients: int
+    classes: int = 1
+
+    def __post_init__(self) -> None:
+        _at_least_one("ByClass.clients", self.clients)
+        _at_least_one("ByClass.classes", self.classes)
+
+    def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
+        """Return the shares."""
+        del groups
+        _enough("ByClass", self.clients, len(labels))
+        there = _by_class(labels, random.fold(key, "by class"))
+        if self.classes > len(there):
+            raise InputError(f"ByClass.classes must be at most the {len(there)} classes there are, got {self.classes}")
+        turn = random.permutation(random.fold(key, "classes"), len(there)).tolist()
+        holds = [
+            [turn[(client * self.classes + j) % len(there)] for j in range(self.classes)]
+            for client in range(self.clients)
+        ]
+        held: list[list[int]] = [[] for _ in range(self.clients)]
+        for number, (_, places) in enumerate(there):
+            holders = [client for client in range(self.clients) if number in holds[client]]
+            for turn_, client in enumerate(holders):
+                held[client] += places[turn_ :: len(holders)]
+        poor = next((client for client, places in enumerate(held) if not places), None)
+        if poor is not None:
+            raise InputError(
+                f"ByClass leaves client {poor} without an example: {self.clients} clients of {self.classes} classes each are "
+                f"too many for {len(labels)} examples in {len(there)} classes"
+            )
+        return tuple(torch.tensor(places) for places in held)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByWriter:
+    """Give each client the examples of one writer (or photograph), as the data tells them.
+
+    `clients` chooses that many writers at random, all if None; writers of fewer than `least` examples are left out;
+    `samples` keeps the first so many of each, as SME does with FEMNIST.
+    """
+
+    clients: int | None = None
+    least: int = 1
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least_one("ByWriter.clients", self.clients)
+        _at_least_one("ByWriter.least", self.least)
+        _at_least_one("ByWriter.samples", self.samples)
+
+    def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
+        """Return the shares, in the order of the writers' numbers."""
+        if groups is None:
+            raise InputError(
+                "ByWriter needs data that tells the writers (such as the npz form of mnist); this does not"
+            )
+        if len(groups) != len(labels):
+            raise InputError(f"one group per example: {len(labels)} examples, {len(groups)} groups")
+        _, number = np.unique(groups, return_inverse=True)
+        order = np.argsort(number, kind="stable")
+        borders = np.flatnonzero(np.diff(number[order])) + 1
+        writers = [torch.from_numpy(places) for places in np.split(order, borders) if len(places) >= self.least]
+        if (self.clients or 1) > len(writers):
+            raise InputError(
+                f"ByWriter.clients must be at most the {len(writers)} writers of {self.least} examples or more, "
+                f"got {self.clients or 'none'}"
+            )
+        if self.clients is not None:
+            drawn = random.permutation(random.fold(key, "writers"), len(writers))[: self.clients]
+            writers = [writers[place] for place in sorted(drawn.tolist())]
+        return tuple(places[: self.samples].clone() for places in writers)
+
+
+PARTITIONS: dict[str, Callable[..., Partition]] = {
+    "iid": IID,
+    "dirichlet": Dirichlet,
+    "by_class": ByClass,
+    "by_writer": ByWriter,
+}
+
+
+def _at_least_one(field: str, value: int | None) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise InputError(f"{field} must be a whole number of at least 1, got {value!r}")
+
+
+def _enough(name: str, clients: int, examples: int, least: int = 1) -> None:
+    if clients * least > examples:
+        each = f" of at least {least} examples" if least > 1 else ""
+        raise InputError(
+            f"{name}.clients must be at most {examples // least} for {examples} examples{each}, got {clients}"
+        )
+
+
+def _by_class(labels: Tensor, key: Tensor) -> list[tuple[int, list[int]]]:
+    """Return (label, its places in a random order) for every class that has an example, by rising label."""
+    order = random.permutation(key, len(labels))
+    return [(int(label), order[labels[order] == label].tolist()) for label in labels.unique().tolist()]
+
+
+def _proportions(key: Tensor, alpha: float, number: int) -> Tensor:
+    """Return one draw of Dir(alpha, ..., alpha)."""
+    from scipy.special import gammaincinv
+
+    first, second, third = (
+        random.uniform(random.fold(key, part), (number,), torch.float64) for part in ("high", "low", "power")
+    )
+    whole = gammaincinv(alpha + 1, (first + 2**-24 * (second + 0.5)).numpy())
+    return torch.softmax(torch.from_numpy(whole).log() + (third + 2**-25).log() / alpha, dim=0)

@@ -1,0 +1,113 @@
+"""The 50 operations of ATS as a table: index -> (kind, magnitude).
+
+Gao et al. 2021, "Privacy-preserving collaborative learning with automatic transformation search", takes them from
+AutoAugment's CIFAR policies. Printed values are rounded; these are the fractions behind them: colours go in steps of 1/18,
+translations of 150/331/9 of the side, shears of 1/30, solarize thresholds of 256/9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leakscope.core.errors import InputError
+from leakscope.learning.transforms import SIGNED
+
+NOUNS = {
+    "translate_x": "of the side",
+    "translate_y": "of the side",
+    "rotate": "degrees",
+    "posterize": "bits",
+    "solarize": "threshold",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: what it does, how strongly, and whether each picture draws the sign of its strength."""
+
+    kind: str
+    magnitude: float = 0.0
+
+    @property
+    def signed(self) -> bool:
+        """Return whether the sign is drawn; else the magnitude counts as it stands."""
+        return self.kind in SIGNED
+
+    @property
+    def words(self) -> str:
+        """Return the operation in words.
+
+        >>> Operation("contrast", 0.5).words, Operation("posterize", 6).words, Operation("invert").words
+        ('contrast +-0.5', 'posterize 6 bits', 'invert')
+        """
+        if self.kind in ("invert", "autocontrast", "equalize"):
+            return self.kind
+        sign = "+-" if self.signed else ""
+        return f"{self.kind} {sign}{self.magnitude:.4g} {NOUNS.get(self.kind, '')}".strip()
+
+
+_STEP = 150 / 331 / 9
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation("invert"),
+    Operation("contrast", 6 / 18),
+    Operation("rotate", 20 / 3),
+    Operation("translate_x", 9 * _STEP),
+    Operation("sharpness", 1 / 18),
+    Operation("sharpness", 3 / 18),
+    Operation("shear_y", 2 / 30),
+    Operation("translate_y", 2 * _STEP),
+    Operation("autocontrast"),
+    Operation("equalize"),
+    Operation("shear_y", 5 / 30),
+    Operation("posterize", 6),
+    Operation("color", 3 / 18),
+    Operation("brightness", 5 / 18),
+    Operation("sharpness", 9 / 18),
+    Operation("brightness", 9 / 18),
+    Operation("equalize"),
+    Operation("equalize"),
+    Operation("contrast", 7 / 18),
+    Operation("sharpness", 5 / 18),
+    Operation("color", 5 / 18),
+    Operation("translate_x", 5 * _STEP),
+    Operation("equalize"),
+    Operation("autocontrast"),
+    Operation("translate_y", 3 * _STEP),
+    Operation("sharpness", 6 / 18),
+    Operation("brightness", 6 / 18),
+    Operation("color", 8 / 18),
+    Operation("solarize", 256.0),
+    Operation("invert"),
+    Operation("equalize"),
+    Operation("autocontrast"),
+    Operation("equalize"),
+    Operation("equalize"),
+    Operation("color", 5 / 18),
+    Operation("equalize"),
+    Operation("autocontrast"),
+    Operation("solarize", 256 * 5 / 9),
+    Operation("brightness", 3 / 18),
+    Operation("color", 0.0),
+    Operation("solarize", 256 * 8 / 9),
+    Operation("autocontrast"),
+    Operation("translate_y", 3 * _STEP),
+    Operation("translate_y", 3 * _STEP),
+    Operation("autocontrast"),
+    Operation("solarize", 256 * 8 / 9),
+    Operation("equalize"),
+    Operation("invert"),
+    Operation("translate_y", 3 * _STEP),
+    Operation("autocontrast"),
+)
+
+
+def operation(index: int) -> Operation:
+    """Return the operation at an index, or say which indices there are.
+
+    >>> operation(3).kind, round(operation(3).magnitude, 4)
+    ('translate_x', 0.4532)
+    """
+    if not 0 <= index < len(OPERATIONS):
+        raise InputError(f"operation must lie in 0..{len(OPERATIONS) - 1}, got {index}")
+    return OPERATIONS[index]

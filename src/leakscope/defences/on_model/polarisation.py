@@ -1,0 +1,118 @@
+"""The Secret Polarization Network: a private head and secret codes whose gradient hides that of the public loss.
+
+Fan et al. 2020, arXiv:2006.11601, section 3 and algorithm 1. The client trains a dense head of its own beside the public one, on
+the same backbone. Its loss adds a term to the shared gradient of the backbone that depends on the private weights and on
+the codes, which the server never sees. The gradient of the PUBLIC HEAD itself gets no such term: it is a1 times the
+plain one, and whoever knows that reads labels and features off it (see `attacks/polarised.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree
+from leakscope.learning.losses import Loss
+from leakscope.learning.polarisation import (
+    BIAS,
+    CODES,
+    WEIGHT,
+    PolarisedLoss,
+    with_codes,
+    with_second_head,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Polarisation:
+    """Hide the gradient behind a private head: `a1 * CE + a2 * sum_k max(m - v_k t_k, 0)`, codes and head kept secret.
+
+    `alpha1=None` is 1 - alpha2 (section 3); the paper's experiments have 1 (appendix C). `bits` is K, `margin` is m. The private
+    head begins in U(-spread, spread); left out, in the range of PyTorch's dense layers, 1 / sqrt(features). Codes and head are
+    drawn from the client's key, anew for every client.
+    """
+
+    alpha2: float | Tensor = 0.1
+    alpha1: float | Tensor | None = 1.0
+    margin: float | Tensor = 1.0
+    bits: int = 64
+    spread: float | None = None
+
+    def __post_init__(self) -> None:
+        for field, value in (("alpha2", self.alpha2), ("alpha1", self.alpha1)):
+            if value is not None:
+                _at_least(f"Polarisation.{field}", value, 0.0)
+        if self.alpha1 is None and bool((torch.as_tensor(self.alpha2) > 1).any()):
+            raise InputError(f"Polarisation.alpha2 must be in [0, 1] where alpha1 is 1 - alpha2, got {self.alpha2}")
+        _at_least("Polarisation.margin", self.margin, 1.0)
+        if isinstance(self.bits, bool) or not isinstance(self.bits, int) or self.bits < 1:
+            raise InputError(f"Polarisation.bits must be a whole number of at least 1, got {self.bits!r}")
+        if self.spread is not None and not 0 < self.spread < math.inf:
+            raise InputError(f"Polarisation.spread must be in (0, inf), got {self.spread}")
+
+    @property
+    def public_weight(self) -> float | Tensor:
+        """Return a1, however it was given."""
+        return 1 - self.alpha2 if self.alpha1 is None else self.alpha1
+
+    def facts(self, each: Tensor) -> Tree:
+        """Return what an attacker may know, one value for each entry of `each`: bits, weights and margin, no secret."""
+        known = {"bits": self.bits, "alpha1": self.public_weight, "alpha2": self.alpha2, "margin": self.margin}
+        return {
+            name: torch.as_tensor(value, dtype=torch.float32, device=each.device).expand(len(each)).clone()
+            for name, value in known.items()
+        }
+
+    def polarise(self, model: Model) -> Model:
+        """Return the network as the client holds it: private head and codes are parameters that `shared` leaves out."""
+        if model.classes > 2**self.bits:
+            raise InputError(
+                f"more classes than codes: Polarisation.bits = {self.bits} has {2**self.bits} codes, "
+                f"the model has {model.classes} classes"
+            )
+        return with_second_head(model, self.bits)
+
+    def draw(self, model: Model, keys: Tensor) -> Tree:
+        """Return the secrets of a client for each key: private weight, private bias if any, codes; `model` is polarised."""
+        own = random.fold(keys, "polarisation")
+        weight = model.parameters[WEIGHT]
+        edge = 1 / math.sqrt(weight.shape[1]) if self.spread is None else self.spread
+        made = {}
+        for name in sorted(model.private & {WEIGHT, BIAS, CODES}):
+            drawn = 2 * random.uniform(random.fold(own, name), model.parameters[name].shape, weight.dtype) - 1
+            made[name] = torch.where(drawn < 0, -1.0, 1.0).to(weight.dtype) if name == CODES else edge * drawn
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Equipped:
+    """What a client trains with: its loss, weights and targets; `kept` are secrets that no training moves."""
+
+    loss: Loss
+    weights: Tree
+    targets: Tensor
+    kept: Tree
+
+
+def equip(guard: Polarisation | None, model: Model, loss: Loss, weights: Tree, targets: Tensor) -> Equipped:
+    """Return what ONE client trains with under a defence on its model; the same as given where there is none.
+
+    `model` is polarised and `weights` hold its secrets, as `polarise` and `draw` made them.
+    """
+    if guard is None:
+        return Equipped(loss, weights, targets, {})
+    moving = {name: value for name, value in weights.items() if name != CODES}
+    polarised = PolarisedLoss(loss, model.classes, guard.public_weight, guard.alpha2, guard.margin)
+    return Equipped(polarised, moving, with_codes(targets, weights[CODES]), {CODES: weights[CODES]})
+
+
+def _at_least(field: str, value: float | Tensor, least: float) -> None:
+    number = torch.as_tensor(value)
+    if not bool(((number >= least) & number.isfinite()).all()):
+        raise InputError(f"{field} must be in [{least:g}, inf), got {value}")

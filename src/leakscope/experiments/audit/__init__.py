@@ -1,0 +1,8 @@
+"""The audit: a fixed suite of attacks on a user's own model, client and data, a grade, and what would help."""
+
+from leakscope.experiments.audit.auditing import Audit, audit, audit_target
+from leakscope.experiments.audit.captured import audit_captures
+from leakscope.experiments.audit.target import Target, UntestedError
+from leakscope.experiments.audit.verdict import RULES, parse_gate
+
+__all__ = ["RULES", "Audit", "Target", "UntestedError", "audit", "audit_captures", "audit_target", "parse_gate"]

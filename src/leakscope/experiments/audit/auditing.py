@@ -1,0 +1,222 @@
+"""`leakscope.audit(model, loss, inputs, labels)`: what YOUR model, trained your way, gives away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leakscope.core.errors import InputError
+from leakscope.experiments.audit.advice import Advice, advise
+from leakscope.experiments.audit.budget import Budget, start_budget
+from leakscope.experiments.audit.playing import (
+    LabelReading,
+    Tell,
+    UnscoredRun,
+    World,
+    make_world,
+    null_runs,
+    read_labels,
+    run_entries,
+)
+from leakscope.experiments.audit.suite import Untested, plan_suite
+from leakscope.experiments.audit.target import Subject, Target, UntestedError, make_subject
+from leakscope.experiments.audit.verdict import Measures, excess, failures, grade, measure, worst_run
+from leakscope.experiments.story import AttackRun
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from leakscope.clients import Client
+    from leakscope.core.types import LocalTraining
+    from leakscope.defences import Defence
+    from leakscope.experiments.audit.target import Criterion
+
+MINUTES = 2.0
+CLIENTS = 8
+SUITE_SHARE = 0.6  # of the time; the rest is for remedies
+REMEDY_CLIENTS = 4
+REMEDY_EXAMPLES = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Audit:
+    """What an audit found. Prints as text; `failures(limits)` is the gate.
+
+    `worst` is the attack that recovered most, `nulls` what one gets without the update, `untested` what was left out and
+    why, `advice` what would help. `unscored` are attacks on captured updates whose truth is not known. `world` is None where
+    nothing could be run or scored.
+    """
+
+    name: str
+    grade: str
+    measures: Measures
+    runs: tuple[AttackRun, ...]
+    nulls: tuple[AttackRun, ...]
+    labels: LabelReading | None
+    untested: tuple[Untested, ...]
+    advice: Advice | None
+    notes: tuple[str, ...]
+    world: World | None
+    minutes: float
+    seconds: float
+    seed: int
+    unscored: tuple[UnscoredRun, ...] = ()
+
+    @property
+    def worst(self) -> AttackRun | None:
+        """Return the attack that recovered most; None if none could be run."""
+        return worst_run(self.runs, self.nulls)
+
+    @property
+    def recovered(self) -> int:
+        """Return how many examples the worst attack recovered that no null baseline did."""
+        return 0 if self.worst is None else int(excess(self.worst, self.nulls).sum())
+
+    def failures(self, limits: Mapping[str, float]) -> list[str]:
+        """Return a line for every limit that is exceeded or was not measured; empty means the gate is passed."""
+        return failures(self.measures, limits)
+
+    def __str__(self) -> str:
+        from leakscope.experiments.audit.words import audit_text
+
+        return audit_text(self)
+
+
+def audit(
+    model: nn.Module,
+    loss: Criterion,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    client: LocalTraining | Client | None = None,
+    defences: Sequence[Defence] = (),
+    examples: int = 1,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    minutes: float = MINUTES,
+    clients: int = CLIENTS,
+    remedies: bool = True,
+    seed: int = 0,
+) -> Audit:
+    """Return what updates of this model give away of this sample, attacked with the fixed suite within `minutes`.
+
+    See `Target` for the arguments that describe the federation. `clients` is how many clients are played (each with
+    `examples` of the sample, none twice). `remedies` also tries the catalogue of defences on what leaked.
+    """
+    target = Target(
+        model=model,
+        inputs=inputs,
+        labels=labels,
+        loss=loss,
+        client=client,
+        defences=defences,
+        examples=examples,
+        mean=mean,
+        std=std,
+    )
+    return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed)
+
+
+def audit_target(
+    target: Target,
+    *,
+    minutes: float = MINUTES,
+    clients: int = CLIENTS,
+    remedies: bool = True,
+    seed: int = 0,
+    tell: Tell = lambda _: None,
+) -> Audit:
+    """Return the audit of a target; `tell` hears what is being done."""
+    if clients < 1:
+        raise InputError(f"clients must be at least 1, got {clients}")
+    if not 0 <= seed < 2**31:
+        raise InputError(f"seed must lie in 0..2**31 - 1, got {seed}")
+    budget = start_budget(minutes)
+    name = type(target.model).__name__
+    try:
+        subject = make_subject(target)
+    except UntestedError as error:
+        return _untested(name, str(error), minutes, budget, seed)
+    world = make_world(subject, clients, seed)
+    found = _attacked(subject, world, budget, tell, remedies=remedies, seed=seed)
+    runs, nulls, labels, untested = found
+    advice = _advice(subject, world, runs, nulls, labels, budget, tell, seed) if remedies else None
+    return Audit(
+        name=name,
+        grade=grade(runs, nulls, labels),
+        measures=measure(runs, nulls, labels),
+        runs=tuple(runs),
+        nulls=tuple(nulls),
+        labels=labels,
+        untested=tuple(untested),
+        advice=advice,
+        notes=subject.notes,
+        world=world,
+        minutes=minutes,
+        seconds=budget.used,
+        seed=seed,
+    )
+
+
+def _attacked(
+    subject: Subject, world: World, budget: Budget, tell: Tell, *, remedies: bool, seed: int
+) -> tuple[list[AttackRun], list[AttackRun], LabelReading | None, list[Untested]]:
+    """Return the runs of the suite, the null baselines, the labels read, and what was left out."""
+    steps = 1 if world.client.local is None else world.client.local.steps(subject.examples)
+    entries, untested = plan_suite(
+        subject.model,
+        world.knowledge,
+        world.informed,
+        steps=steps,
+        shares=world.observation.shares,
+        unmatched=subject.unmatched,
+    )
+    if world.client.on_model is not None or world.client.on_data is not None:
+        untested.append(
+            Untested("attackers made for on_model or on_data", "see `leakscope list`; `leakscope run` has them")
+        )
+    reading = read_labels(world)
+    if isinstance(reading, Untested):
+        untested.append(reading)
+    share = SUITE_SHARE if remedies else 0.9
+    part = Budget(share * budget.seconds, budget.began, budget.clock)
+    runs, failed = run_entries(world, entries, part, tell)
+    nulls = null_runs(subject, world, seed)
+    return runs, nulls, reading if isinstance(reading, LabelReading) else None, [*untested, *failed]
+
+
+def _advice(
+    subject: Subject,
+    world: World,
+    runs: Sequence[AttackRun],
+    nulls: Sequence[AttackRun],
+    labels: LabelReading | None,
+    budget: Budget,
+    tell: Tell,
+    seed: int,
+) -> Advice | None:
+    """Return remedies where content leaked; None where there was nothing to remedy."""
+    best = worst_run(runs, nulls)
+    if best is None or grade(runs, nulls, labels) not in ("F", "D", "C"):
+        return None
+    clients = min(REMEDY_CLIENTS, world.batch.trials, max(1, REMEDY_EXAMPLES // subject.examples))
+    return advise(subject, world, runs, budget, tell, clients=clients, seed=seed)
+
+
+def _untested(name: str, why: str, minutes: float, budget: Budget, seed: int) -> Audit:
+    return Audit(
+        name=name,
+        grade="untested",
+        measures=Measures(),
+        runs=(),
+        nulls=(),
+        labels=None,
+        untested=(Untested("the model", why),),
+        advice=None,
+        notes=(),
+        world=None,
+        minutes=minutes,
+        seconds=budget.used,
+        seed=seed,
+    )

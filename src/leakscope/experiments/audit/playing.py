@@ -1,0 +1,186 @@
+"""The clients of an audit and the attacks on them: each attack within its share of the time, scored against the truth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.labels import LABEL_RULES
+from leakscope.attacks.null import draw_labels
+from leakscope.attacks.plan import Execution
+from leakscope.attacks.recipes import prior_only
+from leakscope.clients import Client, tell_defences, told
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree
+from leakscope.core.types import Batch, Knowledge, Observation, Reconstruction, make_batch
+from leakscope.defences import Defence
+from leakscope.experiments.audit.budget import Budget, iterations_within
+from leakscope.experiments.audit.suite import Entry, Untested, labels_problem
+from leakscope.experiments.audit.target import Subject
+from leakscope.experiments.baselines import baselines
+from leakscope.experiments.story import AttackRun, play
+from leakscope.metrics import score, summarise
+from leakscope.metrics.labels import label_overlap
+
+LEAST_PUBLIC = 8
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """T clients with N examples each, what the server saw of them, and what it knows without and with the defences."""
+
+    subject: Subject
+    client: Client
+    batch: Batch
+    weights: Tree
+    seeds: tuple[int, ...]
+    observation: Observation
+    knowledge: Knowledge
+    informed: Knowledge | None
+    execution: Execution
+
+
+@dataclass(frozen=True, slots=True)
+class LabelReading:
+    """The share of labels that a rule read off the update, beside uniform guessing; each the mean overlap of a client."""
+
+    rule: str
+    share: float
+    guessing: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnscoredRun:
+    """An attack whose truth is not known: what came back, and what can be said of it without the truth.
+
+    `left` is the mismatch at the end as a share of that at the start (T): small where the guess explains the update.
+    `structure` is the total variation of the guess over that of its own points shuffled (T): about 1 for noise, below for
+    pictures; NaN for what is no picture.
+    """
+
+    name: str
+    note: str
+    reconstruction: Reconstruction
+    left: Tensor
+    structure: Tensor
+    seconds: float
+
+
+def make_world(subject: Subject, clients: int, seed: int, *, defences: Sequence[Defence] | None = None) -> World:
+    """Return the clients of an audit: at most `clients`, no example twice; `defences` in the place of the configured."""
+    client = subject.client if defences is None else replace(subject.client, defences=tuple(defences))
+    T = max(1, min(clients, len(subject.inputs) // subject.examples))
+    order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
+    chosen = order[: T * subject.examples].reshape(T, subject.examples)
+    batch = make_batch(subject.inputs[chosen], subject.labels[chosen], classes=subject.model.classes)
+    weights = {name: value.expand(T, *value.shape) for name, value in subject.model.parameters.items()}
+    seeds = tuple(seed * 100_000 + t for t in range(T))
+    observation = client.observe(subject.model, weights, batch, seeds)
+    knowledge = told(subject.model, client, batch)
+    informed = tell_defences(knowledge, client, observation) if client.defences else None
+    return World(subject, client, batch, weights, seeds, observation, knowledge, informed, Execution(form="native"))
+
+
+def public_examples(subject: Subject, world: World, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the examples of the sample that no client of the audit holds."""
+    order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
+    rest = order[world.batch.trials * subject.examples :]
+    return subject.inputs[rest], subject.labels[rest]
+
+
+def run_entry(world: World, entry: Entry, seconds: float) -> AttackRun:
+    """Return one attack on all clients, with as many iterations as fit into the seconds."""
+    return run_with(world, entry, fitting_iterations(world, entry, seconds))
+
+
+def fitting_iterations(world: World, entry: Entry, seconds: float) -> int:
+    """Return how many iterations of an attack fit into the seconds; 0 where it has none."""
+    if entry.most is None:
+        return 0
+
+    def probe(n: int) -> float:
+        began = time.perf_counter()
+        entry.make(n).run(
+            world.subject.model, world.observation, _known(world, entry), list(world.seeds), world.execution
+        )
+        return time.perf_counter() - began
+
+    return iterations_within(seconds, probe, entry.most)
+
+
+def run_with(world: World, entry: Entry, iterations: int) -> AttackRun:
+    """Return one attack on all clients, with so many iterations at most."""
+    note = "no iterations" if entry.most is None else f"{iterations} iterations at most; its authors run {entry.most}"
+    args = (world.subject.model, world.observation, _known(world, entry))
+    return play(entry.name, note, entry.make(iterations), *args, world.batch, list(world.seeds), world.execution)
+
+
+def _known(world: World, entry: Entry) -> Knowledge:
+    return world.informed if entry.informed and world.informed is not None else world.knowledge
+
+
+def run_entries(
+    world: World, entries: Sequence[Entry], budget: Budget, tell: Tell
+) -> tuple[list[AttackRun], list[Untested]]:
+    """Return the runs of all attacks, each given an even share of what is left; what fails is untested, and why."""
+    runs: list[AttackRun] = []
+    untested: list[Untested] = []
+    for number, entry in enumerate(entries):
+        heavy = sum(each.most is not None for each in entries[number:]) or 1
+        tell(f"{entry.name}: {world.batch.trials} clients")
+        try:
+            runs.append(run_entry(world, entry, budget.left / heavy))
+        except InputError as error:
+            untested.append(Untested(entry.name, str(error)))
+        except (
+            RuntimeError,
+            NotImplementedError,
+        ) as error:  # a layer of the user's network that cannot be differentiated
+            untested.append(Untested(entry.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
+    return runs, untested
+
+
+def null_runs(subject: Subject, world: World, seed: int) -> list[AttackRun]:
+    """Return what one gets without the update; class mean and nearest picture only where examples are to spare."""
+    public, labels = public_examples(subject, world, seed)
+    seeds, scaling = list(world.seeds), world.client.scaling
+    if len(public) >= LEAST_PUBLIC:
+        made = baselines(
+            world.batch, public, labels, classes=subject.model.classes, seeds=seeds, scaling=scaling, prior=prior_only()
+        )
+    else:
+        known = replace(world.knowledge, labels=world.batch.labels)
+        made = {"prior_only": prior_only().guess(known, seeds)}
+    return [scored(name, "without the update", world.batch, result, 0.0) for name, result in made.items()]
+
+
+def scored(name: str, note: str, truth: Batch, made: Reconstruction, seconds: float) -> AttackRun:
+    """Return a reconstruction scored against the truth."""
+    scores = score(truth.inputs, truth.labels, made.inputs, made.labels, mask=truth.mask)
+    summary = summarise(scores, outcomes=made.outcome, iterations=made.iterations)
+    return AttackRun(name, note, made, scores, summary, seconds)
+
+
+def read_labels(world: World) -> LabelReading | Untested:
+    """Return how many labels the update gives away before any search."""
+    knowledge = world.informed or world.knowledge
+    problem = labels_problem(world.subject.model, knowledge, world.observation.shares)
+    if problem is not None:
+        return Untested("label recovery", problem)
+    rule = "cpl" if knowledge.samples == 1 else "counts"
+    keys = random.key(list(world.seeds))
+    try:
+        guess = LABEL_RULES[rule](world.subject.model, world.observation, knowledge, keys)
+    except InputError as error:
+        return Untested("label recovery", str(error))
+    truth, mask = world.batch.labels, world.batch.mask
+    blind = draw_labels(world.seeds, knowledge.samples, knowledge.classes)
+    mean = torch.stack([label_overlap(truth, each, mask).double().mean() for each in (guess, blind)])
+    return LabelReading(rule, float(mean[0]), float(mean[1]), int(mask.sum()))

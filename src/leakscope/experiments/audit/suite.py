@@ -1,0 +1,138 @@
+"""The fixed suite of an audit: which attacks are run on which client, and which cannot be, and why.
+
+| part | when |
+|---|---|
+| analytic | the first layer is dense with a bias |
+| label recovery | the model ends in a dense layer and the loss is cross entropy |
+| CPL, IG | always, if the model has a second derivative |
+| SME | the client takes several local steps |
+| the same, told of the defences | a defence is configured |
+| null baselines | always: prior only; class mean and nearest public picture where the sample has examples to spare |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from leakscope.attacks.analytic import Analytic
+from leakscope.attacks.attack import Attack, Matching
+from leakscope.attacks.aware import aware
+from leakscope.attacks.labels import JOINT
+from leakscope.attacks.recipes import ATTACKS
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.types import Knowledge, Shares
+
+PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
+TOLD = "told of the defences"
+PICTURE_RANK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One attack of the suite: `make(iterations)` builds it, `most` is what its authors run (None: no iterations)."""
+
+    name: str
+    make: Callable[[int], Attack]
+    most: int | None
+    informed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Untested:
+    """What was left out, and why."""
+
+    what: str
+    why: str
+
+
+def plan_suite(
+    model: Model,
+    knowledge: Knowledge,
+    informed: Knowledge | None,
+    *,
+    steps: int | None,
+    shares: Shares,
+    unmatched: str | None = None,
+) -> tuple[list[Entry], list[Untested]]:
+    """Return the attacks to run, the cheapest first, and what cannot be run.
+
+    `informed` is told of the defences; `steps` is the number of local steps (None: not known).
+    """
+    entries: list[Entry] = []
+    untested: list[Untested] = []
+    if model.entry is not None and model.entry.bias is not None:
+        entries.append(Entry("analytic", lambda _: Analytic(), None))
+    else:
+        untested.append(Untested("analytic", "the model does not begin with a dense layer with a bias"))
+    names = ["cpl", "ig", "sme"] if shares is Shares.WEIGHTS and steps != 1 else ["cpl", "ig"]
+    if shares is Shares.WEIGHTS and knowledge.local is None:
+        names.remove("cpl")
+        untested.append(Untested("cpl", "it compares lengths, and the learning rate is not known"))
+    if unmatched is not None:
+        untested += [Untested(name, unmatched) for name in names]
+        names = []
+    settings = _settings(model, knowledge, shares)
+    for name in names:
+        if name not in ATTACKS:
+            untested.append(Untested(name, "this version has no such attack"))
+            continue
+        entries.append(Entry(name, _maker(name, settings, None), PUBLISHED[name]))
+        if informed is None:
+            continue
+        try:
+            aware(_recipe(name, 1, settings), informed)
+        except InputError as error:
+            untested.append(Untested(f"{name}, {TOLD}", str(error)))
+            continue
+        entries.append(Entry(f"{name}, {TOLD}", _maker(name, settings, informed), PUBLISHED[name], informed=True))
+    return entries, untested
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What of a recipe depends on the model: how labels are found, and whether inputs are pictures."""
+
+    labels: str
+    pictures: bool
+
+
+def _settings(model: Model, knowledge: Knowledge, shares: Shares) -> _Settings:
+    labels = "auto" if labels_problem(model, knowledge, shares) is None or knowledge.labels is not None else JOINT
+    return _Settings(labels, len(knowledge.input_shape) >= PICTURE_RANK)
+
+
+def labels_problem(model: Model, knowledge: Knowledge, shares: Shares) -> str | None:
+    """Return why no rule can read the labels off the update; None if one can."""
+    head = model.head
+    if head is None:
+        return "the model does not end in a dense layer"
+    if knowledge.loss != "cross_entropy":
+        return f"the loss is {knowledge.loss}; the rules read cross entropy"
+    if {head.weight, head.bias} & model.private:
+        return "the last layer stays at the client"
+    if head.bias is None and not head.nonnegative:
+        return "the last layer has no bias and its features may be negative"
+    if shares is Shares.WEIGHTS and knowledge.local is None and knowledge.samples > 1:
+        return "counting labels needs the learning rate and the number of steps"
+    return None
+
+
+def _recipe(name: str, iterations: int, settings: _Settings) -> Matching:
+    given: dict[str, Any] = {"iterations": iterations, "labels": settings.labels}
+    if name != "cpl" and not settings.pictures:
+        given["tv"] = 0.0  # neighbours in a table mean nothing
+    made = ATTACKS[name](**given)
+    if not isinstance(made, Matching):
+        raise TypeError(f"{name} is no matching attack")
+    return made
+
+
+def _maker(name: str, settings: _Settings, informed: Knowledge | None) -> Callable[[int], Attack]:
+    def make(iterations: int) -> Attack:
+        made = _recipe(name, iterations, settings)
+        return made if informed is None else aware(made, informed)
+
+    return make

@@ -1,0 +1,260 @@
+"""What an audit is about: a model, a sample of its user's data and how the client trains; checked and made ready here.
+
+What a user brings is often a little off (half precision, one-hot labels, batch norm in train mode, a loss object). Where
+the meaning is clear it is put right and noted; where it is not, one line says what to do.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.clients import Client
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.scaling import Scaling
+from leakscope.core.types import LocalTraining
+from leakscope.defences import Defence
+from leakscope.learning.losses import LOSSES, one_hot
+from leakscope.models import from_module, vmap_problem
+
+Criterion = str | Callable[[Tensor, Tensor], Tensor]
+Truth = Callable[[int], tuple[Tensor, Tensor]]
+NO_SECOND = "no second derivative"
+
+
+class UntestedError(InputError):
+    """A model that no attack here can handle: it is named untested, never safe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Target:
+    """What is audited; what `package.module:build` returns.
+
+    `inputs` are as the model takes them, M x ..., `labels` M class numbers (or one-hot rows). `client` is the local training
+    (None: one gradient of all its examples), `examples` how many examples one client computes its update from: the fewer, the
+    more leaks, so give the true number; 1 is the worst case. `mean` and `std` are the normalisation that was applied to
+    pictures in [0, 1]; without them the range of `inputs` is taken for the box of valid values. For captured updates `truth`
+    may give the private data of a partition, and `inputs` may be left out if `input_shape` is given.
+    """
+
+    model: nn.Module
+    inputs: Tensor | None = None
+    labels: Tensor | None = None
+    loss: Criterion = "cross_entropy"
+    client: LocalTraining | Client | None = None
+    defences: Sequence[Defence] = ()
+    examples: int = 1
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    input_shape: tuple[int, ...] | None = None
+    truth: Truth | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """A target made ready: the network as a pure function, the client, the sample in [0, 1], and what was put right.
+
+    `unmatched` says why no attack that matches updates can work on the network; None where they can.
+    """
+
+    model: Model
+    client: Client
+    inputs: Tensor
+    labels: Tensor
+    examples: int
+    notes: tuple[str, ...]
+    unmatched: str | None = None
+
+
+def make_subject(target: Target) -> Subject:
+    """Return the target ready to be attacked; `UntestedError` where no attack here can handle it."""
+    if not isinstance(target.model, nn.Module):
+        raise InputError(f"audit needs an nn.Module, got {type(target.model).__name__}")
+    if target.inputs is None or target.labels is None:
+        raise InputError("audit needs inputs and labels: a sample of your own data")
+    notes: list[str] = []
+    inputs = check_inputs(target.inputs, notes)
+    module = plain_module(target.model, notes)
+    _check_runs(module, inputs)
+    scaling, pictures = find_scaling(inputs, target.mean, target.std, notes)
+    try:
+        model = from_module(module, input_shape=tuple(inputs.shape[1:]), example=inputs[:2])
+    except InputError as error:
+        raise UntestedError(str(error)) from None
+    labels = class_numbers(target.labels, len(inputs), model.classes, notes)
+    client = make_client(target, scaling, find_loss(target.loss, model, inputs, labels, notes))
+    if not 1 <= target.examples <= len(inputs):
+        raise InputError(f"examples must lie in 1..{len(inputs)}, the size of the sample, got {target.examples}")
+    problem = vmap_problem(model)
+    if problem is not None and NO_SECOND not in problem:
+        raise UntestedError(problem)
+    return Subject(model, client, pictures, labels, target.examples, tuple(notes), problem)
+
+
+def make_client(target: Target, scaling: Scaling, loss: str) -> Client:
+    """Return the client that the target describes."""
+    defences = tuple(target.defences)
+    if isinstance(target.client, Client):
+        if defences and target.client.defences:
+            raise InputError("audit was given defences twice: in client and by themselves; give them once")
+        return replace(target.client, scaling=scaling, loss=loss, defences=defences or target.client.defences)
+    if target.client is not None and not isinstance(target.client, LocalTraining):
+        raise InputError(f"audit(client=...) takes a LocalTraining or a Client, got {type(target.client).__name__}")
+    return Client(local=target.client, loss=loss, scaling=scaling, defences=defences)
+
+
+def check_inputs(inputs: Tensor, notes: list[str]) -> Tensor:
+    """Return the sample as float32 on the CPU; refuse what holds no usable numbers."""
+    if not isinstance(inputs, Tensor) or inputs.ndim < 2 or len(inputs) == 0:
+        got = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
+        raise InputError(f"inputs must be a tensor of M examples, M x ..., got {got}")
+    if inputs.device.type == "meta":
+        raise InputError("inputs lie on the meta device, which holds no numbers; load them first")
+    if not inputs.is_floating_point():
+        if inputs.dtype == torch.uint8:
+            raise InputError("inputs are bytes; give what the model takes: floating numbers (divide by 255, normalise)")
+        raise UntestedError(
+            f"inputs are whole numbers ({inputs.dtype}), such as token numbers; no attack here searches over those"
+        )
+    if not bool(inputs.isfinite().all()):
+        raise InputError("inputs hold NaN or infinity")
+    if inputs.device.type != "cpu":
+        notes.append(f"inputs were copied from {inputs.device} to the CPU")
+    if inputs.dtype != torch.float32:
+        notes.append(f"inputs were converted from {inputs.dtype} to float32")
+    return inputs.detach().to("cpu", torch.float32)
+
+
+def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
+    """Return a copy on the CPU in float32, batch norm in train mode replaced by one that can run under vmap."""
+    try:
+        own = copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"the model cannot be copied ({_line(error)}); give one that was just built") from None
+    values = [*own.parameters(), *own.buffers()]
+    if any(value.device.type == "meta" for value in values):
+        raise InputError("the model has weights on the meta device, which holds no numbers; load its weights first")
+    if any(value.device.type != "cpu" for value in values):
+        notes.append("the model was copied to the CPU")
+    kinds = {str(value.dtype) for value in values if value.is_floating_point() and value.dtype != torch.float32}
+    if kinds:
+        notes.append(f"the model was converted from {', '.join(sorted(kinds))} to float32: rounding hides a little")
+    own = own.to("cpu").float()
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in own.modules()):
+        torch.func.replace_all_batch_norm_modules_(own)
+        notes.append(
+            "batch norm in train mode normalises by the client's own batch; its running statistics are left out"
+        )
+    return own
+
+
+def _check_runs(module: nn.Module, inputs: Tensor) -> None:
+    """Refuse a sample that the model itself cannot take."""
+    try:
+        with torch.no_grad():
+            module(inputs[:2])
+    except Exception as error:  # a user's network may raise anything
+        raise InputError(f"the model cannot run on inputs of shape {tuple(inputs.shape)}: {_line(error)}") from None
+
+
+def find_scaling(
+    inputs: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None, notes: list[str]
+) -> tuple[Scaling, Tensor]:
+    """Return the way from pictures in [0, 1] to inputs, and the pictures."""
+    rank = inputs.ndim - 1
+    if (mean is None) != (std is None):
+        raise InputError("mean and std belong together: give both or neither")
+    low, high = float(inputs.min()), float(inputs.max())
+    if mean is not None and std is not None:
+        scaling = Scaling(tuple(mean), tuple(std))
+        pictures = scaling.unscale(inputs, rank)
+        if float(pictures.min()) < -1e-3 or float(pictures.max()) > 1 + 1e-3:
+            raise InputError(
+                f"inputs times std plus mean must lie in [0, 1], got [{float(pictures.min()):.4g}, "
+                f"{float(pictures.max()):.4g}]; check mean and std, or leave both out"
+            )
+    elif low >= 0 and high <= 1:
+        scaling, pictures = Scaling(), inputs
+    else:
+        width = high - low if high > low else 1.0
+        scaling = Scaling((-low / width,), (1 / width,))
+        pictures = scaling.unscale(inputs, rank)
+        notes.append(f"mean and std were not given: the range [{low:.4g}, {high:.4g}] of the sample was read as [0, 1]")
+    return scaling, pictures.clamp(0, 1)
+
+
+def class_numbers(labels: Tensor, number: int, classes: int, notes: list[str]) -> Tensor:
+    """Return M class numbers; one-hot rows are read, soft labels refused."""
+    labels = labels.detach().cpu()
+    if labels.ndim == 2 and labels.shape == (number, classes) and classes > 1:
+        rows = labels.double()
+        if not bool((((rows == 0) | (rows == 1)).all(1) & (rows.sum(1) == 1)).all()):
+            raise InputError(
+                "labels are soft or mixed rows; audit needs one class a sample: class numbers or one-hot rows"
+            )
+        notes.append("one-hot labels were read as class numbers")
+        return rows.argmax(1)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != (number,):
+        raise InputError(
+            f"labels must be {number} class numbers or {number} x {classes} one-hot, got {tuple(labels.shape)}"
+        )
+    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+        raise InputError("labels must be whole class numbers, got fractions")
+    labels = labels.to(torch.int64)
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise InputError(f"labels must lie in 0..{classes - 1}, got {int(labels.min())}..{int(labels.max())}")
+    return labels
+
+
+def find_loss(loss: Criterion, model: Model, inputs: Tensor, labels: Tensor, notes: list[str]) -> str:
+    """Return the name of a loss: the one given, or the one whose values a given function returns on the sample."""
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise InputError(f"loss must be one of {', '.join(LOSSES)} or a function, got {loss!r}")
+        return loss
+    if not callable(loss):
+        raise InputError(f"loss must be a name or a function (output, labels) -> loss, got {type(loss).__name__}")
+    few = 4 if model.classes != 4 else 3  # another number than of classes, so that nothing fits by accident
+    x, y = inputs[:few], labels[:few]
+    with torch.no_grad():
+        output = model.apply(model.parameters, model.buffers, x, torch.tensor(0))[0]
+    targets = one_hot(y, model.classes, output.dtype)
+    value = _value(loss, output, y, targets)
+    for name, ours in LOSSES.items():
+        each = ours(output, targets)
+        if value.shape == () and torch.allclose(value, each.mean(), rtol=1e-3, atol=1e-5):
+            return name
+        if value.shape == each.shape and torch.allclose(value, each, rtol=1e-3, atol=1e-5):
+            notes.append("the loss returns a value for each example; its mean is taken")
+            return name
+        if value.shape == () and len(x) > 1 and torch.allclose(value, each.sum(), rtol=1e-3, atol=1e-5):
+            raise InputError(f"the loss sums over examples; give its mean ({name} is known here)")
+    raise InputError(f"the loss is none that attacks here can simulate: give one of {', '.join(LOSSES)}")
+
+
+def _value(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """Return the loss with class numbers, or with one-hot rows where it wants those."""
+    said = ""
+    for wanted in (labels, targets):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                made = loss(output, wanted)
+        except Exception as error:  # a user's loss may raise anything
+            said = said or _line(error)
+            continue
+        if isinstance(made, Tensor):
+            return made.detach().float()
+    raise InputError(f"the loss cannot compare the model's output with labels: {said or 'it returns no tensor'}")
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,165 @@
+"""An audit as text for the terminal, and as plain data for machines."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from leakscope.experiments.audit.verdict import RULES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from leakscope.experiments.audit.auditing import Audit
+    from leakscope.experiments.story import AttackRun
+
+SHOWN_REMEDIES = 5
+SHOWN_WORST = 3
+
+
+def audit_text(audit: Audit) -> str:
+    """Return the verdict, what led to it, what would help and what was not tested."""
+    lines = [f"{audit.name}: grade {audit.grade}: {RULES[audit.grade]}"]
+    if audit.worst is not None and audit.measures.asr is not None:
+        asr = audit.measures.asr
+        lines.append(
+            f"  {audit.worst.name} recovered {audit.recovered} of {asr.n} examples ({_percent(asr.value)}, "
+            f"95 % interval {_percent(asr.low)} to {_percent(asr.high)})"
+        )
+        lines += [f"    {line}" for line in worst_lines(audit)]
+    lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
+    lines += _unscored(audit)
+    if audit.labels is not None:
+        read = audit.labels
+        lines.append(
+            f"  labels: {_percent(read.share)} read off the update (guessing: {_percent(read.guessing)}; n = {read.n})"
+        )
+    lines += _advice(audit)
+    if audit.untested:
+        lines.append("  not tested:")
+        lines += [f"    {item.what}: {item.why}" for item in audit.untested]
+    lines += [f"  note: {note}" for note in audit.notes]
+    lines.append(
+        f"  {audit.seconds:.0f} s of {audit.minutes:g} min; seed {audit.seed}; a grade speaks of what was tried, not more"
+    )
+    return "\n".join(lines)
+
+
+def worst_lines(audit: Audit) -> list[str]:
+    """Return the worst reconstructions of the worst attack, a line each."""
+    if audit.worst is None or audit.world is None:
+        return []
+    scores, labels = audit.worst.scores, audit.world.batch.labels
+    places = [(t, s) for t in range(scores.trials) for s in range(labels.shape[1]) if bool(scores.scored[t, s])]
+    places.sort(key=lambda place: float(scores.mse[place]))
+    return [
+        f"worst: client {t}, example {s} (class {int(labels[t, s])}): MSE {float(scores.mse[t, s]):.2g}, "
+        f"PSNR {float(scores.psnr[t, s]):.1f} dB"
+        for t, s in places[:SHOWN_WORST]
+    ]
+
+
+def _runs(title: str, runs: tuple[AttackRun, ...]) -> list[str]:
+    if not runs:
+        return []
+    wide = max(len(run.name) for run in runs)
+    return [f"  {title}:"] + [
+        f"    {run.name:<{wide}}  recovered {_percent(run.summary.content.value):>6}  "
+        f"PSNR {run.summary.means['psnr'].value:5.1f} dB  {run.note}".rstrip()
+        for run in runs
+    ]
+
+
+def _unscored(audit: Audit) -> list[str]:
+    """Return what can be said of guesses whose truth is not known."""
+    if not audit.unscored:
+        return []
+    wide = max(len(run.name) for run in audit.unscored)
+    return ["  guesses (mismatch left of the start; structure: 1 is noise, pictures lie below):"] + [
+        f"    {run.name:<{wide}}  mismatch {_mean(run.left)}  structure {_mean(run.structure)}  {run.note}"
+        for run in audit.unscored
+    ]
+
+
+def _mean(values: Tensor) -> str:
+    mean = float(values.double().mean())
+    return "  n/a" if math.isnan(mean) else f"{mean:5.3f}"
+
+
+def _advice(audit: Audit) -> list[str]:
+    if audit.advice is None:
+        return []
+    if not audit.advice.remedies:
+        return [f"  what would help: no remedy could be judged ({audit.advice.ranking})"]
+    lines = [f"  what would help, ranked {audit.advice.ranking}:"]
+    for remedy in audit.advice.remedies[:SHOWN_REMEDIES]:
+        cost = "" if remedy.lost is None else f", accuracy {-100 * remedy.lost:+.0f} points"
+        lines.append(
+            f"    {remedy.name} ({remedy.strength}): recovered {_percent(remedy.recovered)}, "
+            f"PSNR {remedy.psnr:.1f} dB{cost}"
+        )
+    left = len(audit.advice.remedies) - SHOWN_REMEDIES
+    if left > 0:
+        lines.append(f"    and {left} more, on the page")
+    reasons = Counter(reason for _, reason in audit.advice.skipped)
+    for reason, number in reasons.items():
+        names = ", ".join(name for name, why in audit.advice.skipped if why == reason)
+        lines.append(f"    not tried ({number}): {names}: {reason}")
+    return lines
+
+
+def audit_record(audit: Audit) -> dict[str, Any]:
+    """Return the audit as plain data: grade, rule, measures, runs, remedies, what was not tested."""
+    asr = audit.measures.asr
+    return {
+        "model": audit.name,
+        "grade": audit.grade,
+        "rule": RULES[audit.grade],
+        "worst": None if audit.worst is None else audit.worst.name,
+        "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
+        "psnr": _plain(audit.measures.psnr),
+        "ssim": _plain(audit.measures.ssim),
+        "labels": _plain(audit.measures.labels),
+        "attacks": [_run(run) for run in audit.runs],
+        "null_baselines": [_run(run) for run in audit.nulls],
+        "remedies": [
+            {
+                "name": r.name,
+                "strength": r.strength,
+                "recovered": r.recovered,
+                "psnr": _plain(r.psnr),
+                "lost": _plain(r.lost),
+            }
+            for r in (audit.advice.remedies if audit.advice else ())
+        ],
+        "unscored": [
+            {"name": r.name, "left": _plain(float(r.left.mean())), "structure": _plain(float(r.structure.mean()))}
+            for r in audit.unscored
+        ],
+        "ranking": audit.advice.ranking if audit.advice else None,
+        "untested": [{"what": item.what, "why": item.why} for item in audit.untested],
+        "notes": list(audit.notes),
+        "minutes": audit.minutes,
+        "seconds": audit.seconds,
+        "seed": audit.seed,
+    }
+
+
+def _run(run: AttackRun) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "note": run.note,
+        "recovered": run.summary.content.value,
+        "psnr": _plain(run.summary.means["psnr"].value),
+        "n": run.summary.samples,
+        "seconds": run.seconds,
+    }
+
+
+def _plain(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _percent(share: float) -> str:
+    return "n/a" if math.isnan(share) else f"{100 * share:.0f} %"

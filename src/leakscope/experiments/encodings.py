@@ -1,0 +1,45 @@
+"""How the rows of the tables that cells name are read back, where those tables are on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.record import Cell
+from leakscope.data import SOURCES, Number, load
+from leakscope.metrics.tabular import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """The way from encoded rows to valid ones: `columns` in order, `spans` the range of every column of numbers.
+
+    `decode` takes N x F and returns the N nearest valid rows.
+    """
+
+    columns: tuple[str, ...]
+    spans: Mapping[str, float]
+    decode: Callable[[Tensor], Sequence[Row]]
+
+
+def decoders_of(cells: Iterable[Cell]) -> dict[str, Decoder]:
+    """Return data set -> decoder of its rows; pictures, and a set that cannot be read here, are left out."""
+    chosen = [cell.settings.get("data") for cell in cells]
+    names = dict.fromkeys(str(data["name"]) for data in chosen if isinstance(data, Mapping) and "name" in data)
+    found = {name: decoder_of(name) for name in names if name in SOURCES and SOURCES[name].kind == "table"}
+    return {name: decoder for name, decoder in found.items() if decoder is not None}
+
+
+def decoder_of(name: str) -> Decoder | None:
+    """Return the decoder of one data set, None where it cannot be read here or has no encoded rows."""
+    try:
+        encoding = load(name).encoding
+    except InputError:
+        return None
+    if encoding is None:
+        return None
+    spans = {column.name: column.high - column.low for column in encoding.columns if isinstance(column, Number)}
+    return Decoder(tuple(column.name for column in encoding.columns), spans, encoding.decode)

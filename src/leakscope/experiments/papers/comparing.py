@@ -1,0 +1,255 @@
+"""Published against measured, place by place: a line for every place that the paper prints or that we ran.
+
+A number agrees when it lies in our 95 % interval. Outside of it, it is close when the difference is small for its kind (`CLOSE`),
+and else it differs, up or down. What we have no number for says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from leakscope.core.record import Plain
+from leakscope.experiments.papers.items import Item
+from leakscope.experiments.papers.measures import RATES, Value
+from leakscope.experiments.papers.naming import meets
+from leakscope.experiments.papers.published import PrintedRow
+
+AGREES, BY_CONTENT, CLOSE_BY, HIGHER, LOWER = "agrees", "agrees by content", "close", "higher", "lower"
+ABSENT = "not measured here"
+CONVERGENCE, CONTENT = "asr_convergence", "asr_content"
+NOT_RUN, NO_SUCCESS = "not run at this scale", "no success to count"
+ALIKE = (AGREES, BY_CONTENT, CLOSE_BY)
+JUDGED = (*ALIKE, HIGHER, LOWER)
+RATE_APART, SSIM_APART, SHARE_APART, TIMES_APART = 0.05, 0.02, 0.2, 3.0
+FLOOR = (
+    "by convergence the attack fails and by content it succeeds: noise and dropped coordinates give the gradient distance a floor "
+    "above the threshold"
+)
+TRIVIAL = (
+    "the attack converges and the picture is not recovered: the gradient says too little of the input at these weights"
+)
+Key: TypeAlias = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Who measured: a reading of the paper and an attacker; `judged` unless the paper did not run this attacker."""
+
+    reading: str
+    attacker: str
+    judged: bool = field(default=True, compare=False)
+
+    @property
+    def title(self) -> str:
+        """Return the column in words."""
+        return ", ".join(word for word in (self.reading, self.attacker) if word) or "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One cell of ours at its place: who measured, how many trials, how they ended, every measure."""
+
+    where: Mapping[str, Plain]
+    column: Column
+    trials: int
+    values: Mapping[str, Value]
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What we say about one printed number: a word, and a reason where we have one."""
+
+    word: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One place: what is printed there by measure, and what we measured, column by column.
+
+    `verdicts` are by (title of the column, measure), for the columns that speak of this place.
+    """
+
+    where: Mapping[str, Plain]
+    printed: Mapping[str, PrintedRow]
+    measured: tuple[Measured, ...]
+    verdicts: Mapping[tuple[str, str], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All lines of an item, the columns in order, and the verdicts counted by column."""
+
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    counts: Mapping[str, Mapping[str, int]]
+
+
+def judge(value: float, measured: Value, name: str) -> str:
+    """Return how a printed number compares with ours.
+
+    >>> from leakscope.metrics.interval import Estimate
+    >>> judge(1.0, Value(Estimate(0.95, 0.76, 1.0, 20, 20)), "asr_convergence")
+    'agrees'
+    >>> judge(25.0, Value(Estimate(60.0, 50.0, 70.0, 20, 20)), "iterations_mean")
+    'higher'
+    """
+    if not measured.there:
+        return NO_SUCCESS
+    ours = measured.estimate
+    if ours.low <= value <= ours.high or ours.value == value:
+        return AGREES
+    if _close(value, ours.value, name):
+        return CLOSE_BY
+    return HIGHER if ours.value > value else LOWER
+
+
+def _close(printed: float, ours: float, name: str) -> bool:
+    if name in RATES:
+        return abs(printed - ours) <= RATE_APART
+    if name.startswith("ssim"):
+        return abs(printed - ours) <= SSIM_APART
+    if name.startswith("mse"):
+        low, high = sorted((abs(printed), abs(ours)))
+        return low > 0 and high / low <= TIMES_APART
+    return abs(printed - ours) <= SHARE_APART * abs(printed)
+
+
+def compare(item: Item, cells: Sequence[Measured], *, judged: bool = True) -> Comparison:
+    """Return every place of an item with what is printed and what was measured; `judged` False gives no verdicts."""
+    columns = tuple(
+        Column(reading.label, attacker.label, judged and place == 0)
+        for reading in item.readings
+        for place, attacker in enumerate(item.attackers)
+    )
+    own: dict[Key, list[Measured]] = {}
+    for cell in cells:
+        own.setdefault(_key(cell.where), []).append(cell)
+    wheres: dict[Key, Mapping[str, Plain]] = {key: group[0].where for key, group in own.items()}
+    homeless = {_key(row.where): row.where for row in item.printed.rows}
+    taken = [*wheres.values(), *homeless.values()]
+    alone = {k: w for k, w in homeless.items() if not any(meets(other, dict(w)) for other in taken if other is not w)}
+    every = _in_printed_order(item, {**wheres, **alone})
+    lines = tuple(_line(item, where, tuple(own.get(_key(where), ())), columns) for where in every)
+    return Comparison(columns, lines, {column.title: _count(lines, column) for column in columns})
+
+
+def _line(item: Item, where: Mapping[str, Plain], cells: tuple[Measured, ...], columns: Sequence[Column]) -> Line:
+    rows = [row for row in item.printed.rows if meets(where, dict(row.where))]
+    printed: dict[str, PrintedRow] = {}
+    for row in rows:
+        printed.setdefault(row.measure, row)
+    by_column = {cell.column: cell for cell in cells}
+    verdicts = {
+        (column.title, name): _verdict(item, row, by_column.get(column), where)
+        for column in columns
+        for name, row in printed.items()
+        if column.judged and (column in by_column or not cells)  # a reading need not speak of every place
+    }
+    return Line(where, printed, cells, verdicts)
+
+
+def _verdict(item: Item, row: PrintedRow, cell: Measured | None, where: Mapping[str, Plain]) -> Verdict:
+    if row.measure in item.absent:
+        return Verdict(ABSENT, item.absent[row.measure])
+    if row.value is None:
+        return Verdict("", "lost in the source text")
+    if cell is None or not cell.trials:
+        return Verdict(NOT_RUN)
+    if row.measure not in cell.values:
+        return Verdict(ABSENT)
+    word = judge(row.value, cell.values[row.measure], row.measure)
+    if word != NO_SUCCESS and _within_bound(row, cell.values[row.measure].estimate.value):
+        return Verdict(AGREES, "the printed number is a bound")
+    if word in (AGREES, CLOSE_BY):
+        return Verdict(word)
+    if word == NO_SUCCESS and "failed" in row.note:
+        return Verdict(AGREES, "printed as failed, and no attack of ours converged")
+    if row.measure == CONVERGENCE and judge(row.value, cell.values[CONTENT], CONTENT) == AGREES:
+        return Verdict(BY_CONTENT, _reason(item, row, cell, where))
+    return Verdict(word, _reason(item, row, cell, where))
+
+
+def _within_bound(row: PrintedRow, ours: float) -> bool:
+    """Return whether a number that the paper prints as a bound holds for ours."""
+    kept = {"lower bound": ours >= (row.value or 0.0), "upper bound": ours <= (row.value or 0.0)}
+    return any(held and row.note.startswith(kind) for kind, held in kept.items())
+
+
+def _reason(item: Item, row: PrintedRow, cell: Measured, where: Mapping[str, Plain]) -> str:
+    """Return the likely reason of a difference: what the cell itself shows, else what the item's file says."""
+    convergence, content = (cell.values[name].estimate.value for name in (CONVERGENCE, CONTENT))
+    if row.measure in (CONVERGENCE, "iterations_mean") and math.isfinite(convergence) and math.isfinite(content):
+        if content - convergence > 0.5 and where.get("defence", "none") != "none":
+            return FLOOR
+        if convergence - content > 0.5:
+            return TRIVIAL
+    said = [r.says for r in item.reasons if r.measure in ("", row.measure) and meets(where, r.where)]
+    return said[0] if said else ""
+
+
+def _count(lines: Iterable[Line], column: Column) -> dict[str, int]:
+    counted = Counter(
+        verdict.word for line in lines for (title, _), verdict in line.verdicts.items() if title == column.title
+    )
+    return {word: n for word, n in counted.items() if word}
+
+
+def _in_printed_order(item: Item, wheres: Mapping[Key, Mapping[str, Plain]]) -> list[Mapping[str, Plain]]:
+    """Return the places as the paper prints them, then those it does not print, as they were run."""
+    order: dict[Key, int] = {}
+    for key, where in wheres.items():
+        place = next((i for i, row in enumerate(item.printed.rows) if meets(where, dict(row.where))), None)
+        order[key] = len(item.printed.rows) if place is None else place
+    return [wheres[key] for key in sorted(wheres, key=lambda key: order[key])]
+
+
+def _key(where: Mapping[str, Plain]) -> Key:
+    return tuple(sorted((axis, repr(value)) for axis, value in where.items()))
+
+
+def agreement(counts: Mapping[str, int]) -> str:
+    """Return the verdicts of a column in one sentence.
+
+    >>> agreement({"agrees": 3, "close": 1, "higher": 2, "not measured here": 4})
+    'Of 6 printed numbers that we measured 3 agree, 1 is close, 2 differ (2 of ours higher); 4 not measured here.'
+    """
+    total = sum(counts.get(word, 0) for word in JUDGED)
+    rest = [f"{counts[word]} {word}" for word in (NO_SUCCESS, ABSENT, NOT_RUN) if counts.get(word)]
+    if not total:
+        return (", ".join(rest).capitalize() + ".") if rest else ""
+    apart = [f"{counts[word]} of ours {word}" for word in (HIGHER, LOWER) if counts.get(word)]
+    differ = counts.get(HIGHER, 0) + counts.get(LOWER, 0)
+    parts = [
+        f"{counts.get(AGREES, 0)} agree{'s' if counts.get(AGREES) == 1 else ''}",
+        *([f"{counts[BY_CONTENT]} by content though not by convergence"] if counts.get(BY_CONTENT) else []),
+        f"{counts.get(CLOSE_BY, 0)} {'is' if counts.get(CLOSE_BY) == 1 else 'are'} close",
+        f"{differ} differ{'s' if differ == 1 else ''}" + (f" ({', '.join(apart)})" if apart else ""),
+    ]
+    head = f"Of {total} printed number{'s' if total != 1 else ''} that we measured {', '.join(parts)}"
+    return f"{head}; {', '.join(rest)}." if rest else f"{head}."
+
+
+def best_reading(item: Item, comparison: Comparison) -> str:
+    """Return in words which reading behaves most like the paper; nothing where there is one reading only."""
+    if len(item.readings) < 2:
+        return ""
+    shares: dict[str, tuple[int, int]] = {}
+    for column in comparison.columns:
+        counts = comparison.counts[column.title]
+        total = sum(counts.get(word, 0) for word in JUDGED)
+        if column.judged and total:
+            shares[column.reading] = (sum(counts.get(word, 0) for word in ALIKE), total)
+    if not shares:
+        return ""
+    top = max(agreed / total for agreed, total in shares.values())
+    winners = [name for name, (agreed, total) in shares.items() if agreed / total == top]
+    told = "; ".join(f"{name}: {agreed} of {total}" for name, (agreed, total) in shares.items())
+    if len(winners) == len(shares):
+        return f"The readings cannot be told apart here: printed numbers that agree or are close, {told}."
+    return f"Most like the paper: {' and '.join(winners)}. Printed numbers that agree or are close, {told}."

@@ -1,0 +1,129 @@
+"""Policies to look at: the table of operations, every step on real pictures, and both PSNRs of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.data import Dataset, load
+from leakscope.defences.on_data import OPERATIONS, Operation, Transform, apply, parse_policies, picture_keys
+from leakscope.defences.on_data.applying import to_bytes
+from leakscope.defences.on_data.policy import Policy
+from leakscope.metrics import PSNR_CAP, Estimate, clean, estimate_mean, psnr
+from leakscope.store import Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST_PICTURES = 64
+SIDE, GAP, CAPTION = 112, 8, 18
+
+
+def operation_rows() -> list[tuple[str, str, str]]:
+    """Return (index, operation in words, what a picture draws) of all operations."""
+    return [(str(i), op.words, "sign" if op.signed else "") for i, op in enumerate(OPERATIONS)]
+
+
+def draw_policy(text: str, data: str, number: int, seed: int, out: Path) -> list[str]:
+    """Write a PNG with every step of every policy of `text` on real pictures; return the steps in words."""
+    if not 1 <= number <= MOST_PICTURES:
+        raise InputError(f"--images must be in 1..{MOST_PICTURES}, got {number}")
+    policies = parse_policies(text)
+    if not policies:
+        raise InputError("policy none has no step to draw; name one such as 3-1-7")
+    pictures = _pictures(load(data), number)
+    draws = Transform().draw(picture_keys(random.key(seed), number))
+    blocks = [(str(policy), _steps(pictures, policy, draws.signs), policy.operations) for policy in policies]
+    try:
+        _sheet(blocks).save(out, "PNG")
+    except OSError as error:
+        raise InputError(f"cannot write {out} ({error.strerror or error})") from None
+    return [f"{policy}: " + ", then ".join(op.words for op in policy.operations) for policy in policies]
+
+
+@dataclass(frozen=True, slots=True)
+class BothPsnr:
+    """The PSNR of a cell of a run in dB: against the private pictures, and against what the clients' networks saw."""
+
+    axes: Mapping[str, object]
+    private: Estimate
+    seen: Estimate
+
+
+def both_psnr(directory: Path) -> list[BothPsnr]:
+    """Return both PSNRs of every cell of a run whose clients transformed their pictures, with n and 95 % intervals.
+
+    The first compares the reconstruction with x, which is what privacy means; the second what the attack takes the network
+    to have seen with T(x), which is what the papers print.
+    """
+    run = Run.open(directory)
+    found = []
+    for cell in run.cells():
+        kept = [run.tensors(record.trial) for record in run.records(cell=cell.id)]
+        kept = [tensors for tensors in kept if "transformed" in tensors]
+        if kept:
+            values = [_cell_psnr(kept, truth, guess) for truth, guess in (("truth", "inputs"), ("transformed", "seen"))]
+            found.append(BothPsnr(cell.axes, *values))
+    if not found:
+        raise InputError(f"{directory} holds no trial whose client transformed its pictures (client.on_data)")
+    return found
+
+
+def _cell_psnr(kept: list[dict[str, Tensor]], truth: str, guess: str) -> Estimate:
+    pairs = [(each[truth], clean(each[guess][each["pairing"]])) for each in kept]
+    values = torch.stack([psnr(x, y).clamp_max(PSNR_CAP) for x, y in pairs])
+    return estimate_mean(values, torch.ones_like(values, dtype=torch.bool))
+
+
+def _pictures(data: Dataset, number: int) -> Tensor:
+    if data.kind != "image":
+        raise InputError(f"policies transform pictures; {data.name} holds tables")
+    part: Any = "test" if data.size("test") else "train"
+    if number > data.size(part):
+        raise InputError(f"--images must be at most {data.size(part)} for {data.name}, got {number}")
+    return to_bytes(data.pictures(part, range(number)))
+
+
+def _steps(pictures: Tensor, policy: Policy, signs: Tensor) -> list[Tensor]:
+    """Return the pictures before the first step and after each."""
+    made = [pictures]
+    for number, op in enumerate(policy.operations):
+        made.append(apply(made[-1], op, signs[:, number]))
+    return made
+
+
+def _sheet(blocks: list[tuple[str, list[Tensor], tuple[Operation, ...]]]) -> Any:
+    """Return one image: a block of rows for each policy, a row for each picture, a column for each step."""
+    from PIL import Image, ImageDraw
+
+    columns = max(len(steps) for _, steps, _ in blocks)
+    rows = sum(len(steps[0]) for _, steps, _ in blocks)
+    size = GAP + columns * (SIDE + GAP), len(blocks) * CAPTION * 2 + GAP + rows * (SIDE + GAP)
+    sheet = Image.new("RGB", size, "white")
+    pen = ImageDraw.Draw(sheet)
+    top = 0
+    for name, steps, operations in blocks:
+        for column, title in enumerate([f"policy {name}", *(op.words for op in operations)]):
+            first, _, rest = title.partition(" ")
+            pen.text((GAP + column * (SIDE + GAP), top + 4), first, fill="black")
+            pen.text((GAP + column * (SIDE + GAP), top + CAPTION), rest, fill="black")
+        top += 2 * CAPTION
+        for row in range(len(steps[0])):
+            for column, step in enumerate(steps):
+                sheet.paste(_image(step[row]), (GAP + column * (SIDE + GAP), top))
+            top += SIDE + GAP
+    return sheet
+
+
+def _image(picture: Tensor) -> Any:
+    from PIL import Image
+
+    plane = torch.movedim(picture, 0, -1).numpy()
+    plain = Image.fromarray(plane[..., 0] if plane.shape[2] == 1 else plane)
+    return plain.resize((SIDE, SIDE), Image.Resampling.NEAREST)

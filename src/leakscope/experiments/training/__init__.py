@@ -1,0 +1,7 @@
+"""Training a federation from a file: what it may say, and the run that survives being killed."""
+
+from leakscope.experiments.training.file import Training, read_training, training_of
+from leakscope.experiments.training.result import Point, Result, load_result
+from leakscope.experiments.training.run import run_training
+
+__all__ = ["Point", "Result", "Training", "load_result", "read_training", "run_training", "training_of"]

@@ -1,0 +1,220 @@
+"""Running a training: rounds, accuracy, checkpoints, and a state on disk after every round.
+
+    DIR/training.yaml                        the file, as it was given
+    DIR/state.safetensors                    all that the next round needs, written whole or not at all
+    DIR/checkpoints/round-00005.safetensors  the global model after round 5
+    DIR/curve.csv                            the learning curve
+
+A training that was killed goes on from its state to the same bits. The state names everything that determines the result (a
+hash); the state of another training is refused. Asking for more rounds of the same training goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from leakscope.core.errors import InputError
+from leakscope.experiments.scenario.problems import Problem
+from leakscope.experiments.sweep.world import fingerprint
+from leakscope.experiments.training.file import Training
+from leakscope.experiments.training.forms import FORMS, choose_form
+from leakscope.experiments.training.result import (
+    CURVE,
+    FILE,
+    STATE,
+    Point,
+    Result,
+    about_of,
+    checkpoints_of,
+    table_of,
+)
+from leakscope.experiments.training.world import World, make_world
+from leakscope.federated import State, begin, is_finite, measure_utility, pack, parameters_of, play_round, unpack
+from leakscope.models.checkpoint import Checkpoint, file_name, pack_checkpoint
+from leakscope.store.disk import clear_errors
+from leakscope.store.durable import PART, replacing
+from leakscope.store.lock import locked
+
+LOCK = "run.lock"
+RESULTS = 1  # raised whenever a change of leakscope changes what a training gives
+BESIDE = ("name", "rounds", "checkpoints")
+SAVE_EVERY = 2.0  # seconds: a round that took less need not be saved by itself
+
+
+def run_training(
+    training: Training,
+    directory: Path,
+    *,
+    device: str = "cpu",
+    facts: Mapping[str, str] | None = None,
+    tell: Callable[[Point], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+    inside: Callable[[int, int, int], None] = lambda *_: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Return the training after its last round, begun or gone on with in `directory`.
+
+    `tell` hears every round, `say` a sentence now and then, `inside` (round, clients done, clients of the round); `stop` is asked
+    between rounds.
+    """
+    world = make_world(training, device)
+    try:
+        first = begin(world.federation, world.trained, world.holdings.clients, weights=world.weights)
+    except InputError as error:
+        raise training.error([Problem(("selection",), str(error))]) from None
+    _refuse_what_is_not_ours(directory)
+    with clear_errors(directory, "no training was begun"):
+        (directory / Path(file_name(0)).parent).mkdir(parents=True, exist_ok=True)
+    with locked(directory / LOCK), clear_errors(directory, "what was saved before is whole"):
+        run = _Run(training, world, directory, device, dict(facts or {}))
+        return run.play(first, tell, say, inside, stop)
+
+
+class _Run:
+    """One training at work in its directory."""
+
+    def __init__(self, training: Training, world: World, directory: Path, device: str, facts: dict[str, str]) -> None:
+        self.training, self.world, self.directory, self.facts = training, world, directory, facts
+        self.stamp = _stamp(training.settings, device)
+        self.form: str | None = training.settings["precision"]["form"]
+        self.curve: list[Point] = []
+        self.saved = time.monotonic()
+
+    def play(
+        self,
+        first: State,
+        tell: Callable[[Point], None],
+        say: Callable[[str], None],
+        inside: Callable[[int, int, int], None],
+        stop: Callable[[], bool],
+    ) -> Result:
+        """Return the result after the rounds that were missing."""
+        state = self._resumed(first)
+        if state.rounds:
+            say(f"going on after round {state.rounds}")
+        self.form = self.form or choose_form(self.world, state, say)
+        self._write(FILE, self.training.text.encode())
+        if not self.curve:
+            self.curve.append(self._measured(state, Point(0, 0, 0, 1.0, None, None, None)))
+            self._save(state)  # the form is settled from here on
+            tell(self.curve[-1])
+        while state.rounds < self.training.rounds and is_finite(state) and not stop():
+            number = state.rounds + 1
+            state, played = play_round(
+                self.world.federation,
+                self.world.trained,
+                self.world.holdings,
+                state,
+                around=FORMS[self.form],
+                tell=lambda done, total, number=number: inside(number, done, total),  # type: ignore[misc]
+            )
+            point = Point(number, len(played.answered), played.examples, played.decay, None, None, None)
+            self.curve.append(self._measured(state, point) if self._due(number) else point)
+            self._keep(state)
+            tell(self.curve[-1])
+        self._save(state)
+        return self.result(is_finite(state), stopped=state.rounds < self.training.rounds and is_finite(state))
+
+    def result(self, finite: bool, *, stopped: bool = False) -> Result:
+        """Return what the directory now holds."""
+        return Result(
+            name=self.training.name,
+            settings=self.training.settings,
+            curve=tuple(self.curve),
+            sizes=tuple(self.world.holdings.counts.tolist()),
+            checkpoints=checkpoints_of(self.directory),
+            facts=self.facts,
+            text=self.training.text,
+            diverged=not finite,
+            stopped=stopped,
+        )
+
+    def _due(self, number: int) -> bool:
+        told = self.training.settings
+        named = number == told["rounds"] or number in told["checkpoints"]
+        return named or number % told["evaluate"] == 0
+
+    def _measured(self, state: State, point: Point) -> Point:
+        weights = parameters_of(self.world.used, state)
+        scaling, loss = self.world.federation.client.scaling, self.world.federation.client.loss
+        found = measure_utility(self.world.used, weights, state.buffers, self.world.data, scaling=scaling, loss=loss)
+        return replace(point, correct=found.correct, n=found.n, loss=found.loss)
+
+    def _keep(self, state: State) -> None:
+        """Write the checkpoint of a round that is named, and the state if the last one is old."""
+        told = self.training.settings
+        if state.rounds in told["checkpoints"] or state.rounds == told["rounds"]:
+            weights, point = parameters_of(self.world.used, state), self.curve[-1]
+            about = {"round": state.rounds, "training": self.training.name, "correct": point.correct, "n": point.n}
+            self._write(file_name(state.rounds), pack_checkpoint(self.world.used, weights, state.buffers, about))
+            self._save(state)
+        elif time.monotonic() - self.saved >= SAVE_EVERY:
+            self._save(state)
+
+    def _save(self, state: State) -> None:
+        about = {
+            "stamp": self.stamp,
+            "form": self.form,
+            "curve": [asdict(point) for point in self.curve],
+            "facts": self.facts,
+            "sizes": self.world.holdings.counts.tolist(),
+        }
+        self._write(CURVE, table_of(self.curve).encode())
+        self._write(STATE, pack(state, about))
+        self.saved = time.monotonic()
+
+    def _resumed(self, first: State) -> State:
+        path = self.directory / STATE
+        if not path.exists():
+            return first
+        about = about_of(path)
+        if about.get("stamp") != self.stamp:
+            raise InputError(
+                f"{self.directory} holds another training (other settings, data, device or version): choose another --out"
+            )
+        state, about = unpack(path.read_bytes(), first)
+        self.form = str(about["form"])  # whatever would be fastest now: the same form gives the same bits
+        self.curve = [Point(**point) for point in about["curve"]]  # type: ignore[attr-defined]
+        self.facts = {**about["facts"], **self.facts}  # type: ignore[dict-item]
+        if state.rounds > self.training.rounds:
+            raise InputError(
+                f"{self.directory} is already {state.rounds} rounds far, {self.training.rounds} are asked for: "
+                "choose another --out, or take a checkpoint of it"
+            )
+        return state
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = self.directory / name
+        if not path.exists() or path.read_bytes() != data:
+            with replacing(path) as file:
+                file.write(data)
+
+
+def _refuse_what_is_not_ours(directory: Path) -> None:
+    """Raise if a directory holds what no training leaves behind, and no training."""
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"{directory} is a file; a training needs a directory")
+    if not directory.is_dir() or (directory / FILE).is_file():
+        return
+    ours = {LOCK, Path(file_name(0)).parent.name}
+    other = sorted(path.name for path in directory.iterdir() if path.name not in ours and path.suffix != PART)
+    if other:
+        raise InputError(f"{directory} is not empty (it holds {other[0]}): choose a new directory for the training")
+
+
+def _stamp(settings: Mapping[str, Any], how: str) -> str:
+    """Return the hash of all that determines the numbers of a training, whatever its title and its number of rounds."""
+    kept = {key: value for key, value in settings.items() if key not in BESIDE}
+    weights = settings["weights"]
+    if weights["name"] == "checkpoint":
+        kept["weights"] = Checkpoint(weights["path"], weights["round"]).digest()
+    data = settings["data"]
+    prints = [fingerprint(data["name"], part) for part in ("train", "test")]
+    text = json.dumps([RESULTS, kept, prints, how], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

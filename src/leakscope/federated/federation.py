@@ -1,0 +1,159 @@
+"""The settings of a federation, and its state between two rounds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from leakscope.clients import Client
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, fill, flat_names
+from leakscope.core.types import Shares
+from leakscope.defences.stack import State as Memory
+from leakscope.defences.stack import begin as begin_defences
+from leakscope.federated.decay import Decay
+from leakscope.federated.selection import Selection, Share
+from leakscope.federated.servers import Averaging, Server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Federation:
+    """N clients and a server: what a client computes, who answers in a round, what becomes of the answers.
+
+    `together` is how many clients train as one batch. It bounds the memory; beyond rounding it does not change the result.
+    """
+
+    client: Client
+    selection: Selection = field(default_factory=Share)
+    server: Server = field(default_factory=Averaging)
+    decay: Decay = field(default_factory=Decay)
+    seed: int = 0
+    together: int = 32
+
+    def __post_init__(self) -> None:
+        shared = Shares.GRADIENT if self.client.local is None else Shares.WEIGHTS
+        if shared is not self.server.takes:
+            name = type(self.server).__name__
+            wanted = "gradients: leave client.local out" if shared is Shares.WEIGHTS else "weights: give client.local"
+            raise InputError(f"{name} takes {wanted}")
+        if self.client.rounds != 1 or self.client.server_rate:
+            raise InputError("the rounds of a federation are its own: leave client.rounds at 1 and server_rate at 0")
+        if self.together < 1:
+            raise InputError(f"Federation.together must be at least 1, got {self.together}")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"Federation.seed must be in [0, 2**63), got {self.seed}")
+
+    def client_at(self, rounds: int) -> Client:
+        """Return the client with the learning rate it has once so many rounds are over."""
+        local = self.client.local
+        if local is None:
+            return self.client
+        return replace(self.client, local=replace(local, rate=local.rate * self.decay.after(rounds)))
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a federation carries from round to round.
+
+    `weights` and `buffers` are the global model's. `private` holds, for each client, the parameters that never leave it, and
+    `memory` what its defences remember: both lead with N. Nothing else is remembered, so a state that was saved and read
+    again goes on to the same bits.
+    """
+
+    rounds: int
+    weights: Tree
+    buffers: Tree
+    private: Tree
+    memory: Memory
+
+
+def equipped(federation: Federation, model: Model) -> Model:
+    """Return the network as clients hold it: the server's, with a private part where the clients' defence adds one."""
+    guard = federation.client.on_model
+    return model if guard is None else guard.polarise(model)
+
+
+def begin(federation: Federation, model: Model, clients: int, *, weights: Tree | None = None) -> State:
+    """Return the state before the first round; `weights` are the server's, the model's own unless given.
+
+    Private parameters begin at the model's values in every client; secrets of a defence on the model are drawn for each
+    client from the federation's seed, once and for all rounds.
+    """
+    held = equipped(federation, model)
+    if held.private and federation.client.local is None:
+        raise InputError(
+            f"{model.name} has private parameters, which only local training moves: give client.local and a server of weights"
+        )
+    federation.selection.choose(clients, torch.tensor(0))  # refuses more clients than there are
+    _check_strengths(federation.client, clients)
+    first = {**held.parameters, **(model.parameters if weights is None else weights)}
+    shared = {name: first[name].detach().clone() for name in held.parameters if name not in held.private}
+    expanded = {name: value.expand(clients, *value.shape) for name, value in shared.items()}
+    private = {name: first[name].detach().expand(clients, *first[name].shape).clone() for name in sorted(held.private)}
+    guard = federation.client.on_model
+    if guard is not None:
+        device = next(iter(shared.values())).device
+        own = random.fold(random.key(federation.seed, device), "secrets")
+        private |= guard.draw(held, random.fold(own, torch.arange(clients, device=device)))
+    return State(
+        rounds=0,
+        weights=shared,
+        buffers={name: value.clone() for name, value in model.buffers.items()},
+        private=private,
+        memory=begin_defences(federation.client.defences, expanded),
+    )
+
+
+def _check_strengths(client: Client, clients: int) -> None:
+    """Refuse a defence that has strengths, but not one for each client."""
+    places = [(f"defences[{number}]", defence) for number, defence in enumerate(client.defences)]
+    for place, defence in [*places, ("on_model", client.on_model)]:
+        for name, value in flat_names(defence).items():
+            if value.ndim < 1 or len(value) != clients:
+                raise InputError(f"{place}.{name} must have one value per client ({clients}), got {tuple(value.shape)}")
+
+
+def parameters_of(model: Model, state: State) -> Tree:
+    """Return all parameters of the global model; private ones, which no server has, at the model's own values."""
+    return {name: state.weights.get(name, value) for name, value in model.parameters.items()}
+
+
+def is_finite(state: State) -> bool:
+    """Return whether the global weights are all finite."""
+    return all(math.isfinite(float(value.sum())) or bool(value.isfinite().all()) for value in state.weights.values())
+
+
+def pack(state: State, about: Mapping[str, object]) -> bytes:
+    """Return a state as the bytes of a safetensors file, with `about` (plain data) beside it."""
+    from safetensors.torch import save
+
+    flat = {name: value.detach().cpu().contiguous().clone() for name, value in flat_names(_parts(state)).items()}
+    return save(flat, metadata={"leakscope": json.dumps({**about, "rounds": state.rounds})})
+
+
+def unpack(data: bytes, like: State) -> tuple[State, dict[str, object]]:
+    """Return the state of `pack` and what stood beside it; `like` is a state of the same federation."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        about = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["leakscope"])
+        found, rounds = load(data), int(about.pop("rounds"))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"not a readable state of a federation ({' '.join(str(error).split())[:120]})") from None
+    names = flat_names(_parts(like))
+    if {n: (v.shape, v.dtype) for n, v in names.items()} != {n: (v.shape, v.dtype) for n, v in found.items()}:
+        raise InputError("the saved state belongs to another federation: its tensors have other names or shapes")
+    device = next(iter(like.weights.values())).device
+    parts = fill(_parts(like), [found[name].to(device) for name in names])
+    return State(rounds, *parts), about
+
+
+def _parts(state: State) -> tuple[Tree, Tree, Tree, Memory]:
+    return state.weights, state.buffers, state.private, state.memory

@@ -1,0 +1,178 @@
+"""One round: the clients that answer train as one batch (vmap), defences act on what they send, the server steps.
+
+Clients of unequal size are padded to the largest of their batch and masked; sorted by size, so that little is wasted. A
+client's part in a round is a function of the global model, its data and one number, its seed for that round:
+`Client.observe` with that seed sees exactly what the client sent, so any answer of a federation can be attacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leakscope.clients import Client
+from leakscope.clients.client import Answer
+from leakscope.core import random
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, lift, take
+from leakscope.core.types import LocalTraining
+from leakscope.defences import Defence
+from leakscope.defences.on_model import Polarisation
+from leakscope.defences.stack import State as Memory
+from leakscope.federated.federation import Federation, State, equipped
+from leakscope.federated.holdings import Holdings
+from leakscope.federated.servers import add_weighted, average_buffers
+from leakscope.learning.local import draw_order
+
+Around = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What happened in a round: who answered, with how many examples, and at which multiple of the learning rate."""
+
+    round: int
+    answered: tuple[int, ...]
+    examples: int
+    decay: float
+
+
+def client_seeds(federation: Federation, rounds: int, clients: Sequence[int]) -> list[int]:
+    """Return the seed of each client's part in the round that follows `rounds` others."""
+    key = random.fold(random.fold(random.key(federation.seed), "federation"), rounds)
+    seeds: list[int] = random.fold(key, torch.tensor(list(clients))).tolist()
+    return seeds
+
+
+def who_answers(federation: Federation, rounds: int, clients: int) -> tuple[int, ...]:
+    """Return the clients that answer in the round that follows `rounds` others."""
+    key = random.fold(random.fold(random.key(federation.seed), "selection"), rounds)
+    return federation.selection.choose(clients, key)
+
+
+def play_round(
+    federation: Federation,
+    model: Model,
+    holdings: Holdings,
+    state: State,
+    *,
+    around: Around = nullcontext,
+    tell: Callable[[int, int], None] = lambda *_: None,
+) -> tuple[State, Played]:
+    """Return the state after one more round, and what happened in it.
+
+    `model` is the network as clients run it. `around` opens a context in which they train (another way to do convolutions);
+    `tell` hears how many clients of the round are done.
+    """
+    answered = who_answers(federation, state.rounds, holdings.clients)
+    counts = holdings.counts
+    decay = federation.decay.after(state.rounds)
+    done = 0
+    after = state
+    turns = [[client] for client in answered] if federation.server.in_turn else [list(answered)] if answered else []
+    for turn in turns:
+        shares = dict(zip(turn, federation.server.weigh(counts[turn]).tolist(), strict=True))
+        total: Tree | None = None
+        buffers: list[tuple[Tensor, Tree]] = []
+        start = after
+        for group in _groups(turn, counts, federation.together):
+            with around():
+                answer = train_clients(federation, model, holdings, start, group)
+            own = torch.tensor([shares[client] for client in group], dtype=torch.float64, device=_device(start))
+            total = add_weighted(total, own, federation.server.read(start.weights, answer.update))
+            buffers.append((own, answer.buffers))
+            after = _kept(after, group, answer)
+            done += len(group)
+            tell(done, len(answered))
+        if total is not None:
+            moved = federation.server.step(start.weights, total, decay)
+            weights = {name: moved[name].to(value.dtype) for name, value in start.weights.items()}
+            after = replace(after, weights=weights, buffers=average_buffers(start.buffers, buffers))
+    played = Played(state.rounds + 1, answered, int(counts[list(answered)].sum()), decay)
+    return replace(after, rounds=state.rounds + 1), played
+
+
+def train_clients(
+    federation: Federation, model: Model, holdings: Holdings, state: State, clients: Sequence[int]
+) -> Answer:
+    """Return the answers of some clients to the global model of `state`, all at once; every tensor leads with them."""
+    client, device = federation.client_at(state.rounds), _device(state)
+    model = equipped(federation, model)
+    chosen = torch.tensor(list(clients))
+    batch = holdings.batch(clients, device)
+    seeds = client_seeds(federation, state.rounds, clients)
+    keys = random.fold(random.key(seeds, device=device), "client")
+    order = None if client.local is None else draw_orders(client.local, holdings.counts[chosen], keys)
+    common = {name: value.expand(len(clients), *value.shape) for name, value in state.weights.items()}
+    own = {name: value[chosen.to(value.device)] for name, value in state.private.items()}
+    weights = {name: common[name] if name in common else own[name] for name in model.parameters}
+    buffers = {name: value.expand(len(clients), *value.shape) for name, value in state.buffers.items()}
+    defences, guard, memory = take((client.defences, client.on_model, state.memory), chosen.to(device))
+    play = lift(_one(client, model))
+    return play(defences, guard, memory, weights, buffers, batch.inputs, batch.labels, batch.mask, keys, order)
+
+
+def draw_orders(local: LocalTraining, counts: Tensor, keys: Tensor) -> Tensor:
+    """Return which example each slot of each step takes, clients x steps x B, -1 where there is none.
+
+    Each client's order is that of its own size: it does not depend on how far it was padded.
+    """
+    sizes = counts.tolist()
+    found: dict[int, Tensor] = {}
+    for size in sorted(set(sizes)):
+        same = [place for place, own in enumerate(sizes) if own == size]
+        orders = draw_order(local, size, keys[same])
+        found |= dict(zip(same, orders, strict=True))
+    steps, wide = (max(order.shape[d] for order in found.values()) for d in (0, 1))
+    padded = (
+        F.pad(found[place], (0, wide - found[place].shape[1], 0, steps - found[place].shape[0]), value=-1)
+        for place in range(len(sizes))
+    )
+    return torch.stack(list(padded))
+
+
+def _one(client: Client, model: Model) -> Callable[..., Answer]:
+    def one(
+        defences: tuple[Defence, ...],
+        guard: Polarisation | None,
+        memory: Memory,
+        weights: Tree,
+        buffers: Tree,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        key: Tensor,
+        order: Tensor | None,
+    ) -> Answer:
+        return client.answer(model, defences, memory, weights, buffers, x, y, mask, key, order, guard)
+
+    return one
+
+
+def _groups(clients: Sequence[int], counts: Tensor, together: int) -> Iterator[list[int]]:
+    """Yield the clients by rising size, so many at a time."""
+    by_size = sorted(clients, key=lambda client: (int(counts[client]), client))
+    for first in range(0, len(by_size), together):
+        yield by_size[first : first + together]
+
+
+def _kept(state: State, clients: Sequence[int], answer: Answer) -> State:
+    """Return the state with what these clients keep for themselves: private parameters, and what defences remember."""
+    if not state.private and not any(state.memory):
+        return state
+    index = torch.tensor(list(clients), device=_device(state))
+    private = {name: value.index_copy(0, index, answer.weights[name]) for name, value in state.private.items()}
+    memory = tuple(
+        {name: value.index_copy(0, index, new[name]) for name, value in old.items()}
+        for old, new in zip(state.memory, answer.state, strict=True)
+    )
+    return replace(state, private=private, memory=memory)
+
+
+def _device(state: State) -> torch.device:
+    return next(iter(state.weights.values())).device

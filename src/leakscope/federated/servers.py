@@ -1,0 +1,192 @@
+"""What the server makes of the answers of a round. With a_k the weight of client k, sum_k a_k = 1:
+
+    distributed SGD    w(t+1) = w(t) - eta sum_k a_k grad_k      (clients share the gradient of one step)
+    averaging          w(t+1) = sum_k a_k w_k(t+1)
+    deltas             w(t+1) = w(t) + eta_s sum_k a_k (w_k(t+1) - w(t))
+    round robin        w <- w + eta_s (w_k - w) for one client after the other, each starting where the last one ended
+
+a_k = n_k / n, n_k the examples of client k and n those of all who answered. The first three are CPL's section 2 (which
+prints n_t where n_k is meant; McMahan et al. 2017, arXiv:1602.05629); round robin is SPN's algorithm 4. `update` is what a
+client sent as a descent direction: its gradient, or before minus after. Sums are taken in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree, subtract
+from leakscope.core.types import Shares
+
+
+class Server(Protocol):
+    """A rule that turns answers into the next global model: what clients must share, and whether they go one by one."""
+
+    takes: ClassVar[Shares]
+    in_turn: ClassVar[bool]
+
+    def weigh(self, counts: Tensor) -> Tensor:
+        """Return a_k for clients of so many examples."""
+        ...
+
+    def read(self, weights: Tree, update: Tree) -> Tree:
+        """Return what is averaged, for answers with a leading client dimension."""
+        ...
+
+    def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
+        """Return the next weights from the weighted mean of what was read; `decay` is that of the round."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistributedSGD:
+    """Step against the weighted mean of the clients' gradients (FedSGD); the learning rate is the server's."""
+
+    takes: ClassVar[Shares] = Shares.GRADIENT
+    in_turn: ClassVar[bool] = False
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_rate("DistributedSGD", self.rate)
+
+    def weigh(self, counts: Tensor) -> Tensor:
+        """Return n_k / n."""
+        return by_examples(counts)
+
+    def read(self, weights: Tree, update: Tree) -> Tree:
+        """Return the gradients."""
+        del weights
+        return update
+
+    def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
+        """Return w - eta mean."""
+        return {name: value - decay * self.rate * mean[name] for name, value in weights.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Averaging:
+    """Take the weighted mean of the clients' weights (FedAvg)."""
+
+    takes: ClassVar[Shares] = Shares.WEIGHTS
+    in_turn: ClassVar[bool] = False
+
+    def weigh(self, counts: Tensor) -> Tensor:
+        """Return n_k / n."""
+        return by_examples(counts)
+
+    def read(self, weights: Tree, update: Tree) -> Tree:
+        """Return the weights that were sent."""
+        return subtract(weights, update)
+
+    def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
+        """Return the mean itself."""
+        del weights, decay
+        return mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deltas:
+    """Add the weighted mean of the clients' changes, times a rate of the server's own.
+
+    At rate 1 this is averaging. `equal` counts every client alike, a_k = 1/K, as SPN's algorithm 2 does.
+    """
+
+    takes: ClassVar[Shares] = Shares.WEIGHTS
+    in_turn: ClassVar[bool] = False
+    rate: float = 1.0
+    equal: bool = False
+
+    def __post_init__(self) -> None:
+        _check_rate("Deltas", self.rate)
+
+    def weigh(self, counts: Tensor) -> Tensor:
+        """Return n_k / n, or 1 / K."""
+        return by_examples(torch.ones_like(counts) if self.equal else counts)
+
+    def read(self, weights: Tree, update: Tree) -> Tree:
+        """Return the changes, before minus after."""
+        del weights
+        return update
+
+    def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
+        """Return w + eta_s mean change."""
+        del decay
+        return {name: value - self.rate * mean[name] for name, value in weights.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRobin:
+    """Let one client after the other, by rising number, change the global model; nobody waits for a mean."""
+
+    takes: ClassVar[Shares] = Shares.WEIGHTS
+    in_turn: ClassVar[bool] = True
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_rate("RoundRobin", self.rate)
+
+    def weigh(self, counts: Tensor) -> Tensor:
+        """Return 1 for the one client that answers at a time."""
+        return by_examples(counts)
+
+    def read(self, weights: Tree, update: Tree) -> Tree:
+        """Return the change, before minus after."""
+        del weights
+        return update
+
+    def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
+        """Return w + eta_s change."""
+        del decay
+        return {name: value - self.rate * mean[name] for name, value in weights.items()}
+
+
+SERVERS: dict[str, Callable[..., Server]] = {
+    "fedsgd": DistributedSGD,
+    "fedavg": Averaging,
+    "deltas": Deltas,
+    "round_robin": RoundRobin,
+}
+
+
+def by_examples(counts: Tensor) -> Tensor:
+    """Return n_k / n in float64.
+
+    >>> by_examples(torch.tensor([1, 3]))
+    tensor([0.2500, 0.7500], dtype=torch.float64)
+    """
+    return counts.double() / counts.sum()
+
+
+def add_weighted(total: Mapping[str, Tensor] | None, shares: Tensor, answers: Tree) -> Tree:
+    """Return `total + sum_k a_k answer_k` in float64; `answers` lead with the clients."""
+    made = {name: torch.tensordot(shares, value.double(), dims=1) for name, value in answers.items()}
+    return made if total is None else {name: total[name] + value for name, value in made.items()}
+
+
+def average_buffers(before: Tree, parts: Sequence[tuple[Tensor, Tree]]) -> Tree:
+    """Return the buffers of the global model: the weighted mean of the clients' (running statistics of batch norm).
+
+    Counters, which have no mean, take the largest. What no client changed stays as it was, to the bit.
+    """
+    made: Tree = {}
+    for name, value in before.items():
+        own = [(shares, buffers[name]) for shares, buffers in parts]
+        if all(torch.equal(each, value.expand_as(each)) for _, each in own):
+            made[name] = value
+        elif value.is_floating_point():
+            total = sum(torch.tensordot(shares, each.double(), dims=1) for shares, each in own)
+            made[name] = torch.as_tensor(total).to(value.dtype)
+        else:
+            made[name] = torch.stack([each.amax(0) for _, each in own]).amax(0)
+    return made
+
+
+def _check_rate(name: str, rate: float) -> None:
+    if not 0 < rate < math.inf:
+        raise InputError(f"{name}.rate must be in (0, inf), got {rate}")

@@ -1,0 +1,69 @@
+"""The membership attack of the SPN paper: which classes the private samples belong to.
+
+Fan et al. 2020, arXiv:2006.11601, section 2 and algorithm 5: the labels come with the reconstruction (optimised beside it or read off
+the update) or from a classifier that looks at the reconstruction. The distance is the averaged categorical distance
+`dist_m(y*, y)`: the share of samples whose recovered label is not the true one, after pairing reconstructions with samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.scaling import Scaling
+from leakscope.core.tree import Tree, lift
+from leakscope.metrics import Estimate, clean, estimate_rate, score
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The distance over all trials with its interval, that of each trial, and what guessing a class at random has."""
+
+    distance: Estimate
+    each: Tensor
+    chance: float
+
+
+def membership(
+    truth_inputs: Tensor,
+    truth_labels: Tensor,
+    guess_inputs: Tensor,
+    guess_labels: Tensor,
+    *,
+    classes: int,
+    mask: Tensor | None = None,
+) -> Membership:
+    """Return how far recovered labels are from the true ones: T x N x ... inputs in [0, 1], T x N labels.
+
+    Reconstructions are paired with samples by content, then labels are compared, as everywhere in `metrics`. One whose
+    content failed is paired at random among those of its trial; with one sample there is nothing to pair.
+    """
+    if classes < 2:
+        raise InputError(f"classes must be at least 2, got {classes}")
+    scores = score(truth_inputs, truth_labels, guess_inputs, guess_labels, mask=mask)
+    if scores.label_correct is None:
+        raise RuntimeError("labels were given, so they are scored")
+    wrong = ~scores.label_correct & scores.scored
+    each = wrong.double().sum(1) / scores.scored.sum(1)
+    return Membership(estimate_rate(wrong, scores.scored), each, 1 - 1 / classes)
+
+
+def classified(model: Model, weights: Tree, inputs: Tensor, scaling: Scaling | None = None) -> Tensor:
+    """Return the class that each trial's network gives its reconstructions: T x N, from inputs T x N x ... in [0, 1].
+
+    The other way to a label: weights lead with T. Inputs are made showable first (`clean`).
+    """
+    scaled = (scaling or Scaling()).scale(clean(inputs), len(model.input_shape))
+    buffers = {name: value.expand(len(inputs), *value.shape) for name, value in model.buffers.items()}
+    keys = random.key([0] * len(inputs), device=inputs.device)
+
+    def one(weights: Tree, buffers: Tree, x: Tensor, key: Tensor) -> Tensor:
+        return model.apply(weights, buffers, x.to(next(iter(weights.values())).dtype), key)[0].argmax(-1)
+
+    with torch.no_grad():
+        return lift(one)(weights, buffers, scaled, keys)

@@ -1,0 +1,160 @@
+"""The tracing attack of the SPN paper: whose sample is this? Answered with the owner of the nearest reconstruction.
+
+Fan et al. 2020, arXiv:2006.11601, algorithm 6: X reconstructions belong to N participants; every query is compared with all of
+them by mean squared error and given the participant of the nearest. The distance is the share of queries given a wrong
+one; guessing has 1 - 1/N. The paper takes the whole data set as queries (50,000) against X = 1,000 reconstructions, so
+most queries have no reconstruction at all: those that have one are reported by themselves as well.
+
+The search is exact. Squared distances come from blocks of matrix products in float64,
+
+    ||q - r||^2 = ||q||^2 - 2 q . r + ||r||^2,
+
+whose rounding is bounded; reconstructions within that bound of the nearest are compared again by their differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.metrics import Estimate, estimate_rate
+
+MEMORY = 2**28  # bytes that a block of queries may take
+ROUNDING = 1e-11  # of ||q||^2 + ||r||^2: thousands of times what a float64 sum over a picture's pixels loses
+NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """Shares of wrong owners: over all queries, and over those of which there is a reconstruction; `owner` as traced.
+
+    `chance` is what guessing one of the participants has. `owner` is -1 where no reconstruction is finite.
+    """
+
+    all: Estimate
+    reconstructed: Estimate
+    chance: float
+    participants: int
+    owner: Tensor
+
+
+def nearest(queries: Tensor, reconstructions: Tensor, *, memory: int = MEMORY) -> Tensor:
+    """Return for each query the number of the reconstruction with the least MSE; the first of several, -1 if there is none.
+
+    Reconstructions that hold a NaN or an infinity are nobody's nearest. `memory` bounds the bytes of a block, at least one
+    query each.
+    """
+    _check(queries, reconstructions)
+    found = reconstructions.flatten(1).double()
+    usable = found.isfinite().all(1)
+    found = torch.where(usable[:, None], found, 0.0)
+    lengths = found.square().sum(1)
+    rows = max(1, memory // (8 * (2 * len(found) + 2 * found.shape[1])))
+    made = []
+    for block in torch.split(queries.flatten(1), rows):
+        made.append(_nearest(block.double(), found, lengths, usable, memory))
+    return torch.cat(made)
+
+
+def _nearest(block: Tensor, found: Tensor, lengths: Tensor, usable: Tensor, memory: int) -> Tensor:
+    own = block.square().sum(1)
+    apart = torch.addmm(lengths.expand(len(block), -1), block, found.T, alpha=-2)
+    apart = torch.where(usable, apart, torch.inf)
+    least, chosen = apart.min(1)
+    slack = ROUNDING * (own + lengths.max())
+    close = apart <= (least + slack)[:, None]
+    unsure = (close.sum(1) > 1).nonzero()[:, 0]
+    if len(unsure):
+        chosen[unsure] = _settled(block[unsure], found, close[unsure] & usable, memory)
+    return torch.where(usable.any(), chosen, NOTHING)
+
+
+def _settled(block: Tensor, found: Tensor, close: Tensor, memory: int) -> Tensor:
+    """Return the nearest among the close ones, from differences."""
+    best = torch.full(close.shape, torch.inf, dtype=torch.float64, device=block.device)
+    pairs = close.nonzero()
+    for some in torch.split(pairs, max(1, memory // (16 * block.shape[1]))):
+        query, number = some.unbind(1)
+        best[query, number] = (block[query] - found[number]).square().mean(1)
+    return best.argmin(1)  # the first of equals
+
+
+def partition(number: int, participants: int) -> Tensor:
+    """Return the owner of each of `number` samples split into equal parts, in order.
+
+    >>> partition(5, 2)
+    tensor([0, 0, 0, 1, 1])
+    """
+    if participants < 2:
+        raise InputError(f"participants must be at least 2, got {participants}")
+    return torch.arange(number) * participants // number
+
+
+def spread(number: int, total: int) -> Tensor:
+    """Return `number` places spread evenly over `total`: which samples to reconstruct, so that every part has its share.
+
+    >>> spread(3, 9)
+    tensor([0, 3, 6])
+    """
+    if not 1 <= number <= total:
+        raise InputError(f"the number of reconstructions must be in 1 .. {total}, got {number}")
+    return torch.arange(number) * total // number
+
+
+def trace(
+    queries: Tensor, reconstructions: Tensor, source: Tensor, *, participants: int, memory: int = MEMORY
+) -> Tracing:
+    """Return how well the owners of the queries are traced; `source[k]` is the query that reconstruction k was made of.
+
+    Queries are split into `participants` equal parts in order, and a reconstruction belongs to the owner of its source.
+    """
+    return trace_each(queries, reconstructions, source, [participants], memory=memory)[0]
+
+
+def trace_each(
+    queries: Tensor, reconstructions: Tensor, source: Tensor, participants: Sequence[int], *, memory: int = MEMORY
+) -> list[Tracing]:
+    """Return `trace` for several numbers of participants, from one search."""
+    _check(queries, reconstructions)
+    if source.shape != reconstructions.shape[:1] or bool(((source < 0) | (source >= len(queries))).any()):
+        raise InputError(
+            f"source must name a query (0 .. {len(queries) - 1}) for each of the {len(reconstructions)} reconstructions"
+        )
+    for number in participants:
+        if len(reconstructions) < number:
+            raise InputError(
+                f"tracing among {number} participants needs a reconstruction of each at least, got {len(reconstructions)}"
+            )
+    place = nearest(queries, reconstructions, memory=memory)
+    return [_judge(place, source, len(queries), number) for number in participants]
+
+
+def _judge(place: Tensor, source: Tensor, number: int, participants: int) -> Tracing:
+    owner = partition(number, participants).to(place.device)
+    traced = torch.where(place == NOTHING, NOTHING, owner[source[place.clamp_min(0)]])
+    wrong = (traced != owner)[:, None]
+    known = torch.zeros(number, dtype=torch.bool, device=place.device)
+    known[source] = True
+    return Tracing(
+        all=estimate_rate(wrong, torch.ones_like(wrong)),
+        reconstructed=estimate_rate(wrong, known[:, None]),
+        chance=1 - 1 / participants,
+        participants=participants,
+        owner=traced,
+    )
+
+
+def _check(queries: Tensor, reconstructions: Tensor) -> None:
+    if queries.ndim < 2 or queries.shape[1:] != reconstructions.shape[1:]:
+        raise InputError(
+            f"queries and reconstructions must be stacks of items of one shape, "
+            f"got {tuple(queries.shape)} and {tuple(reconstructions.shape)}"
+        )
+    if not len(queries) or not len(reconstructions):
+        raise InputError("tracing needs at least one query and one reconstruction")
+    if not bool(queries.isfinite().all()):
+        raise InputError("queries hold NaN or infinity")

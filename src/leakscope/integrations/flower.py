@@ -1,0 +1,244 @@
+"""Flower: record what the server sees of each client, and put our defences into the clients (Message API, extra `flower`).
+
+Server: `strategy = record(FedAvg(), Recording(directory=Path("captures")))`, then `strategy.start(...)` as ever.
+Client: `app = ClientApp(mods=[protecting(Clip(1.0), GaussianNoise(0.01))])`.
+
+Recording reads messages and changes none: the training result is the same, bit for bit. It sees what the strategy it wraps
+sees, so wrap the outermost one to capture what really arrived.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree, subtract, tensors
+from leakscope.defences import Defence, RememberingDefence
+from leakscope.defences.stack import begin, check_stack, protect
+from leakscope.store.captures import Capture, Plain
+from leakscope.store.recorder import Recorder, Recording
+
+S = TypeVar("S")
+Mod = Callable[[Any, Any, Callable[[Any, Any], Any]], Any]
+
+EXAMPLES = "num-examples"
+PARTITION = "partition-id"
+STATE = "leakscope.protecting"
+TRAIN = "train"
+
+
+def import_flower() -> Any:
+    """Return Flower's `flwr.app`; say what to install where there is none."""
+    try:
+        return importlib.import_module("flwr.app")
+    except ImportError:
+        raise InputError(
+            'leakscope.integrations.flower needs the extra "flower": pip install "leakscope[flower]"'
+        ) from None
+
+
+# -- recording, at the server
+
+
+def record(strategy: S, recording: Recording | Recorder) -> S:
+    """Return a copy of any Flower strategy that trains as it does and records what clients send.
+
+    Works by replacing `configure_train` and `aggregate_train` of the copy by functions that look at the messages and hand
+    the very same ones on. Clients that fail, or whose reply has no arrays like those they got, are not recorded. Pass a
+    `Recorder` to read its counts afterwards.
+    """
+    for name in ("configure_train", "aggregate_train", "start"):
+        if not callable(getattr(strategy, name, None)):
+            raise InputError(
+                f"record() needs a strategy of flwr.serverapp.strategy; {type(strategy).__name__} has no {name}()"
+            )
+    recorder = recording if isinstance(recording, Recorder) else Recorder(recording)
+    made: Any = copy.copy(strategy)
+    watch = _Watch(recorder, made.configure_train, made.aggregate_train, getattr(strategy, "weighted_by_key", EXAMPLES))
+    made.configure_train, made.aggregate_train = watch.configure_train, watch.aggregate_train
+    return made  # type: ignore[no-any-return]
+
+
+class _Watch:
+    """Looks at the messages of a strategy on their way out and in."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        configure: Callable[..., Iterable[Any]],
+        aggregate: Callable[..., tuple[Any, Any]],
+        examples: str,
+    ) -> None:
+        self.recorder, self.configure, self.aggregate, self.examples = recorder, configure, aggregate, examples
+        self.handed_out: dict[str, tuple[list[Tree], dict[str, Plain]]] = {}
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
+        """Return the strategy's messages, after noting what each client is given."""
+        messages = list(self.configure(server_round, arrays, config, grid))
+        self.handed_out = {}
+        if self.recorder.settings.wants(server_round):
+            self._safely(lambda: self._note(messages))
+        return messages
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[Any, Any]:
+        """Return the strategy's aggregate, after recording the replies."""
+        replies = list(replies)
+        self._safely(lambda: self._record(server_round, replies))
+        self.handed_out = {}
+        return self.aggregate(server_round, replies)
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        """Do something that must not stop the training, whatever clients or strategy sent; count it if it fails."""
+        try:
+            work()
+        except Exception as error:
+            with contextlib.suppress(Exception):  # warnings may be errors here
+                self.recorder.leave_out(f"{type(error).__name__}: {error}")
+
+    def _note(self, messages: list[Any]) -> None:
+        seen: dict[int, list[Tree]] = {}  # most strategies send one record to all: convert it once
+        for message in messages:
+            content = message.content
+            if id(content) not in seen:
+                seen[id(content)] = [tree_of(arrays) for arrays in content.array_records.values()]
+            self.handed_out[str(message.metadata.dst_node_id)] = (
+                seen[id(content)],
+                plain_config(content.config_records),
+            )
+
+    def _record(self, server_round: int, replies: list[Any]) -> None:
+        usable = {str(r.metadata.src_node_id): r.content for r in replies if r.has_content()}
+        known = [client for client in usable if client in self.handed_out]
+        for client in self.recorder.settings.choose(server_round, known):
+            given, config = self.handed_out[client]
+            found = next(_answers(given, usable[client].array_records.values()), None)
+            if found is None:
+                self.recorder.leave_out(f"client {client} sent no arrays like those it was given")
+                continue
+            metrics = usable[client].metric_records
+            self.recorder.record(
+                Capture(
+                    round=server_round,
+                    client=client,
+                    before=found[0],
+                    sent=found[1],
+                    partition=_whole(metrics, PARTITION),
+                    examples=_whole(metrics, self.examples),
+                    config=config,
+                )
+            )
+
+
+def _answers(given: list[Tree], replied: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:
+    """Yield (what was given, what came back) for each reply record with the names and shapes of a given one."""
+    for arrays in replied:
+        sent = tree_of(arrays)
+        for before in given:
+            if {n: v.shape for n, v in before.items()} == {n: v.shape for n, v in sent.items()}:
+                yield before, sent
+
+
+def tree_of(arrays: Any) -> Tree:
+    """Return a Flower ArrayRecord as named tensors of our own."""
+    return {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+
+
+def plain_config(records: Mapping[str, Any]) -> dict[str, Plain]:
+    """Return what the server told a client, as plain values; lists and bytes are left out."""
+    return {
+        str(name): value
+        for record in records.values()
+        for name, value in record.items()
+        if isinstance(value, str | int | float | bool)
+    }
+
+
+def _whole(metrics: Mapping[str, Any], name: str) -> int | None:
+    """Return a whole number that a client reported among its metrics, None if it did not."""
+    for record in metrics.values():
+        value = record.get(name)
+        if isinstance(value, int | float) and value >= 0 and value == int(value):
+            return int(value)
+    return None
+
+
+# -- defending, at the client
+
+
+def protecting(*defences: Defence, seed: int | None = None) -> Mod:
+    """Return a Flower client mod that applies our defences, in order, to the change of the weights before it is sent.
+
+    Acts on training messages with arrays; the change is `before - after` over all floating arrays, so a clip bounds it as a
+    whole. Defences that remember keep their state in the client's context. A reply that cannot be protected raises: nothing
+    leaves unprotected. Without a `seed` noise comes from the system's secret randomness; a seed makes runs repeatable, and
+    whoever knows it can subtract the noise: for experiments only.
+    """
+    if not defences:
+        raise InputError("protecting() needs at least one defence")
+    check_stack(defences)
+    if next(tensors(defences), None) is not None:
+        raise InputError(
+            "protecting() plays one client: strengths must be plain numbers, not tensors with one per trial"
+        )
+    flower = import_flower()
+
+    def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
+        if not str(message.metadata.message_type).startswith(TRAIN):
+            return call_next(message, context)
+        given = [tree_of(arrays) for arrays in message.content.array_records.values()]
+        reply = call_next(message, context)
+        if not reply.has_content():
+            return reply
+        records = reply.content.array_records
+        found = {name: next(_answers(given, [arrays]), None) for name, arrays in records.items()}
+        if not found or None in found.values():
+            raise InputError(
+                "protecting(): the reply holds arrays unlike those the client got; they cannot be protected"
+            )
+        for number, (name, pair) in enumerate(found.items()):
+            assert pair is not None
+            made = _protected(flower, defences, pair[0], pair[1], context, seed, number)
+            reply.content[name] = flower.ArrayRecord({n: flower.Array(v.numpy()) for n, v in made.items()})
+        return reply
+
+    return mod
+
+
+def _protected(
+    flower: Any, defences: tuple[Defence, ...], before: Tree, after: Tree, context: Any, seed: int | None, record: int
+) -> Tree:
+    """Return the weights to send: what the client got, minus the protected change."""
+    # by the client's own types: an average of whole numbers (batch norm's counter) comes from the server as floats
+    ours = {name: value for name, value in after.items() if value.is_floating_point()}
+    before = {name: before[name].to(value.dtype) for name, value in ours.items()}
+    change = subtract(before, ours)
+    where = f"{STATE}.{record}"
+    memory = [f"{where}.{number}" for number in range(len(defences))]
+    state = tuple(
+        tree_of(context.state[name]) if name in context.state else fresh
+        for name, fresh in zip(memory, begin(defences, change), strict=True)
+    )
+    calls = int(context.state[where]["calls"]) if where in context.state else 0
+    change, state = protect(defences, change, state, _key(context, seed, record, calls))
+    context.state[where] = flower.ConfigRecord({"calls": calls + 1})
+    for name, defence, kept in zip(memory, defences, state, strict=True):
+        if isinstance(defence, RememberingDefence):
+            context.state[name] = flower.ArrayRecord({n: flower.Array(v.numpy()) for n, v in kept.items()})
+    return {**after, **subtract(before, change)}
+
+
+def _key(context: Any, seed: int | None, record: int, calls: int) -> Tensor:
+    if seed is None:
+        return random.key(secrets.randbits(63))
+    who = context.node_config.get(PARTITION, context.node_id)
+    key = random.fold(random.fold(random.key(seed), "flower client"), int(who) % 2**31)
+    return random.fold(random.fold(key, record), calls)

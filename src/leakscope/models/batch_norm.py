@@ -1,0 +1,140 @@
+"""Batch norm in train mode for many clients at once.
+
+`nn.BatchNorm2d` in train mode writes its running statistics in place, which vmap refuses where they are shared, and counts
+every row of the batch, padding too. (`torch.func.replace_all_batch_norm_modules_` drops the statistics instead.) Here they
+are assigned, so that each client's come back from the call as its buffers, and rows of padding do not count:
+
+    mean = sum_i m_i x_i / n,   var = sum_i m_i (x_i - mean)^2 / n,   n = sum_i m_i times the positions of a picture
+    running <- (1 - momentum) running + momentum (mean, var n / (n - 1))
+
+Ioffe and Szegedy 2015, arXiv:1502.03167, with torch's rules. Where n = 1 torch refuses; here the layer gives its bias, and
+the running variance stays. No derivative flows through the running statistics, as in torch.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.padding import real_examples
+from leakscope.models.adapter import Functional
+from leakscope.models.dropout import replace_dropout
+
+
+class _CountsRealExamples(nn.modules.batchnorm._BatchNorm):
+    """The forward pass of the three layers below."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised input; in eval mode by the running statistics, as torch does."""
+        self._check_input_dim(x)  # type: ignore[no-untyped-call]
+        if not self.training:
+            return super().forward(x)
+        present = _present(x)
+        mean, var, count = _statistics(x, present)
+        if self.track_running_stats:
+            self._remember(mean.detach(), var.detach(), count)
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        scaled = (x - mean.reshape(shape)) * (var + self.eps).rsqrt().reshape(shape)
+        scaled = torch.where(present.reshape(-1, *[1] * (x.ndim - 1)), scaled, 0)  # padding may be far from what counts
+        return scaled * self.weight.reshape(shape) + self.bias.reshape(shape) if self.affine else scaled
+
+    def _remember(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            raise InputError("a batch norm that tracks running statistics has lost its buffers")
+        tracked = self.num_batches_tracked + 1
+        step = self.momentum if self.momentum is not None else 1 / tracked.to(mean.dtype)
+        unbiased = torch.where(count > 1, var * count / (count - 1).clamp_min(1), self.running_var)
+        self.running_mean = self.running_mean + step * (mean - self.running_mean)
+        self.running_var = self.running_var + step * (unbiased - self.running_var)
+        self.num_batches_tracked = tracked
+
+    def _get_name(self) -> str:
+        """Return the name of torch's layer: the architecture is the same."""
+        return type(self).__name__.removeprefix("Counting")
+
+
+class CountingBatchNorm1d(_CountsRealExamples, nn.BatchNorm1d):
+    """`nn.BatchNorm1d` that can train under vmap."""
+
+
+class CountingBatchNorm2d(_CountsRealExamples, nn.BatchNorm2d):
+    """`nn.BatchNorm2d` that can train under vmap."""
+
+
+class CountingBatchNorm3d(_CountsRealExamples, nn.BatchNorm3d):
+    """`nn.BatchNorm3d` that can train under vmap."""
+
+
+_KINDS: dict[type[nn.Module], type[_CountsRealExamples]] = {
+    nn.BatchNorm1d: CountingBatchNorm1d,
+    nn.BatchNorm2d: CountingBatchNorm2d,
+    nn.BatchNorm3d: CountingBatchNorm3d,
+}
+
+
+def in_train_mode(model: Model) -> Model:
+    """Return the network with batch norm and dropout in train mode, for one client or for many under vmap.
+
+    Parameters, buffers and their names stay as they are. What local training returns as buffers are the client's own running
+    statistics.
+    """
+    if not isinstance(model.apply, Functional):
+        raise InputError(f"train mode needs the layers of {model.name}: use a Model straight from from_module")
+    own = copy.deepcopy(model.apply.module).train()
+    replace_dropout(own)
+    made: dict[nn.Module, nn.Module] = {}
+    for name, layer in list(own.named_modules(remove_duplicate=False)):
+        if type(layer) in _KINDS:
+            made.setdefault(layer, _counting(layer))
+            if not name:
+                own = made[layer]
+            else:
+                own.set_submodule(name, made[layer])
+    return replace(model, apply=Functional(own))
+
+
+def in_eval_mode(model: Model) -> Model:
+    """Return the network as it is used after training: batch norm by its running statistics, no dropout."""
+    if not isinstance(model.apply, Functional):
+        return model
+    return replace(model, apply=Functional(copy.deepcopy(model.apply.module).eval()))
+
+
+def _counting(layer: nn.Module) -> nn.Module:
+    """Return the layer that takes the place of torch's; its values are never read, so they are not copied."""
+    if not isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        raise InputError(f"{type(layer).__name__} is no batch norm")
+    made = _KINDS[type(layer)](
+        layer.num_features,
+        eps=layer.eps,
+        momentum=layer.momentum,
+        affine=layer.affine,
+        track_running_stats=layer.track_running_stats,
+    )
+    return made.train()
+
+
+def _present(x: Tensor) -> Tensor:
+    """Return which rows of a batch are real."""
+    mask = real_examples()
+    present = torch.ones(x.shape[0], dtype=torch.bool, device=x.device) if mask is None else mask
+    if present.shape != x.shape[:1]:
+        raise InputError(
+            f"batch norm met {x.shape[0]} rows where the batch has {present.shape[0]} examples; it cannot tell padding apart"
+        )
+    return present
+
+
+def _statistics(x: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean and variance of each channel over the real examples, and how many values they are taken from."""
+    weight = present.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+    across = [0, *range(2, x.ndim)]
+    count = weight.sum() * x[0, 0].numel()
+    mean = (weight * x).sum(across) / count.clamp_min(1)
+    centred = x - mean.reshape(1, -1, *[1] * (x.ndim - 2))
+    return mean, (weight * centred.square()).sum(across) / count.clamp_min(1), count

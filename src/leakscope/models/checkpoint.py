@@ -1,0 +1,193 @@
+"""Trained weights on disk: a safetensors file with the parameters and buffers of a network under their own names.
+
+What `leakscope train` writes also says which network it is, layer by layer, so that weights of another one are refused even
+where all shapes agree (a ResNet without strides, a tanh in the place of a sigmoid). Any other safetensors file with the right
+names and shapes is taken as it is. Nothing here is a pickle.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree
+from leakscope.models.adapter import Functional
+
+SUFFIX = ".safetensors"
+FOLDER = "checkpoints"
+KEY = "leakscope"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Start every trial from trained weights: `path` is a file, or a training's directory with the `round` to take.
+
+    `sha256` holds the file to its content; left empty, whoever makes trials of it fills it in, so that a trial of other
+    weights under the same path is another trial.
+    """
+
+    path: str
+    round: int | None = None
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise InputError("Checkpoint.path must name a file or the directory of a training, got nothing")
+        if self.round is not None and self.round < 0:
+            raise InputError(f"Checkpoint.round must not be below 0, got {self.round}")
+
+    def file(self) -> Path:
+        """Return the file; a directory must hold the round that is asked for."""
+        given = Path(self.path)
+        if not given.is_dir():
+            return given
+        known = {int(p.stem.rpartition("-")[2]): p for p in sorted((given / FOLDER).glob(f"round-*{SUFFIX}"))}
+        said = ", ".join(map(str, sorted(known))) or "none"
+        if self.round is None:
+            raise InputError(f"Checkpoint.round must be given with the directory {given}; it holds rounds: {said}")
+        if self.round not in known:
+            raise InputError(f"Checkpoint.round {self.round} is not in {given}; it holds rounds: {said}")
+        return known[self.round]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the file."""
+        file = self.file()
+        try:
+            facts = file.stat()
+        except OSError as error:
+            raise InputError(f"cannot read the checkpoint {file} ({error.strerror})") from None
+        return _digest(file, facts.st_mtime_ns, facts.st_size)
+
+    def load(self, model: Model) -> Model:
+        """Return the network holding the weights and buffers of the file, after checking that they are its own."""
+        file = self.file()
+        if self.sha256 and self.digest() != self.sha256:
+            raise InputError(f"{file} is not the file it was: its content differs from sha256 {self.sha256[:12]}...")
+        values, about = read_checkpoint(file)
+        if self.round is not None and about.get("round", self.round) != self.round:
+            raise InputError(f"{file} is the checkpoint of round {about['round']}, not of round {self.round}")
+        return with_values(model, values, about, str(file))
+
+    def draw(self, model: Model, keys: Tensor) -> Tree:
+        """Return one copy of the parameters per key."""
+        loaded = self.load(model)
+        return {
+            name: value.to(keys.device).expand(len(keys), *value.shape).clone()
+            for name, value in loaded.parameters.items()
+        }
+
+
+def file_name(number: int) -> str:
+    """Return the name of a round's checkpoint in the directory of a training.
+
+    >>> file_name(5)
+    'checkpoints/round-00005.safetensors'
+    """
+    return f"{FOLDER}/round-{number:05}{SUFFIX}"
+
+
+def pack_checkpoint(model: Model, parameters: Tree, buffers: Tree, about: Mapping[str, object]) -> bytes:
+    """Return the bytes of a checkpoint; `about` (round, accuracy ...) is written beside the values.
+
+    Private parameters are left out: they never leave the client.
+    """
+    from safetensors.torch import save
+
+    flat = {**model.shared(parameters), **buffers}
+    plain = {name: value.detach().cpu().contiguous().clone() for name, value in flat.items()}
+    known = {"model": model.name, "input_shape": list(model.input_shape), "classes": model.classes}
+    return save(plain, metadata={KEY: json.dumps({**known, "architecture": architecture(model), **about})})
+
+
+def read_checkpoint(file: Path) -> tuple[Tree, dict[str, object]]:
+    """Return the tensors of a file and what stands beside them; nothing there if leakscope did not write it."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as found:
+            about = json.loads((found.metadata() or {}).get(KEY, "{}"))
+            return {name: found.get_tensor(name) for name in found.keys()}, dict(about)  # noqa: SIM118
+    except (SafetensorError, ValueError, TypeError) as error:
+        said = " ".join(str(error).split())[:120]
+        raise InputError(f"{file} is not a sound safetensors file ({said})") from None
+    except OSError as error:
+        raise InputError(f"cannot read the checkpoint {file} ({error.strerror or type(error).__name__})") from None
+
+
+def with_values(model: Model, values: Tree, about: Mapping[str, object], source: str) -> Model:
+    """Return the network holding these values, or raise what of them is another network's."""
+    problem = _other_network(model, about) or _other_tensors(model, values)
+    if problem:
+        raise InputError(f"{source} is a checkpoint of another architecture: {problem}")
+    for name in values:
+        if values[name].is_floating_point() and not bool(values[name].isfinite().all()):
+            raise InputError(f"{source}: {name!r} holds NaN or infinity; the training diverged")
+    return replace(
+        model,
+        parameters={name: values[name].to(v.dtype) if name in values else v for name, v in model.parameters.items()},
+        buffers={name: values[name].to(v.dtype) if name in values else v for name, v in model.buffers.items()},
+    )
+
+
+def architecture(model: Model) -> str:
+    """Return the layers of a network as text, without dropouts (which hold no weights); nothing where they are not known."""
+    if not isinstance(model.apply, Functional):
+        return ""
+    return "\n".join(line for line in repr(model.apply.module).splitlines() if "Dropout" not in line)
+
+
+def _other_network(model: Model, about: Mapping[str, object]) -> str:
+    theirs, ours = str(about.get("architecture", "")), architecture(model)
+    if not theirs or not ours or theirs == ours:
+        return ""
+    here, there = (_title(*facts) for facts in (_facts(model), _known(about)))
+    pairs = zip_longest(theirs.splitlines(), ours.splitlines(), fillvalue="nothing")
+    first, second = next((a.strip(), b.strip()) for a, b in pairs if a != b)
+    return f"it holds {there} with {first}, the network is {here} with {second} in its place"
+
+
+def _facts(model: Model) -> tuple[object, object, object]:
+    return model.name, list(model.input_shape), model.classes
+
+
+def _known(about: Mapping[str, object]) -> tuple[object, object, object]:
+    return about.get("model"), about.get("input_shape"), about.get("classes")
+
+
+def _title(name: object, shape: object, classes: object) -> str:
+    inputs = "x".join(map(str, shape)) if isinstance(shape, list) else shape
+    return f"{name} ({inputs}, {classes} classes)"
+
+
+def _other_tensors(model: Model, values: Tree) -> str:
+    """Return the first name or shape that does not fit; private parameters may be absent, and so may buffers."""
+    for name, value in model.parameters.items():
+        if name in values and values[name].shape != value.shape:
+            return f"{name} is {tuple(values[name].shape)}, {model.name} needs {tuple(value.shape)}"
+        if name not in values and name not in model.private:
+            return f"it has no {name}, which {model.name} needs"
+    for name, value in model.buffers.items():
+        if name in values and values[name].shape != value.shape:
+            return f"{name} is {tuple(values[name].shape)}, {model.name} needs {tuple(value.shape)}"
+    extra = next((name for name in values if name not in model.parameters and name not in model.buffers), None)
+    return f"it has {extra}, which {model.name} has not" if extra else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(file: Path, changed: int, size: int) -> str:
+    """Return the SHA-256 of a file; read again when its time or size changes."""
+    del changed, size
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,227 @@
+"""From an audit to its page: the grade on top, every attack and null baseline, what would help, what was not tested."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from leakscope import __version__
+from leakscope.core.record import Cell
+from leakscope.core.tree import take
+from leakscope.core.types import Batch, direction
+from leakscope.experiments.audit import RULES, Audit
+from leakscope.experiments.audit.playing import World
+from leakscope.experiments.audit.words import worst_lines
+from leakscope.experiments.story import AttackRun, Story
+from leakscope.metrics.scoring import arrange
+from leakscope.report.gallery import Spot, gallery_of
+from leakscope.report.page_data import Exact, Page, Pair, Provenance, Threat
+from leakscope.report.picture import drawable
+from leakscope.report.records import download_of
+from leakscope.report.results import Results, Tensors
+from leakscope.report.run_page import seeds_in_words
+from leakscope.report.sections import labels_of, sections_of
+from leakscope.report.sheet import ATTACK, make_sheet
+from leakscope.report.telling import _columns, _tensors
+from leakscope.report.threat import ALWAYS_HIDDEN, ALWAYS_TOLD, FACTS
+from leakscope.report.words import INPUTS, PICTURES, RULE
+
+REMEDY = "remedy"
+PICTURE_RANK = 5
+WORST = 8
+
+
+def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit") -> Page:
+    """Return the page of an audit; one that nothing could be run or scored on has words and no pictures."""
+    world = audit.world
+    results = None if world is None or not audit.runs else _results(audit, world)
+    base = Page(
+        title=title,
+        headline=_headline(audit),
+        explanation=_explanation(audit),
+        threat=_threat(audit),
+        rule=RULE,
+        limits=_limits(audit),
+        provenance=Provenance(command=command, facts=_facts(audit, results)),
+    )
+    if results is None or world is None:
+        return base
+    sheet = results.sheet
+    things = PICTURES if world.batch.inputs.ndim == PICTURE_RANK else INPUTS
+    update = direction(world.observation.rounds[0], world.observation.shares)
+    return replace(
+        base,
+        download=download_of(sheet, "leakscope-audit.csv", ""),
+        sections=sections_of(sheet),
+        update={name: value[0] for name, value in update.items()},
+        exact=_algebra(audit, world),
+        gallery=gallery_of(results, labels_of(sheet), _name, things),
+    )
+
+
+def _name(_: Cell, number: int, spot: Spot | None) -> str:
+    return f"class {number}" if spot is None else f"client {spot[0]}, example {spot[1]} (class {number})"
+
+
+def _headline(audit: Audit) -> str:
+    if audit.measures.asr is None:
+        return f"Grade: {audit.grade}. {_sentence(RULES[audit.grade])}"
+    return (
+        f"Grade {audit.grade}: {audit.recovered} of {audit.measures.asr.n} private examples of {audit.name} were recovered "
+        "from updates"
+    )
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:] + "."
+
+
+def _explanation(audit: Audit) -> str:
+    parts = [f"The rule of this grade: {RULES[audit.grade]}."]
+    if audit.worst is not None and audit.measures.asr is not None:
+        asr = audit.measures.asr
+        parts.append(
+            f"The attack that did most: {audit.worst.name} ({100 * asr.value:.0f} %, 95 % interval "
+            f"{100 * asr.low:.0f} to {100 * asr.high:.0f} %, n = {asr.n})."
+        )
+    parts += [f"{line[:1].upper()}{line[1:]}." for line in worst_lines(audit)]
+    if audit.labels is not None:
+        read = audit.labels
+        parts.append(
+            f"Labels read off the update before any search: {100 * read.share:.0f} % (guessing: {100 * read.guessing:.0f} %)."
+        )
+    if audit.advice is not None and audit.advice.remedies:
+        best = audit.advice.remedies[0]
+        cost = "" if best.lost is None else f", {100 * best.lost:.0f} points of accuracy lost"
+        parts.append(
+            f"What would help most: {best.name} ({best.strength}), which leaves {100 * best.recovered:.0f} % recovered{cost}. "
+            f"Remedies are ranked {audit.advice.ranking}."
+        )
+    return " ".join(parts)
+
+
+def _limits(audit: Audit) -> str:
+    left_out = "; ".join(f"{item.what} ({item.why})" for item in audit.untested)
+    skipped = "; ".join(name for name, _ in audit.advice.skipped) if audit.advice else ""
+    parts = [
+        f"Not tested: {left_out}." if left_out else "",
+        f"Remedies not tried for lack of time: {skipped}." if skipped else "",
+        f"The audit was given {audit.minutes:g} minutes; an attacker has as long as it likes. It looked at one set of weights "
+        "and one sample. An example that did not come back here is not thereby safe.",
+        " ".join(_sentence(note) for note in audit.notes),
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _threat(audit: Audit) -> Threat:
+    world = audit.world
+    if world is None:
+        return Threat(words="Nothing was scored, for the reason given at the end of this page.", told=ALWAYS_TOLD)
+    local = world.client.local
+    number = 1 if local is None else local.steps(world.batch.samples)
+    steps = (
+        "one gradient of all its examples"
+        if local is None
+        else f"the weights after {number} local step{'s' if number > 1 else ''} ({local.optimiser}, rate {local.rate:g})"
+    )
+    defences = ", ".join(str(defence) for defence in world.client.defences) or "none"
+    return Threat(
+        words="The attacker knows the network, its weights, the loss and how many examples were used.",
+        setting=(
+            ("clients", (f"{world.batch.trials}, with {world.batch.samples} examples each",)),
+            ("an update is", (steps,)),
+            ("defences", (defences,)),
+            *((run.name, (run.note,)) for run in audit.runs),
+        ),
+        told=ALWAYS_TOLD,
+        hidden=(*ALWAYS_HIDDEN, FACTS["labels"]),
+    )
+
+
+def _facts(audit: Audit, results: Results | None) -> tuple[tuple[str, str], ...]:
+    return (
+        ("Version", __version__),
+        ("Date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")),
+        ("Machine", f"{platform.machine()}, threads {torch.get_num_threads()}, torch {torch.__version__}, float32"),
+        ("Budget", f"{audit.minutes:g} minutes, {audit.seconds:.0f} s used"),
+        ("Seeds", str(audit.seed) if results is None else seeds_in_words(results.sheet)),
+    )
+
+
+# -- the runs as a small sweep
+
+
+def _cells(audit: Audit, world: World) -> Iterator[tuple[Cell, AttackRun, Batch]]:
+    for number, run in enumerate(audit.runs):
+        yield (
+            Cell(id=f"attack-{number}", settings={ATTACK: {"name": run.name}}, axes={ATTACK: run.name}),
+            run,
+            world.batch,
+        )
+    for number, run in enumerate(audit.nulls):
+        cell = Cell(id=f"null-{number}", settings={ATTACK: {"name": run.name}}, axes={ATTACK: run.name}, baseline=True)
+        yield cell, run, world.batch
+    for number, remedy in enumerate(audit.advice.remedies if audit.advice else ()):
+        lost = "" if remedy.lost is None else f", accuracy {-100 * remedy.lost:+.0f} points"
+        axes = {REMEDY: f"{remedy.name}, {remedy.strength}{lost}"}
+        settings = {ATTACK: {"name": f"{remedy.run.name}, told of the defence"}}
+        few = take(world.batch, slice(0, remedy.run.reconstruction.trials))
+        yield Cell(id=f"remedy-{number}", settings=settings, axes=axes), remedy.run, few
+
+
+def _results(audit: Audit, world: World) -> Results:
+    """Return the audit as the results of a sweep: a cell for each attack, null baseline and remedy."""
+    story = _story(audit, world)
+    cells, pieces = [], []
+    tensors: dict[str, Tensors] = {}
+    for place, (cell, run, batch) in enumerate(_cells(audit, world)):
+        cells.append(cell)
+        pieces.append(_columns(place, cell, run, batch, story))
+        if REMEDY not in cell.axes:
+            tensors |= {f"{cell.id}-{t}": _tensors(run, batch, t) for t in range(batch.trials)}
+    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+    def find(trial: str) -> Tensors:
+        return tensors.get(trial, {})
+
+    return Results(make_sheet(cells, columns), find)
+
+
+def _story(audit: Audit, world: World) -> Story:
+    return Story(
+        batch=world.batch,
+        names=(),
+        update={},
+        exact=None,
+        exact_batch=None,
+        attacks=audit.runs,
+        noise=None,
+        speed=None,
+        seeds=world.seeds,
+        seconds=audit.seconds,
+    )
+
+
+def _algebra(audit: Audit, world: World) -> Exact | None:
+    """Return what the analytic attack recovered, closest first, where it was run."""
+    run = next((run for run in audit.runs if run.name == "analytic"), None)
+    if run is None:
+        return None
+    scores, guesses = run.scores, arrange(run.reconstruction.inputs, run.scores.pairing)
+    places = [(t, s) for t in range(scores.trials) for s in range(guesses.shape[1]) if bool(scores.scored[t, s])]
+    places.sort(key=lambda place: float(scores.mse[place]))
+    pairs = tuple(
+        Pair(
+            truth=drawable(world.batch.inputs[place]),
+            recovered=drawable(guesses[place].clamp(0, 1)),
+            label=f"client {place[0]}, example {place[1]} (class {int(world.batch.labels[place])})",
+            mse=float(scores.mse[place]),
+        )
+        for place in places[:WORST]
+    )
+    return Exact(note="The first layer is dense with a bias: its gradients give the input by a division.", pairs=pairs)

@@ -1,0 +1,84 @@
+"""Optuna's multi-objective search over the same policies: privacy down, accuracy up (extra 'search').
+
+A study is a function of the seed and of what it was told, so a cut search is told again what was scored, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from leakscope.core.errors import InputError
+from leakscope.defences.on_data import OPERATIONS, Policy
+from leakscope.search.random_search import Candidate
+
+PLACES = ("first", "second", "third")
+LENGTH = "length"
+ASKS_A_POLICY = 50  # a sampler that only repeats itself is given up
+
+
+class OptunaSearch:
+    """Asks Optuna for policies and tells it their scores."""
+
+    def __init__(self, seed: int, *, shortest: int = 3, longest: int = 3, sampler: str = "nsga2") -> None:
+        """Make a study; `sampler` is nsga2 or tpe."""
+        try:
+            optuna: Any = import_module("optuna")
+        except ImportError:
+            raise InputError("method optuna needs Optuna: pip install 'leakscope[search]'") from None
+        makers = {"nsga2": optuna.samplers.NSGAIISampler, "tpe": optuna.samplers.TPESampler}
+        if sampler not in makers:
+            raise InputError(f"sampler must be one of {', '.join(makers)}, got {sampler!r}")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.optuna = optuna
+        self.shortest, self.longest = shortest, longest
+        self.study: Any = optuna.create_study(directions=["minimize", "maximize"], sampler=makers[sampler](seed=seed))
+        self.asked: dict[str, Any] = {}
+
+    def ask(self, number: int, known: Sequence[Candidate] = ()) -> list[str]:
+        """Return up to `number` policies that are neither known nor asked for yet; repeats are told their scores at once."""
+        scores = {each.policy: each for each in known}
+        found: list[str] = []
+        for _ in range(ASKS_A_POLICY * number):
+            if len(found) == number:
+                break
+            trial = self.study.ask()
+            policy = self._policy(trial)
+            if policy in scores:
+                self.study.tell(trial, [scores[policy].privacy, scores[policy].accuracy])
+            elif policy in self.asked:
+                self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
+            else:
+                self.asked[policy] = trial
+                found.append(policy)
+        return found
+
+    def tell(self, made: Sequence[Candidate]) -> None:
+        """Hand over the scores of policies: those asked for, or those of an earlier session."""
+        for each in made:
+            trial = self.asked.pop(each.policy, None)
+            if trial is not None:
+                self.study.tell(trial, [each.privacy, each.accuracy])
+            else:
+                self.study.add_trial(self._earlier(each))
+
+    def _policy(self, trial: Any) -> str:
+        length = self.longest
+        if self.shortest != self.longest:
+            length = trial.suggest_int(LENGTH, self.shortest, self.longest)
+        indices = [trial.suggest_categorical(PLACES[i], list(range(len(OPERATIONS)))) for i in range(length)]
+        return str(Policy(tuple(int(index) for index in indices)))
+
+    def _earlier(self, each: Candidate) -> Any:
+        indices = [int(part) for part in each.policy.split("-")]
+        kinds = self.optuna.distributions
+        spread = kinds.CategoricalDistribution(list(range(len(OPERATIONS))))
+        values: dict[str, Any] = {PLACES[i]: index for i, index in enumerate(indices)}
+        spreads: dict[str, Any] = dict.fromkeys(values, spread)
+        if self.shortest != self.longest:
+            values[LENGTH] = len(indices)
+            spreads[LENGTH] = kinds.IntDistribution(self.shortest, self.longest)
+        return self.optuna.trial.create_trial(
+            params=values, distributions=spreads, values=[each.privacy, each.accuracy]
+        )

@@ -1,0 +1,83 @@
+"""Random search over policies: many are drawn, those under the accuracy threshold rejected, the most private kept.
+
+Gao et al. 2021, "[Re] ... automatic transformation search", section 3.1: C_max random policies, rejection by S_acc, the n best by
+S_pri. A hybrid of the kept ones draws one of them for each picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.defences.on_data import OPERATIONS, Policy
+from leakscope.defences.on_data.policy import LONGEST
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A policy with its scores: `privacy` (lower is better), `accuracy` (higher is better in the authors' form)."""
+
+    policy: str
+    privacy: float
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The n best policies that the threshold left, their hybrid, and how many were rejected."""
+
+    kept: tuple[Candidate, ...]
+    rejected: int
+
+    @property
+    def hybrid(self) -> str:
+        """Return the hybrid of the kept policies; 'none' if none was kept."""
+        return "+".join(each.policy for each in self.kept) or "none"
+
+
+def draw_policies(number: int, seed: int, *, shortest: int = LONGEST, longest: int = LONGEST) -> list[str]:
+    """Return `number` different random policies; every length in shortest..longest is equally likely.
+
+    The first ones are the same whatever the number: a longer search contains a shorter one.
+
+    >>> draw_policies(2, 0) == draw_policies(5, 0)[:2]
+    True
+    """
+    if not 1 <= shortest <= longest <= LONGEST:
+        raise InputError(
+            f"policy lengths must satisfy 1 <= shortest <= longest <= {LONGEST}, got {shortest}, {longest}"
+        )
+    there = sum(len(OPERATIONS) ** length for length in range(shortest, longest + 1))
+    if not 1 <= number <= there // 2:
+        raise InputError(f"the number of random policies must be in 1..{there // 2} for these lengths, got {number}")
+    found: dict[str, None] = {}
+    own = random.fold(random.key(seed), "random policies")
+    block = 0
+    while len(found) < number:
+        drawn = random.uniform(random.fold(own, block), (256, LONGEST + 1))
+        lengths = shortest + (drawn[:, 0] * (longest - shortest + 1)).long()
+        indices = (drawn[:, 1:] * len(OPERATIONS)).long()
+        for length, row in zip(lengths.tolist(), indices.tolist(), strict=True):
+            found.setdefault(str(Policy(tuple(row[:length]))))
+        block += 1
+    return list(found)[:number]
+
+
+def select(candidates: Sequence[Candidate], *, threshold: float | None, keep: int) -> Selection:
+    """Return the `keep` most private candidates among those whose accuracy score reaches the threshold (None: all do)."""
+    if keep < 1:
+        raise InputError(f"keep must be at least 1, got {keep}")
+    passed = [each for each in candidates if threshold is None or each.accuracy >= threshold]
+    best = sorted(passed, key=lambda each: (each.privacy, each.policy))[:keep]
+    return Selection(tuple(best), len(candidates) - len(passed))
+
+
+def share_worse_on_both(candidates: Sequence[Candidate], reference: Candidate) -> float:
+    """Return the share of candidates that are less private AND less accurate than a reference such as no policy at all."""
+    if not candidates:
+        return math.nan
+    worse = [each.privacy > reference.privacy and each.accuracy < reference.accuracy for each in candidates]
+    return sum(worse) / len(worse)

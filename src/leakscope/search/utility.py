@@ -1,0 +1,284 @@
+"""Training a network with and without a policy, to see what the policy costs in accuracy; resumable to the same bits on CPU.
+
+The schedule is that of Gao et al. 2021 and its reproduction: SGD 0.1 with Nesterov momentum 0.9, weight decay 5e-4, batches of
+128, 200 epochs, the rate times 0.1 after epochs 75, 125 and 175; pictures cropped (padding 4), flipped, transformed by the
+policy, normalised. Needs torch and safetensors alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.scaling import Scaling
+from leakscope.core.tree import Tree
+from leakscope.defences.on_data import Transform
+from leakscope.defences.on_data.applying import to_unit
+from leakscope.models import from_module
+from leakscope.models.checkpoint import pack_checkpoint
+from leakscope.search.first_weights import first_module
+
+AT_ONCE = 500
+STATE, WEIGHTS = "network.safetensors", "weights.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How long and how fast; `milestones` are epochs after which the rate is multiplied by `factor`."""
+
+    epochs: int = 200
+    batch: int = 128
+    rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    milestones: tuple[int, ...] = (75, 125, 175)
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 1:
+            raise InputError(f"Schedule needs epochs and batch of at least 1, got {self.epochs} and {self.batch}")
+        if not self.rate > 0:
+            raise InputError(f"Schedule.rate must be above 0, got {self.rate}")
+
+    def shortened(self, epochs: int) -> Schedule:
+        """Return the same schedule in fewer epochs, milestones in proportion.
+
+        >>> Schedule().shortened(40).milestones
+        (15, 25, 35)
+        """
+        return replace(self, epochs=epochs, milestones=tuple(m * epochs // self.epochs for m in self.milestones))
+
+    def rate_at(self, epoch: int) -> float:
+        """Return the rate of an epoch, counted from 0."""
+        return self.rate * self.factor ** sum(epoch >= m for m in self.milestones)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Examples:
+    """Labelled bytes, N x C x H x W, and the scaling that the network gets them in."""
+
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    classes: int
+    scaling: Scaling = field(default_factory=Scaling)
+
+    def __post_init__(self) -> None:
+        for name in ("x_train", "x_test"):
+            if getattr(self, name).dtype != torch.uint8 or getattr(self, name).ndim != 4:
+                raise InputError(f"Examples.{name} must be bytes N x C x H x W, got {getattr(self, name).dtype}")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that determines a training: network, policy, schedule, seed, the share of the training examples used."""
+
+    network: str = "resnet20"
+    settings: tuple[tuple[str, int | float | str], ...] = (("width", 64),)
+    transform: Transform = field(default_factory=lambda: Transform(crop=4, flip=True))
+    schedule: Schedule = field(default_factory=Schedule)
+    seed: int = 0
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise InputError(f"Recipe.share must be in (0, 1], got {self.share}")
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What one epoch left: training loss and accuracy, test accuracy (shares)."""
+
+    number: int
+    loss: float
+    train_accuracy: float
+    test_accuracy: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """A trained network in eval mode, and how it went."""
+
+    model: Model
+    history: tuple[Epoch, ...]
+
+
+def train_network(
+    recipe: Recipe,
+    data: Examples,
+    *,
+    device: str = "cpu",
+    directory: Path | None = None,
+    save_every: int = 5,
+    watch: Callable[[Epoch], None] | None = None,
+    epochs: int | None = None,
+) -> Trained:
+    """Return the network after training; with a directory it is saved every few epochs and a cut training goes on there.
+
+    What stands there at the end as weights.safetensors, a scenario can attack (`weights: {name: checkpoint, path: ...}`).
+    `epochs` stops after so many in all, without a change of the schedule.
+    """
+    data = _on(data, recipe, device)
+    module = _begin(recipe, data).to(device)
+    optimiser = _optimiser(module, recipe.schedule)
+    stamp = _stamp(recipe, data)
+    history = _resume(directory, stamp, module, optimiser)
+    last = min(epochs or recipe.schedule.epochs, recipe.schedule.epochs)
+    for number in range(len(history), last):
+        history.append(_epoch(module, optimiser, recipe, data, number))
+        if watch is not None:
+            watch(history[-1])
+        if directory is not None and ((number + 1) % save_every == 0 or number + 1 == last):
+            _save(directory, stamp, module, optimiser, history)
+    shape = tuple(data.x_train.shape[1:])
+    made = Trained(from_module(module.cpu().eval(), input_shape=shape, name=recipe.network), tuple(history))
+    if directory is not None:
+        about = {"epochs": len(history), "policy": str(recipe.transform.policy), "accuracy": history[-1].test_accuracy}
+        write_whole(directory / WEIGHTS, pack_checkpoint(made.model, made.model.parameters, made.model.buffers, about))
+    return made
+
+
+def load_trained(recipe: Recipe, data: Examples, directory: Path) -> Trained | None:
+    """Return the network that a directory holds for this recipe, finished or not; None if it holds none."""
+    data = _on(data, recipe, "cpu")
+    module = _begin(recipe, data)
+    history = _resume(directory, _stamp(recipe, data), module, _optimiser(module, recipe.schedule))
+    if not history:
+        return None
+    shape = tuple(data.x_train.shape[1:])
+    return Trained(from_module(module.eval(), input_shape=shape, name=recipe.network), tuple(history))
+
+
+def _optimiser(module: nn.Module, schedule: Schedule) -> torch.optim.SGD:
+    return torch.optim.SGD(
+        module.parameters(),
+        lr=schedule.rate,
+        momentum=schedule.momentum,
+        weight_decay=schedule.weight_decay,
+        nesterov=schedule.momentum > 0,
+    )
+
+
+def _on(data: Examples, recipe: Recipe, device: str) -> Examples:
+    """Return the examples on the device; of the training part, the share asked for, drawn by the seed."""
+    number = max(1, round(recipe.share * len(data.x_train)))
+    chosen = torch.arange(number)
+    if recipe.share < 1:
+        order = random.permutation(random.fold(random.key(recipe.seed), "share"), len(data.x_train))
+        chosen = order[:number].sort().values
+    return replace(
+        data,
+        x_train=data.x_train[chosen].to(device),
+        y_train=data.y_train[chosen].to(device),
+        x_test=data.x_test.to(device),
+        y_test=data.y_test.to(device),
+    )
+
+
+def _begin(recipe: Recipe, data: Examples) -> nn.Module:
+    shape = tuple(data.x_train.shape[1:])
+    return first_module(recipe.network, shape, data.classes, dict(recipe.settings), seed=recipe.seed)
+
+
+def _epoch(module: nn.Module, optimiser: torch.optim.SGD, recipe: Recipe, data: Examples, number: int) -> Epoch:
+    """Return what one epoch left, after taking its steps."""
+    for group in optimiser.param_groups:
+        group["lr"] = recipe.schedule.rate_at(number)
+    module.train()
+    total, own = len(data.x_train), random.fold(random.fold(random.key(recipe.seed), "epoch"), number)
+    order = random.permutation(random.fold(own, "order"), total).to(data.x_train.device)
+    losses, right = torch.zeros((), device=order.device), torch.zeros((), device=order.device)
+    for places in order.split(recipe.schedule.batch):
+        keys = random.fold(own.to(places.device).expand(len(places)), places)
+        pictures = recipe.transform.change(data.x_train[places], recipe.transform.draw(keys))
+        labels = data.y_train[places]
+        output = module(data.scaling.scale(to_unit(pictures), 3))
+        loss = F.cross_entropy(output, labels)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        losses += loss.detach() * len(places)
+        right += (output.detach().argmax(1) == labels).sum()
+    return Epoch(number, float(losses) / total, float(right) / total, accuracy(module, data))
+
+
+@torch.no_grad()
+def accuracy(module: nn.Module, data: Examples) -> float:
+    """Return the share of test pictures classified correctly, untransformed, in eval mode."""
+    module.eval()
+    right = sum(
+        int((module(data.scaling.scale(to_unit(x), 3)).argmax(1) == y).sum())
+        for x, y in zip(data.x_test.split(AT_ONCE), data.y_test.split(AT_ONCE), strict=True)
+    )
+    return right / max(len(data.x_test), 1)
+
+
+def _stamp(recipe: Recipe, data: Examples) -> str:
+    """Return a fingerprint of everything that determines the result."""
+    digest = hashlib.sha256(json.dumps(asdict(recipe), sort_keys=True).encode())
+    digest.update(repr((data.scaling, data.classes, tuple(data.x_train.shape))).encode())
+    digest.update(data.x_train[:: max(1, len(data.x_train) // 256)].cpu().numpy().tobytes())
+    digest.update(data.y_train.cpu().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _tensors(module: nn.Module, optimiser: torch.optim.SGD) -> Tree:
+    kept = {f"network.{name}": value for name, value in module.state_dict().items()}
+    for name, value in module.named_parameters():
+        velocity = optimiser.state.get(value, {}).get("momentum_buffer")
+        if velocity is not None:
+            kept[f"velocity.{name}"] = velocity
+    return {name: value.detach().cpu().contiguous().clone() for name, value in kept.items()}
+
+
+def _save(directory: Path, stamp: str, module: nn.Module, optimiser: torch.optim.SGD, history: Sequence[Epoch]) -> None:
+    from safetensors.torch import save
+
+    directory.mkdir(parents=True, exist_ok=True)
+    about: Mapping[str, str] = {"stamp": stamp, "history": json.dumps([asdict(epoch) for epoch in history])}
+    write_whole(directory / STATE, save(_tensors(module, optimiser), metadata=dict(about)))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(data)
+    os.replace(part, path)
+
+
+def _resume(directory: Path | None, stamp: str, module: nn.Module, optimiser: torch.optim.SGD) -> list[Epoch]:
+    """Return the epochs that a directory holds, after loading network and momentum; [] to begin."""
+    path = None if directory is None else directory / STATE
+    if path is None or not path.exists():
+        return []
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata()
+            if about.get("stamp") != stamp:
+                raise InputError(f"{directory} holds another training; use an empty directory or the same recipe")
+            kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
+            history = [Epoch(**each) for each in json.loads(about["history"])]
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is not a readable checkpoint ({error}); delete it to start again") from None
+    prefix = "network."
+    module.load_state_dict({n.removeprefix(prefix): v for n, v in kept.items() if n.startswith(prefix)})
+    for name, value in module.named_parameters():
+        if f"velocity.{name}" in kept:
+            optimiser.state[value]["momentum_buffer"] = kept[f"velocity.{name}"].to(value.device)
+    return history

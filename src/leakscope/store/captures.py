@@ -1,0 +1,228 @@
+"""Captured updates: what a real server saw of one client in one round, as two safetensors files and a JSON text.
+
+    round-00003-client-7.json            what it is; written last, so a capture is there whole or not at all
+    round-00003-client-7.safetensors     what the client sent
+    before-1f0c...e2.safetensors         the weights the client got; one file for all clients that got the same
+
+Whoever reads captures need not trust who wrote them: names of other directories, links, pickles, headers that lie, shapes
+that do not fit and numbers that are not finite are refused in one line each (see `untrusted`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakscope.core.errors import InputError
+from leakscope.store.disk import clear_errors
+from leakscope.store.durable import PART
+from leakscope.store.untrusted import plain_file, read_tensors, read_text
+
+if TYPE_CHECKING:
+    from leakscope.core.tree import Tree
+
+FORMAT = "leakscope capture 1"
+FIELDS = {
+    "format", "round", "client", "partition", "examples", "shares", "config", "parameters", "before", "sent",
+}  # fmt: skip
+SHARES = ("weights", "gradient")
+SUFFIX = ".safetensors"
+CLIENT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+MOST_COUNT = 2**48
+
+Plain = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Capture:
+    """One client's update of one round: the weights it got (`before`) and what it sent (new weights, or a gradient).
+
+    `partition` and `examples` are None where the client did not tell. `config` is what the server told the client.
+    """
+
+    round: int
+    client: str
+    before: Tree
+    sent: Tree
+    shares: str = "weights"
+    partition: int | None = None
+    examples: int | None = None
+    config: Mapping[str, Plain] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return the name of its files, without an ending."""
+        return f"round-{self.round:05}-client-{self.client}"
+
+
+# -- writing
+
+
+def write_capture(directory: Path, capture: Capture) -> int:
+    """Write a capture, whole or not at all, and return the bytes that were added to the directory."""
+    from safetensors.torch import save
+
+    check_capture(capture, capture.name)
+    before = save(_plain(capture.before))
+    shared = f"before-{hashlib.sha256(before).hexdigest()}{SUFFIX}"
+    sent = save(_plain(capture.sent))
+    text = json.dumps(_about(capture, shared, before, sent), indent=1, allow_nan=False).encode()
+    written = 0
+    with clear_errors(directory, f"{capture.name} is not kept"):
+        directory.mkdir(parents=True, exist_ok=True)
+        files = {f"{capture.name}{SUFFIX}": sent, f"{capture.name}.json": text}
+        if not (directory / shared).exists():
+            files = {shared: before, **files}
+        for name, data in files.items():
+            _put(directory / name, data)
+            written += len(data)
+    return written
+
+
+def _put(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all, without waiting for the disk: training waits for this.
+
+    A power cut may leave a file short; its SHA-256 in the JSON then refuses it.
+    """
+    part = path.with_name(path.name + PART)
+    try:
+        part.write_bytes(data)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _plain(tree: Tree) -> Tree:
+    return {name: value.detach().cpu().contiguous().clone() for name, value in tree.items()}
+
+
+def _about(capture: Capture, shared: str, before: bytes, sent: bytes) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "round": capture.round,
+        "client": capture.client,
+        "partition": capture.partition,
+        "examples": capture.examples,
+        "shares": capture.shares,
+        "config": dict(capture.config),
+        "parameters": {name: list(value.shape) for name, value in capture.before.items()},
+        "before": {"file": shared, "sha256": hashlib.sha256(before).hexdigest()},
+        "sent": {"file": f"{capture.name}{SUFFIX}", "sha256": hashlib.sha256(sent).hexdigest()},
+    }
+
+
+# -- reading
+
+
+def list_captures(directory: Path) -> list[Path]:
+    """Return the JSON files of a directory of captures, by round and client; refuse a directory without any."""
+    if not directory.is_dir():
+        raise InputError(f"{directory} is no directory of captures")
+    found = sorted(path for path in directory.glob("*.json") if not path.name.startswith("."))
+    if not found:
+        raise InputError(f"{directory} holds no capture (a .json file beside safetensors files)")
+    return found
+
+
+def read_capture(path: Path) -> Capture:
+    """Return the capture that a JSON file describes, after checking everything about it."""
+    path = plain_file(path.parent, path.name, "the capture")
+    told = read_text(path)
+    if told.get("format") != FORMAT:
+        raise InputError(f"{path} is no capture: 'format' must be {FORMAT!r}, got {told.get('format')!r:.60}")
+    if unknown := sorted(set(told) ^ FIELDS):
+        raise InputError(
+            f"{path}: a capture has the fields {', '.join(sorted(FIELDS))}; {unknown[0]!r:.60} is at fault"
+        )
+    tensors = {part: _tensors(path, part, told[part]) for part in ("before", "sent")}
+    capture = Capture(
+        round=told["round"],
+        client=told["client"],
+        partition=told["partition"],
+        examples=told["examples"],
+        shares=told["shares"],
+        config=told["config"],
+        before=tensors["before"],
+        sent=tensors["sent"],
+    )
+    check_capture(capture, str(path))
+    if told["parameters"] != {name: list(value.shape) for name, value in capture.before.items()}:
+        raise InputError(f"{path}: 'parameters' does not say what 'before' holds")
+    if path.stem != capture.name:
+        raise InputError(f"{path} holds {capture.name}: it was renamed or copied from elsewhere")
+    return capture
+
+
+def read_captures(directory: Path, *, most: int | None = None) -> list[Capture]:
+    """Return the captures of a directory by round and client, at most so many; the first bad one is refused."""
+    return [read_capture(path) for path in list_captures(directory)[:most]]
+
+
+def _tensors(path: Path, part: str, told: object) -> Tree:
+    if not isinstance(told, dict) or set(told) != {"file", "sha256"}:
+        raise InputError(f"{path}: {part!r} must be an object with 'file' and 'sha256'")
+    if not isinstance(told["sha256"], str) or not SHA256.fullmatch(told["sha256"]):
+        raise InputError(f"{path}: {part!r} needs a SHA-256 of 64 hexadecimal digits")
+    file = plain_file(path.parent, told["file"], f"{part!r} of {path.name}")
+    return read_tensors(file, sha256=told["sha256"])
+
+
+# -- what must hold
+
+
+def check_capture(capture: Capture, where: str) -> None:
+    """Refuse a capture whose fields make no sense or whose parts do not fit each other."""
+    _whole(where, "round", capture.round)
+    for name in ("partition", "examples"):
+        if getattr(capture, name) is not None:
+            _whole(where, name, getattr(capture, name))
+    if not isinstance(capture.client, str) or not CLIENT.fullmatch(capture.client):
+        raise InputError(f"{where}: 'client' must be 1 to 64 letters, digits, - or _, got {capture.client!r:.80}")
+    if capture.shares not in SHARES:
+        raise InputError(f"{where}: 'shares' must be one of {', '.join(SHARES)}, got {capture.shares!r:.80}")
+    if not isinstance(capture.config, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, str | int | float | bool) for name, value in capture.config.items()
+    ):
+        raise InputError(f"{where}: 'config' must hold texts, numbers and truth values under names")
+    if not capture.sent:
+        raise InputError(f"{where}: nothing was sent")
+    for name, value in capture.sent.items():
+        got = capture.before.get(name)
+        if (
+            got is None or got.shape != value.shape
+        ):  # types may differ: an average of whole numbers is handed out as floats
+            had = "nothing" if got is None else str(tuple(got.shape))
+            raise InputError(f"{where}: sent {name!r:.80} is {tuple(value.shape)}, before there was {had} of that name")
+    for part, tree in (("before", capture.before), ("sent", capture.sent)):
+        for name, value in tree.items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                raise InputError(f"{where}: {part} {name!r:.80} holds NaN or infinity")
+
+
+def check_model(capture: Capture, shapes: Mapping[str, tuple[int, ...]], model: str, *, needed: frozenset[str]) -> None:
+    """Refuse a capture from another model: `shapes` are those of parameters and buffers, `needed` must have been sent."""
+    for name, value in capture.before.items():
+        if name not in shapes:
+            raise InputError(f"{capture.name} is from another model: {model} has no {name!r:.80}")
+        if tuple(value.shape) != tuple(shapes[name]):
+            raise InputError(
+                f"{capture.name} is from another model: {name!r:.80} is {tuple(value.shape)}, "
+                f"in {model} it is {tuple(shapes[name])}"
+            )
+    if missing := sorted(needed - set(capture.sent)):
+        raise InputError(
+            f"{capture.name} is from another model, or part of it was not sent: it lacks {missing[0]!r:.80}"
+        )
+
+
+def _whole(where: str, name: str, value: object) -> None:
+    if type(value) is not int or not 0 <= value < MOST_COUNT:
+        raise InputError(f"{where}: {name!r} must be a whole number of at least 0, got {value!r:.80}")

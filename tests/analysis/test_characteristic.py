@@ -1,0 +1,192 @@
+"""Characteristics: the ratio, the rule for diverged trials, CAP against the mean written out, regions, plain data."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from leakscope.analysis.characteristic import (
+    Characteristic,
+    Point,
+    Region,
+    Rule,
+    bias_ratio,
+    from_plain,
+    measured,
+    place,
+    region,
+)
+from leakscope.clients import Client
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.types import make_batch
+from leakscope.defences import DEFENCES, GaussianNoise, Sparsify
+from leakscope.defences.on_model import Polarisation
+from leakscope.metrics import Estimate, wilson
+from leakscope.models import Uniform, build, draw_parameters
+
+
+def estimate(value: float, half: float = 0.0, n: int = 5) -> Estimate:
+    return Estimate(value, value - half, value + half, n, n)
+
+
+# -- the axis
+
+
+def test_the_ratio_is_that_of_the_norms_of_all_biases() -> None:
+    clean = {
+        "a.bias": torch.tensor([[3.0, 0.0], [1.0, 1.0]]),
+        "b.bias": torch.tensor([[4.0], [1.0]]),
+        "a.weight": torch.ones(2, 9),
+    }
+    sent = {
+        "a.bias": torch.tensor([[3.0, 1.0], [1.0, 1.0]]),
+        "b.bias": torch.tensor([[4.0], [1.0]]),
+        "a.weight": torch.zeros(2, 9),
+    }
+    assert_close(bias_ratio(clean, sent), torch.tensor([5.0, math.inf], dtype=torch.float64))
+    assert_close(bias_ratio(clean, sent, ["a.bias"]), torch.tensor([3.0, math.inf], dtype=torch.float64))
+    with pytest.raises(InputError, match="no parameter is called bias"):
+        bias_ratio({"w": torch.ones(1, 2)}, {"w": torch.ones(1, 2)})
+    with pytest.raises(InputError, match=r"missing: c\.bias"):
+        bias_ratio(clean, sent, ["c.bias"])
+
+
+def observed(**settings: object) -> tuple[dict, dict]:
+    model = build("lenet_dlg", (1, 8, 8), 4, {"width": 2})
+    weights = draw_parameters(model, Uniform(0.3), random.key(range(6)))
+    generator = torch.Generator().manual_seed(0)
+    batch = make_batch(torch.rand(6, 1, 1, 8, 8, generator=generator), torch.zeros(6, 1).long(), classes=4)
+    plain, guarded = (Client(**s).observe(model, weights, batch, range(6)) for s in ({}, settings))
+    return plain.rounds[0].sent, guarded.rounds[0].sent
+
+
+@pytest.mark.parametrize("name", sorted(DEFENCES))
+def test_any_defence_can_be_put_on_the_axis(name: str) -> None:
+    strong = {"gaussian_noise": {"sigma": 0.1}, "laplace_noise": {"sigma": 0.1}, "clip": {"bound": 1e-3}, "sparsify": {"drop": 0.9},
+              "deep_compression": {"drop": 0.9}}  # fmt: skip
+    plain, sent = observed(defences=(DEFENCES[name](**strong.get(name, {})),))
+    ratio = bias_ratio(plain, sent)
+    assert ratio.shape == (6,)
+    assert (ratio > 0).all()
+
+
+def test_more_noise_and_more_polarization_mean_a_smaller_ratio() -> None:
+    noisy = [bias_ratio(*observed(defences=(GaussianNoise(s),))) for s in (1e-3, 1e-2)]
+    assert_close(noisy[0] / noisy[1], torch.full((6,), 10.0, dtype=torch.float64), rtol=1e-3, atol=0)
+    hidden = [bias_ratio(*observed(on_model=Polarisation(a, bits=16))) for a in (0.01, 0.1)]
+    assert_close(hidden[0] / hidden[1], torch.full((6,), 10.0, dtype=torch.float64), rtol=1e-2, atol=0)
+    assert (bias_ratio(*observed(defences=(Sparsify(0.0),))) == math.inf).all()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "name"),
+    [(0.0, "green"), (1.0, "green"), (1.01, "white"), (9.9, "white"), (10.0, "red"), (math.inf, "red")],
+)
+def test_regions_have_the_stated_borders(ratio: float, name: str) -> None:
+    assert region(ratio) is Region(name)
+
+
+def test_the_place_is_the_papers() -> None:
+    assert [round(place(r), 4) for r in (0.0, 1.0, 9.0, 999.0)] == [0.0, 0.3010, 1.0, 3.0]
+
+
+# -- what a trial counts
+
+
+def test_the_distance_is_relative_and_paired() -> None:
+    truth = torch.rand(2, 3, 1, 4, 4, generator=torch.Generator().manual_seed(1)) + 0.01
+    truth = truth.clamp(0, 1)
+    guess = truth[:, [2, 0, 1]] * 0.9
+    value, finite = Rule().distances(truth, guess)
+    assert_close(value, torch.full((2, 3), 0.1, dtype=torch.float64), rtol=1e-5, atol=0)
+    assert finite.all()
+
+
+def test_a_diverged_trial_counts_as_the_rule_says() -> None:
+    truth = torch.full((2, 1, 1, 2, 2), 0.25)
+    guess = torch.stack([torch.full((1, 1, 2, 2), torch.nan), torch.full((1, 1, 2, 2), 100.0)])
+    shown, finite = Rule().distances(truth, guess)
+    assert_close(shown.flatten(), torch.tensor([1.0, 3.0], dtype=torch.float64))  # mid-grey, and clamped to 1
+    assert finite.flatten().tolist() == [False, True]
+    raw, _ = Rule(shown=False, cap=50.0).distances(truth, guess)
+    assert raw.flatten().tolist() == [50.0, 50.0]
+    free, _ = Rule(shown=False, cap=1e6).distances(truth, guess)
+    assert free.flatten().tolist() == [1e6, 399.0]
+    assert "50" in Rule(shown=False, cap=50.0).words
+    assert "no trial is left out" in Rule().words
+
+
+def test_rules_that_leave_no_bound_are_refused() -> None:
+    with pytest.raises(InputError, match=r"Rule.cap must be given where guesses count as the attack left them"):
+        Rule(shown=False)
+    with pytest.raises(InputError, match=r"Rule.cap must be in \(0, inf\), got 0"):
+        Rule(cap=0.0)
+
+
+# -- the mean
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 5)), min_size=1, max_size=8))
+def test_cap_is_the_mean_of_the_products(rows: list[tuple[float, float]]) -> None:
+    points = tuple(Point(float(i), 1.0, a, estimate(d)) for i, (a, d) in enumerate(rows))
+    made = Characteristic("dp", "dlg", "rmse", points)
+    assert made.cap.value == pytest.approx(sum(a * d for a, d in rows) / len(rows))
+    assert made.grid == tuple(range(len(rows)))
+    assert made.cap.n == 5 * len(rows)
+
+
+def test_the_papers_accuracies_and_a_distance_of_one_give_their_mean() -> None:
+    """Table 11, CIFAR-10, DP: with every reconstruction at distance 1 CAP is the mean accuracy, 0.6184."""
+    accuracy = {0.5: 0.4205, 0.1: 0.5808, 0.01: 0.6853, 0.001: 0.7027, 0.0001: 0.7025}
+    points = tuple(Point(s, 1.0, a, estimate(1.0)) for s, a in accuracy.items())
+    assert Characteristic("dp", "dlg", "rmse", points).cap.value == pytest.approx(0.61836)
+
+
+def test_the_interval_is_that_of_independent_distances() -> None:
+    points = (Point(0.1, 2.0, 0.5, estimate(1.0, 0.3)), Point(0.2, 0.5, 0.8, estimate(2.0, 0.4)))
+    cap = Characteristic("dp", "dlg", "rmse", points).cap
+    assert (cap.high - cap.low) / 2 == pytest.approx(math.hypot(0.5 * 0.3, 0.8 * 0.4) / 2)
+
+
+def test_a_point_is_made_of_trials() -> None:
+    ratio = torch.tensor([0.1, 5.0, math.inf])
+    made = measured(0.01, ratio, 0.6, torch.tensor([[0.2], [0.4], [0.9]]), torch.tensor([[True], [True], [False]]))
+    assert (made.ratio, made.diverged, made.region) == (5.0, 1, Region.WHITE)
+    assert made.distance.value == pytest.approx(0.5)
+    assert made.distance.n == 3
+    assert made.product == pytest.approx(0.3)
+
+
+def test_a_share_has_the_interval_of_a_share() -> None:
+    made = measured(0.1, torch.ones(10), 0.6, torch.zeros(10, dtype=torch.bool))
+    assert (made.distance.value, made.distance.low) == (0.0, 0.0)
+    assert made.distance.high == pytest.approx(wilson(0.0, 10)[1])
+
+
+def test_what_is_stored_comes_back() -> None:
+    points = (
+        Point(0.1, 2.0, 0.5, estimate(1.0, 0.3), 1),
+        Point(0.2, 0.5, 0.8, estimate(2.0, 0.4)),
+        Point(0.0, math.inf, 0.9, estimate(0.1)),
+    )
+    made = Characteristic("SPN", "unaware", "rmse", points, Rule().words)
+    kept = json.loads(json.dumps(made.plain(), allow_nan=False))
+    assert from_plain(kept) == made
+    assert kept["points"][1]["region"] == "green"
+    assert kept["cap"]["value"] == pytest.approx(made.cap.value)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(InputError, match="has no point: CAP is a mean over a grid"):
+        Characteristic("dp", "dlg", "rmse", ())
+    with pytest.raises(InputError, match=r"Point.accuracy must be a share in \[0, 1\], got 70"):
+        Point(0.1, 1.0, 70.0, estimate(1.0))
+    with pytest.raises(InputError, match=r"Point\.ratio must be at least 0"):
+        Point(0.1, math.nan, 0.7, estimate(1.0))

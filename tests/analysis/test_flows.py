@@ -1,0 +1,114 @@
+"""Proposition 4.1 and Corollary C.1 on convex flows, and the helix on which the idea fails."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from leakscope.analysis.flows import cosines_between, descend, follow, goes_along, helix_slope, parallel_places
+from leakscope.core.errors import InputError
+
+FLOATS = st.floats(-2, 2, allow_nan=False)
+
+
+class Convex:
+    """A random convex loss: a quadratic and a soft maximum of linear functions."""
+
+    def __init__(self, seed: int, dimensions: int, bend: float) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        root = torch.randn(dimensions, dimensions, generator=generator, dtype=torch.float64)
+        self.matrix = root @ root.T / dimensions + 0.05 * torch.eye(dimensions, dtype=torch.float64)
+        self.directions = torch.randn(4, dimensions, generator=generator, dtype=torch.float64)
+        self.bend = bend
+
+    def loss(self, w: Tensor) -> Tensor:
+        return w @ self.matrix @ w / 2 + self.bend * torch.logsumexp(self.directions @ w, 0)
+
+    def slope(self, w: Tensor) -> Tensor:
+        return self.matrix @ w + self.bend * self.directions.T @ torch.softmax(self.directions @ w, 0)
+
+
+def begun(values: list[float], seed: int, bend: float, time: float) -> tuple[Convex, Tensor]:
+    """A loss and its flow; flows that hardly move say nothing."""
+    loss = Convex(seed, len(values), bend)
+    way = follow(loss.slope, torch.tensor(values, dtype=torch.float64), time=time, steps=60)
+    assume(float((way[0] - way[-1]).norm()) > 1e-2)
+    return loss, way
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    start=st.lists(FLOATS, min_size=2, max_size=2),
+    seed=st.integers(0, 999),
+    bend=st.floats(0, 2),
+    time=st.floats(0.05, 3),
+)
+def test_in_the_plane_a_gradient_on_the_line_points_along_the_update(
+    start: list[float], seed: int, bend: float, time: float
+) -> None:
+    """Proposition 4.1, convex: under its condition the cosine reaches 1."""
+    loss, way = begun(start, seed, bend, time)
+    assume(goes_along(loss.slope, way))
+    places = parallel_places(loss.slope, way[0], way[-1])
+    assert len(places) >= 1
+    cosines = cosines_between(loss.slope, way[0], way[-1], places)
+    assert float(cosines.max()) == pytest.approx(1, abs=1e-6)
+    assert bool((cosines > 0).all())  # convex: never the other way
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    start=st.lists(FLOATS, min_size=2, max_size=5),
+    seed=st.integers(0, 999),
+    bend=st.floats(0, 2),
+    time=st.floats(0.05, 3),
+)
+def test_convex_flows_never_oppose_their_update_on_the_line(
+    start: list[float], seed: int, bend: float, time: float
+) -> None:
+    """Corollary C.1, in any dimension."""
+    loss, way = begun(start, seed, bend, time)
+    cosines = cosines_between(loss.slope, way[0], way[-1], torch.linspace(0, 1, 41, dtype=torch.float64))
+    assert bool((cosines >= -1e-9).all())
+
+
+def test_the_helix_has_the_cosine_of_45_degrees_everywhere_on_its_line() -> None:
+    way = follow(helix_slope, torch.zeros(3, dtype=torch.float64), time=2 * math.pi, steps=400)
+    t = torch.linspace(0, 2 * math.pi, 401, dtype=torch.float64)
+    assert_close(way, torch.stack([t.cos() - 1, t.sin(), t], 1), atol=1e-8, rtol=0)
+    cosines = cosines_between(helix_slope, way[0], way[-1], torch.linspace(0, 1, 33, dtype=torch.float64))
+    assert_close(cosines, torch.full_like(cosines, 1 / math.sqrt(2)))
+
+
+def test_the_helix_field_is_the_gradient_of_no_loss() -> None:
+    """A gradient has a symmetric derivative; this one has not."""
+    derivative = torch.func.jacrev(helix_slope)(torch.tensor([0.0, 0.0, 0.7]))
+    assert not torch.allclose(derivative, derivative.T)
+
+
+def test_a_flow_is_the_exponential_for_a_quadratic_and_the_limit_of_descent() -> None:
+    matrix = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    start = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    way = follow(lambda w: matrix @ w, start, time=1.5, steps=200)
+    assert_close(way[-1], torch.linalg.matrix_exp(-1.5 * matrix) @ start)
+    far, near = (descend(lambda w: matrix @ w, start, rate=1.5 / n, steps=n)[-1] for n in (50, 500))
+    assert float((near - way[-1]).norm()) < float((far - way[-1]).norm()) / 5
+
+
+def test_an_update_of_one_tiny_step_is_parallel_everywhere() -> None:
+    matrix = torch.diag(torch.tensor([1.0, 3.0], dtype=torch.float64))
+    way = descend(lambda w: matrix @ w, torch.tensor([1.0, 1.0], dtype=torch.float64), rate=1e-6, steps=1)
+    assert float(cosines_between(lambda w: matrix @ w, way[0], way[1], torch.zeros(1).double())[0]) == pytest.approx(1)
+
+
+def test_wrong_input_is_refused() -> None:
+    with pytest.raises(InputError, match="two dimensions"):
+        parallel_places(helix_slope, torch.zeros(3), torch.ones(3))
+    with pytest.raises(InputError, match="at least one step"):
+        follow(helix_slope, torch.zeros(3), time=1.0, steps=0)

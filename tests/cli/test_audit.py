@@ -1,0 +1,123 @@
+"""`leakscope audit` on a function, a file and captures: what it prints, writes and exits with."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from leakscope.attacks.recipes import prior_only
+from leakscope.cli import app
+from leakscope.core.errors import InputError
+from leakscope.experiments.audit import captured, playing, suite
+from leakscope.store.captures import Capture, write_capture
+
+BRIEF = ["--minutes", "0.01", "--clients", "2", "--no-remedies", "--quiet"]
+MODULE = """
+import torch
+from torch import nn
+from leakscope.experiments.audit import Target
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Sigmoid(), nn.Linear(6, 2))
+
+def build():
+    generator = torch.Generator().manual_seed(0)
+    return Target(model=net(), inputs=torch.rand(12, 1, 4, 4, generator=generator), labels=torch.arange(12) % 2)
+
+def blind():
+    return Target(model=net(), input_shape=(1, 4, 4))
+
+def tokens():
+    return Target(model=nn.Embedding(9, 3), inputs=torch.randint(9, (12, 4)), labels=torch.arange(12) % 2)
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "cli_audited.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "cli_audited", raising=False)
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
+    for room in (playing, captured):
+        monkeypatch.setattr(room, "prior_only", partial(prior_only, iterations=2))
+    return tmp_path
+
+
+def run(*words: str) -> tuple[int, str]:
+    """Return exit code and everything printed; a refused input is raised as it is."""
+    done = CliRunner().invoke(app, ["audit", *words])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+def test_a_leaky_model_is_graded_written_and_fails_the_gate(place: Path) -> None:
+    code, text = run("cli_audited:build", *BRIEF, "--out", "out", "--fail-above", "asr=0.05,psnr=18")
+    assert code == 1
+    assert "grade F" in text
+    assert "gate failed: asr is 1, above 0.05" in text
+    told = json.loads((place / "out" / "audit.json").read_text())
+    assert told["grade"] == "F"
+    assert told["asr"]["n"] == 2
+    assert "Grade F" in (place / "out" / "index.html").read_text()
+
+
+def test_without_a_gate_a_leak_is_no_error() -> None:
+    code, text = run("cli_audited:build", *BRIEF)
+    assert code == 0
+    assert "cpl" in text
+
+
+def test_an_untested_model_never_passes_a_gate() -> None:
+    code, text = run("cli_audited:tokens", *BRIEF, "--fail-above", "asr=0.99")
+    assert code == 1
+    assert "untested" in text
+    assert "was not measured" in text
+
+
+def test_a_file_brings_its_own_gate_and_options_stand_above_it(place: Path) -> None:
+    (place / "audit.yaml").write_text("build: cli_audited:build\nclients: 3\nfail_above: {asr: 0.05}\n")
+    code, text = run("audit.yaml", *BRIEF)
+    assert code == 1
+    assert "2 of 2 examples" in text
+    assert run("audit.yaml", *BRIEF, "--fail-above", "asr=1")[0] == 0
+
+
+def test_captures_need_a_model_and_are_audited_with_one(place: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Sigmoid(), nn.Linear(6, 2))
+    before = {name: value.detach() for name, value in net.state_dict().items()}
+    sent = {name: value - 0.01 for name, value in before.items()}
+    write_capture(place / "captures", Capture(round=1, client="7", before=before, sent=sent, examples=1))
+    with pytest.raises(InputError, match="--model"):
+        run("captures", *BRIEF)
+    code, text = run("captures", "--model", "cli_audited:blind", *BRIEF, "--out", "out")
+    assert code == 0
+    assert "unscored" in text
+    assert (place / "out" / "guesses.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing.yaml"], "cannot read nothing.yaml"),
+        (["nowhere:build"], "cannot be imported"),
+        (["cli_audited:build", "--fail-above", "x=1"], "--fail-above"),
+        (["cli_audited:build", "--minutes", "0"], "minutes must be"),
+        (["cli_audited:build", "--examples", "99"], "examples must lie"),
+        (["cli_audited:build", "--model", "a:b"], "--model is for"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(words: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said) as refused:
+        run(*words)
+    assert len(str(refused.value).splitlines()) == 1

@@ -1,0 +1,126 @@
+"""`leakscope train` as people meet it: a process with a terminal's exit codes, killed and gone on with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from leakscope.cli import app
+
+FILE = """\
+name: small
+data: {name: digits, examples: 150}
+partition: {name: iid, clients: 8}
+model: {name: mlp, hidden: [8]}
+client: {local: {epochs: 1, batch_size: 5, rate: 0.3}}
+selection: {name: share, share: 0.5}
+rounds: 3
+checkpoints: [2]
+"""
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "leakscope", *map(str, words)]
+
+
+def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words), cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_it_trains_writes_a_page_and_goes_on(tmp_path: Path) -> None:
+    runner = CliRunner()
+    (tmp_path / "small.yaml").write_text(FILE)
+    first = runner.invoke(app, ["train", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out")])
+    assert first.exit_code == 0, first.output
+    assert "3 rounds: accuracy" in first.stdout
+    assert "n = 360" in first.stdout
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "named rightly after 3 rounds" in page
+    (tmp_path / "small.yaml").write_text(FILE.replace("rounds: 3", "rounds: 4"))
+    more = runner.invoke(app, ["train", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "out"), "--quiet"])
+    assert more.exit_code == 0
+    assert more.output == ""
+    assert "after 4 rounds" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_without_out_it_goes_to_runs_by_the_name_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(FILE.replace("rounds: 3", "rounds: 2"))
+    assert CliRunner().invoke(app, ["train", "mine.yaml", "-q"]).exit_code == 0
+    assert (tmp_path / "runs" / "mine" / "index.html").is_file()
+
+
+@pytest.mark.slow
+def test_mistakes_end_with_a_line_each_and_code_2(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text(FILE.replace("rounds", "round").replace("epochs", "epoch"))
+    done = run("train", "bad.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("leakscope: bad.yaml") for line in lines)
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+    other = run("train", "bad.yaml", "--device", "abacus", cwd=tmp_path)
+    assert (other.returncode, other.stderr) == (2, "leakscope: --device must be cpu or cuda, got 'abacus'\n")
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_goes_on_to_the_bits_of_an_undisturbed_training(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(FILE.replace("rounds: 3", "rounds: 60"))
+    assert run("train", "t.yaml", "--out", "whole", "-q", cwd=tmp_path).returncode == 0
+    for wait in (0.0, 0.3, 0.9):
+        process = subprocess.Popen(command("train", "t.yaml", "--out", "cut", "-q"), cwd=tmp_path, env=ENVIRONMENT)
+        state = tmp_path / "cut" / "checkpoints"
+        began = time.monotonic()
+        while not state.exists() and process.poll() is None and time.monotonic() - began < 60:
+            time.sleep(0.02)
+        time.sleep(wait)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert run("train", "t.yaml", "--out", "cut", "-q", cwd=tmp_path).returncode == 0
+    for name in ("curve.csv", "checkpoints/round-00002.safetensors", "checkpoints/round-00060.safetensors"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_after_the_round_in_hand_and_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(FILE.replace("rounds: 3", "rounds: 4000"))
+    process = subprocess.Popen(
+        command("train", "t.yaml", "--out", "cut"), cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    )
+    began = time.monotonic()
+    while not (tmp_path / "cut" / "checkpoints" / "round-00002.safetensors").exists() and time.monotonic() - began < 60:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on with: leakscope train t.yaml --out cut" in said
+    assert "Traceback" not in said
+    assert (tmp_path / "cut" / "state.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(FILE.replace("rounds: 3", "rounds: 4000"))
+    first = subprocess.Popen(command("train", "t.yaml", "--out", "o", "-q"), cwd=tmp_path, env=ENVIRONMENT)
+    try:
+        began = time.monotonic()
+        while not (tmp_path / "o" / "training.yaml").exists() and time.monotonic() - began < 60:
+            time.sleep(0.02)
+        second = run("train", "t.yaml", "--out", "o", "-q", cwd=tmp_path)
+    finally:
+        first.kill()
+        first.wait()
+    assert second.returncode == 2
+    assert "is being written by process" in second.stderr

@@ -1,0 +1,152 @@
+"""Published against measured: verdicts, lines, the reading that fits best."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakscope.experiments.papers.comparing import (
+    ABSENT,
+    AGREES,
+    BY_CONTENT,
+    CLOSE_BY,
+    FLOOR,
+    HIGHER,
+    LOWER,
+    NO_SUCCESS,
+    NOT_RUN,
+    Column,
+    Measured,
+    agreement,
+    best_reading,
+    compare,
+    judge,
+)
+from leakscope.experiments.papers.items import Item, read_item
+from leakscope.experiments.papers.measures import MEASURES, NONE, Value
+from leakscope.metrics.interval import Estimate
+
+PLACE = {"data": "lfw_face", "model": "lenet", "attack": "cpl", "start": "patterned"}
+
+
+def rate(value: float, half: float = 0.1) -> Value:
+    return Value(Estimate(value, max(0.0, value - half), min(1.0, value + half), 20, 20))
+
+
+def measured(item: Item, values: dict[str, Value], *, reading: int = 0, attacker: int = 0, **where: Any) -> Measured:
+    column = Column(item.readings[reading].label, item.attackers[attacker].label)
+    return Measured({**PLACE, **where}, column, 20, dict.fromkeys(MEASURES, Value(NONE)) | values)
+
+
+@given(value=st.floats(0, 1), centre=st.floats(0, 1), half=st.floats(0, 0.3))
+def test_a_number_in_our_interval_agrees_and_one_outside_never_does(value: float, centre: float, half: float) -> None:
+    ours = rate(centre, half)
+    inside = ours.estimate.low <= value <= ours.estimate.high
+    word = judge(value, ours, "asr_convergence")
+    assert (word == AGREES) == inside
+    if word in (HIGHER, LOWER):
+        assert abs(value - centre) > 0.05
+        assert (word == HIGHER) == (centre > value)
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "ours", "word"),
+    [
+        ("asr_label", 0.90, 0.86, CLOSE_BY),
+        ("ssim", 0.99, 0.96, LOWER),
+        ("ssim", 0.99, 0.975, CLOSE_BY),
+        ("mse", 1e-4, 2.9e-4, CLOSE_BY),
+        ("mse", 1e-4, 3.1e-4, HIGHER),
+        ("iterations_mean", 100, 119, CLOSE_BY),
+        ("iterations_mean", 100, 79, LOWER),
+    ],
+)
+def test_close_is_a_matter_of_the_measure(name: str, printed: float, ours: float, word: str) -> None:
+    assert judge(printed, Value(Estimate(ours, ours, ours, 20, 20)), name) == word
+
+
+def test_every_printed_place_has_a_line_and_what_was_not_run_says_so() -> None:
+    item = read_item("cpl-table-8")
+    nothing = compare(item, [])
+    assert {line.where.get("sigma") for line in nothing.lines} == {None, "10e-4", "10e-3", "10e-2"}
+    words = {verdict.word for line in nothing.lines for verdict in line.verdicts.values()}
+    assert words == {NOT_RUN, ABSENT}
+    accuracy = [v for line in nothing.lines for (_, name), v in line.verdicts.items() if name == "accuracy"]
+    assert all(verdict.reason == item.absent["accuracy"] for verdict in accuracy)
+
+
+def test_convergence_with_a_floor_agrees_by_content_and_says_why() -> None:
+    item = read_item("cpl-table-8")
+    values = {"asr_convergence": rate(0.0), "asr_content": rate(1.0)}
+    cell = measured(item, values, defence="gaussian", sigma="10e-4")
+    (line,) = [line for line in compare(item, [cell]).lines if line.measured]
+    verdict = line.verdicts[cell.column.title, "asr_convergence"]
+    assert (verdict.word, verdict.reason) == (BY_CONTENT, FLOOR)
+    assert line.verdicts[cell.column.title, "iterations_mean"].word == NO_SUCCESS
+
+
+def test_a_failed_cell_of_the_paper_agrees_with_no_success_of_ours() -> None:
+    item = read_item("cpl-table-8")
+    cell = measured(item, {"asr_convergence": rate(0.0), "asr_content": rate(0.0)}, defence="gaussian", sigma="10e-2")
+    (line,) = [line for line in compare(item, [cell]).lines if line.measured]
+    assert line.verdicts[cell.column.title, "iterations_mean"].word == AGREES
+    assert line.verdicts[cell.column.title, "asr_convergence"].word == AGREES
+
+
+def test_only_the_attacker_of_the_paper_is_judged_and_nobody_on_stand_in_data() -> None:
+    item = read_item("cpl-table-8")
+    both = [measured(item, {"asr_convergence": rate(1.0)}, attacker=n, defence="none", sigma="none") for n in (0, 1)]
+    comparison = compare(item, both)
+    (line,) = [line for line in comparison.lines if line.measured]
+    assert {title for title, _ in line.verdicts} == {both[0].column.title}
+    assert not any(line.verdicts for line in compare(item, both, judged=False).lines)
+
+
+def test_the_reading_with_most_agreement_is_named() -> None:
+    item = read_item("cpl-table-8")
+    cells = []
+    for reading, ssim in ((0, 0.9978), (1, 0.2)):
+        for noise in ("10e-4", "10e-3"):
+            values = {
+                "asr_convergence": rate(1.0),
+                "asr_content": rate(1.0),
+                "ssim": Value(Estimate(ssim, ssim, ssim, 20, 20)),
+            }
+            cells.append(measured(item, values, reading=reading, defence="gaussian", sigma=noise))
+    told = best_reading(item, compare(item, cells))
+    assert told.startswith("Most like the paper: deviation 10^-k.")
+    alike = [measured(item, {"asr_convergence": rate(1.0)}, reading=n, defence="none", sigma="none") for n in (0, 1)]
+    assert best_reading(item, compare(item, alike)).startswith("The readings cannot be told apart here")
+    assert best_reading(read_item("cpl-table-3"), compare(read_item("cpl-table-3"), [])) == ""
+
+
+def test_a_reason_of_the_item_stands_with_a_difference_alone() -> None:
+    item = read_item("cpl-table-2")
+    for value, reason in ((0.9, True), (2.2e-4, False)):
+        cell = measured(item, {"mse": Value(Estimate(value, value, value, 20, 20)), "asr_convergence": rate(1.0)})
+        (line,) = [line for line in compare(item, [cell]).lines if line.measured]
+        assert bool(line.verdicts[cell.column.title, "mse"].reason) == reason
+
+
+def test_a_printed_bound_is_kept_on_its_side() -> None:
+    item = read_item("mixing-figure-2")
+    where = {"data": "mnist", "model": "lenet", "iterations_cap": 550, "rate": 0.05, "batch": 1}
+    for ours, word in ((0.99, AGREES), (0.5, LOWER)):
+        values = dict.fromkeys(MEASURES, Value(NONE)) | {"steady_share": rate(ours, 0.001)}
+        comparison = compare(item, [Measured(where, Column("", ""), 20, values)])
+        (line,) = [line for line in comparison.lines if line.measured]
+        assert line.verdicts["measured", "steady_share"].word == word
+
+
+def test_agreement_is_a_sentence_for_any_counts() -> None:
+    assert agreement({}) == ""
+    assert agreement({NOT_RUN: 2}) == "2 not run at this scale."
+    assert agreement({AGREES: 1}) == "Of 1 printed number that we measured 1 agrees, 0 are close, 0 differ."
+    told = agreement({AGREES: 2, BY_CONTENT: 1, LOWER: 1, ABSENT: 1})
+    assert told == (
+        "Of 4 printed numbers that we measured 2 agree, 1 by content though not by convergence, 0 are close, 1 differs "
+        "(1 of ours lower); 1 not measured here."
+    )

@@ -1,0 +1,144 @@
+"""Every table and figure is an item; its scenarios are valid at every scale and its cells find the printed numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from leakscope.core.errors import InputError, UnknownNameError
+from leakscope.core.record import Cell
+from leakscope.data import SOURCES
+from leakscope.experiments.papers.comparing import Column
+from leakscope.experiments.papers.items import Item, choose_items, find_part, home_of, item_files, read_item
+from leakscope.experiments.papers.measures import MEASURES
+from leakscope.experiments.papers.naming import belongs, meets, name_cell
+from leakscope.experiments.papers.published import printed_files
+from leakscope.experiments.papers.scales import SCALES, data_sets, parts_at, scenario_at, settings_at
+
+NAMES = tuple(item_files())
+CPL = {f"cpl-table-{n}" for n in range(1, 10)} | {f"cpl-figure-{n}" for n in range(2, 14)}
+ONE_PICTURE = {"cpl-figure-7"}
+# Printed places that no cell of ours has, and why.
+WITHOUT = {
+    "cpl-table-4": {"start": "insider"},  # no such start in a scenario
+    "cpl-figure-6": {"end": ["low", "high"]},  # a ratio of two cells, tested by a claim
+    "mixing-figure-2": {"steady": "close"},  # a share of the points of a cell, tested by a claim
+}
+
+
+def places(item: Item, scale: str) -> list[tuple[dict[str, object], Column, Cell]]:
+    """Return where every cell of an item stands at a scale, found without running anything."""
+    found = []
+    for part in parts_at(item, scale):
+        for cell in scenario_at(item, part, scale).cells():
+            for reading in item.readings:
+                where = name_cell(item, part, reading, cell.settings)
+                if where is None or (reading.parts and part.name not in reading.parts):
+                    continue
+                for attacker in item.attackers:
+                    if belongs(cell.settings, reading, attacker):
+                        caps = item.caps.at if item.caps else (None,)
+                        found += [
+                            (
+                                {**where, **({item.caps.axis: cap} if item.caps else {})},
+                                Column(reading.label, attacker.label),
+                                cell,
+                            )
+                            for cap in caps
+                        ]
+    return found
+
+
+def test_every_item_of_both_papers_is_there_and_has_its_published_file() -> None:
+    assert CPL | {"mixing-table-1", "mixing-figure-1", "mixing-figure-2"} <= set(NAMES)
+    assert set(NAMES) <= set(printed_files())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_printed_claim_is_there_to_the_letter_and_can_be_tested_or_says_why_not(name: str) -> None:
+    item = read_item(name)
+    assert sorted(claim.says for claim in item.claims) == sorted(item.printed.claims)
+    for claim in item.claims:
+        assert bool(claim.checks) != bool(claim.cannot), claim.says
+        for check in claim.checks:
+            assert check.measure in {*MEASURES, *item.absent}, check.measure
+    assert set(item.measures) <= set(MEASURES)
+    assert {row.measure for row in item.printed.rows} <= {*MEASURES, *item.absent}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_no_two_cells_stand_in_the_same_place(name: str, scale: str) -> None:
+    found = places(read_item(name), scale)
+    assert found, "an item has something at every scale"
+    twice = Counter((repr(sorted(map(str, where.items()))), column) for where, column, _ in found)
+    assert max(twice.values()) == 1, twice.most_common(1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_printed_number_has_a_cell_at_full_scale_or_a_reason(name: str) -> None:
+    item = read_item(name)
+    wheres = [where for where, _, _ in places(item, "full")]
+    for row in item.printed.rows:
+        excused = name in WITHOUT and meets(dict(row.where), WITHOUT[name])  # type: ignore[arg-type]
+        found = any(meets(where, dict(row.where)) for where in wheres)
+        assert found != excused or row.measure in item.absent, row.where
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_smoke_is_tiny_and_needs_no_data_but_the_bundled(name: str) -> None:
+    item = read_item(name)
+    assert item.scales["smoke"].stand_in
+    for part in parts_at(item, "smoke"):
+        settings = settings_at(item, part, "smoke")
+        assert all(SOURCES[data].bundled for data in data_sets(settings)), data_sets(settings)
+        assert settings["trials"] <= 4
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - ONE_PICTURE))
+def test_small_has_twenty_images_a_cell_and_full_no_fewer(name: str) -> None:
+    item = read_item(name)
+    assert not item.scales["small"].stand_in
+    for part in parts_at(item, "small"):
+        sizes = []
+        for scale in ("small", "full"):
+            cell = next(scenario_at(item, part, scale).cells())
+            sizes.append(int(str(cell.settings["trials"])) * len(list(cell.settings["seeds"])))  # type: ignore[call-overload]
+        assert 20 <= sizes[0] <= sizes[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_items_on_a_defence_show_both_attackers(name: str) -> None:
+    item = read_item(name)
+    for scale in SCALES:
+        told: dict[str, set[bool]] = {}
+        for part in parts_at(item, scale):
+            for cell in scenario_at(item, part, scale).cells():
+                if cell.settings["defences"]:
+                    told.setdefault(part.name, set()).add(cell.settings["knowledge"]["defence"])  # type: ignore[index]
+        assert all(both == {False, True} for both in told.values())
+        assert not told or len(item.attackers) == 2
+
+
+def test_unknown_names_list_the_near_ones() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'cpl-table-2'"):
+        choose_items(["cpl-tabel-2"])
+    with pytest.raises(UnknownNameError, match="mnist"):
+        find_part(read_item("cpl-table-2"), "mnits")
+    assert [item.name for item in choose_items(["all"])] == list(NAMES)
+
+
+def test_a_shared_part_is_that_of_its_owner() -> None:
+    item = read_item("cpl-table-5")
+    owner, part = home_of(item, find_part(item, "mnist"))
+    assert (owner.name, part.name) == ("cpl-figure-11", "mnist")
+    assert settings_at(item, find_part(item, "mnist"), "small") == settings_at(owner, part, "small")
+
+
+def test_a_part_may_not_share_a_shared_part() -> None:
+    item = read_item("cpl-table-5")
+    part = find_part(item, "mnist")
+    wrong = type(part)(name="mnist", same_as="cpl-table-5/mnist")
+    with pytest.raises(InputError, match="no run of its own"):
+        home_of(item, wrong)

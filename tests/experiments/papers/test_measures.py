@@ -1,0 +1,136 @@
+"""What is measured of a cell, against a slow and obvious count over records."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, variance
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakscope.experiments.papers.measures import MEASURES, RATES, Scored, measure, score_cells, title_of
+from leakscope.metrics.interval import estimate_mean, estimate_rate
+
+OUTCOMES = ("converged", "exhausted", "stalled", "diverged")
+sample = st.fixed_dictionaries(
+    {
+        "mse": st.floats(0, 1),
+        "ssim": st.floats(-1, 1) | st.just(math.nan),
+        "recovered": st.booleans(),
+        "label_correct": st.sampled_from((-1, 0, 1)),
+    }
+)
+trial = st.fixed_dictionaries(
+    {
+        "cell": st.integers(0, 2),
+        "outcome": st.sampled_from(OUTCOMES),
+        "iterations": st.integers(0, 300),
+        "samples": st.lists(sample, max_size=3),
+    }
+)
+EMPTY = {"mse": math.nan, "ssim": math.nan, "recovered": False, "label_correct": -1}
+
+
+def columns(trials: list[dict[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return trials as a stored run gives them: one row a sample, one for a trial without any."""
+    rows: list[dict[str, Any]] = []
+    for number, each in enumerate(trials):
+        own = {"trial": f"t{number}", **{k: each[k] for k in ("cell", "outcome", "iterations")}}
+        rows += [own | {"sample": i} | s for i, s in enumerate(each["samples"])] or [own | {"sample": -1} | EMPTY]
+    texts = ("trial", "outcome")
+    return {name: np.array([row[name] for row in rows], dtype=object if name in texts else None) for name in rows[0]}
+
+
+def same(ours: float, slow: float | None) -> bool:
+    return math.isnan(ours) if slow is None else ours == pytest.approx(slow)
+
+
+@settings(deadline=None)  # the first call imports scipy
+@given(trials=st.lists(trial, min_size=1, max_size=8), cap=st.none() | st.integers(0, 300))
+def test_every_measure_is_the_slow_one(trials: list[dict[str, Any]], cap: int | None) -> None:
+    scored = score_cells(columns(trials))
+    assert set(scored) == {each["cell"] for each in trials}
+    for place, cell in scored.items():
+        own = [each for each in trials if each["cell"] == place]
+        assert cell.trials == len(own)
+        hits = [e for e in own if e["outcome"] == "converged" and (cap is None or e["iterations"] <= cap)]
+        steps = [float(e["iterations"]) for e in hits]
+        every = [s for e in own for s in e["samples"]]
+        among = [s for e in hits for s in e["samples"]] if hits else every
+        named = [s for s in every if s["label_correct"] >= 0]
+        slow: dict[str, float | None] = {
+            "iterations_mean": fmean(steps) if steps else None,
+            "iterations_min": min(steps, default=None),
+            "iterations_max": max(steps, default=None),
+            "iterations_variance": variance(steps) if len(steps) > 1 else None,
+            "asr_convergence": len(hits) / len(own),
+            "asr_content": fmean(s["recovered"] for s in every) if every else None,
+            "asr_label": fmean(s["label_correct"] for s in named) if named else None,
+            "label_minus_content": fmean(s["label_correct"] - s["recovered"] for s in named) if named else None,
+            "mse": fmean(s["mse"] for s in among) if among else None,
+            "mse_all": fmean(s["mse"] for s in every) if every else None,
+            "recovery_rate": fmean(s["mse"] <= 0.005 for s in every) if every else None,
+        }
+        for name, over in (("ssim", among), ("ssim_all", every)):
+            known = [s["ssim"] for s in over if not math.isnan(s["ssim"])]
+            slow[name] = fmean(known) if known else None
+        found = measure(cell, cap)
+        for name, value in slow.items():
+            assert same(found[name].estimate.value, value), name
+        assert {*slow, "steady_share", "close_of_moving", "change_over_value"} == set(MEASURES)
+
+
+@settings(deadline=None)
+@given(trials=st.lists(trial.map(lambda each: {**each, "cell": 0}), min_size=1, max_size=8))
+def test_success_never_falls_with_the_cap(trials: list[dict[str, Any]]) -> None:
+    (cell,) = score_cells(columns(trials)).values()
+    rates = [measure(cell, cap)["asr_convergence"].estimate.value for cap in (0, 10, 100, 300)]
+    assert rates == sorted(rates)
+    assert rates[-1] == measure(cell)["asr_convergence"].estimate.value
+
+
+def test_intervals_are_those_of_the_metrics_room_and_successes_are_named() -> None:
+    steps = [3, 5, 9, 300]
+    trials = [
+        {
+            "cell": 0,
+            "outcome": "converged" if n < 300 else "exhausted",
+            "iterations": n,
+            "samples": [EMPTY | {"mse": n / 1000}],
+        }
+        for n in steps
+    ]
+    (cell,) = score_cells(columns(trials)).values()
+    found = measure(cell)
+    counted = torch.tensor([[True], [True], [True], [False]])
+    assert found["iterations_mean"].estimate == estimate_mean(torch.tensor(steps)[:, None], counted)
+    assert found["iterations_mean"].over == found["mse"].over == "3 of 4 trials that converged"
+    assert found["asr_convergence"].estimate == estimate_rate(counted, torch.ones(4, 1, dtype=torch.bool))
+    assert measure(cell, 2)["mse"].over == "everything attacked, as none converged"
+    assert measure(cell, 2)["iterations_mean"].over == "no trial converged"
+    assert not measure(cell, 2)["iterations_mean"].there
+
+
+def test_runs_that_rest_are_steady_and_runs_that_move_are_not() -> None:
+    (cell,) = score_cells(
+        columns([{"cell": 0, "outcome": "exhausted", "iterations": 4, "samples": [EMPTY]} for _ in range(2)])
+    ).values()
+    trace = torch.tensor([[1.0, 0.5, 0.5, 0.5, 0.5], [1.0, 0.9, 0.8, 0.7, 0.6]])
+    at = torch.arange(5).expand(2, 5)
+    settled = Scored(
+        **{name: getattr(cell, name) for name in Scored.__dataclass_fields__} | {"trace": trace, "trace_at": at}
+    )
+    found = measure(settled)
+    assert found["steady_share"].estimate.value == pytest.approx(3 / 8)  # four points a run, the first of run 0 moves
+    assert found["close_of_moving"].estimate.value == 0
+    assert found["change_over_value"].estimate.value == pytest.approx(1.0)
+    assert not measure(cell)["steady_share"].there
+
+
+def test_every_measure_has_words() -> None:
+    assert all(title_of(name) for name in (*MEASURES, *RATES))
+    assert title_of("top_five") == "top five"

@@ -1,0 +1,112 @@
+"""What a scenario's attacker does with being told of the defence: rounds averaged, clips of each tensor, dropout masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from leakscope.attacks.attack import Matching
+from leakscope.attacks.aware import AveragedDropout, KnownDropout
+from leakscope.attacks.objectives import angle_per_tensor, squared_l2
+from leakscope.core.errors import InputError
+from leakscope.experiments.scenario import scenario_of
+from leakscope.experiments.sweep.chunk import Chunk, informed, observe, play_chunk
+from leakscope.experiments.sweep.trials import Trial
+from leakscope.experiments.sweep.world import make_world
+
+BASE: dict[str, Any] = {
+    "data": "digits",
+    "model": {"name": "lenet_cpl", "width": 6},
+    "weights": {"name": "uniform", "a": 0.5},
+    "attack": {"name": "cpl", "iterations": 12},
+    "trials": 3,
+}
+
+
+def chunk_of(**changed: Any) -> Chunk:
+    scenario = scenario_of({"name": "told", "knowledge": {"defence": False}, **BASE, **changed})
+    (cell,) = scenario.cells()
+    trials = tuple(Trial(id=str(i), cell=0, number=i, seed=i, items=(i,)) for i in range(3))
+    return Chunk(name="told", cells={0: ("cell", cell.settings)}, trials=trials, form="native")
+
+
+def recovered(chunk: Chunk) -> list[bool]:
+    torch.set_num_threads(1)
+    return [record.samples[0].recovered for record in play_chunk(chunk).landing.records]
+
+
+def test_rounds_under_fresh_noise_become_one_with_their_mean() -> None:
+    noisy = {"client": {"rounds": 16}, "defences": [{"name": "gaussian_noise", "sigma": 0.08}]}
+    _, apart, _, _ = observe(chunk_of(**noisy))
+    _, merged, knowledge, _ = observe(chunk_of(**noisy, knowledge={"defence": True}))
+    assert len(apart.rounds) == 16
+    assert len(merged.rounds) == 1
+    for name, value in merged.rounds[0].sent.items():
+        torch.testing.assert_close(value, torch.stack([r.sent[name] for r in apart.rounds]).mean(0))
+    assert knowledge.sigma is not None
+    torch.testing.assert_close(knowledge.sigma, torch.full((3,), 0.02))
+
+
+def test_rounds_at_moved_weights_stay_apart() -> None:
+    moving = {"client": {"rounds": 3, "server_rate": 0.1}, "defences": [{"name": "gaussian_noise", "sigma": 0.01}]}
+    assert len(observe(chunk_of(**moving, knowledge={"defence": True}))[1].rounds) == 3
+
+
+def test_a_clip_of_every_tensor_is_seen_through_by_the_one_who_knows() -> None:
+    clip = {"defences": [{"name": "clip", "bound": 0.1, "each": True}]}
+    chunk = chunk_of(**clip, knowledge={"defence": True})
+    _, _, knowledge, world = observe(chunk)
+    made = informed(world.attack, chunk.cells[0][1], knowledge, [0, 1, 2])
+    assert isinstance(made, Matching)
+    assert made.objective.distance is angle_per_tensor  # type: ignore[attr-defined]
+    assert sum(recovered(chunk)) > sum(recovered(chunk_of(**clip)))
+
+
+def test_one_bit_is_told_as_the_two_whose_levels_it_has() -> None:
+    coarse = chunk_of(defences=[{"name": "quantise", "bits": 1}], knowledge={"defence": True})
+    _, _, knowledge, world = observe(coarse)
+    assert knowledge.bits is not None
+    assert knowledge.bits.tolist() == [2, 2, 2]
+    made = informed(world.attack, coarse.cells[0][1], knowledge, [0, 1, 2])
+    assert isinstance(made, Matching)
+    assert made.objective.distance is squared_l2  # type: ignore[attr-defined]
+
+
+def test_dropout_masks_are_averaged_or_known() -> None:
+    dropping = {"model": {"name": "lenet_cpl", "width": 6, "dropout": 0.3}}
+    results = {}
+    for words in ({}, {"defence": True}, {"defence": True, "dropout": True}):
+        chunk = chunk_of(**dropping, knowledge=words)
+        _, _, knowledge, _ = observe(chunk)
+        made = informed(make_world(chunk.cells[0][1]).attack, chunk.cells[0][1], knowledge, [0, 1, 2])
+        assert isinstance(made, Matching)
+        kind = type(made.simulate)
+        results[kind] = sum(recovered(chunk))
+    assert {AveragedDropout, KnownDropout} < set(results)
+    assert results[KnownDropout] == 3, "with the masks known the attack is that without dropout"
+
+
+def test_a_defence_meets_both_attackers_unless_the_file_says_which() -> None:
+    noisy = {"name": "told", **BASE, "defences": ["sign"]}
+    assert [cell.axes for cell in scenario_of(noisy).cells()] == [
+        {"knowledge.defence": False},
+        {"knowledge.defence": True},
+    ]
+    assert scenario_of({**noisy, "knowledge": {"defence": False}}).cell_count == 1
+    assert scenario_of({**noisy, "grid": {"knowledge.defence": [True]}}).cell_count == 1
+    assert scenario_of({"name": "told", **BASE}).cell_count == 1
+    varied = {"name": "told", **BASE, "grid": {"defences": [[], ["sign"]]}}
+    assert scenario_of(varied).cell_count == 4
+
+
+def test_masks_alone_are_refused() -> None:
+    with pytest.raises(InputError, match="set defence: true"):
+        scenario_of({"name": "told", **BASE, "knowledge": {"dropout": True}})
+
+
+def test_trials_keep_their_ids_where_nothing_new_is_said() -> None:
+    before = scenario_of({"name": "told", **BASE}).cells()
+    after = scenario_of({"name": "told", **BASE, "knowledge": {"dropout": False}}).cells()
+    assert [cell.id for cell in before] == [cell.id for cell in after]

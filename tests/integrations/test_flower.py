@@ -1,0 +1,312 @@
+"""Recording leaves a Flower federation as it was, whatever its clients do; defences act as they do in our own clients."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flower_grid import make_grid
+from torch import Tensor, nn
+
+from leakscope.core.errors import InputError
+from leakscope.core.tree import norm, subtract
+from leakscope.defences import DEFENCES, Clip, DeepCompression, GaussianNoise, Sparsify
+from leakscope.integrations import flower
+from leakscope.integrations.flower import protecting, record
+from leakscope.store.captures import read_captures
+from leakscope.store.recorder import Recorder, Recording
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
+SETTINGS = {
+    "rounds": 2, "local-epochs": 1, "batch-size": 8, "examples": 8, "learning-rate": 0.1, "defence": "", "captures": "",
+}  # fmt: skip
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flwr.app", None)
+    with pytest.raises(InputError, match=r'pip install "leakscope\[flower\]"'):
+        protecting(Clip(1.0))
+
+
+def test_what_is_no_strategy_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="configure_train"):
+        record(object(), Recording(directory=tmp_path))
+
+
+@pytest.fixture
+def flwr() -> Any:
+    pytest.importorskip("flwr")
+    return importlib.import_module("flwr.app")
+
+
+@pytest.fixture
+def example(flwr: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    return importlib.import_module("digits_federation.client_app")
+
+
+def net() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+
+
+def client(flwr: Any, *, mods: tuple[Any, ...] = (), trouble: Callable[[int, int, Any], None] | None = None) -> Any:
+    """Return a client app that trains a small network with batch norm; `trouble(partition, round, reply)` may spoil it."""
+    app = importlib.import_module("flwr.clientapp").ClientApp(mods=list(mods))
+
+    @app.train()  # type: ignore[untyped-decorator]
+    def train(message: Any, context: Any) -> Any:
+        module, own = net(), int(context.node_config["partition-id"])
+        module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        generator = torch.Generator().manual_seed(own)
+        x, y = torch.rand(6, 16, generator=generator), torch.randint(3, (6,), generator=generator)
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimiser.step()
+        metrics = flwr.MetricRecord({"num-examples": 6 + own, "partition-id": own})
+        content = flwr.RecordDict({"arrays": flwr.ArrayRecord(module.state_dict()), "metrics": metrics})
+        if trouble is not None:
+            trouble(own, int(message.content["config"]["server-round"]), content)
+        return flwr.Message(content=content, reply_to=message)
+
+    return app
+
+
+def trained(flwr: Any, strategy: Any, app: Any, *, nodes: int = 4, rounds: int = 3) -> dict[str, Tensor]:
+    random.seed(7)  # Flower draws clients from Python's own generator
+    made = strategy.start(
+        grid=make_grid(app, nodes), initial_arrays=flwr.ArrayRecord(net().state_dict()), num_rounds=rounds
+    )
+    return dict(made.arrays.to_torch_state_dict())
+
+
+def strategies() -> dict[str, Callable[[Any], Any]]:
+    def chosen(kind: str, **settings: Any) -> Callable[[Any], Any]:
+        return lambda module: getattr(module, kind)(fraction_evaluate=0.0, **settings)
+
+    def private(module: Any) -> Any:
+        return module.DifferentialPrivacyServerSideFixedClipping(module.FedAvg(fraction_evaluate=0.0), 0.0, 0.1, 4)
+
+    return {
+        "FedAvg": chosen("FedAvg"),
+        "FedAdam": chosen("FedAdam"),
+        "FedMedian": chosen("FedMedian"),
+        "FedProx": chosen("FedProx", proximal_mu=0.1),
+        "Krum, which drops clients": chosen("Krum", num_malicious_nodes=1),
+        "half of the clients": chosen("FedAvg", fraction_train=0.5),
+        "clipping at the server": private,
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in strategies() if name != "half of the clients"])
+def test_recording_changes_no_bit_of_the_result(flwr: Any, tmp_path: Path, name: str) -> None:
+    module = importlib.import_module("flwr.serverapp.strategy")
+    plain = trained(flwr, strategies()[name](module), client(flwr))
+    recorder = Recorder(Recording(directory=tmp_path))
+    recorded = trained(flwr, record(strategies()[name](module), recorder), client(flwr))
+    assert set(plain) == set(recorded)
+    assert all(torch.equal(plain[n], recorded[n]) for n in plain)
+    assert recorder.written == 4 * 3
+    assert not recorder.left_out
+
+
+def test_captures_hold_what_the_server_saw(flwr: Any, tmp_path: Path) -> None:
+    module = importlib.import_module("flwr.serverapp.strategy")
+    trained(flwr, record(module.FedAvg(fraction_evaluate=0.0), Recording(directory=tmp_path)), client(flwr))
+    captures = read_captures(tmp_path)
+    assert [(c.round, c.partition, c.examples) for c in captures] == [
+        (r, p, 6 + p) for r in (1, 2, 3) for p in range(4)
+    ]
+    assert captures[0].config == {"server-round": 1}
+    first = net().state_dict()
+    assert all(torch.equal(captures[0].before[n], first[n]) for n in first)
+    for number in (1, 2):  # what is handed out is the weighted mean of what came in
+        came = [c for c in captures if c.round == number]
+        after = next(c.before for c in captures if c.round == number + 1)
+        total = sum(c.examples or 0 for c in came)
+        for name in ("1.weight", "3.bias"):
+            mean = torch.stack([c.sent[name] * ((c.examples or 0) / total) for c in came]).sum(0)
+            torch.testing.assert_close(mean, after[name])
+
+
+def test_rounds_clients_and_disk_are_sampled(flwr: Any, tmp_path: Path) -> None:
+    module = importlib.import_module("flwr.serverapp.strategy")
+    settings = Recording(directory=tmp_path, every=2, clients=1)
+    trained(flwr, record(strategies()["half of the clients"](module), settings), client(flwr), rounds=5)
+    assert [c.round for c in read_captures(tmp_path)] == [1, 3, 5]
+
+
+def test_a_client_that_fails_in_mid_round_stops_nothing(flwr: Any, tmp_path: Path) -> None:
+    def trouble(partition: int, number: int, content: Any) -> None:
+        if (partition, number) == (1, 2):
+            raise RuntimeError("battery empty")
+        if (partition, number) == (2, 2):  # a diverged client
+            arrays = {
+                n: flwr.Array(a.numpy() * float("nan")) if "weight" in n else a for n, a in content["arrays"].items()
+            }
+            content["arrays"] = flwr.ArrayRecord(arrays)
+
+    module = importlib.import_module("flwr.serverapp.strategy")
+    recorder = Recorder(Recording(directory=tmp_path))
+    strategy = record(module.FedMedian(fraction_evaluate=0.0), recorder)
+    with pytest.warns(UserWarning, match="NaN"):
+        made = trained(flwr, strategy, client(flwr, trouble=trouble))
+    assert set(made) == set(net().state_dict())
+    captures = read_captures(tmp_path)
+    assert recorder.written == len(captures) == 4 + 2 + 4 - (4 if torch.isnan(made["1.weight"]).any() else 0)
+    assert {(c.round, c.partition) for c in captures} >= {(1, p) for p in range(4)} | {(2, 0), (2, 3)}
+
+
+def test_a_disk_that_is_full_does_not_stop_training(flwr: Any, tmp_path: Path) -> None:
+    module = importlib.import_module("flwr.serverapp.strategy")
+    recorder = Recorder(Recording(directory=tmp_path, most_bytes=100))
+    with pytest.warns(UserWarning, match="most_bytes"):
+        trained(flwr, record(module.FedAvg(fraction_evaluate=0.0), recorder), client(flwr))
+    assert recorder.written == 0
+    assert recorder.left_out.total() == 12
+
+
+@pytest.mark.parametrize("broken", ["_note", "_record"])
+def test_a_fault_of_the_recorder_itself_is_counted_and_training_goes_on(
+    flwr: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fails(*_: Any) -> None:
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr(flower._Watch, broken, fails)
+    module = importlib.import_module("flwr.serverapp.strategy")
+    recorder = Recorder(Recording(directory=tmp_path))
+    with pytest.warns(UserWarning, match="a fault of ours"):
+        trained(flwr, record(module.FedAvg(fraction_evaluate=0.0), recorder), client(flwr), rounds=1)
+    assert recorder.left_out.total() >= 1
+
+
+# -- defences as mods
+
+
+def sent_change(flwr: Any, mod: Any, tmp_path: Path, rounds: int = 1) -> list[dict[str, Tensor]]:
+    """Return the change of the weights of client 0 in each round, as the server saw it."""
+    module = importlib.import_module("flwr.serverapp.strategy")
+    strategy = record(module.FedAvg(fraction_evaluate=0.0), Recording(directory=tmp_path))
+    trained(flwr, strategy, client(flwr, mods=(mod,) if mod else ()), rounds=rounds)
+    return [
+        {n: v for n, v in subtract(c.before, c.sent).items() if v.is_floating_point()}
+        for c in read_captures(tmp_path)
+        if c.partition == 0
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(DEFENCES))
+def test_every_defence_on_the_update_is_a_mod(flwr: Any, tmp_path: Path, name: str) -> None:
+    settings: dict[str, dict[str, Any]] = {
+        "gaussian_noise": {"sigma": 0.1}, "laplace_noise": {"sigma": 0.1}, "clip": {"bound": 0.01}, "sparsify": {"drop": 0.9},
+        "random_mask": {"share": 0.1}, "quantise": {"bits": 2},
+    }  # fmt: skip
+    defence = DEFENCES[name](**settings.get(name, {}))
+    if not hasattr(defence, "protect_update") and not hasattr(defence, "protect_and_remember"):
+        pytest.skip("no defence on the update")
+    plain = sent_change(flwr, None, tmp_path / "plain")[0]
+    held = sent_change(flwr, protecting(defence, seed=1), tmp_path / "held")[0]
+    again = sent_change(flwr, protecting(defence, seed=1), tmp_path / "again")[0]
+    assert not all(torch.allclose(held[n], plain[n]) for n in plain)
+    assert all(torch.equal(held[n], again[n]) for n in held)
+
+
+def test_a_clip_bounds_the_whole_change_and_keeps_its_direction(flwr: Any, tmp_path: Path) -> None:
+    plain = sent_change(flwr, None, tmp_path / "plain")[0]
+    held = sent_change(flwr, protecting(Clip(0.01)), tmp_path / "held")[0]
+    torch.testing.assert_close(norm(held), torch.tensor(0.01), rtol=1e-3, atol=0)
+    for name in plain:
+        torch.testing.assert_close(held[name], plain[name] * 0.01 / norm(plain), rtol=1e-2, atol=1e-6)
+
+
+def test_secret_noise_differs_in_every_run_and_round(flwr: Any, tmp_path: Path) -> None:
+    one = sent_change(flwr, protecting(GaussianNoise(0.1)), tmp_path / "one", rounds=2)
+    two = sent_change(flwr, protecting(GaussianNoise(0.1)), tmp_path / "two", rounds=2)
+    assert not torch.allclose(one[0]["1.weight"], two[0]["1.weight"])
+    seeded = sent_change(flwr, protecting(GaussianNoise(0.1), seed=5), tmp_path / "seeded", rounds=2)
+    assert not torch.allclose(seeded[0]["1.weight"], seeded[1]["1.weight"], atol=0.05)
+
+
+def test_a_defence_that_remembers_goes_on_in_the_next_round(flwr: Any, tmp_path: Path) -> None:
+    """Over two rounds, deep compression without momentum sends what sparsifying twice loses."""
+    kept = sent_change(flwr, protecting(DeepCompression(share=0.3)), tmp_path / "kept", rounds=2)
+    lost = sent_change(flwr, protecting(Sparsify(share=0.3)), tmp_path / "lost", rounds=2)
+    assert all(torch.allclose(kept[0][n], lost[0][n]) for n in kept[0])
+    assert not all(torch.allclose(kept[1][n], lost[1][n]) for n in kept[1])
+
+
+def test_what_cannot_be_protected_never_leaves(flwr: Any, tmp_path: Path) -> None:
+    def spoil(_: int, __: int, content: Any) -> None:
+        content["more"] = flwr.ArrayRecord([torch.zeros(3).numpy()])
+
+    module = importlib.import_module("flwr.serverapp.strategy")
+    app = client(flwr, mods=(protecting(Clip(1.0)),), trouble=spoil)
+    grid = make_grid(app, 2)
+    strategy = record(module.FedAvg(fraction_evaluate=0.0), Recording(directory=tmp_path / "none"))
+    strategy.start(grid=grid, initial_arrays=flwr.ArrayRecord(net().state_dict()), num_rounds=1)
+    assert grid.failed == 2
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("defences", [(), (Clip(1.0), Clip(2.0)), (Clip(torch.ones(3)),)])
+def test_stacks_that_make_no_sense_are_refused(flwr: Any, defences: tuple[Any, ...]) -> None:
+    with pytest.raises(InputError):
+        protecting(*defences)
+
+
+# -- the example project
+
+
+def test_the_example_trains_in_process(example: Any, flwr: Any, tmp_path: Path) -> None:
+    server = importlib.import_module("digits_federation.server_app")
+    settings = SETTINGS | {"captures": str(tmp_path / "captures"), "defence": "noise"}
+    grid = make_grid(example.app, 4, settings)
+    server.app(grid, flwr.Context(1, 1, {}, flwr.RecordDict(), settings))
+    assert grid.failed == 0
+    captures = read_captures(tmp_path / "captures")
+    assert [c.round for c in captures] == [1, 1, 2, 2]
+    assert all(c.examples == 8 for c in captures)
+
+
+@pytest.mark.slow
+def test_a_true_federation_goes_on_when_a_client_fails(flwr: Any, tmp_path: Path) -> None:
+    """Flower's simulation engine with its own Ray actors; a client raises in round 2."""
+    pytest.importorskip("ray")
+    program = Path(__file__).parent / "flower_federation.py"
+    environment = os.environ | {
+        "RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": str(Path(__file__).parent),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path)],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads((tmp_path / "told.json").read_text())
+    captures = read_captures(tmp_path / "captures")
+    assert sorted((c.round, c.partition) for c in captures) == [
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (2, 0),
+        (2, 2),
+        (3, 0),
+        (3, 1),
+        (3, 2),
+    ]
+    assert told == {"rounds": 3, "written": 8}

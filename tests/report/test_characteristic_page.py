@@ -1,0 +1,134 @@
+"""The page of characteristics: what it says is what it was given, and its drawing has the points where they belong."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+from leakscope.analysis.characteristic import Characteristic, Point, Region, Rule, place
+from leakscope.core.errors import InputError
+from leakscope.metrics import Estimate
+from leakscope.report.characteristic_chart import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw
+from leakscope.report.characteristic_page import CharacteristicPage, Example, render, write
+
+
+def curve(defence: str = "DP <b>", distance: str = "rMSE", top: float = 1.4) -> Characteristic:
+    rows = [(0.5, 0.2, 0.42, top), (0.1, 3.0, 0.58, 0.9), (1e-4, 400.0, 0.7, 0.1), (0.0, math.inf, 0.71, 0.05)]
+    points = tuple(Point(s, r, a, Estimate(d, d - 0.05, d + 0.05, 20, 20), int(s == 0.5)) for s, r, a, d in rows)
+    return Characteristic(defence, "unaware", distance, points, Rule().words)
+
+
+def page(**changed: object) -> CharacteristicPage:
+    picture = torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(0))
+    examples = (
+        Example(truth=picture, guess=picture, defence="DP", region=Region.RED, ratio=400.0, distance=0.1),
+        Example(
+            truth=picture[:1],
+            guess=picture[:1] * torch.nan,
+            defence="SPN",
+            region=Region.GREEN,
+            ratio=0.2,
+            distance=1.4,
+        ),
+    )
+    given = {"title": "PPC", "headline": "SPN & DP", "explanation": "e", "curves": (curve(),), "examples": examples}
+    return CharacteristicPage(**(given | changed))
+
+
+class Reader(HTMLParser):
+    """Collects tags and checks that they close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict]] = []
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "img", "rect") and tag != "path":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "path":
+            return
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_escaped_and_calls_nowhere() -> None:
+    text = render(page())
+    reader = Reader()
+    reader.feed(text)
+    assert not reader.open
+    assert "DP &lt;b&gt;" in text
+    assert "<b>" not in text
+    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
+    assert not re.search(r"https?://|<script", text)
+    images = [attrs["src"] for tag, attrs in reader.seen if tag == "img"]
+    assert len(images) == 4
+    assert all(source.startswith("data:image/png;base64,") for source in images)
+
+
+def test_it_says_cap_grid_counts_and_the_rule() -> None:
+    made = curve()
+    text = render(page(curves=(made, curve("SPN"), curve("SPN", "tracing"))))
+    assert f"{made.cap.value:.3f}" in text
+    assert "0.5, 0.1, 0.0001, 0" in text
+    assert made.rule in text
+    assert text.count("<svg") == 3
+    assert text.count(">80<") == 3  # 4 settings of 20
+    assert "None was measured here." in text  # no example in the white region
+
+
+def test_points_stand_where_they_belong() -> None:
+    drawing = draw(curve(), "DP")
+    accuracy, distance, product = drawing.curves
+    spots = [tuple(map(float, spot)) for spot in re.findall(r"[ML]([\d.]+) ([\d.]+)", accuracy.path)]
+    assert len(spots) == 4
+    assert [x for x, _ in spots] == sorted(x for x, _ in spots)
+    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - 42
+    for (_, y), value in zip(spots, (0.42, 0.58, 0.7, 0.71), strict=True):
+        assert y == pytest.approx(HEIGHT - 42 - value * high, abs=0.1)
+    end = place(400.0) + 0.25 + 0.5
+    for (x, _), ratio in zip(spots[:3], (0.2, 3.0, 400.0), strict=True):
+        assert x == pytest.approx(LEFT + place(ratio) / end * wide, abs=0.1)
+    assert spots[3][0] < WIDTH - RIGHT
+    assert drawing.across[-1][1] == "none"
+    assert product.dashed
+    assert distance.band.endswith("Z")
+    assert len(distance.marks) == 4
+
+
+def test_the_regions_fill_the_frame_and_meet_at_their_borders() -> None:
+    shades = draw(curve(), "DP").shades
+    assert [shade.name for shade in shades] == ["green", "white", "red"]
+    assert shades[0].x == LEFT
+    for one, other in itertools.pairwise(shades):
+        assert one.x + one.width == pytest.approx(other.x, abs=0.11)
+    assert shades[-1].x + shades[-1].width == pytest.approx(WIDTH - RIGHT, abs=0.11)
+
+
+def test_a_distance_without_bound_fits_the_right_axis() -> None:
+    drawing = draw(curve(top=37.0), "DP")
+    assert float(drawing.right[-1][1]) >= 37
+    assert drawing.left[-1][1] == "100 %"
+
+
+def test_a_single_point_and_a_page_without_pictures_work() -> None:
+    lone = Characteristic("DP", "dlg", "rMSE", (Point(0.1, 2.0, 0.6, Estimate(0.5, math.nan, math.nan, 1, 1)),))
+    assert "Reconstructions from each region" not in render(page(curves=(lone,), examples=()))
+    with pytest.raises(InputError, match="needs at least one curve"):
+        render(page(curves=()))
+
+
+def test_it_is_written_where_it_is_asked_to(tmp_path: Path) -> None:
+    made = write(page(), tmp_path / "new" / "page.html")
+    assert made.read_text(encoding="utf-8") == render(page())

@@ -1,0 +1,186 @@
+"""The page of the papers: nothing but itself, the printed numbers and ours, escaped."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+from leakscope.core.record import Cell, Record, SampleScore
+from leakscope.experiments.papers.comparing import Column, Measured
+from leakscope.experiments.papers.items import read_item
+from leakscope.experiments.papers.measures import MEASURES, NONE, Value
+from leakscope.experiments.papers.results import Result, result_of
+from leakscope.experiments.papers.scales import parts_at, run_directory, scenario_at
+from leakscope.metrics.interval import Estimate
+from leakscope.report.paper_page import render_papers, section_of
+from leakscope.report.paper_summary import summarise_papers
+from leakscope.report.paper_table import PUBLISHED, grid_of, in_words
+from leakscope.store import Landing, Run
+
+VOID = {"meta", "link", "img", "br"}
+
+
+class Balanced(HTMLParser):
+    """Reads a page and notes what it opens, what it never closes, and what it would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open += [] if tag in VOID else [tag]
+        given = dict(attrs)
+        self.loads += [str(given[name]) for name in ("src", "href") if name in given]
+        self.ids += [str(given["id"])] if "id" in given else []
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def landed(item_name: str, scale: str, out: Path, *, outcome: str = "converged", mse: float = 1e-4) -> None:
+    """Lay the runs of an item as if every attack had ended like this; nothing is attacked."""
+    item = read_item(item_name)
+    for part in parts_at(item, scale):
+        scenario = scenario_at(item, part, scale)
+        cells = list({cell.id: cell for cell in scenario.cells()}.values())
+        run = Run.create(run_directory(out, item, part, scale), scenario.text, {"device": "cpu"})
+        with run.writing() as writer:
+            writer.renew(scenario.text, cells, {"device": "cpu"})
+            writer.add_plan({"chunks": []})
+            writer.land(_landing(cells, outcome, mse))
+
+
+def _landing(cells: list[Cell], outcome: str, mse: float) -> Landing:
+    score = SampleScore(
+        sample=0, label=1, guess=1, mse=mse, psnr=40.0, ssim=0.99, label_correct=True, recovered=mse < 0.01, finite=True
+    )
+    records = tuple(
+        Record(
+            trial=f"{place:012x}{number:012x}",
+            cell=cell.id,
+            number=number,
+            seed=number,
+            items=(number,),
+            outcome=outcome,
+            iterations=20 + number,
+            evaluations=40,
+            mismatch=1e-5,
+            label_overlap=None,
+            seconds=0.1,
+            version="0",
+            samples=(score,),
+        )
+        for place, cell in enumerate(cells)
+        for number in range(3)
+    )
+    n = len(records)
+    truth = torch.linspace(0, 1, n * 64).reshape(n, 1, 1, 8, 8)
+    tensors = {
+        "truth": truth,
+        "inputs": truth,
+        "start": torch.zeros(n, 1, 1, 8, 8, dtype=torch.uint8),
+        "snapshots": torch.zeros(n, 2, 1, 1, 8, 8, dtype=torch.uint8),
+        "snapshots_at": torch.tensor([[5, 10]]).expand(n, 2).to(torch.int32).contiguous(),
+    }
+    return Landing(chunk="g1-c1", plan=1, records=records, tensors=tensors, seconds=0.1)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
+    out = tmp_path_factory.mktemp("papers")
+    landed("cpl-table-8", "small", out)
+    found = [result_of(read_item(name), "small", out) for name in ("cpl-table-8", "cpl-figure-12")]
+    return [result for result in found if result is not None]
+
+
+def test_the_page_is_whole_and_needs_nothing_but_itself(results: list[Result]) -> None:
+    page = render_papers(results, command="leakscope paper report <here> & there")
+    read = Balanced()
+    read.feed(page)
+    assert read.open == []
+    assert all(link.startswith(("#", "data:")) for link in read.loads)
+    assert {link.removeprefix("#") for link in read.loads if link.startswith("#")} <= set(read.ids)
+    assert len(read.ids) == len(set(read.ids))
+    assert "<script" not in page
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    assert "&lt;here&gt; &amp; there" in page
+
+
+def test_every_printed_number_and_every_doubt_is_on_the_page_and_in_the_summary(results: list[Result]) -> None:
+    printed = read_item("cpl-table-8").printed
+    page, summary = render_papers(results, command="c"), summarise_papers(results, command="c")
+    for text in (page, summary):
+        plain = text.replace("&#39;", "'").replace("&quot;", '"').replace("&gt;", ">")
+        for row in printed.rows:
+            assert row.value is not None
+            assert in_words(row.measure, row.value) in plain
+        for sentence in (*printed.doubts, *printed.claims):
+            assert sentence in plain
+    assert "`c` with leakscope" in summary
+
+
+def test_places_are_printed_once_with_every_column_below(results: list[Result]) -> None:
+    grid = grid_of(results[0])
+    item = read_item("cpl-table-8")
+    assert [row.who for row in grid.rows].count(PUBLISHED) == 14  # 2 sets x (none, 3 strengths x 2 noises)
+    assert all(any(row.place) == row.printed for row in grid.rows)
+    below = {row.who for row in grid.rows if not row.printed}
+    assert len(below) == len(item.readings) * len(item.attackers)
+    assert all(len(row.entries) == len(grid.measures) for row in grid.rows)
+    accuracy = [row.entries[grid.measures.index("accuracy")] for row in grid.rows if row.printed]
+    assert all(entry.verdict == "not measured here" for entry in accuracy)
+
+
+def test_numbers_say_what_they_are_over_and_their_interval(results: list[Result]) -> None:
+    grid = grid_of(results[0])
+    row = next(row for row in grid.rows if not row.printed)
+    steps, convergence = row.entries[0], row.entries[1]
+    assert steps.over == "3 of 3 trials that converged"
+    assert (steps.value, row.n) == ("21.0", "3")
+    assert re.fullmatch(r"[\d.]+ to [\d.]+", steps.interval)
+    assert (convergence.value, convergence.interval) == ("100 %", "43.9 to 100 %")
+
+
+def test_a_gallery_shows_truth_and_result_of_every_cell(results: list[Result]) -> None:
+    section = section_of(results[1])
+    assert len(section.strips) == len(results[1].cells)
+    assert section.hidden == 0
+    assert {strip.words for strip in section.strips} == {("truth", "step 20")}
+    assert all(strip.picture.startswith("data:image/png;base64,") and strip.recovered for strip in section.strips)
+    assert section_of(results[0]).strips == ()
+
+
+def test_frames_on_the_way_are_thinned_and_both_ends_kept(results: list[Result]) -> None:
+    item = replace(results[1].item, pictures=replace(results[1].item.pictures, frames=2))  # type: ignore[type-var]
+    strip = section_of(replace(results[1], item=item)).strips[0]
+    assert strip.words[0] == "truth"
+    assert strip.words[1] == "step 0"
+    assert strip.words[-1] == "step 20"
+    assert len(strip.words) == 4
+
+
+def test_what_is_not_there_is_said(results: list[Result], tmp_path: Path) -> None:
+    landed("cpl-figure-7", "small", tmp_path, outcome="exhausted", mse=0.3)
+    result = result_of(read_item("cpl-figure-7"), "small", tmp_path)
+    assert result is not None
+    page = render_papers([replace(result, missing=("other",))], command="c")
+    assert "Not run yet: other." in page
+    assert "no trial converged" in page
+    assert "does not hold" in page
+    assert "The paper prints no number here; see the claims." in page
+
+
+def test_nothing_finite_has_words() -> None:
+    assert in_words("mse", math.nan) == "none"
+    item = read_item("cpl-figure-7")
+    cell = Measured({"data": "camera"}, Column("", ""), 0, dict.fromkeys(MEASURES, Value(NONE)))
+    assert item.measures[0] in cell.values
+    assert in_words("asr_label", Estimate(0.5, 0, 1, 2, 2).value) == "50 %"

@@ -1,0 +1,123 @@
+"""The page of a training: what it says, that nothing it is given becomes HTML, and that both themes are there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakscope.experiments.training import Point, Result, training_of
+from leakscope.report.training_page import (
+    checkpoints_of,
+    drawings_of,
+    headline,
+    render_training,
+    setting_of,
+    thinned,
+    write_training,
+)
+
+
+def result(rounds: int = 4, **changes: Any) -> Result:
+    told = {
+        "name": "A <b>title</b>",
+        "data": "digits",
+        "partition": {"name": "dirichlet", "clients": 6},
+        "model": "mlp",
+        "client": {"local": {"epochs": 2, "rate": 0.1}},
+        "selection": {"name": "share", "share": 0.5, "replies": 0.8},
+        "defences": [{"name": "clip", "bound": 0.5}],
+        "decay": {"factor": 0.5, "at": [2]},
+        "rounds": rounds,
+    }
+    training = training_of(told)
+    curve = tuple(
+        Point(r, 3 if r else 0, 30 if r else 0, 1.0, 100 * r // (rounds + 1), 100, 2.0 - r / rounds)
+        for r in range(rounds + 1)
+    )
+    given: dict[str, Any] = {
+        "name": training.name,
+        "settings": training.settings,
+        "curve": curve,
+        "sizes": (1, 5, 9),
+        "checkpoints": {2: "runs/a/checkpoints/round-00002.safetensors"},
+        "facts": {"machine": "one <i>core</i>", "command": "hidden"},
+        "text": "name: <script>alert(1)</script>",
+    }
+    return Result(**{**given, **changes})
+
+
+def test_the_page_says_what_was_trained_and_how_well() -> None:
+    page = render_training(result(), command="leakscope train x.yaml")
+    assert "80 % of the test examples are named rightly after 4 rounds" in page
+    assert "3 clients hold 1 to 9 (median 5) examples of digits each" in page
+    assert "50 % of them are asked in a round and answer with probability 0.8" in page
+    assert "weights: {name: checkpoint, path: runs/a/checkpoints/round-00002.safetensors}" in page
+    assert "clip (bound 0.5" in page
+    assert "times 0.5 after rounds 2" in page
+    assert "leakscope train x.yaml" in page
+    assert page.count("<svg viewBox") == 3
+
+
+def test_nothing_given_becomes_html_and_nothing_is_fetched() -> None:
+    page = render_training(result(), command="x <img src=y>")
+    for bad in ("<b>title", "<i>core", "<script>alert", "<img src=y"):
+        assert bad not in page
+    assert "default-src 'none'" in page
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", page)
+
+
+def test_both_themes_are_there() -> None:
+    page = render_training(result(), command="x")
+    assert 'data-theme="dark"' in page
+    assert "prefers-color-scheme: dark" in page
+    assert 'id="theme"' in page
+
+
+def test_curves_begin_at_round_zero_and_are_drawn_along_a_linear_axis() -> None:
+    accuracy, loss, answers = drawings_of(result(rounds=40))
+    assert [text for _, text in accuracy.across] == ["0", "10", "20", "30", "40"]
+    assert accuracy.strokes[0].bands
+    assert not loss.strokes[0].bands
+    assert "Clients that answered" in answers.title
+    gaps = [b - a for (a, _), (b, _) in zip(accuracy.across, accuracy.across[1:], strict=False)]
+    assert max(gaps) - min(gaps) < 0.2
+
+
+def test_long_curves_are_thinned_and_keep_their_end() -> None:
+    curve = result(rounds=500).curve
+    kept = thinned(curve, 60)
+    assert len(kept) <= 60
+    assert kept[0] is curve[0]
+    assert kept[-1] is curve[-1]
+    assert thinned(curve[:5], 60) == list(curve[:5])
+    assert thinned([], 60) == []
+
+
+def test_a_training_that_was_stopped_or_diverged_says_so() -> None:
+    stopped = result(stopped=True)
+    page = render_training(replace(stopped, curve=stopped.curve[:3]), command="x")
+    assert "2 of 4 rounds were played" in page
+    last = Point(3, 3, 30, 1.0, 10, 100, float("nan"))
+    blown = replace(stopped, curve=(*stopped.curve[:3], last), diverged=True)
+    assert headline(blown) == "The training diverged in round 3: its weights are NaN or infinite"
+    page = render_training(blown, command="x")
+    assert not re.search(r'd="[^"]*(nan|inf)', page)
+
+
+def test_rounds_that_were_not_measured_are_said_to_be(tmp_path: Path) -> None:
+    bare = tuple(p if p.round != 2 else Point(2, 3, 30, 1.0, None, None, None) for p in result().curve)
+    page = write_training(result(curve=bare), tmp_path / "deep" / "index.html", command="x").read_text()
+    assert "not measured" in page
+    assert checkpoints_of(result(curve=bare))[0].accuracy is None
+
+
+@pytest.mark.parametrize("client", [{"local": None}, {"local": {"epochs": 1, "proximal": 0.3}}])
+def test_the_setting_names_the_local_training(client: dict[str, Any]) -> None:
+    base = result()
+    told = {**base.settings, "client": {**base.settings["client"], **client}}
+    local = dict(setting_of(result(settings=told)))["Local training"]
+    assert local == ("one gradient of all examples" if client["local"] is None else "epochs 1, proximal 0.3")

@@ -1,0 +1,125 @@
+"""Optuna over policies: with Optuna where it is installed, and with a stand-in that answers to the same calls elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from leakscope.core.errors import InputError
+from leakscope.defences.on_data import parse_policies
+from leakscope.search.optuna_search import OptunaSearch
+from leakscope.search.random_search import Candidate
+
+FILE = """
+data: digits
+model: lenet_dlg
+width: 2
+method: optuna
+candidates: 5
+keep: 2
+images: 3
+first: 0
+stride: 1
+points: 3
+epochs: 1
+share: 0.05
+batches: 1
+batch_size: 10
+group: 2
+threshold: null
+"""
+
+
+class StandIn:
+    """A study that walks through the operations; it repeats itself, as samplers do."""
+
+    def __init__(self, directions: list[str], sampler: Any) -> None:
+        assert directions == ["minimize", "maximize"]
+        self.told: list[tuple[Any, Any]] = []
+        self.asked = 0
+
+    def ask(self) -> Any:
+        self.asked += 1
+        number = self.asked // 2  # every policy twice
+        values = iter((number % 50, 2 * number % 50, 7))
+        return SimpleNamespace(
+            suggest_categorical=lambda name, choices: choices[next(values)], suggest_int=lambda name, low, high: high
+        )
+
+    def tell(self, trial: Any, values: Any = None, state: Any = None) -> None:
+        self.told.append((trial, values if state is None else state))
+
+    def add_trial(self, trial: Any) -> None:
+        self.told.append((trial, trial.values))
+
+
+def stand_in() -> Any:
+    return SimpleNamespace(
+        samplers=SimpleNamespace(NSGAIISampler=lambda seed: seed, TPESampler=lambda seed: seed),
+        logging=SimpleNamespace(set_verbosity=lambda level: None, WARNING=30),
+        create_study=StandIn,
+        distributions=SimpleNamespace(CategoricalDistribution=tuple, IntDistribution=lambda low, high: (low, high)),
+        trial=SimpleNamespace(
+            TrialState=SimpleNamespace(FAIL="fail"),
+            create_trial=lambda params, distributions, values: SimpleNamespace(params=params, values=values),
+        ),
+    )
+
+
+@pytest.fixture(params=["optuna", "stand-in"])
+def study_module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "optuna":
+        pytest.importorskip("optuna")
+    else:
+        monkeypatch.setitem(sys.modules, "optuna", stand_in())
+    return str(request.param)
+
+
+def test_it_asks_for_new_policies_and_hears_every_score(study_module: str) -> None:
+    search = OptunaSearch(3)
+    known: list[Candidate] = []
+    for _ in range(4):
+        asked = search.ask(3, known)
+        assert len(set(asked)) == 3
+        assert not {each.policy for each in known} & set(asked)
+        assert all(len(parse_policies(text)[0].indices) == 3 for text in asked)
+        made = [Candidate(text, 0.3, -80.0) for text in asked]
+        search.tell(made)
+        known += made
+    assert not search.asked
+
+
+def test_an_earlier_session_can_be_told(study_module: str) -> None:
+    search = OptunaSearch(3, shortest=1, longest=3)
+    search.tell([Candidate("3-1-7", 0.2, -80.0), Candidate("0", 0.4, -70.0)])
+    assert len(search.ask(2, [Candidate("3-1-7", 0.2, -80.0)])) == 2
+
+
+def test_a_search_of_optuna_is_cut_and_goes_on(study_module: str, tmp_path: Path) -> None:
+    from leakscope.experiments.policy_search import read_search, run_search
+
+    (tmp_path / "s.yaml").write_text(FILE, encoding="utf-8")
+    said = read_search(tmp_path / "s.yaml")
+    lines: list[str] = []
+    cut = run_search(said, tmp_path / "r", say=lines.append, stop=lambda: any("scored" in line for line in lines))
+    assert (len(cut.candidates), cut.left) == (2, 3)
+    ended = run_search(said, tmp_path / "r")
+    assert ended.left == 0
+    assert ended.candidates[:2] == cut.candidates
+    assert len({each.policy for each in ended.candidates}) == 5
+    assert run_search(said, tmp_path / "r") == ended
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"leakscope\[search\]"):
+        OptunaSearch(0)
+
+
+def test_an_unknown_sampler_is_refused(study_module: str) -> None:
+    with pytest.raises(InputError, match="sampler must be one of nsga2, tpe"):
+        OptunaSearch(0, sampler="grid")
