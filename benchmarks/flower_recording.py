@@ -1,4 +1,4 @@
-"""What recording costs a Flower round of the example, in one process: seconds of rounds with and without it.
+"""What recording costs a Flower round of the example, in one process: CPU seconds of rounds with and without it.
 
     python benchmarks/flower_recording.py [rounds]
 
@@ -33,10 +33,10 @@ def main(rounds: int) -> None:
     settings = {"local-epochs": 1, "batch-size": 8, "examples": 32, "learning-rate": 0.1, "defence": ""}
 
     def seconds(strategy: Any) -> float:
-        began = time.perf_counter()
+        began = time.process_time()
         grid = make_grid(app, CLIENTS, settings)
         strategy.start(grid=grid, initial_arrays=ArrayRecord(Net().state_dict()), num_rounds=rounds)
-        return (time.perf_counter() - began) / rounds
+        return (time.process_time() - began) / rounds
 
     seconds(FedAvg())
     plain, recorded, every = [], [], []
@@ -47,7 +47,7 @@ def main(rounds: int) -> None:
         with tempfile.TemporaryDirectory() as directory:
             every.append(seconds(record(FedAvg(), Recording(directory=Path(directory)))))
     base = statistics.median(plain)
-    print(f"a round of {CLIENTS} clients: {1000 * base:.1f} ms")
+    print(f"a round of {CLIENTS} clients: {1000 * base:.1f} ms of CPU")
     for name, times in (("one client a round", recorded), (f"all {CLIENTS} clients", every)):
         print(
             f"recording {name}: {1000 * (statistics.median(times) - base):+.1f} ms, {statistics.median(times) / base - 1:+.1%}"

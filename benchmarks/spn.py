@@ -1,17 +1,22 @@
 """CAP on CIFAR-10, batch 1, with DLNet: every curve of the SPN paper's table 1 as one batch, strengths inside.
 
-    python benchmarks/spn.py --data cifar10.npz --out spn.json [--images 100] [--device cuda] [--curves dp,spn] [--queries 10000]
+    python benchmarks/spn.py --data cifar10.npz --out spn.json [--images 100] [--device cuda] [--curves dp,spn]
     python benchmarks/spn.py --out spn.json --page spn.html [--accuracy accuracy.json]
 
-Weights are drawn from uniform(-0.3, 0.3) for each image, labels are optimised beside the picture, the start is patterned (table 2 and
-algorithm 5). The same images, weights, starts and draws are used at every strength. Each (curve, attack) is written to the JSON
-as soon as it is done and skipped when it is there. Images are spread over the queries, so that tracing has 10 owners alike.
-PPDL adds its noise first and then sends the largest 5 or 30 % of what results: the other way round noise would fill what was left out.
-`rmse` is of the guess clamped to [0, 1], `rmse_raw` of the guess as the attack left it, at most 10.
-Measuring needs torch, numpy and safetensors alone; `--page` also scipy, jinja2 and pillow.
+Weights are drawn from uniform(-0.3, 0.3) for each image, labels are optimised beside the picture, the start is patterned
+(table 2 and algorithm 5). The same images, weights, starts and draws are used at every strength. Each (curve, attack) is
+written to the JSON as soon as it is done and skipped when it is there. Images are spread over the queries, so that tracing has
+10 owners alike. PPDL adds its noise first and then sends the largest 5 or 30 % of what results: the other way round noise
+would fill what was left out. `rmse` is of the guess clamped to [0, 1], `rmse_raw` of the guess as the attack left it, at
+most 10. Measuring needs torch, numpy and safetensors alone; `--page` also scipy, jinja2 and pillow.
 
-Accuracies come from federated training. Without a file of measured ones ({curve: {strength: accuracy}}) the page takes those of
-the paper's table 11 and says so; Laplacian noise has none there and takes those of DP at the same number.
+Attackers: `unaware` is algorithm 5; `aware` was told of the defence (of SPN: learns what the private head pulls at the
+features); for SPN also `dummy` (a dummy head and dummy codes among the unknowns: 50,000 more of them a trial) and `head`
+(compares the public head alone).
+
+Accuracies come from federated training (`spn_accuracy.py`). Without a file of measured ones ({curve: {strength: accuracy}})
+the page takes those of the paper's table 11 and says so; Laplacian noise has none there and takes those of DP at the same
+number.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +37,7 @@ from leakscope.analysis.characteristic import Rule, bias_ratio
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import aware
 from leakscope.attacks.plan import Execution
-from leakscope.attacks.polarised import spn_head, spn_unaware
+from leakscope.attacks.polarised import DummyPolarised, spn_aware, spn_head, spn_unaware
 from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random
 from leakscope.core.model import Model
@@ -46,7 +51,7 @@ from leakscope.models import Uniform, build, draw_parameters
 SIGMAS = (1e-4, 1e-3, 1e-2, 1e-1, 5e-1)
 ALPHAS = (1e-4, 1e-3, 1e-2, 1e-1, 2e-1, 3e-1, 4e-1, 5e-1)
 RANGE, OWNERS, CAP = 0.3, 10, 10.0
-NONE, UNAWARE, AWARE, HEAD = "none", "unaware", "aware", "head"
+NONE, UNAWARE, AWARE, DUMMY, HEAD = "none", "unaware", "aware", "dummy", "head"
 TABLE_11 = {  # CIFAR-10 column
     "dp": {5e-1: 0.4205, 1e-1: 0.5808, 1e-2: 0.6853, 1e-3: 0.7027, 1e-4: 0.7025},
     "ppdl5": {5e-1: 0.3783, 1e-1: 0.5184, 1e-2: 0.6081, 1e-3: 0.5906, 1e-4: 0.5814},
@@ -67,7 +72,10 @@ class CurveKind:
 
 def polarised(bits: int) -> CurveKind:
     return CurveKind(
-        ALPHAS, lambda s: Client(on_model=Polarisation(s, bits=bits, spread=RANGE)), (UNAWARE, AWARE, HEAD), "spn"
+        ALPHAS,
+        lambda s: Client(on_model=Polarisation(s, bits=bits, spread=RANGE)),
+        (UNAWARE, AWARE, DUMMY, HEAD),
+        "spn",
     )
 
 
@@ -116,12 +124,15 @@ def load_setup(path: Path, images: int, queries: int) -> Setup:
     return Setup(model, batch, draw_parameters(model, Uniform(RANGE), random.key(seeds)), seeds, stack, source)
 
 
-def attack_of(kind: str, knowledge: Knowledge, iterations: int) -> Matching:
-    """Return the attacker: one of algorithm 5, one who knows the defence, or one who reads the public head alone."""
+def attack_of(kind: str, client: Client, knowledge: Knowledge, strengths: Tensor, iterations: int) -> Matching:
+    """Return the attacker: algorithm 5's, one who knows the defence, one with a dummy head, one who reads the public head alone."""
     if kind == UNAWARE:
         return spn_unaware(iterations=iterations)
     if kind == HEAD:
         return spn_head(iterations=iterations)
+    if kind == DUMMY and client.on_model is not None:
+        made = spn_aware(bits=client.on_model.bits, spread=client.on_model.spread, iterations=iterations)
+        return replace(made, simulate=DummyPolarised(1.0, strengths, 1.0))
     return aware(spn_unaware(iterations=iterations, labels="auto"), knowledge)
 
 
@@ -137,7 +148,7 @@ def measure(setup: Setup, name: str, attacker: str, iterations: int, execution: 
     knowledge = told(setup.model, client, batch)
     if attacker == AWARE:
         knowledge = tell_defences(knowledge, client, seen)
-    attack = attack_of(attacker, knowledge, iterations)
+    attack = attack_of(attacker, client, knowledge, strengths, iterations)
     made = attack.run(setup.model, seen, knowledge, seeds, execution)
     shown, finite = Rule().distances(batch.inputs, made.inputs)
     raw, _ = Rule(shown=False, cap=CAP).distances(batch.inputs, made.inputs)

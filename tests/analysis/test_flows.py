@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.analysis.flows import cosines_between, descend, follow, goes_along, helix_slope, parallel_places
+from leakscope.analysis.flows import (
+    best_place,
+    cosines_between,
+    descend,
+    follow,
+    goes_along,
+    helix_slope,
+    parallel_places,
+)
 from leakscope.core.errors import InputError
 
 FLOATS = st.floats(-2, 2, allow_nan=False)
@@ -76,6 +84,14 @@ def test_convex_flows_never_oppose_their_update_on_the_line(
     loss, way = begun(start, seed, bend, time)
     cosines = cosines_between(loss.slope, way[0], way[-1], torch.linspace(0, 1, 41, dtype=torch.float64))
     assert bool((cosines >= -1e-9).all())
+
+
+def test_the_best_place_is_the_one_that_bisection_finds() -> None:
+    matrix = torch.tensor([[3.0, 0.4], [0.4, 1.0]], dtype=torch.float64)
+    way = follow(lambda w: matrix @ w, torch.tensor([1.0, 1.0], dtype=torch.float64), time=0.7, steps=60)
+    place, cosine = best_place(lambda w: matrix @ w, way[0], way[-1], zooms=6)
+    assert float(cosine) == pytest.approx(1, abs=1e-12)
+    assert float(place) == pytest.approx(float(parallel_places(lambda w: matrix @ w, way[0], way[-1])[0]), abs=1e-4)
 
 
 def test_the_helix_has_the_cosine_of_45_degrees_everywhere_on_its_line() -> None:

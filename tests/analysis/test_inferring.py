@@ -164,3 +164,18 @@ def test_what_cannot_be_read_is_said() -> None:
         shares=Shares.GRADIENT,
     )
     assert zero.samples.value is None
+
+
+def test_a_network_that_tells_inputs_apart_gives_no_labels() -> None:
+    torch.manual_seed(0)
+    module, (x, y) = dense(), client(0, 30)
+    optimiser = torch.optim.SGD(module.parameters(), lr=1.0)
+    for _ in range(400):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimiser.step()
+    made = trained(module, *client(1, 4))
+    assert made.labels is None
+    assert made.rate_times_steps.value is None
+    assert "tells inputs apart" in made.labels_why
+    assert made.samples.value == 4  # the rank does not care

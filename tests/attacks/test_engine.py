@@ -296,6 +296,7 @@ def test_traces_and_snapshots_tell_the_way() -> None:
     unseen = early.trace_at[0] < 0
     assert unseen.any()
     assert torch.isnan(early.trace[0][unseen]).all()
+    assert early.trace_at.shape[1] == len({*spaced(300, 256), *range(290, 301)}), "the last ten are all there"
     assert spaced(4800, 256)[-1] == 4800
     assert len(spaced(4800, 256)) == len(set(spaced(4800, 256))) == 256
 

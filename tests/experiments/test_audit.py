@@ -30,7 +30,7 @@ from leakscope.experiments.audit import (
     playing,
     suite,
 )
-from leakscope.experiments.audit.advice import Remedy, _stacked, advise, by_cost, by_leakage, remedies_for
+from leakscope.experiments.audit.advice import Remedy, _confirm, _stacked, advise, by_cost, by_leakage, remedies_for
 from leakscope.experiments.audit.budget import LEAST_ITERATIONS, Budget, iterations_within, start_budget
 from leakscope.experiments.audit.captured import structure
 from leakscope.experiments.audit.playing import LabelReading, make_world, scored
@@ -444,6 +444,22 @@ def test_an_attack_without_time_to_succeed_judges_no_remedy() -> None:
     assert "more minutes" in made.ranking
 
 
+def test_a_remedy_that_only_outlasted_a_short_attack_falls_behind() -> None:
+    subject = make_subject(target())
+    world = make_world(subject, 2, 0)
+    nothing = scored("x", "", world.batch, guessed(world.batch.inputs * 0, world.batch.labels), 0.0)
+    long = scored("analytic", "", world.batch, guessed(world.batch.inputs, world.batch.labels), 0.0)
+    clip, noise = Remedy("clip", "", Clip(0.01), nothing), Remedy("noise", "", GaussianNoise(100.0), nothing)
+    made = _confirm(subject, [clip, noise], by_leakage, long, start_budget(5), lambda _: None, 2, 0)
+    assert [(remedy.name, remedy.recovered) for remedy in made] == [
+        ("noise", 0.0),
+        ("clip", 1.0),
+    ]  # a clip hides nothing
+    assert all("analytic" in remedy.confirmed for remedy in made)
+    late = _confirm(subject, [clip, noise], by_leakage, long, Budget(0, 0.0), lambda _: None, 2, 0)
+    assert late == [clip, noise]
+
+
 def test_accuracy_is_measured_by_a_short_training_and_falls_with_noise() -> None:
     inputs, labels = sample(60)
     subject = make_subject(target(inputs=inputs, labels=labels))
@@ -465,27 +481,33 @@ def test_too_small_a_sample_says_so() -> None:
 
 
 def captured(
-    directory: Path, *, partition: int | None = 0, examples: int | None = 2, model: nn.Module | None = None
+    directory: Path,
+    *,
+    examples: int | None = 2,
+    model: nn.Module | None = None,
+    config: dict[str, Any] | None = None,
+    number: int = 1,
 ) -> None:
     """Write two clients, two examples each, that took one step of plain SGD."""
     inputs, labels = sample()
-    for number in (0, 1):
+    for own in (0, 1):
         module = conv() if model is None else model
         before = {n: v.clone() for n, v in module.state_dict().items()}
-        x, y = inputs[2 * number : 2 * number + 2], labels[2 * number : 2 * number + 2]
+        x, y = inputs[2 * own : 2 * own + 2], labels[2 * own : 2 * own + 2]
         gradient = torch.autograd.grad(nn.functional.cross_entropy(module(x), y), list(module.parameters()))
         names = [name for name, _ in module.named_parameters()]
         sent = before | {n: before[n] - 0.1 * g for n, g in zip(names, gradient, strict=True)}
+        settings = {"lr": 0.1} if config is None else config
         write_capture(
             directory,
             Capture(
-                round=1,
-                client=str(number),
+                round=number,
+                client=str(own),
                 before=before,
                 sent=sent,
-                partition=None if partition is None else number,
+                partition=own,
                 examples=examples,
-                config={"lr": 0.1},
+                config=settings,
             ),
         )
 
@@ -512,6 +534,23 @@ def test_captures_without_truth_are_unscored(tmp_path: Path) -> None:
     assert "mismatch" in str(made)
     assert "unscored" in render(page_of_audit(made, command="x"))
     assert json.loads(json.dumps(audit_record(made)))["grade"] == "unscored"
+
+
+def test_what_captures_do_not_tell_is_inferred(tmp_path: Path) -> None:
+    captured(tmp_path, examples=None, model=dense(), config={})
+    made = audit_captures(tmp_path, Target(model=dense(), input_shape=(1, 4, 4)), minutes=BRIEF)
+    said = " ".join(made.notes)
+    assert "2 taken" in said  # the rank of the first layer's change
+    assert "rate times steps" in said
+    assert {run.name for run in made.unscored} >= {"analytic", "cpl", "ig"}
+
+
+def test_captures_of_the_fewest_examples_are_attacked(tmp_path: Path) -> None:
+    captured(tmp_path)
+    captured(tmp_path, examples=9, number=2)
+    made = audit_captures(tmp_path, Target(model=conv(), input_shape=(1, 4, 4)), minutes=BRIEF)
+    assert any("2 of 4 captures were attacked: those of 2 examples" in note for note in made.notes)
+    assert made.unscored[0].reconstruction.inputs.shape[:2] == (2, 2)
 
 
 def test_captures_of_another_model_or_another_truth_are_refused(tmp_path: Path) -> None:

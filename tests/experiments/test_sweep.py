@@ -152,7 +152,8 @@ def test_examples_run_at_small_size(path: Path, tmp_path: Path) -> None:
         "name": "digits",
         **({k: v for k, v in data["data"].items() if k != "name"} if isinstance(data["data"], dict) else {}),
     }
-    data["model"] = {**(data["model"] if isinstance(data["model"], dict) else {"name": data["model"]}), "width": 4}
+    model = data["model"] if isinstance(data["model"], dict) else {"name": data["model"]}
+    data["model"] = {**(model if model["name"].startswith("lenet") else {"name": "lenet_dlg"}), "width": 4}
     for axes in (data.get("grid", {}), data.get("zip", {})):
         for name in axes:
             axes[name] = axes[name][:2]

@@ -192,6 +192,8 @@ def test_accuracy_is_measured_every_so_many_rounds_and_where_it_matters(tmp_path
         {"client": {"local": {"epochs": 1, "rate": 0.1, "proximal": 0.5}}, "decay": {"factor": 0.5, "every": 1}},
         {"precision": {"dtype": "float64", "together": 2}},
         {"weights": {"name": "uniform", "a": 0.3}},
+        {"client": {"local": {"epochs": 1, "rate": 0.1}, "on_model": {"alpha2": 0.1, "bits": 8}}},
+        {"client": {"local": {"epochs": 1, "rate": 0.1}, "on_data": {"policy": "3-1-7", "flip": True}}},
     ],
 )
 def test_every_kind_of_federation_runs(tmp_path: Path, changes: dict[str, Any]) -> None:

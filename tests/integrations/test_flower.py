@@ -280,6 +280,24 @@ def test_the_example_trains_in_process(example: Any, flwr: Any, tmp_path: Path) 
     assert all(c.examples == 8 for c in captures)
 
 
+def test_what_the_example_recorded_can_be_audited(
+    example: Any, flwr: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leakscope.experiments.audit import audit_captures, suite
+
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
+    server = importlib.import_module("digits_federation.server_app")
+    build = importlib.import_module("digits_federation.audit")
+    settings = SETTINGS | {"captures": str(tmp_path), "rounds": 1}
+    server.app(make_grid(example.app, 4, settings), flwr.Context(1, 1, {}, flwr.RecordDict(), settings))
+    made = audit_captures(tmp_path, build.build(), minutes=0.01, clients=2)
+    assert made.measures.asr is not None
+    assert made.measures.asr.n == 16
+    assert made.labels is not None
+    assert made.labels.share > made.labels.guessing
+    assert audit_captures(tmp_path, build.build_blind(), minutes=0.01, clients=1).grade == "unscored"
+
+
 @pytest.mark.slow
 def test_a_true_federation_goes_on_when_a_client_fails(flwr: Any, tmp_path: Path) -> None:
     """Flower's simulation engine with its own Ray actors; a client raises in round 2."""

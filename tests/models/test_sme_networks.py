@@ -15,7 +15,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense
 from leakscope.core.tree import count
-from leakscope.models import MODELS, Uniform, build, draw_parameters, from_module, vmap_problem
+from leakscope.models import INITS, MODELS, Uniform, build, draw_parameters, from_module, vmap_problem
 
 NAMES = ("mlp_sme", "lenet_sme", "resnet8", "vit")
 SMALL: dict[str, dict[str, object]] = {
@@ -162,3 +162,21 @@ def test_wrong_settings_are_refused_in_one_line(
 ) -> None:
     with pytest.raises(InputError, match=message):
         build(name, shape, 5, settings)
+
+
+def test_lecun_weights_have_the_variance_of_their_inputs_and_no_tail() -> None:
+    """Against a normal cut off by rejection: the same quantiles."""
+    model = build("mlp", (40,), 30, {"hidden": (60,)})
+    drawn = draw_parameters(model, INITS["lecun"](), random.key(range(20)))
+    for name, inputs in (("dense1.weight", 40), ("head.weight", 60)):
+        values = drawn[name].flatten() * math.sqrt(inputs)
+        assert float(values.var()) == pytest.approx(1, abs=0.03)
+        assert float(values.abs().max()) <= 2 / 0.8796 + 1e-4
+        plain = torch.randn(200_000, generator=torch.Generator().manual_seed(0))
+        kept = plain[plain.abs() < 2] / 0.8796
+        marks = torch.linspace(0.05, 0.95, 19)
+        torch.testing.assert_close(values.quantile(marks), kept[:100_000].quantile(marks), atol=0.02, rtol=0)
+    assert not drawn["dense1.bias"].any()
+    assert torch.equal(
+        draw_parameters(model, INITS["lecun"](), random.key([3]))["head.weight"][0], drawn["head.weight"][3]
+    )

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.analysis.flows import cosines_between, descend
+from leakscope.analysis.flows import best_place, descend
 from leakscope.analysis.plane import off_plane, shares_in_plane
 from leakscope.core.errors import InputError
 
@@ -117,7 +117,7 @@ def bounds_of(
     """Return the bounds for a training that took the `path` (steps + 1 rows of weights) at a rate.
 
     `loss` is the true loss of flat weights, `noise` the largest gradient noise on the way (0 for gradient descent), `lowest`
-    the loss at the minimum; left out, 0. L_sim is the least over `points` places on the line.
+    the loss at the minimum; left out, 0. Constants are taken at the path and at `points` places on the line; L_sim is searched for on it.
     """
     slope = torch.func.grad(loss)
     steps = len(path) - 1
@@ -127,14 +127,14 @@ def bounds_of(
     constants = local_constants(loss, everywhere)
     gradients = torch.stack([slope(point) for point in everywhere])
     g2 = float(off_plane(shares_in_plane(gradients)))
-    cosines = cosines_between(slope, path[0], path[-1], alphas)
+    _, cosine = best_place(slope, path[0], path[-1], points=points)
     straight = path if noise == 0 else descend(slope, path[0], rate=rate, steps=steps)
     fall = float(loss(path[0]) - loss(straight[-1]))
     along = torch.nn.functional.cosine_similarity(gradients[: steps + 1], (path[0] - path[-1])[None], dim=1)
     share = c_gd(g2, constants, rate=rate, steps=steps, fall=fall)
     above = float(loss(straight[-1])) - (lowest or 0.0)
     return Bounds(
-        measured=float(1 - cosines.max()),
+        measured=float(1 - cosine),
         gd=bound_gd(g2, constants, rate=rate, steps=steps, fall=fall),
         sgd=bound_sgd(g2, constants, rate=rate, steps=steps, fall=fall, above=above, noise=noise),
         g2=g2,

@@ -55,6 +55,19 @@ def cosines_between(slope: Slope, before: Tensor, after: Tensor, alphas: Tensor)
     return cosines
 
 
+def best_place(
+    slope: Slope, before: Tensor, after: Tensor, *, points: int = 21, zooms: int = 4
+) -> tuple[Tensor, Tensor]:
+    """Return (place, cosine) of the largest cosine on the line: a grid, then finer ones around its best place."""
+    low, high = before.new_zeros(()), before.new_ones(())
+    for _ in range(zooms + 1):
+        alphas = low + (high - low) * torch.linspace(0, 1, points, dtype=before.dtype)
+        cosines = cosines_between(slope, before, after, alphas)
+        best = int(cosines.argmax())
+        low, high = alphas[max(best - 1, 0)], alphas[min(best + 1, points - 1)]
+    return alphas[best], cosines[best]
+
+
 def goes_along(slope: Slope, way: Tensor) -> bool:
     """Return whether the condition of Proposition 4.1 holds: `<slope(w(t)), w_0 - w_T> >= 0` at every point."""
     update = way[0] - way[-1]

@@ -37,10 +37,8 @@ DUMMIES = 256
 RANK_TOLERANCE = 1e-4  # of the largest singular value; float32 weights blur the rest
 GAP = 0.03  # the first singular value that is left out, over the last that counts
 ADAM_SPREAD = 0.02
-CONFIDENT = 0.35  # mean largest class probability; fresh networks of 10 classes have about 0.15
-SURE_ALREADY = (
-    "the network is already sure of what it sees, so its mean prediction on other inputs says little about the client's"
-)
+SPREAD = 0.1  # mean distance of predictions from their mean (half the sum over classes); fresh networks have 0.03
+TELLS_APART = "the network already tells inputs apart, so its mean prediction on others says little about the client's"
 COUNTER = "num_batches_tracked"
 SAME = "every weight moved by the same amount: signs or one step of Adam, which hide the size of the gradient"
 
@@ -101,7 +99,7 @@ def infer(
     """Return what one client's update tells; trees may hold buffers too, as captures do.
 
     `public` are some inputs like the client's (as the network takes them); without them the mean prediction is taken on
-    random ones. Where the network is already sure of its inputs, neither tells what it said on the client's, and labels and
+    random ones. Where the network already tells inputs apart, neither says what it made of the client's, and labels and
     rate are not known.
     """
     names = [name for name in model.parameters if name in sent and name in before]
@@ -176,8 +174,8 @@ def _labels(
         return Guess(None, Sure.UNKNOWN, problem or ""), None, problem or ""
     held = [before] if shares is Shares.GRADIENT else [before, {**before, **sent}]
     said = [_predictions(model, weights, public) for weights in held]
-    if float(said[0].amax(-1).mean()) > CONFIDENT:
-        return Guess(None, Sure.UNKNOWN, SURE_ALREADY), None, SURE_ALREADY
+    if float((said[0] - said[0].mean(0)).abs().sum(-1).mean()) / 2 > SPREAD:
+        return Guess(None, Sure.UNKNOWN, TELLS_APART), None, TELLS_APART
     mean = torch.stack([each.mean(0) for each in said]).mean(0)
     drop = change[head.bias].double()
     if shares is Shares.GRADIENT:

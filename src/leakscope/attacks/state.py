@@ -18,6 +18,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 
 TRACE_POINTS = 256
+LAST = 10  # iterations before the last that a trace always holds: did the attack come to rest?
 SNAPSHOTS = 16
 
 
@@ -123,7 +124,9 @@ class Recorder:
     snapshots_at: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "trace_at", spaced(self.stop.iterations, TRACE_POINTS))
+        last = self.stop.iterations
+        end = range(max(last - LAST, 0), last + 1)
+        object.__setattr__(self, "trace_at", sorted({*spaced(last, TRACE_POINTS), *end}))
         object.__setattr__(self, "snapshots_at", spaced(self.stop.iterations, SNAPSHOTS))
 
     def write(self, state: State, boundary: Tensor, reached: set[int]) -> None:

@@ -22,6 +22,7 @@ from leakscope.core.tree import Tree
 from leakscope.models.adapter import Functional
 from leakscope.models.checkpoint import Checkpoint
 
+_CUT_DEVIATION = 0.8796256610342398  # of a standard normal cut off at 2
 _AT_ONCE = 2**22  # numbers drawn at once: a bound on memory, without effect on the result
 
 
@@ -82,6 +83,30 @@ class Kaiming:
 
 
 @dataclass(frozen=True, slots=True)
+class Lecun:
+    """Draw weights of dense layers and convolutions from a normal of variance 1 / fan_in, biases 0; the rest as `Torch` does.
+
+    The normal is cut off at two of its deviations and widened to that variance, as JAX's `lecun_normal`, from which DLFA's
+    networks start (arXiv:2206.12395). With `Torch`'s u from U(-1, 1): `sqrt 2 erfinv(erf(sqrt 2) u)`.
+    """
+
+    def draw(self, model: Model, keys: Tensor) -> Tree:
+        """Return one set of parameters per key."""
+        drawn = Torch().draw(model, keys)
+        module = model.apply.module if isinstance(model.apply, Functional) else nn.Identity()
+        for prefix, layer in module.named_modules():
+            if not isinstance(layer, _FAN_IN):
+                continue
+            weight, bias = (f"{prefix}.{name}" if prefix else name for name in ("weight", "bias"))
+            root = math.sqrt(layer.weight[0].numel())
+            cut = math.sqrt(2) * torch.erfinv(math.erf(math.sqrt(2)) * drawn[weight] * root)
+            drawn[weight] = cut / (_CUT_DEVIATION * root)
+            if bias in drawn:
+                drawn[bias] = torch.zeros_like(drawn[bias])
+        return drawn
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """Keep the values that the model holds, the same for every trial."""
 
@@ -93,12 +118,13 @@ class Given:
         }
 
 
-Init: TypeAlias = Uniform | Torch | Kaiming | Given | Checkpoint
+Init: TypeAlias = Uniform | Torch | Kaiming | Lecun | Given | Checkpoint
 
 INITS: dict[str, Callable[..., Init]] = {
     "uniform": Uniform,
     "pytorch": Torch,
     "kaiming": Kaiming,
+    "lecun": Lecun,
     "given": Given,
     "checkpoint": Checkpoint,
 }
@@ -182,9 +208,8 @@ def _bound(layer: nn.Module, name: str, value: Tensor) -> Bound | None:
         return Bound(0.0, 0.0)
     if isinstance(layer, nn.PReLU):
         return Bound(layer.init, layer.init)
-    if hasattr(layer, "drawn_from"):  # a layer of our own says so itself
-        return Bound(*layer.drawn_from)
-    return None
+    own = getattr(layer, "drawn_from", None)  # a layer of our own says so itself
+    return Bound(*own) if isinstance(own, tuple) else None
 
 
 def _around_zero(b: float) -> Bound:

@@ -99,7 +99,8 @@ def _explanation(audit: Audit) -> str:
         best = audit.advice.remedies[0]
         cost = "" if best.lost is None else f", {100 * best.lost:.0f} points of accuracy lost"
         parts.append(
-            f"What would help most: {best.name} ({best.strength}), which leaves {100 * best.recovered:.0f} % recovered{cost}. "
+            f"What would help most: {best.name} ({best.strength}), which leaves {100 * best.recovered:.0f} % recovered{cost}"
+            f"{f', also against {best.confirmed}' if best.confirmed else ''}. "
             f"Remedies are ranked {audit.advice.ranking}."
         )
     return " ".join(parts)

@@ -71,7 +71,7 @@ def page_of_frontier(frontier: Frontier, *, command: str) -> Page:
             Section(
                 title="Accuracy, epsilon and leakage",
                 note="Every point is one run: its test accuracy (n = 360) and what was recovered of its own clients. Curves join "
-                "the strengths of a defence.",
+                "the strengths of a defence; defences of one strength are in the table alone.",
                 axes=((RUN, "run"),),
                 rows=table.rows,
                 panels=_panels(frontier),
@@ -91,8 +91,8 @@ def _words(point: Point) -> str:
 
 def _panels(frontier: Frontier) -> tuple[Panel, ...]:
     """Return what is recovered and how close it comes along accuracy, and along epsilon for DP-SGD."""
-    families = list(dict.fromkeys(point.family for point in frontier.points if point.family != UNDEFENDED))
-    lonely = [f for f in families if sum(point.family == f for point in frontier.points) == 1]
+    families = list(dict.fromkeys(point.family for point in frontier.points))
+    lonely = [f for f in families if sum(point.family == f for point in frontier.points) == 1 and f != UNDEFENDED]
     shown = [f for f in families if f not in lonely][:MOST_LINES]
     promised = [p for p in frontier.points if p.family == DP and p.epsilon is not None and math.isfinite(p.epsilon)]
     panels = [
@@ -102,7 +102,6 @@ def _panels(frontier: Frontier) -> tuple[Panel, ...]:
             share,
             bounded=False,
             lines=tuple(_line(frontier, family, share) for family in shown),
-            levels=tuple((p.family, _measure(p, share)) for p in frontier.points if p.family == UNDEFENDED),
             linear=True,
         )
         for title, share in (("Content recovered", True), ("Mean PSNR, dB", False))

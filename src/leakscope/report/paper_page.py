@@ -12,7 +12,7 @@ from leakscope.experiments.papers.results import Result
 from leakscope.experiments.papers.scales import scale_of
 from leakscope.report.page import _environment, _read
 from leakscope.report.paper_pictures import Strip, strips_of
-from leakscope.report.paper_summary import HOW, commands_of, headline
+from leakscope.report.paper_summary import HOW, commands_of, headline, in_short
 from leakscope.report.paper_table import Grid, grid_of
 from leakscope.report.words import LIMITS, RULE
 
@@ -33,6 +33,7 @@ class ItemSection:
 
     result: Result
     headline: str
+    short: str
     reading: str
     grid: Grid
     claims: tuple[Told, ...]
@@ -49,7 +50,8 @@ def section_of(result: Result) -> ItemSection:
     return ItemSection(
         result=result,
         headline=headline(result),
-        reading=best_reading(result.item, result.comparison),
+        short=in_short(result),
+        reading=best_reading(result.comparison),
         grid=grid,
         claims=tell_claims(result.findings),
         commands=commands_of(result),

@@ -76,7 +76,7 @@ def _strips(item: Item, part: Part, results: Results, row: int, frames: int, axe
                 picture, words = _draw(results, row, frames)
                 yield Strip(
                     where=", ".join(f"{axis} {say(value)}" for axis, value in where.items() if axis in axes),
-                    who=", ".join(word for word in (reading.label, attacker.label) if word),
+                    who=", ".join(word for word in (reading.label, attacker.label, part.note) if word),
                     scores=_scores(sheet.columns, row),
                     recovered=bool(sheet.columns["recovered"][row]),
                     picture=data_uri(png(picture)),

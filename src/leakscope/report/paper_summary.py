@@ -18,6 +18,7 @@ HOW = (
     "for SSIM, a factor of 3 for MSE, a fifth for the rest; *higher*, *lower*: ours is. Iterations are over successes only (attacks "
     "that converged), and so are SSIM and MSE where any converged."
 )
+NOTHING = "The paper prints no number that we measured here; see the claims."
 
 
 def summarise_papers(results: Sequence[Result], *, command: str) -> str:
@@ -33,7 +34,7 @@ def summarise_papers(results: Sequence[Result], *, command: str) -> str:
         "",
         "| item | scale | published and measured |",
         "|---|---|---|",
-        *(f"| [{r.item.name}](#{r.item.name}) | {r.scale} | {_cell(headline(r))} |" for r in results),
+        *(f"| [{r.item.name}](#{r.item.name}) | {r.scale} | {_cell(in_short(r))} |" for r in results),
     ]
     for result in results:
         lines += ["", *_section(result)]
@@ -47,7 +48,15 @@ def headline(result: Result) -> str:
         return f"Not compared with the paper: {stand_in}."
     counted = [(c.title, agreement(result.comparison.counts[c.title])) for c in result.comparison.columns if c.judged]
     told = [f"{title}: {words}" if len(counted) > 1 else words for title, words in counted if words]
-    return " ".join(told) or "The paper prints no number here; see the claims."
+    return " ".join(told) or NOTHING
+
+
+def in_short(result: Result) -> str:
+    """Return an item in one line: its one column, or the reading that fits best."""
+    judged = [column for column in result.comparison.columns if column.judged]
+    if len(judged) < 2:
+        return headline(result)
+    return best_reading(result.comparison) or f"{len(judged)} readings; {NOTHING[0].lower()}{NOTHING[1:]}"
 
 
 def commands_of(result: Result) -> str:
@@ -62,7 +71,7 @@ def _section(result: Result) -> list[str]:
     item, printed = result.item, result.item.printed
     lines = [f"## {item.name}", "", f"{printed.title}. Paper: {printed.source}. Runs: {commands_of(result)}.", ""]
     lines += [" ".join(item.about.split()), "", headline(result), ""]
-    best = best_reading(item, result.comparison)
+    best = best_reading(result.comparison)
     lines += [best, ""] if best else []
     lines += [f"Not run: {', '.join(result.missing)}.", ""] if result.missing else []
     lines += _table(grid_of(result))

@@ -61,19 +61,38 @@ def grid_of(result: Result) -> Grid:
     varied = tuple(axis for axis in axes if axis not in fixed)
     names = tuple(dict.fromkeys((*result.item.measures, *result.item.printed.measures)))
     same = ", ".join(f"{axis} {say(lines[0].where[axis])}" for axis in axes if axis in fixed) if lines else ""
-    rows = tuple(row for line in lines for row in _rows(line, varied, names))
+    readings = len(dict.fromkeys(column.reading for column in result.comparison.columns))
+    rows = tuple(row for line in lines for row in _rows(line, varied, names, readings))
     return Grid(same, varied, tuple(title_of(name) for name in names), rows)
 
 
-def _rows(line: Line, axes: Sequence[str], names: Sequence[str]) -> list[GridRow]:
+def _rows(line: Line, axes: Sequence[str], names: Sequence[str], readings: int) -> list[GridRow]:
     place = tuple(_word(line.where, axis) for axis in axes)
     rows: list[GridRow] = []
     if line.printed:
         entries = tuple(_printed(line.printed.get(name), line, name) for name in names)
         rows.append(GridRow(place, PUBLISHED, True, "", "", entries))
-    for cell in line.measured:
-        rows.append(_measured(cell, line, place if not rows else ("",) * len(place), names))
+    for cell, who in _merged(line.measured, readings):
+        rows.append(_measured(cell, who, line, place if not rows else ("",) * len(place), names))
     return rows
+
+
+def _merged(cells: Sequence[Measured], readings: int) -> list[tuple[Measured, str]]:
+    """Return the cells with the words for who measured; the same cell under several readings once.
+
+    That all readings share a cell happens where they do not differ, such as without a defence.
+    """
+    groups: dict[tuple[str, str], list[Measured]] = {}
+    for cell in cells:
+        groups.setdefault((cell.column.attacker, cell.cell), []).append(cell)
+    found = []
+    for same in groups.values():
+        own = list(dict.fromkeys(cell.column.reading for cell in same if cell.column.reading))
+        reading = "every reading" if len(own) == readings > 1 else " / ".join(own)
+        words = (reading, same[0].column.attacker, same[0].note)
+        who = ", ".join(word for word in words if word) or "measured"
+        found.append((same[0], who))
+    return found
 
 
 def _word(where: Mapping[str, Plain], axis: str) -> str:
@@ -90,12 +109,12 @@ def _printed(row: PrintedRow | None, line: Line, name: str) -> Entry:
     return Entry(value, verdict=verdicts[0].word, reason=verdicts[0].reason)
 
 
-def _measured(cell: Measured, line: Line, place: tuple[str, ...], names: Sequence[str]) -> GridRow:
+def _measured(cell: Measured, who: str, line: Line, place: tuple[str, ...], names: Sequence[str]) -> GridRow:
     outcomes = ", ".join(f"{n} {name}" for name, n in cell.outcomes.items())
     entries = tuple(
         _entry(name, cell.values.get(name), line.verdicts.get((cell.column.title, name), Verdict(""))) for name in names
     )
-    return GridRow(place, cell.column.title, False, str(cell.trials), outcomes, entries)
+    return GridRow(place, who, False, str(cell.trials), outcomes, entries)
 
 
 def _entry(name: str, value: Value | None, verdict: Verdict) -> Entry:

@@ -65,21 +65,37 @@ class Capture:
 # -- writing
 
 
-def write_capture(directory: Path, capture: Capture) -> int:
-    """Write a capture, whole or not at all, and return the bytes that were added to the directory."""
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Tensors as the bytes of a safetensors file, and their SHA-256."""
+
+    data: bytes
+    sha256: str
+
+
+def pack(tree: Tree) -> Packed:
+    """Return tensors as they are written."""
     from safetensors.torch import save
 
+    data = save({name: value.detach().cpu().contiguous().clone() for name, value in tree.items()})
+    return Packed(data, hashlib.sha256(data).hexdigest())
+
+
+def write_capture(directory: Path, capture: Capture, before: Packed | None = None) -> int:
+    """Write a capture, whole or not at all, and return the bytes that were added to the directory.
+
+    `before` is `pack(capture.before)`, for whoever writes many captures of the same weights.
+    """
     check_capture(capture, capture.name)
-    before = save(_plain(capture.before))
-    shared = f"before-{hashlib.sha256(before).hexdigest()}{SUFFIX}"
-    sent = save(_plain(capture.sent))
-    text = json.dumps(_about(capture, shared, before, sent), indent=1, allow_nan=False).encode()
+    given, sent = before or pack(capture.before), pack(capture.sent)
+    shared = f"before-{given.sha256}{SUFFIX}"
+    text = json.dumps(_about(capture, shared, given, sent), indent=1, allow_nan=False).encode()
     written = 0
     with clear_errors(directory, f"{capture.name} is not kept"):
         directory.mkdir(parents=True, exist_ok=True)
-        files = {f"{capture.name}{SUFFIX}": sent, f"{capture.name}.json": text}
+        files = {f"{capture.name}{SUFFIX}": sent.data, f"{capture.name}.json": text}
         if not (directory / shared).exists():
-            files = {shared: before, **files}
+            files = {shared: given.data, **files}
         for name, data in files.items():
             _put(directory / name, data)
             written += len(data)
@@ -100,11 +116,7 @@ def _put(path: Path, data: bytes) -> None:
         raise
 
 
-def _plain(tree: Tree) -> Tree:
-    return {name: value.detach().cpu().contiguous().clone() for name, value in tree.items()}
-
-
-def _about(capture: Capture, shared: str, before: bytes, sent: bytes) -> dict[str, Any]:
+def _about(capture: Capture, shared: str, before: Packed, sent: Packed) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "round": capture.round,
@@ -114,8 +126,8 @@ def _about(capture: Capture, shared: str, before: bytes, sent: bytes) -> dict[st
         "shares": capture.shares,
         "config": dict(capture.config),
         "parameters": {name: list(value.shape) for name, value in capture.before.items()},
-        "before": {"file": shared, "sha256": hashlib.sha256(before).hexdigest()},
-        "sent": {"file": f"{capture.name}{SUFFIX}", "sha256": hashlib.sha256(sent).hexdigest()},
+        "before": {"file": shared, "sha256": before.sha256},
+        "sent": {"file": f"{capture.name}{SUFFIX}", "sha256": sent.sha256},
     }
 
 

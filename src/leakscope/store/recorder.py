@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leakscope.core.errors import InputError
-from leakscope.core.tree import tensors
-from leakscope.store.captures import Capture, write_capture
+from leakscope.core.tree import Tree, tensors
+from leakscope.store.captures import Capture, Packed, pack, write_capture
 
 GIB = 1 << 30
 SPARE = 1 << 16  # headers and the JSON text
@@ -63,6 +63,7 @@ class Recorder:
         self.written = 0
         self.left_out: Counter[str] = Counter()
         self.used = used_bytes(settings.directory)
+        self.packed: tuple[Tree, Packed] | None = None
 
     def record(self, capture: Capture) -> bool:
         """Return whether the capture was written; never raise."""
@@ -70,7 +71,9 @@ class Recorder:
         if self.used + need > self.settings.most_bytes:
             return self.leave_out(f"Recording.most_bytes ({self.settings.most_bytes:,}) is used up")
         try:
-            self.used += write_capture(self.settings.directory, capture)
+            if self.packed is None or self.packed[0] is not capture.before:  # most clients of a round got the same
+                self.packed = (capture.before, pack(capture.before))
+            self.used += write_capture(self.settings.directory, capture, self.packed[1])
         except InputError as error:
             return self.leave_out(str(error))
         except Exception as error:  # training goes on, whatever a client sent

@@ -14,14 +14,16 @@ from leakscope.experiments.audit.playing import (
     Tell,
     UnscoredRun,
     World,
+    fastest_threads,
     make_world,
     null_runs,
     read_labels,
     run_entries,
 )
-from leakscope.experiments.audit.suite import Untested, plan_suite
+from leakscope.experiments.audit.suite import Entry, Untested, plan_suite
 from leakscope.experiments.audit.target import Subject, Target, UntestedError, make_subject
 from leakscope.experiments.audit.verdict import Measures, excess, failures, grade, measure, worst_run
+from leakscope.experiments.engines.contract import torch_threads
 from leakscope.experiments.story import AttackRun
 
 if TYPE_CHECKING:
@@ -139,9 +141,10 @@ def audit_target(
     except UntestedError as error:
         return _untested(name, str(error), minutes, budget, seed)
     world = make_world(subject, clients, seed)
-    found = _attacked(subject, world, budget, tell, remedies=remedies, seed=seed)
-    runs, nulls, labels, untested = found
-    advice = _advice(subject, world, runs, nulls, labels, budget, tell, seed) if remedies else None
+    entries, untested = _planned(subject, world)
+    with torch_threads(fastest_threads(world, entries)):
+        runs, nulls, labels, failed = _attacked(subject, world, entries, budget, tell, remedies=remedies, seed=seed)
+        advice = _advice(subject, world, runs, nulls, labels, budget, tell, seed) if remedies else None
     return Audit(
         name=name,
         grade=grade(runs, nulls, labels),
@@ -149,7 +152,7 @@ def audit_target(
         runs=tuple(runs),
         nulls=tuple(nulls),
         labels=labels,
-        untested=tuple(untested),
+        untested=(*untested, *failed),
         advice=advice,
         notes=subject.notes,
         world=world,
@@ -159,10 +162,8 @@ def audit_target(
     )
 
 
-def _attacked(
-    subject: Subject, world: World, budget: Budget, tell: Tell, *, remedies: bool, seed: int
-) -> tuple[list[AttackRun], list[AttackRun], LabelReading | None, list[Untested]]:
-    """Return the runs of the suite, the null baselines, the labels read, and what was left out."""
+def _planned(subject: Subject, world: World) -> tuple[list[Entry], list[Untested]]:
+    """Return the suite for this world, and what of it cannot be run."""
     steps = 1 if world.client.local is None else world.client.local.steps(subject.examples)
     entries, untested = plan_suite(
         subject.model,
@@ -176,14 +177,21 @@ def _attacked(
         untested.append(
             Untested("attackers made for on_model or on_data", "see `leakscope list`; `leakscope run` has them")
         )
+    return entries, untested
+
+
+def _attacked(
+    subject: Subject, world: World, entries: Sequence[Entry], budget: Budget, tell: Tell, *, remedies: bool, seed: int
+) -> tuple[list[AttackRun], list[AttackRun], LabelReading | None, list[Untested]]:
+    """Return the runs of the suite, the null baselines, the labels read, and what failed."""
     reading = read_labels(world)
-    if isinstance(reading, Untested):
-        untested.append(reading)
     share = SUITE_SHARE if remedies else 0.9
     part = Budget(share * budget.seconds, budget.began, budget.clock)
     runs, failed = run_entries(world, entries, part, tell)
     nulls = null_runs(subject, world, seed)
-    return runs, nulls, reading if isinstance(reading, LabelReading) else None, [*untested, *failed]
+    if isinstance(reading, Untested):
+        return runs, nulls, None, [*failed, reading]
+    return runs, nulls, reading, failed
 
 
 def _advice(

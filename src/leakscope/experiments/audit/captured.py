@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -41,6 +41,7 @@ from leakscope.experiments.audit.playing import (
     Tell,
     UnscoredRun,
     World,
+    fastest_threads,
     null_runs,
     read_labels,
     run_entries,
@@ -57,8 +58,9 @@ from leakscope.experiments.audit.target import (
     plain_module,
 )
 from leakscope.experiments.audit.verdict import Measures, grade, measure
+from leakscope.experiments.engines.contract import torch_threads
 from leakscope.models import from_module
-from leakscope.store.captures import Capture, check_model, read_captures
+from leakscope.store.captures import Capture, check_model, list_captures, read_capture
 
 KEYS = {
     "rate": ("lr", "learning-rate", "learning_rate", "rate"),
@@ -78,13 +80,12 @@ def audit_captures(
 ) -> Audit:
     """Return the audit of captured updates; every capture is checked first, all of them before any is attacked."""
     budget = start_budget(minutes)
-    captures = read_captures(directory)
-    notes = [f"{len(captures)} captures in {directory}"]
+    notes: list[str] = []
     model, scaling = _model(target, notes)
-    for capture in captures:
-        _check(capture, model)
+    listed = [_listed(path, model) for path in list_captures(directory)]
+    notes.append(f"{len(listed)} captures in {directory}")
     client = make_client(target, scaling, _loss(target.loss))
-    chosen, samples = _chosen(captures, model, target, clients, notes)
+    chosen, samples = _chosen(listed, model, target, clients, notes)
     local = client.local or _local(chosen[0], model, notes)
     shares = Shares(chosen[0].shares)
     observation = _observation(chosen, model, samples, shares)
@@ -106,7 +107,8 @@ def audit_captures(
     if truth is None:
         return _unscored(target, world, entries, untested, notes, budget, minutes, seed, tell)
     reading = read_labels(world)
-    runs, failed = run_entries(world, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), tell)
+    with torch_threads(fastest_threads(world, entries)):
+        runs, failed = run_entries(world, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), tell)
     nulls = null_runs(world.subject, world, seed)
     labels = reading if isinstance(reading, LabelReading) else None
     left_out = [*untested, *failed, *([reading] if isinstance(reading, Untested) else [])]
@@ -162,22 +164,38 @@ def _counter(name: str) -> bool:
     return name.rpartition(".")[2] in ("num_batches_tracked", "running_mean", "running_var")
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A capture that was checked, without its tensors: there may be more than memory holds."""
+
+    path: Path
+    examples: int | None
+    shares: str
+
+
+def _listed(path: Path, model: Model) -> _Listed:
+    capture = read_capture(path)
+    _check(capture, model)
+    return _Listed(path, capture.examples, capture.shares)
+
+
 def _chosen(
-    captures: Sequence[Capture], model: Model, target: Target, most: int, notes: list[str]
+    listed: Sequence[_Listed], model: Model, target: Target, most: int, notes: list[str]
 ) -> tuple[list[Capture], int]:
     """Return the captures of the fewest examples, at most so many, and that number of examples."""
-    known = [capture for capture in captures if capture.examples]
+    known = [item for item in listed if item.examples]
     if not known:
-        first = captures[0]
+        first = read_capture(listed[0].path)
         guess = infer(model, first.before, first.sent, shares=Shares(first.shares)).samples
         samples = target.examples if guess.value is None else int(guess.value)
         notes.append(f"the captures do not say how many examples a client had: {samples} taken; inferred: {guess}")
-        return [capture for capture in captures if capture.shares == first.shares][:most], samples
-    fewest = min(capture.examples or 0 for capture in known)
-    chosen = [c for c in known if c.examples == fewest and c.shares == known[0].shares][:most]
-    if len(chosen) < len(captures):
-        notes.append(f"{len(chosen)} of {len(captures)} captures were attacked: those of {fewest} examples, the fewest")
-    return chosen, fewest
+        alike = [item for item in listed if item.shares == first.shares]
+        return [read_capture(item.path) for item in alike[:most]], samples
+    fewest = min(item.examples or 0 for item in known)
+    alike = [item for item in known if item.examples == fewest and item.shares == known[0].shares][:most]
+    if len(alike) < len(listed):
+        notes.append(f"{len(alike)} of {len(listed)} captures were attacked: those of {fewest} examples, the fewest")
+    return [read_capture(item.path) for item in alike], fewest
 
 
 def _local(capture: Capture, model: Model, notes: list[str]) -> LocalTraining | None:
@@ -274,12 +292,13 @@ def _unscored(
 ) -> Audit:
     runs: list[UnscoredRun] = []
     heavy = sum(entry.most is not None for entry in entries) or 1
-    for entry in entries:
-        tell(f"{entry.name}: {world.observation.trials} captures")
-        try:
-            runs.append(_run(world, entry, 0.9 * budget.seconds / heavy))
-        except InputError as error:
-            untested.append(Untested(entry.name, str(error)))
+    with torch_threads(fastest_threads(world, entries)):
+        for entry in entries:
+            tell(f"{entry.name}: {world.observation.trials} captures")
+            try:
+                runs.append(_run(world, entry, 0.9 * budget.seconds / heavy))
+            except InputError as error:
+                untested.append(Untested(entry.name, str(error)))
     labels = torch.zeros(world.observation.trials, world.knowledge.samples, dtype=torch.int64)
     null = prior_only().guess(replace(world.knowledge, labels=labels), list(world.seeds))
     runs.append(UnscoredRun("prior_only", "without the update", null, null.mismatch, structure(null.inputs), 0.0))

@@ -23,6 +23,7 @@ from leakscope.experiments.audit.budget import Budget, iterations_within
 from leakscope.experiments.audit.suite import Entry, Untested, labels_problem
 from leakscope.experiments.audit.target import Subject
 from leakscope.experiments.baselines import baselines
+from leakscope.experiments.engines.contract import torch_threads
 from leakscope.experiments.story import AttackRun, play
 from leakscope.metrics import score, summarise
 from leakscope.metrics.labels import label_overlap
@@ -124,6 +125,30 @@ def run_with(world: World, entry: Entry, iterations: int) -> AttackRun:
 
 def _known(world: World, entry: Entry) -> Knowledge:
     return world.informed if entry.informed and world.informed is not None else world.knowledge
+
+
+def fastest_threads(world: World, entries: Sequence[Entry]) -> int:
+    """Return one thread, or all that torch has: whichever evaluates the first attack faster here and now.
+
+    Small networks lose more by sharing work than they gain, most of all on a machine that does other things too.
+    """
+    heavy = next((entry for entry in entries if entry.most is not None), None)
+    every = torch.get_num_threads()
+    if heavy is None or every == 1:
+        return every
+    attack = heavy.make(1)
+
+    def seconds(threads: int) -> float:
+        with torch_threads(threads):
+            began = time.perf_counter()
+            attack.run(world.subject.model, world.observation, _known(world, heavy), list(world.seeds), world.execution)
+            return time.perf_counter() - began
+
+    try:
+        seconds(1)  # the first run pays for what later ones find ready
+        return min((1, every), key=seconds)
+    except (InputError, RuntimeError, NotImplementedError):
+        return 1  # what is wrong with the attack is said when it is run
 
 
 def run_entries(

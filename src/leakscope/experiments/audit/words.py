@@ -97,7 +97,7 @@ def _advice(audit: Audit) -> list[str]:
         cost = "" if remedy.lost is None else f", accuracy {-100 * remedy.lost:+.0f} points"
         lines.append(
             f"    {remedy.name} ({remedy.strength}): recovered {_percent(remedy.recovered)}, "
-            f"PSNR {remedy.psnr:.1f} dB{cost}"
+            f"PSNR {remedy.psnr:.1f} dB{cost}{f' (also against {remedy.confirmed})' if remedy.confirmed else ''}"
         )
     left = len(audit.advice.remedies) - SHOWN_REMEDIES
     if left > 0:
@@ -130,6 +130,7 @@ def audit_record(audit: Audit) -> dict[str, Any]:
                 "recovered": r.recovered,
                 "psnr": _plain(r.psnr),
                 "lost": _plain(r.lost),
+                "confirmed": r.confirmed,
             }
             for r in (audit.advice.remedies if audit.advice else ())
         ],

@@ -51,13 +51,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One cell of ours at its place: who measured, how many trials, how they ended, every measure."""
+    """One cell of ours at its place: who measured, how many trials, how they ended, every measure.
+
+    `cell` is its id, `note` what was done otherwise than in the paper.
+    """
 
     where: Mapping[str, Plain]
     column: Column
     trials: int
     values: Mapping[str, Value]
     outcomes: Mapping[str, int] = field(default_factory=dict)
+    cell: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +127,12 @@ def _close(printed: float, ours: float, name: str) -> bool:
 
 def compare(item: Item, cells: Sequence[Measured], *, judged: bool = True) -> Comparison:
     """Return every place of an item with what is printed and what was measured; `judged` False gives no verdicts."""
-    columns = tuple(
+    every_column = [
         Column(reading.label, attacker.label, judged and place == 0)
         for reading in item.readings
         for place, attacker in enumerate(item.attackers)
-    )
+    ]
+    columns = tuple(dict.fromkeys(every_column))  # readings with the same label are one, said in several parts
     own: dict[Key, list[Measured]] = {}
     for cell in cells:
         own.setdefault(_key(cell.where), []).append(cell)
@@ -235,21 +241,43 @@ def agreement(counts: Mapping[str, int]) -> str:
     return f"{head}; {', '.join(rest)}." if rest else f"{head}."
 
 
-def best_reading(item: Item, comparison: Comparison) -> str:
-    """Return in words which reading behaves most like the paper; nothing where there is one reading only."""
-    if len(item.readings) < 2:
-        return ""
-    shares: dict[str, tuple[int, int]] = {}
+def best_reading(comparison: Comparison) -> str:
+    """Return in words which reading behaves most like the paper, among those that speak of the same numbers.
+
+    Nothing where there is one reading only. Readings about different places (batches, local steps) are not held against each other.
+    """
+    spoken: dict[str, dict[tuple[int, str], str]] = {}
     for column in comparison.columns:
-        counts = comparison.counts[column.title]
-        total = sum(counts.get(word, 0) for word in JUDGED)
-        if column.judged and total:
-            shares[column.reading] = (sum(counts.get(word, 0) for word in ALIKE), total)
-    if not shares:
+        if column.judged:
+            own = spoken.setdefault(column.reading, {})
+            for number, line in enumerate(comparison.lines):
+                for (title, name), verdict in line.verdicts.items():
+                    if title == column.title and verdict.word in JUDGED:
+                        own[number, name] = verdict.word
+    told = [_best_of({name: spoken[name] for name in group}) for group in _overlapping(spoken)]
+    return " ".join(sentence for sentence in told if sentence)
+
+
+def _overlapping(spoken: Mapping[str, Mapping[tuple[int, str], str]]) -> list[list[str]]:
+    """Return the readings in groups that speak of some number in common."""
+    groups: list[list[str]] = []
+    for name, own in spoken.items():
+        met = next((group for group in groups if any(own.keys() & spoken[other].keys() for other in group)), None)
+        if met is None:
+            groups.append([name])
+        else:
+            met.append(name)
+    return groups
+
+
+def _best_of(spoken: Mapping[str, Mapping[tuple[int, str], str]]) -> str:
+    """Return the reading with most numbers that agree or are close, of those that all of these speak of."""
+    common = set.intersection(*(set(own) for own in spoken.values()))
+    if len(spoken) < 2 or not common:
         return ""
-    top = max(agreed / total for agreed, total in shares.values())
-    winners = [name for name, (agreed, total) in shares.items() if agreed / total == top]
-    told = "; ".join(f"{name}: {agreed} of {total}" for name, (agreed, total) in shares.items())
-    if len(winners) == len(shares):
-        return f"The readings cannot be told apart here: printed numbers that agree or are close, {told}."
-    return f"Most like the paper: {' and '.join(winners)}. Printed numbers that agree or are close, {told}."
+    alike = {name: sum(own[place] in ALIKE for place in common) for name, own in spoken.items()}
+    told = ", ".join(f"{name} {number}" for name, number in alike.items())
+    winners = [name for name, number in alike.items() if number == max(alike.values())]
+    if len(winners) == len(spoken):
+        return f"The readings cannot be told apart here: of {len(common)} printed numbers agree or are close: {told}."
+    return f"Most like the paper: {' and '.join(winners)}. Of {len(common)} printed numbers agree or are close: {told}."

@@ -45,12 +45,16 @@ Where = Mapping[str, Rule | Plain]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One scenario of an item; `same_as` takes that of another item ("item/part") and its run instead."""
+    """One scenario of an item; `same_as` takes that of another item ("item/part") and its run instead.
+
+    `note` stands beside its numbers: how they were measured otherwise than the paper's, such as on another network.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: str
     scenario: Mapping[str, Any] = field(default_factory=dict)
     same_as: str = ""
+    note: str = ""
     where: Where = field(default_factory=dict)
 
 

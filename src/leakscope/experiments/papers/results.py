@@ -96,11 +96,19 @@ def _named_cells(item: Item, part: Part, cell: Cell, own: Scored) -> list[Measur
                 continue
             column = Column(reading.label, attacker.label, place == 0)
             if item.caps is None:
-                found.append(Measured(where, column, own.trials, measure(own), own.outcomes))
+                found.append(Measured(where, column, own.trials, measure(own), own.outcomes, cell.id, part.note))
                 continue
             longest = int(setting_at(cell.settings, "attack.iterations") or 0)
             found += [
-                Measured({**where, item.caps.axis: cap}, column, own.trials, measure(own, cap), own.outcomes)
+                Measured(
+                    {**where, item.caps.axis: cap},
+                    column,
+                    own.trials,
+                    measure(own, cap),
+                    own.outcomes,
+                    cell.id,
+                    part.note,
+                )
                 for cap in item.caps.at
                 if cap <= longest
             ]

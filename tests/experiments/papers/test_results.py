@@ -1,0 +1,142 @@
+"""From stored runs to measured cells in the paper's words; nothing is attacked here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from leakscope.attacks.simulate import LocalSteps, OneGradient
+from leakscope.core.errors import InputError
+from leakscope.core.record import Cell, Record, SampleScore
+from leakscope.core.types import Knowledge, LocalTraining
+from leakscope.experiments.papers.items import find_part, read_item
+from leakscope.experiments.papers.results import result_of, results_in
+from leakscope.experiments.papers.scales import parts_at, run_directory, scenario_at
+from leakscope.experiments.sweep.chunk import informed
+from leakscope.experiments.sweep.world import make_world
+from leakscope.store import Landing, Run
+
+SCORE = SampleScore(
+    sample=0, label=1, guess=1, mse=1e-3, psnr=30.0, ssim=0.9, label_correct=True, recovered=True, finite=True
+)
+
+
+def lay(item_name: str, scale: str, out: Path, part_name: str, iterations: tuple[int, ...] = (5, 60)) -> Path:
+    """Lay the run of a part: in every cell one trial for each number of iterations, all of them converged."""
+    item = read_item(item_name)
+    part = find_part(item, part_name)
+    scenario = scenario_at(item, part, scale)
+    cells = list({cell.id: cell for cell in scenario.cells()}.values())
+    directory = run_directory(out, item, part, scale)
+    with Run.create(directory, scenario.text, {"device": "cpu"}).writing() as writer:
+        writer.renew(scenario.text, cells, {"device": "cpu"})
+        writer.add_plan({"chunks": []})
+        writer.land(_landing(cells, iterations))
+    return directory
+
+
+def _landing(cells: list[Cell], iterations: tuple[int, ...]) -> Landing:
+    records = tuple(
+        Record(
+            trial=f"{place:012x}{number:012x}",
+            cell=cell.id,
+            number=number,
+            seed=number,
+            items=(number,),
+            outcome="converged",
+            iterations=steps,
+            evaluations=steps,
+            mismatch=1e-5,
+            label_overlap=None,
+            seconds=0.1,
+            version="0",
+            samples=(SCORE,),
+        )
+        for place, cell in enumerate(cells)
+        for number, steps in enumerate(iterations)
+    )
+    trace = torch.tensor([1.0, 0.5, 0.5]).expand(len(records), 3).contiguous()
+    tensors = {"trace": trace, "trace_at": torch.arange(3).expand(len(records), 3).to(torch.int32).contiguous()}
+    return Landing(chunk="g1-c1", plan=1, records=records, tensors=tensors, seconds=0.1)
+
+
+def test_one_long_run_gives_every_cap(tmp_path: Path) -> None:
+    lay("cpl-table-4", "small", tmp_path, "lfw_face")
+    result = result_of(read_item("cpl-table-1"), "small", tmp_path)
+    assert result is not None
+    assert result.missing == ("cifar10", "cifar100")
+    rates = {
+        (cell.where["start"], cell.where["iterations_cap"]): cell.values["asr_convergence"].estimate.value
+        for cell in result.cells
+    }
+    assert {start for start, _ in rates} == {
+        "random",
+        "patterned",
+    }  # the other starts of table 4 are no part of table 1
+    for start in ("random", "patterned"):
+        assert [rates[start, cap] for cap in (10, 20, 30, 50, 100, 300)] == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
+
+
+def test_a_cell_stands_under_every_reading_that_speaks_of_it(tmp_path: Path) -> None:
+    lay("cpl-table-8", "small", tmp_path, "lfw_face-gaussian")
+    result = result_of(read_item("cpl-table-8"), "small", tmp_path)
+    assert result is not None
+    hundredth = [
+        (cell.column.reading, cell.where["sigma"])
+        for cell in result.cells
+        if cell.column.attacker == "does not know" and cell.where["sigma"] != "none"
+    ]
+    assert ("deviation 10^-k", "10e-2") in hundredth
+    assert ("deviation 10 x 10^-k", "10e-3") in hundredth
+    assert ("variance 10^-k", "10e-4") in hundredth
+    assert len(hundredth) == 6 * 3
+    same = {c.cell for c in result.cells if (c.column.reading, c.where["sigma"]) in {("deviation 10^-k", "10e-2")}}
+    other = {c.cell for c in result.cells if (c.column.reading, c.where["sigma"]) in {("variance 10^-k", "10e-4")}}
+    assert same == other
+
+
+def test_traces_are_read_where_an_item_asks_for_them(tmp_path: Path) -> None:
+    for part in ("cross_entropy", "mse"):
+        lay("mixing-table-1", "smoke", tmp_path, part)
+    for name, there in (("mixing-figure-1", True), ("mixing-table-1", False)):
+        result = result_of(read_item(name), "smoke", tmp_path)
+        assert result is not None
+        assert all(cell.values["steady_share"].there == there for cell in result.cells)
+
+
+def test_stand_in_data_is_neither_judged_nor_claimed_about(tmp_path: Path) -> None:
+    lay("cpl-table-4", "smoke", tmp_path, "lfw_face", (1, 2))
+    result = result_of(read_item("cpl-table-4"), "smoke", tmp_path)
+    assert result is not None
+    assert result.findings == ()
+    assert not any(line.verdicts for line in result.comparison.lines)
+
+
+def test_the_largest_scale_is_reported_unless_one_is_asked_for(tmp_path: Path) -> None:
+    lay("cpl-table-4", "smoke", tmp_path, "lfw_face", (1, 2))
+    lay("cpl-table-4", "small", tmp_path, "lfw_face")
+    largest = results_in(tmp_path, names=["cpl-table-4"])
+    assert [result.scale for result in largest] == ["small"]
+    assert [result.scale for result in results_in(tmp_path, "smoke", ["cpl-table-4"])] == ["smoke"]
+    assert {result.item.name for result in results_in(tmp_path)} == {
+        "cpl-table-1", "cpl-table-4", "cpl-table-5", "cpl-figure-2", "cpl-figure-11",
+    }  # fmt: skip
+    with pytest.raises(
+        InputError, match="holds no run of a paper's item at scale full; first run: leakscope paper run"
+    ):
+        results_in(tmp_path, "full")
+
+
+def test_who_knows_the_local_steps_simulates_them() -> None:
+    item = read_item("cpl-table-9")
+    (part,) = parts_at(item, "smoke")
+    kinds = set()
+    for cell in scenario_at(item, part, "smoke").cells():
+        settings = dict(cell.settings)
+        world = make_world(settings)
+        knowledge = Knowledge((1, 8, 8), 10, 1, local=LocalTraining(epochs=3, rate=0.1))
+        attack = informed(world.attack, settings, knowledge, [0])
+        kinds.add((settings["knowledge"]["defence"], type(attack.simulate)))  # type: ignore[index, attr-defined]
+    assert kinds == {(False, OneGradient), (True, LocalSteps)}
