@@ -10,6 +10,7 @@ import torch
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import AveragedDropout, KnownDropout
 from leakscope.attacks.objectives import angle_per_tensor, squared_l2
+from leakscope.attacks.simulate import OneGradient
 from leakscope.core.errors import InputError
 from leakscope.experiments.scenario import scenario_of
 from leakscope.experiments.sweep.chunk import Chunk, informed, observe, play_chunk
@@ -74,18 +75,30 @@ def test_one_bit_is_told_as_the_two_whose_levels_it_has() -> None:
     assert made.objective.distance is squared_l2  # type: ignore[attr-defined]
 
 
-def test_dropout_masks_are_averaged_or_known() -> None:
-    dropping = {"model": {"name": "lenet_cpl", "width": 6, "dropout": 0.3}}
-    results = {}
-    for words in ({}, {"defence": True}, {"defence": True, "dropout": True}):
-        chunk = chunk_of(**dropping, knowledge=words)
-        _, _, knowledge, _ = observe(chunk)
-        made = informed(make_world(chunk.cells[0][1]).attack, chunk.cells[0][1], knowledge, [0, 1, 2])
-        assert isinstance(made, Matching)
-        kind = type(made.simulate)
-        results[kind] = sum(recovered(chunk))
-    assert {AveragedDropout, KnownDropout} < set(results)
-    assert results[KnownDropout] == 3, "with the masks known the attack is that without dropout"
+def dropping(**words: bool) -> Chunk:
+    return chunk_of(model={"name": "lenet_cpl", "width": 6, "dropout": 0.3}, knowledge=words)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ({"defence": False}, OneGradient),
+        ({"defence": True}, AveragedDropout),
+        ({"defence": True, "dropout": True}, KnownDropout),
+    ],
+)
+def test_dropout_masks_are_averaged_or_known(words: dict[str, bool], kind: type) -> None:
+    chunk = dropping(**words)
+    _, _, knowledge, _ = observe(chunk)
+    made = informed(make_world(chunk.cells[0][1]).attack, chunk.cells[0][1], knowledge, [0, 1, 2])
+    assert isinstance(made, Matching)
+    assert type(made.simulate) is kind
+
+
+@pytest.mark.slow
+def test_with_the_masks_known_the_attack_is_that_without_dropout() -> None:
+    assert recovered(dropping(defence=True, dropout=True)) == [True, True, True]
+    assert sum(recovered(dropping(defence=False))) < 3
 
 
 def test_a_defence_meets_both_attackers_unless_the_file_says_which() -> None:

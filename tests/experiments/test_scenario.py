@@ -275,7 +275,7 @@ def test_fields_that_came_later_leave_the_ids_of_older_cells_alone() -> None:
 @pytest.mark.parametrize(
     ("changed", "known"),
     [
-        ({}, "d4e93327212e0571"),
+        ({}, "d941cba5585e36c8"),
         (
             {
                 "attack": "ig",
@@ -284,7 +284,7 @@ def test_fields_that_came_later_leave_the_ids_of_older_cells_alone() -> None:
                 "defences": ["gaussian_noise"],
                 "knowledge": {"defence": True},
             },
-            "920a1dc778ec01a0",
+            "b739fd1629685d28",
         ),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -23,7 +25,7 @@ def test_the_dense_layer_reads_2304_features(shape: tuple[int, ...]) -> None:
 
 def test_parameters_are_those_of_the_layers() -> None:
     sides = [3, 64, 128, 128, 256, 256, 256, 256, 256]
-    expected = sum(9 * a * b + b + 2 * b for a, b in zip(sides, sides[1:], strict=False)) + 2305 * 10
+    expected = sum(9 * a * b + b + 2 * b for a, b in itertools.pairwise(sides)) + 2305 * 10
     assert count(build("convnet", (3, 32, 32), 10).parameters) == expected
 
 

@@ -3,4 +3,17 @@
 from leakscope.cli import audit, demo, frontier, papers, pieces, policy, results, search, sweep, train
 from leakscope.cli.app import app, main
 
-__all__ = ["app", "audit", "demo", "frontier", "main", "papers", "pieces", "policy", "results", "search", "sweep", "train"]
+__all__ = [
+    "app",
+    "audit",
+    "demo",
+    "frontier",
+    "main",
+    "papers",
+    "pieces",
+    "policy",
+    "results",
+    "search",
+    "sweep",
+    "train",
+]

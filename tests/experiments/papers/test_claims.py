@@ -84,7 +84,7 @@ def test_intervals_that_meet_leave_a_failed_claim_undecided() -> None:
     assert examine(claim, apart, COLUMN).word == FAILS
     some = [*apart, cell(0.1, 0, 0.15, data="b", start="x"), cell(0.4, 0.2, 0.6, data="b", start="y")]
     assert examine(claim, some, COLUMN).word == PARTLY
-    assert "1 of 2 cases, 1 of them beyond" in examine(claim, some, COLUMN).told
+    assert "1 of 2 cases hold, 1 for and 1 against it beyond the intervals" in examine(claim, some, COLUMN).told
 
 
 def test_a_number_is_a_bound_for_every_cell_of_the_place() -> None:

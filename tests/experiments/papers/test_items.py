@@ -14,7 +14,9 @@ from leakscope.experiments.papers.items import Item, choose_items, find_part, ho
 from leakscope.experiments.papers.measures import MEASURES
 from leakscope.experiments.papers.naming import belongs, meets, name_cell
 from leakscope.experiments.papers.published import printed_files
-from leakscope.experiments.papers.scales import SCALES, data_sets, parts_at, scenario_at, settings_at
+from leakscope.experiments.papers.scales import SCALES, check_data, data_sets, parts_at, scenario_at, settings_at
+from leakscope.experiments.sweep.driver import check
+from leakscope.experiments.sweep.trials import unique_cells
 
 NAMES = tuple(item_files())
 CPL = {f"cpl-table-{n}" for n in range(1, 10)} | {f"cpl-figure-{n}" for n in range(2, 14)}
@@ -61,8 +63,8 @@ def test_every_printed_claim_is_there_to_the_letter_and_can_be_tested_or_says_wh
     assert sorted(claim.says for claim in item.claims) == sorted(item.printed.claims)
     for claim in item.claims:
         assert bool(claim.checks) != bool(claim.cannot), claim.says
-        for check in claim.checks:
-            assert check.measure in {*MEASURES, *item.absent}, check.measure
+        for test in claim.checks:
+            assert test.measure in {*MEASURES, *item.absent}, test.measure
     assert set(item.measures) <= set(MEASURES)
     assert {row.measure for row in item.printed.rows} <= {*MEASURES, *item.absent}
 
@@ -119,6 +121,17 @@ def test_items_on_a_defence_show_both_attackers(name: str) -> None:
                     told.setdefault(part.name, set()).add(cell.settings["knowledge"]["defence"])  # type: ignore[index]
         assert all(both == {False, True} for both in told.values())
         assert not told or len(item.attackers) == 2
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_the_real_sets_are_large_enough_and_the_networks_fit_them(name: str, scale: str) -> None:
+    item = read_item(name)
+    check_data([item], scale)
+    for part in parts_at(item, scale):
+        scenario = scenario_at(item, part, scale)
+        check(scenario, unique_cells(scenario.cells()))
 
 
 def test_unknown_names_list_the_near_ones() -> None:

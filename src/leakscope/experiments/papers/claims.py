@@ -56,10 +56,10 @@ class Finding:
         """Return the finding in a sentence with its counts."""
         if self.word in (UNTESTED, UNMEASURED):
             return self.word + (f": {self.claim.cannot}" if self.claim.cannot else "")
-        held = [case for case in self.cases if case.holds]
-        sure = sum(case.sure for case in held)
         by = f" (success {self.rule})" if self.rule else ""
-        return f"{self.word}{by}: {len(held)} of {len(self.cases)} cases, {sure} of them beyond the intervals"
+        held, sure = sum(case.holds for case in self.cases), [case.holds for case in self.cases if case.sure]
+        beyond = f"{sum(sure)} for and {len(sure) - sum(sure)} against it beyond the intervals"
+        return f"{self.word}{by}: {held} of {len(self.cases)} cases hold, {beyond}"
 
     @property
     def against(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from leakscope.core.errors import InputError
 from leakscope.models.checkpoint import Checkpoint
 
-RESULTS = 1  # raised whenever a change of leakscope changes what a trial gives
+RESULTS = 2  # raised whenever a change of leakscope changes what a trial gives
 BESIDE = ("name", "trials", "seeds", "baselines")
 # Fields that came after the first trials were stored, at the value that changes nothing: left out, so that ids stay.
 LATER: Mapping[str, Mapping[str, Any]] = {

@@ -48,8 +48,8 @@ class KnowledgeChoice:
     """What the attacker is told besides the network, the loss and the sample count: labels, the local training, defences.
 
     An attacker told of the `defence` knows its facts (what was sent, the clip, the bits, the noise level) and uses them; several
-    rounds of one batch under fresh noise become one with their mean; dropout in the client's network is averaged over
-    masks, or, told `dropout` too, simulated with the masks the client drew.
+    rounds of one batch under fresh noise become one with their mean; local steps are simulated; dropout in the client's network is
+    averaged over masks, or, told `dropout` too, simulated with the masks the client drew.
     """
 
     labels: bool = False

@@ -25,7 +25,7 @@ from leakscope.attacks.recipes import prior_only
 from leakscope.clients import Client, client_keys
 from leakscope.core import random
 from leakscope.core.record import Record, SampleScore
-from leakscope.core.tree import map_tensors
+from leakscope.core.tree import map_tensors, take
 from leakscope.core.types import Batch, Knowledge, Observation, Outcome, Reconstruction
 from leakscope.experiments.baselines import nearest_public, public_part
 from leakscope.experiments.engines import reporter
@@ -196,7 +196,7 @@ def _as_seen(chunk: Chunk, truth: Batch, made: Reconstruction) -> dict[str, Tens
         return {}
     first, parts = 0, []
     for settings, group in _alike(chunk):
-        own = map_tensors(lambda t, a=first, b=first + len(group): t[a:b], truth)
+        own = take(truth, slice(first, first + len(group)))
         parts.append(make_world(settings).client.transformed(own, [t.seed for t in group]).inputs)
         first += len(group)
     guess = made.inputs if made.seen is None else made.seen
