@@ -110,6 +110,7 @@ def test_image_curve_is_the_mse_of_every_snapshot_under_the_final_pairing() -> N
         image_curve(truth, guess[:, :1])
 
 
+@pytest.mark.slow
 def test_a_stored_run_of_the_mixing_settings_has_both_curves(tmp_path: Path) -> None:
     """Dense layer, MSE, equal labels, L-BFGS at .05: trace and snapshots of a run give both estimates."""
     told: dict[str, Any] = {

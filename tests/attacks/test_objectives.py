@@ -63,6 +63,7 @@ SLOW: dict[str, Callable[[list[Vector], list[Vector]], float]] = {
     "l1": lambda u, v: sum(float(np.abs(a - b).sum()) for a, b in zip(u, v, strict=True)),
     "cosine": lambda u, v: one_minus_cosine(np.concatenate(u), np.concatenate(v)),
     "cosine_per_tensor": lambda u, v: float(np.mean([one_minus_cosine(a, b) for a, b in zip(u, v, strict=True)])),
+    "angle_per_tensor": lambda u, v: float(np.mean([2 * one_minus_cosine(x, y) for x, y in zip(u, v, strict=True)])),
     "angle": lambda u, v: 2 * one_minus_cosine(np.concatenate(u), np.concatenate(v)),
     "disagreement": lambda u, v: float(np.mean([wrong_share(a, b) for a, b in zip(u, v, strict=True)])),
 }

@@ -108,7 +108,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return content(where / "r")
 
 
-@pytest.mark.parametrize("engine", ["serial", "local"])
+@pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
 def test_ctrl_c_finishes_the_chunk_in_hand_saves_and_says_how_to_go_on(
     tmp_path: Path, undisturbed: dict[str, Any], engine: str
 ) -> None:
@@ -249,7 +249,8 @@ cp -r r "$KEEP"
 """
 
 
-@pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["serial", "local"])
 def test_a_full_disk_ends_with_one_line_and_a_run_that_goes_on(
     tmp_path: Path, undisturbed: dict[str, Any], engine: str
 ) -> None:

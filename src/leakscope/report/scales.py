@@ -11,6 +11,7 @@ from leakscope.report.numbers import power_of_ten, short
 DECADES = 10.0
 GAP = 0.12
 MOST_TICKS = 6
+SMALLEST = 1e-300  # nearer to 0 than that is 0: powers of ten end there
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def fit(values: Iterable[float], *, from_zero: bool = False) -> Scale:
     >>> fit([0, 1e-4, 1e-2]), fit([1, 2, 4])
     (Scale(low=0.0001, high=0.01, log=True, zero=True), Scale(low=1, high=4, log=False, zero=False))
     """
-    known = [v for v in values if math.isfinite(v)]
+    known = [v if abs(v) > SMALLEST else 0.0 for v in values if math.isfinite(v)]
     if not known:
         return Scale(0.0, 1.0)
     above = [v for v in known if v > 0]
