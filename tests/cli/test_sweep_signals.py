@@ -26,6 +26,8 @@ from test_sweep_commands import TINY, events, leakscope, write
 
 from leakscope.store import Run
 
+pytestmark = pytest.mark.slow  # real processes that wait for each other: minutes in all
+
 MANY: dict[str, Any] = {**TINY, "seeds": list(range(10))}  # 20 chunks of one trial
 LONG: dict[str, Any] = {
     **{key: value for key, value in TINY.items() if key != "attack"},
@@ -108,7 +110,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return content(where / "r")
 
 
-@pytest.mark.parametrize("engine", ["serial", pytest.param("local", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", ["serial", "local"])
 def test_ctrl_c_finishes_the_chunk_in_hand_saves_and_says_how_to_go_on(
     tmp_path: Path, undisturbed: dict[str, Any], engine: str
 ) -> None:
@@ -153,7 +155,6 @@ def test_ctrl_c_finishes_the_chunk_in_hand_saves_and_says_how_to_go_on(
     assert not list(directory.rglob("*.part"))
 
 
-@pytest.mark.slow
 def test_a_second_ctrl_c_stops_at_once_and_the_run_goes_on_later(tmp_path: Path) -> None:
     log, file = tmp_path / "log.jsonl", write(tmp_path / "long.yaml", LONG)
     with started("run", file, "--out", tmp_path / "r", "--log-json", log, "--engine", "serial") as process:
@@ -191,7 +192,6 @@ def test_a_second_process_is_refused_in_one_line_while_the_first_goes_on(tmp_pat
         assert process.poll() is None
 
 
-@pytest.mark.slow
 def test_a_driver_that_is_killed_leaves_no_workers(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     log, file = tmp_path / "log.jsonl", write(tmp_path / "s.yaml", MANY)
     with started("run", file, "--out", tmp_path / "r", "--log-json", log, code=PROCESSES) as process:
@@ -203,7 +203,6 @@ def test_a_driver_that_is_killed_leaves_no_workers(tmp_path: Path, undisturbed: 
     assert content(tmp_path / "r") == undisturbed
 
 
-@pytest.mark.slow
 def test_ctrl_c_typed_into_a_terminal_reaches_the_driver_alone(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     """The terminal signals the whole foreground group; workers must not die of it with their chunks in hand."""
     log, file = tmp_path / "log.jsonl", write(tmp_path / "s.yaml", MANY)
@@ -249,7 +248,6 @@ cp -r r "$KEEP"
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["serial", "local"])
 def test_a_full_disk_ends_with_one_line_and_a_run_that_goes_on(
     tmp_path: Path, undisturbed: dict[str, Any], engine: str

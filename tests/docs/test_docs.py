@@ -19,6 +19,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: \S.* -->\n\Z")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SPOKEN = re.compile(r"`([^`\n]+)`")
+LONG = ("baselines", "weight-updates", "aware", "adding-a-piece")  # whose Python takes over five seconds
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -79,7 +80,11 @@ def spoken_lines(document: str) -> Iterator[str]:
     yield from SPOKEN.findall(prose(document))
 
 
-@each_document
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=pytest.mark.slow if p.stem in LONG else ()) for p in DOCUMENTS],
+    ids=[str(p.relative_to(ROOT)) for p in DOCUMENTS],
+)
 def test_the_python_of_a_document_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
