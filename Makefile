@@ -10,11 +10,10 @@ demo: $(VENV)/.installed
 	$(BIN)/leakscope demo
 
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" tests/attacks
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" --ignore=tests/attacks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
 slow: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

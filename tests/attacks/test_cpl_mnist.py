@@ -23,6 +23,7 @@ def mnist(directory: Path, number: int) -> torch.Tensor:
     return load("mnist", directory).pictures("test", range(number))
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_patterned_converges_on_mnist_faster_than_random(data_directory: Path) -> None:
     w = world(24, pictures=mnist(data_directory, 24))

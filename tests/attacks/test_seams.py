@@ -73,6 +73,7 @@ def directional_error(w: World, how: Matching, names: list[str], step: float = 1
     return worst
 
 
+@pytest.mark.slow
 def test_a_learned_alpha_moves_inside_its_interval_and_helps() -> None:
     w = world(3, name="cnn_mnist", samples=4, local=LOCAL, labels=True, a=0.05)
     free = on_the_line().run(w.model, w.observation, w.knowledge, w.seeds, SINGLE)

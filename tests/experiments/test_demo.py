@@ -30,6 +30,7 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_demo_shows_an_exact_recovery_first_and_tells_the_whole_story(picture: Path) -> None:
     shown: list[float] = []
     settings = DemoSettings(**{**_fields(SMALL), "image": picture})

@@ -63,6 +63,7 @@ def test_processes_give_the_records_of_one_process(undisturbed: dict[str, Any], 
     assert content(tmp_path / "r") == undisturbed
 
 
+@pytest.mark.slow
 def test_strengths_seeds_and_images_share_a_batch(tmp_path: Path) -> None:
     scenario = small(precision={"form": "native", "dtype": "float64"}, baselines=[])
     unfolded = unfold(scenario)

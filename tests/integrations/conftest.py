@@ -32,7 +32,7 @@ def cluster() -> Iterator[None]:
             os.environ[name] = value
 
 
-@pytest.fixture(params=["serial", "processes", "ray"])
+@pytest.fixture(params=["serial", "processes", pytest.param("ray", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param == "ray":
         request.getfixturevalue("cluster")

@@ -19,6 +19,8 @@ from leakscope.experiments.engines import Needs
 from leakscope.experiments.engines.driving import Job
 from leakscope.integrations.ray import _Crew, ray_engine
 
+pytestmark = pytest.mark.slow  # a Ray takes seconds to come and to go
+
 HERE = Path(__file__).parent
 FOUR = [(Chunk(f"c{i}", i), Needs()) for i in range(4)]
 
@@ -120,7 +122,6 @@ print(signal.getsignal(signal.SIGTERM) is mine, ray.is_initialized())
     assert told[1:] == ["[0, 1, 4]", "True False"]
 
 
-@pytest.mark.slow
 def test_a_killed_driver_leaves_no_ray_behind(tmp_path: Path) -> None:
     body = f"""
 chunks = [(engine_work.Chunk("victim", i, {str(tmp_path)!r}), Needs()) for i in range(1)]
@@ -136,7 +137,6 @@ list(ray_engine(cores=1)(engine_work.hang_once, chunks))
     assert not alive(pid)
 
 
-@pytest.mark.slow
 def test_a_cluster_is_joined_by_its_address_and_may_lose_a_node(tmp_path: Path) -> None:
     body = f"""
 import threading, time

@@ -122,6 +122,7 @@ def noisy_reels(count: int) -> list[Reel]:
     ]
 
 
+@pytest.mark.slow
 def test_the_budget_decides_the_detail() -> None:
     reels = noisy_reels(24)
     sizes = [sum(len(reel.encode(detail)) for reel in reels) for detail in LADDER]

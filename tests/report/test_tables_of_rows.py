@@ -106,6 +106,7 @@ def test_rows_of_a_batch_are_named_and_a_lost_data_set_is_left_out(
     assert row_tables(Run.open(tmp_path / "run")) == ()
 
 
+@pytest.mark.slow
 def test_adult_rows_come_back(data_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LEAKSCOPE_DATA", str(data_directory))
     adult = {**SCENARIO, "data": "adult", "attacks": ["analytic"], "baselines": [], "trials": 4}

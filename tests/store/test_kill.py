@@ -67,6 +67,7 @@ def check_that_nobody_would_notice(directory: Path, undisturbed: Path, sweep: Si
     assert not list(directory.rglob("*.part*"))
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(lander: Lander, tmp_path: Path, sweep: SimpleNamespace) -> None:
     chunks, hits, landed = 40, 0, 0
     began = time.monotonic()
