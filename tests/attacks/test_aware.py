@@ -266,6 +266,7 @@ def test_matching_rounds_is_matching_their_mean_up_to_a_constant() -> None:
         assert_close(one[1], other[1], rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_more_rounds_of_fresh_noise_give_a_better_picture() -> None:
     errors = []
     for rounds in (1, 8):

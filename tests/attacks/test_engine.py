@@ -203,6 +203,7 @@ def test_the_plan_is_written_down_and_followed(tmp_path: Path) -> None:
     assert same_bits(followed, attack(w, list(range(5)), form="im2col", chunk=2))
 
 
+@pytest.mark.slow
 def test_out_of_memory_halves_the_chunk_writes_the_plan_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +302,7 @@ def test_traces_and_snapshots_tell_the_way() -> None:
     assert len(spaced(4800, 256)) == len(set(spaced(4800, 256))) == 256
 
 
+@pytest.mark.slow
 def test_the_best_restart_is_chosen_by_mismatch_alone() -> None:
     w = world(3)
     many = attack(w, [0, 1, 2], cpl(iterations=2, start=Normal(), restarts=4))
@@ -358,6 +360,7 @@ def _named(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
     return dict(zip([n for n, _ in module.named_parameters()], weights.values(), strict=True))
 
 
+@pytest.mark.slow
 def test_an_attack_in_a_process_that_never_had_the_truth_gives_the_same_bytes(tmp_path: Path) -> None:
     w = world(2)
     here = attack(w, [0, 1])

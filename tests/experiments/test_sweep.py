@@ -58,6 +58,7 @@ def test_a_second_run_does_nothing_and_the_same_plan_gives_the_same_bits(
     assert content(tmp_path / "r") == undisturbed
 
 
+@pytest.mark.slow
 def test_processes_give_the_records_of_one_process(undisturbed: dict[str, Any], tmp_path: Path) -> None:
     sweep(tmp_path / "r", engine=processes(2))
     assert content(tmp_path / "r") == undisturbed
@@ -109,6 +110,7 @@ def test_a_stopped_run_goes_on_where_it_was(undisturbed: dict[str, Any], tmp_pat
     assert len(Run.open(tmp_path / "r").plans()) == 1
 
 
+@pytest.mark.slow
 def test_a_changed_scenario_keeps_what_still_applies(tmp_path: Path) -> None:
     sweep(tmp_path / "r")
     before = content(tmp_path / "r")
