@@ -20,6 +20,7 @@ def scenario(trials: int, cells: int, iterations: int) -> dict[str, object]:
         "data": "fashion_mnist",
         "model": "lenet_cpl",
         "defences": [{"name": "gaussian_noise"}],
+        "knowledge": {"defence": False},
         "attack": {"name": "cpl", "iterations": iterations},
         "trials": trials,
         "grid": {"defences.0.sigma": [i * 1e-4 for i in range(cells)]},

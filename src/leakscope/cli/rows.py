@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leakscope.cli.watching import printable
 
@@ -14,12 +14,17 @@ if TYPE_CHECKING:
     from leakscope.report.tables_of_rows import RowTable
     from leakscope.store import Run
 
+TABLES = ("adult", "breast_cancer")  # the sets of rows that a scenario can name
+
 
 def show_rows(console: Console, run: Run) -> None:
     """Print how much of the decoded rows is right, and the first rows of the first attack beside the true ones.
 
     Nothing for pictures.
     """
+    settings: list[Any] = [cell.settings for cell in run.cells()]
+    if not any(each["data"]["name"] in TABLES for each in settings):
+        return  # pictures: torch need not be imported
     from leakscope.report.tables_of_rows import row_tables
 
     tables = row_tables(run)
