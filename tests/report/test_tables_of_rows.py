@@ -120,3 +120,10 @@ def test_adult_rows_come_back(data_directory: Path, monkeypatch: pytest.MonkeyPa
     assert decoder.columns == decoders_of(run.cells())["adult"].columns
     rows = decoder.decode(torch.rand(5, 108) * 3 - 1)
     assert all(isinstance(row["age"], int) and isinstance(row["occupation"], str) for row in rows)
+
+
+def test_the_terminal_knows_every_set_of_rows() -> None:
+    from leakscope.cli.rows import TABLES
+    from leakscope.data import SOURCES
+
+    assert set(TABLES) == {name for name, source in SOURCES.items() if source.kind == "table"}

@@ -1,7 +1,7 @@
 """The C heap of a CPU run, told to keep what is freed until the run is over.
 
 An evaluation allocates and frees the same large tensors thousands of times. glibc takes each of them from the system and hands
-it back, and the system clears every page anew: two thirds of the time of a pass over an update (`python benchmarks/heap.py`).
+it back, and the system clears every page anew: three quarters of the time of a pass over an update (`python benchmarks/heap.py`).
 """
 
 from __future__ import annotations

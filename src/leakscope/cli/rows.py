@@ -22,8 +22,8 @@ def show_rows(console: Console, run: Run) -> None:
 
     Nothing for pictures.
     """
-    settings: list[Any] = [cell.settings for cell in run.cells()]
-    if not any(each["data"]["name"] in TABLES for each in settings):
+    chosen: list[Any] = [cell.settings.get("data") or {} for cell in run.cells()]
+    if not any(data.get("name") in TABLES for data in chosen):
         return  # pictures: torch need not be imported
     from leakscope.report.tables_of_rows import row_tables
 

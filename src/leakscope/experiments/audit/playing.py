@@ -147,7 +147,7 @@ def fastest_threads(world: World, entries: Sequence[Entry]) -> int:
     try:
         seconds(1)  # the first run pays for what later ones find ready
         return min((1, every), key=seconds)
-    except (InputError, RuntimeError, NotImplementedError):
+    except (InputError, RuntimeError):
         return 1  # what is wrong with the attack is said when it is run
 
 
@@ -164,10 +164,7 @@ def run_entries(
             runs.append(run_entry(world, entry, budget.left / heavy))
         except InputError as error:
             untested.append(Untested(entry.name, str(error)))
-        except (
-            RuntimeError,
-            NotImplementedError,
-        ) as error:  # a layer of the user's network that cannot be differentiated
+        except RuntimeError as error:  # a layer of the user's network that cannot be differentiated
             untested.append(Untested(entry.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
     return runs, untested
 
