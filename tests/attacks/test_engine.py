@@ -51,6 +51,7 @@ def same_bits(a: Reconstruction, b: Reconstruction) -> bool:
     [
         ("native", 1),
         ("parallel", 1),
+        ("channels_last", 1),
         ("split", 2),
         pytest.param("im2col", 1, marks=pytest.mark.slow),
         pytest.param("native", 2, marks=pytest.mark.slow),
@@ -131,7 +132,7 @@ def test_forms_agree_on_one_evaluation() -> None:
         zero = torch.zeros(2, dtype=torch.int64)
         first, *others = [
             Evaluator(w.model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
-            for form in ("native", "split", "im2col", "parallel", "loop")
+            for form in ("native", "split", "im2col", "parallel", "channels_last", "loop")
         ]
         for other in others:
             torch.testing.assert_close(other.gradient, first.gradient, rtol=1e-9, atol=1e-12)

@@ -151,14 +151,14 @@ class Matching:
         return replace(knowledge, labels=read(model, observation, knowledge, keys))
 
     def _unknowns(self, model: Model, facts: Facts, start: Start, keys: Tensor, dtype: torch.dtype) -> Tree:
-        unknowns = {GUESS: lift(lambda s, k, w: s(k, w))(start, keys, facts.knowledge).to(dtype)}
+        unknowns = {GUESS: lift(lambda s, k, w: s(k, w))(start, keys, facts.knowledge).to(keys.device, dtype)}
         if self.labels == JOINT:
             shape = (facts.knowledge.samples, model.classes)
             unknowns[LABEL] = random.normal(random.fold(keys, LABEL), shape, dtype)
         for name, extra in self.extras.items():
             begin = extra.for_model(model) if isinstance(extra, Fitted) else extra
             made = lift(lambda k, w, begin=begin: begin(k, w))(random.fold(keys, name), facts.knowledge)
-            unknowns[name] = made.to(dtype)
+            unknowns[name] = made.to(keys.device, dtype)
         for name, rule in self.rules.items():
             if name not in unknowns:
                 raise InputError(

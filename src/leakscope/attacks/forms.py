@@ -1,4 +1,5 @@
-"""The ways to evaluate many trials: vmap (whole, or a part per core), with im2col, single trials in threads, a loop, compiled.
+"""The ways to evaluate many trials: vmap (whole, or a part per core), with im2col, single trials in threads (their pictures
+and filters as they are or with channels last), a loop, compiled.
 
 Every form computes the same thing, the gradient of (mismatch + priors) with respect to the unknowns of each trial; which
 is fastest depends on network, shape and device, so the engine measures (see `plan`). Always vmap(grad(f)): summing over a
@@ -31,8 +32,9 @@ from leakscope.core.tree import Tree, fill, take, tensors, trials
 from leakscope.core.types import direction
 
 V = TypeVar("V")
-FORMS = ("native", "split", "im2col", "parallel", "loop", "compiled")
-ALONE = ("parallel", "loop")  # forms that evaluate each trial by itself
+FORMS = ("native", "split", "im2col", "parallel", "channels_last", "loop", "compiled")
+THREADED = ("parallel", "channels_last")  # forms that run the traced graph of a single trial on every core
+ALONE = (*THREADED, "loop")  # forms that evaluate each trial by itself
 TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
 
 
@@ -107,7 +109,7 @@ class Evaluator:
         """Return the evaluation of every trial."""
         if self.form == "loop":
             return self._loop(unknowns, iteration)
-        if self.form == "parallel":
+        if self.form in THREADED:
             return self._parallel((*unknowns.values(), iteration, *self.fixed))
         if self.form == "split":
             return self._split((*unknowns.values(), iteration))
@@ -144,6 +146,8 @@ class Evaluator:
         return Evaluation(dict(zip(self.names, gradient, strict=True)), total, mismatch)
 
     def _one(self, *flat: Tensor) -> Flat:
+        if self.form == "channels_last":  # pooling over neighbours in memory; convolutions need no reordering
+            flat = tuple(t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for t in flat)
         n = len(self.names)
         unknowns = dict(zip(self.names, flat[:n], strict=True))
         gradient, total, mismatch = evaluate_one(self.model, unknowns, fill(self.facts, list(flat[n + 1 :])), flat[n])

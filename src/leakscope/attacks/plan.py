@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from leakscope.attacks.forms import FORMS, TRACE_AFTER, Evaluator
+from leakscope.attacks.forms import FORMS, THREADED, TRACE_AFTER, Evaluator
 from leakscope.attacks.memory import available, peak_bytes
 from leakscope.attacks.state import Problem, Progress
 from leakscope.core.errors import InputError
@@ -26,7 +26,12 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 SHARE_OF_FREE = 0.6
 WIDEST = {"cpu": 128, "cuda": 4096}
 COMPILE_PAYS_AFTER = 120.0
-TRACING_PAYS_AFTER = 20.0
+LONG = 600.0  # seconds of work from which measurements take their full time
+MEASURING = 0.015  # the share of the work that may go into finding the fastest form
+GAINS = {
+    "loop": 2.5,
+    "vmap": 1.5,
+}  # what tracing may gain for single trials and for many at once; seen: 1.0 to 2.3, 1.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,26 +155,44 @@ def predict_bytes(model: Model, problem: Problem, form: str) -> tuple[int, int]:
 
 
 def choose_form(
-    model: Model, problem: Problem, device: torch.device, evaluations: float
+    model: Model, problem: Problem, device: torch.device, evaluations: float, *, native: float | None = None
 ) -> tuple[str, dict[str, float]]:
     """Return the fastest form for this network, shape and device, and the measured rates.
 
-    On CUDA the compiled form is taken without a measurement when the run is long enough to repay the compilation: it was
-    the fastest by far in every case measured (docs/performance.md).
+    Measuring ends when it has taken `MEASURING` of the work: the plain forms always, then those that are traced first, the
+    likeliest first. `native` is a rate measured before. On CUDA the compiled form is taken without a measurement when the
+    run is long enough to repay the compilation: it was the fastest by far in every case measured (docs/performance.md).
     """
-    width = trials(problem.unknowns)
-    rates = {form: measure_form(model, problem, form) for form in ("native", "im2col")}
-    rates["loop"] = measure_form(model, narrow(problem, min(width, 2)), "loop", seconds=0.2)
+    began = time.perf_counter()
+    width, threads = trials(problem.unknowns), torch.get_num_threads()
+    rates = {"native": native or measure_form(model, problem, "native", seconds=0.1)}
+
+    def work() -> float:
+        return width * evaluations / max(rates.values())
+
+    def try_form(form: str, part: Problem = problem, *, traced: bool = False) -> None:
+        seconds = min(0.5, work() / LONG / 2)
+        rates[form] = max(rates.get(form, 0.0), measure_form(model, part, form, seconds=seconds, traced=traced))
+
+    if work() > LONG:
+        try_form("native")
+    try_form("im2col")
+    try_form("loop", narrow(problem, min(width, 2)))
+    if device.type == "cpu":
+        hopes = {form: GAINS["loop"] * rates["loop"] * threads for form in THREADED}
+        if len(model.input_shape) != 3:
+            del hopes["channels_last"]
+        if threads > 1:
+            hopes["split"] = GAINS["vmap"] * rates["native"] * threads
+        hopes |= {form: GAINS["vmap"] * rates[form] for form in ("native", "im2col")}
+        hopeful = [form for form, rate in hopes.items() if rate > max(rates.values())]
+        few = narrow(problem, min(width, 2 * threads))
+        for form in hopeful if len(hopeful) > 1 else []:  # a single one needs no measurement
+            if time.perf_counter() - began < MEASURING * work():
+                alone = form in THREADED
+                try_form(form, few if alone else problem, traced=not alone)
     best = max(rates, key=lambda form: rates[form])
-    if device.type == "cpu" and width * evaluations / rates[best] > TRACING_PAYS_AFTER:
-        few = narrow(problem, min(width, 2 * torch.get_num_threads()))
-        rates["parallel"] = measure_form(model, few, "parallel", seconds=0.3)
-        if torch.get_num_threads() > 1:
-            rates["split"] = measure_form(model, problem, "split", traced=True)
-        for form in ("native", "im2col"):
-            rates[form] = max(rates[form], measure_form(model, problem, form, traced=True))
-        best = max(rates, key=lambda form: rates[form])
-    if device.type == "cuda" and width * evaluations / rates[best] > COMPILE_PAYS_AFTER:
+    if device.type == "cuda" and work() > COMPILE_PAYS_AFTER:
         best = "compiled"
     return best, rates
 

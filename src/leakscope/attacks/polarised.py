@@ -23,7 +23,7 @@ from leakscope.attacks.labels import JOINT
 from leakscope.attacks.objectives import Match, squared_l2
 from leakscope.attacks.optimisers import LBFGS, Optimiser
 from leakscope.attacks.priors import GUESS, TotalVariation
-from leakscope.attacks.simulate import present_of, targets_of, weights_of
+from leakscope.attacks.simulate import network_key, present_of, targets_of, weights_of
 from leakscope.attacks.starts import Patterned, Start
 from leakscope.attacks.state import Stop
 from leakscope.attacks.view import Clock, Objective, Prior, Simulated, View
@@ -98,7 +98,7 @@ class DummyPolarised:
         if BIAS in polarised.parameters:
             weights[BIAS] = unknowns[BIAS]
         loss = PolarisedLoss(LOSSES[knowledge.loss], model.classes, self.alpha1, self.alpha2, self.margin)
-        key = random.fold(random.fold(clock.key, "network"), clock.iteration)
+        key = network_key(model, clock)
         gradient, _, output, _ = loss_and_gradient(
             polarised, loss, weights, seen.buffers, guess, targets, present_of(guess, knowledge), key
         )
@@ -128,7 +128,7 @@ class HeadGradient:
         targets = targets_of(unknowns, knowledge, model.classes)
         names = [name for name in (head.weight, head.bias) if name is not None]
         small = replace(model, apply=_WithBackbone(model, {n: w for n, w in weights.items() if n not in names}))
-        key = random.fold(random.fold(clock.key, "network"), clock.iteration)
+        key = network_key(model, clock)
         gradient, _, output, _ = loss_and_gradient(
             small,
             LOSSES[knowledge.loss],

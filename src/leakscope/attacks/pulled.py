@@ -23,11 +23,10 @@ from leakscope.attacks.objectives import Match, squared_l2
 from leakscope.attacks.optimisers import LBFGS, Optimiser
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient
 from leakscope.attacks.priors import GUESS
-from leakscope.attacks.simulate import OneGradient, present_of, simulator_kinds, targets_of, weights_of
+from leakscope.attacks.simulate import OneGradient, network_key, present_of, simulator_kinds, targets_of, weights_of
 from leakscope.attacks.starts import Patterned, Start
 from leakscope.attacks.state import Stop
 from leakscope.attacks.view import Clock, Objective, Simulated, Simulator
-from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree
@@ -90,7 +89,7 @@ class Pulled:
         if BIAS in polarised.parameters:
             weights[BIAS] = torch.zeros_like(rows[:, 0])
         loss = _PulledLoss(LOSSES[knowledge.loss], model.classes, self.alpha1)
-        key = random.fold(random.fold(clock.key, "network"), clock.iteration)
+        key = network_key(model, clock)
         gradient, _, output, _ = loss_and_gradient(
             polarised, loss, weights, seen.buffers, guess, targets, present_of(guess, knowledge), key
         )

@@ -51,6 +51,14 @@ def present_of(guess: Tensor, knowledge: Knowledge) -> Tensor:
     return torch.ones(guess.shape[0], dtype=torch.bool, device=guess.device)
 
 
+def network_key(model: Model, clock: Clock) -> Tensor:
+    """Return the key the network draws from at this iteration; the trial's own, unfolded, if it draws nothing.
+
+    A fold is a hundred small operations: on a GPU two of them took as long as the evaluation of a small network.
+    """
+    return random.fold(random.fold(clock.key, "network"), clock.iteration) if model.draws else clock.key
+
+
 @dataclass(frozen=True, slots=True)
 class OneGradient:
     """The gradient of the mean loss over the guess at the weights the client started from (DLG, CPL, IG)."""
@@ -60,7 +68,7 @@ class OneGradient:
         guess = unknowns[GUESS]
         targets = targets_of(unknowns, knowledge, model.classes)
         present = present_of(guess, knowledge)
-        key = random.fold(random.fold(clock.key, "network"), clock.iteration)
+        key = network_key(model, clock)
         gradient, _, output, _ = loss_and_gradient(
             model, LOSSES[knowledge.loss], weights_of(model, seen), seen.buffers, guess, targets, present, key
         )
@@ -119,7 +127,7 @@ class LocalSteps:
         guess = unknowns[GUESS]
         targets = targets_of(unknowns, knowledge, model.classes)
         present = present_of(guess, knowledge)
-        key = random.fold(clock.key, "network")
+        key = random.fold(clock.key, "network") if model.draws else clock.key
         order = draw_order(local, guess.shape[0], clock.key, present) if knowledge.order is None else knowledge.order
         before = weights_of(model, seen)
         after, _ = train(

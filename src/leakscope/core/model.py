@@ -28,6 +28,7 @@ class Model:
     `x` holds N inputs, `output` N rows of logits. `key` seeds whatever the network draws (dropout masks): one int64
     scalar, read by `leakscope.core.random`. `private` names parameters that never leave the client. `head` is the last
     dense layer if the output comes straight from it; `entry` is the first layer if it is dense on the flattened input.
+    `draws` is False where `apply` never reads its key.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Model:
     head: Dense | None = None
     entry: Dense | None = None
     private: frozenset[str] = field(default_factory=frozenset)
+    draws: bool = True
 
     def shared(self, parameters: Tree) -> Tree:
         """Return the part of a parameter tree that the client sends."""

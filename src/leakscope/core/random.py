@@ -47,13 +47,18 @@ def philox(
     return c0, c1, c2, c3
 
 
+def _zero(k: Tensor) -> Tensor:
+    """Return 0 for every key, as a value of the key: from plain constants a compiler would count in 32 bits."""
+    return k & 0
+
+
 def fold(k: Tensor, data: str | int | Tensor) -> Tensor:
     """Return a new key made from a key and a purpose (text) or a counter (number, or one per key)."""
     if isinstance(data, str):
-        number, kind = torch.tensor(zlib.crc32(data.encode()), device=k.device), 1
+        number, kind = torch.full((), zlib.crc32(data.encode()), device=k.device), 1
     else:
         number, kind = torch.as_tensor(data, dtype=torch.int64, device=k.device), 2
-    zero = torch.zeros_like(k)
+    zero = _zero(k)
     low, high = zero + (number & _LOW), zero + ((number >> 32) & _LOW)
     a, b, _, _ = philox((low, high, zero + kind, zero), k & _LOW, (k >> 32) & _LOW)
     return (a | (b << 32)) & 0x7FFFFFFFFFFFFFFF
@@ -64,7 +69,7 @@ def _words(k: Tensor, number: int) -> Tensor:
     blocks = -(-number // 4)
     count = torch.arange(blocks, dtype=torch.int64, device=k.device)
     k = k.unsqueeze(-1)
-    zero = torch.zeros_like(k) + torch.zeros_like(count)
+    zero = _zero(k) + torch.zeros_like(count)
     words = philox((zero + count, zero, zero, zero), k & _LOW, (k >> 32) & _LOW)
     return torch.stack(words, dim=-1).flatten(-2)[..., :number]
 

@@ -37,7 +37,8 @@ class Scaling:
         channels = x.shape[-rank]
         if len(values) not in (1, channels):
             raise InputError(f"Scaling has {len(values)} channels, the input has {channels}")
-        return torch.tensor(values, dtype=x.dtype, device=x.device).reshape(-1, *[1] * (rank - 1))
+        each = [torch.full((), value, dtype=x.dtype, device=x.device) for value in values]  # made there, not copied
+        return torch.stack(each).reshape(-1, *[1] * (rank - 1))
 
     def scale(self, x: Tensor, rank: int) -> Tensor:
         """Return the network's input for pictures `x` in [0, 1]; one input has `rank` dimensions, channel first."""

@@ -69,9 +69,8 @@ def train(
     stepper = _Stepper(model, loss, local)
     carry = stepper.begin(parameters, buffers)
     steps = order.shape[0]
-    keys = random.fold(
-        key, torch.arange(steps, device=key.device)
-    )  # of all steps at once: a fold is a hundred operations
+    # of all steps at once, and only if the network draws: a fold is a hundred operations
+    keys = random.fold(key, torch.arange(steps, device=key.device)) if model.draws else key.expand(steps)
     length = segment or steps
     for first in range(0, steps, length):
         chunk = range(first, min(first + length, steps))

@@ -16,7 +16,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.registry import lookup
 from leakscope.core.tree import Tree
-from leakscope.models.dropout import drawing_from, replace_dropout
+from leakscope.models.dropout import KeyedDropout, drawing_from, replace_dropout
 from leakscope.models.settings import shape_of
 from leakscope.models.structure import Structure, find_structure
 
@@ -96,6 +96,7 @@ def from_module(
         head=found.head,
         entry=found.entry,
         private=hidden,
+        draws=any(isinstance(layer, KeyedDropout) and layer.training for layer in own.modules()),
     )
 
 
