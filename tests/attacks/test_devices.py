@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.attacks.conftest import World, world
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.forms import Evaluator
@@ -14,7 +15,6 @@ from leakscope.attacks.recipes import ATTACKS, cpl
 from leakscope.attacks.starts import STARTS
 from leakscope.core.tree import tensors, to
 from leakscope.core.types import LocalTraining
-from tests.attacks.conftest import World, world
 
 META = Execution(device="meta")
 ON_WEIGHTS = ("sme", "ig_update", "dlfa")

@@ -179,7 +179,7 @@ def choose_form(
     try_form("im2col")
     try_form("loop", narrow(problem, min(width, 2)))
     if device.type == "cpu":
-        hopes = {form: GAINS["loop"] * rates["loop"] * threads for form in THREADED}
+        hopes = dict.fromkeys(THREADED, GAINS["loop"] * rates["loop"] * threads)
         if len(model.input_shape) != 3:
             del hopes["channels_last"]
         if threads > 1:
