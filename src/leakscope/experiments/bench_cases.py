@@ -132,6 +132,9 @@ def loop_attack(setup: Setup, i: int, device: str, iterations: int, lbfgs: bool)
     facts = setup.problem.facts
     labels = facts.knowledge.labels
     seen = facts.observation.rounds[0]
+    with torch.no_grad():
+        for name, value in module.named_parameters():
+            value.copy_(seen.before[name][i])
     target = [seen.sent[name][i] for name, _ in module.named_parameters()]
     guess = setup.problem.unknowns["guess"][i].clone().requires_grad_()
     criterion = nn.CrossEntropyLoss()
