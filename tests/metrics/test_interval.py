@@ -143,3 +143,13 @@ def test_nothing_and_one() -> None:
     assert math.isnan(one.high)
     lone = estimate_rate(torch.tensor([[True, False]]), torch.ones(1, 2, dtype=torch.bool))
     assert (lone.low, lone.high) == pytest.approx(wilson(0.5, 1))
+
+
+def test_an_interval_ends_where_a_metric_ends() -> None:
+    values = torch.tensor([[0.0], [0.0], [0.9]])
+    counted = torch.ones(3, 1, dtype=torch.bool)
+    free, cut = estimate_mean(values, counted), estimate_mean(values, counted, within=(0.0, 1.0))
+    assert free.low < 0
+    assert free.high > 1
+    assert (cut.value, cut.low, cut.high) == (free.value, 0.0, 1.0)
+    assert math.isnan(estimate_mean(values[:1], counted[:1], within=(0.0, 1.0)).low)

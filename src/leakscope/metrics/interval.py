@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LEVEL = 0.95
 PSNR_CAP = 100.0
+POSSIBLE = {"mse": (0.0, math.inf), "psnr": (-math.inf, math.inf), "ssim": (-1.0, 1.0)}  # what a mean can be
 Z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
 
 
@@ -79,15 +80,17 @@ def estimate_rate(hit: Tensor, counted: Tensor) -> Estimate:
     return Estimate(value, *wilson(value, tries), n, trials)
 
 
-def estimate_mean(values: Tensor, counted: Tensor) -> Estimate:
+def estimate_mean(values: Tensor, counted: Tensor, *, within: tuple[float, float] = (-math.inf, math.inf)) -> Estimate:
     """Return the mean of the counted values (both T x N) with a t interval, `m +- t_{T-1} sqrt(V)`.
 
-    One trial alone has no interval (NaN). A t interval is symmetric: beside 0 it can reach below what a metric can be.
+    One trial alone has no interval (NaN). A t interval is symmetric and can reach beyond what a metric can be: it is cut at
+    the bounds `within`.
     """
     value, sizes, variance = _clusters(values.double(), counted)
     trials, n = len(sizes), sum(sizes)
     half = _t(trials - 1) * math.sqrt(variance) if trials > 1 else math.nan
-    return Estimate(value, value - half, value + half, n, trials)
+    low, high = value - half, value + half
+    return Estimate(value, max(low, within[0]), min(high, within[1]), n, trials)
 
 
 def _clusters(values: Tensor, counted: Tensor) -> tuple[float, list[int], float]:

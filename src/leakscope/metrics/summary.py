@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.core.types import Outcome
-from leakscope.metrics.interval import PSNR_CAP, Estimate, estimate_mean, estimate_rate
+from leakscope.metrics.interval import POSSIBLE, PSNR_CAP, Estimate, estimate_mean, estimate_rate
 from leakscope.metrics.scoring import Scores
 from leakscope.metrics.success import DEFAULT_RULE, ContentRule, whole_trials
 
@@ -105,8 +105,8 @@ def summarise(scores: Scores, *, outcomes: Tensor, iterations: Tensor, rule: Con
         convergence=estimate_rate(converged[:, None], every[:, None]),
         label=None if label is None else estimate_rate(label, scores.scored),
         label_set=None if overlap is None else estimate_mean(overlap[:, None], every[:, None]),
-        means={name: estimate_mean(values, scores.scored) for name, values in kinds.items()},
-        means_recovered={name: estimate_mean(values, recovered) for name, values in kinds.items()},
+        means={name: estimate_mean(values, scores.scored, within=POSSIBLE[name]) for name, values in kinds.items()},
+        means_recovered={name: estimate_mean(values, recovered, within=POSSIBLE[name]) for name, values in kinds.items()},
         iterations=_spread(iterations, every),
         iterations_converged=_spread(iterations, converged),
         iterations_whole=_spread(iterations, whole),

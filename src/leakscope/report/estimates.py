@@ -61,12 +61,14 @@ def rates(groups: Groups, hit: Flags, counted: Flags) -> list[Estimate]:
     ]
 
 
-def means(groups: Groups, values: Floats, counted: Flags) -> list[Estimate]:
+def means(
+    groups: Groups, values: Floats, counted: Flags, *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> list[Estimate]:
     """Return for each group the mean of its counted values; see `metrics.interval.estimate_mean`."""
     sums = _sum_up(groups, values, counted)
     half = _t(sums.trials - 1) * np.sqrt(sums.variance)
     return [
-        Estimate(mean, mean - own, mean + own, int(n), int(trials)) if n else _nothing()
+        Estimate(mean, max(mean - own, within[0]), min(mean + own, within[1]), int(n), int(trials)) if n else _nothing()
         for mean, own, n, trials in zip(
             sums.mean.tolist(), half.tolist(), sums.n.tolist(), sums.trials.tolist(), strict=True
         )

@@ -12,7 +12,7 @@ import numpy as np
 
 from leakscope.core.record import Cell, Plain
 from leakscope.metrics import PSNR_CAP
-from leakscope.metrics.interval import Estimate
+from leakscope.metrics.interval import POSSIBLE, Estimate
 from leakscope.report.estimates import Flags, Floats, Groups, count_rows, means, rates
 from leakscope.report.sheet import ATTACK, Sheet, axes_of, families, is_numeric, name_of, say
 
@@ -160,7 +160,7 @@ def _mean(sheet: Sheet, inside: Flags, groups: Groups, name: str) -> list[Estima
     values: Floats = sheet.floats(name)[inside]
     if name == "psnr":
         values = np.minimum(values, PSNR_CAP)
-    return means(groups, values, ~np.isnan(values))
+    return means(groups, values, ~np.isnan(values), within=POSSIBLE[name])
 
 
 def _outcomes(sheet: Sheet, inside: Flags, groups: Groups) -> list[dict[str, int]]:
