@@ -106,7 +106,9 @@ def summarise(scores: Scores, *, outcomes: Tensor, iterations: Tensor, rule: Con
         label=None if label is None else estimate_rate(label, scores.scored),
         label_set=None if overlap is None else estimate_mean(overlap[:, None], every[:, None]),
         means={name: estimate_mean(values, scores.scored, within=POSSIBLE[name]) for name, values in kinds.items()},
-        means_recovered={name: estimate_mean(values, recovered, within=POSSIBLE[name]) for name, values in kinds.items()},
+        means_recovered={
+            name: estimate_mean(values, recovered, within=POSSIBLE[name]) for name, values in kinds.items()
+        },
         iterations=_spread(iterations, every),
         iterations_converged=_spread(iterations, converged),
         iterations_whole=_spread(iterations, whole),
@@ -116,9 +118,16 @@ def summarise(scores: Scores, *, outcomes: Tensor, iterations: Tensor, rule: Con
 def _spread(count: Tensor, counted: Tensor) -> Spread:
     kept = count[counted].double()
     if not len(kept):
-        return Spread(estimate_mean(count[:, None], counted[:, None]), math.nan, math.nan, math.nan)
+        return Spread(
+            estimate_mean(count[:, None], counted[:, None], within=(0.0, math.inf)), math.nan, math.nan, math.nan
+        )
     variance = float(kept.var(correction=1)) if len(kept) > 1 else math.nan
-    return Spread(estimate_mean(count[:, None], counted[:, None]), float(kept.min()), float(kept.max()), variance)
+    return Spread(
+        estimate_mean(count[:, None], counted[:, None], within=(0.0, math.inf)),
+        float(kept.min()),
+        float(kept.max()),
+        variance,
+    )
 
 
 def _row(measure: str, over: str, estimate: Estimate) -> Row:

@@ -5,6 +5,7 @@ A row never holds two attacks. What else it pools over is named beside the table
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -130,7 +131,7 @@ def _rows(
     correct = sheet.floats("label_correct")[inside]
     label = rates(groups, correct == 1, every & (correct >= 0))
     kinds = {name: _mean(sheet, inside, groups, name) for name in ("mse", "psnr", "ssim")}
-    steps = means(groups, sheet.floats("iterations")[inside], first)
+    steps = means(groups, sheet.floats("iterations")[inside], first, within=(0.0, math.inf))
     trials, samples = count_rows(groups, first), count_rows(groups, every)
     broken = count_rows(groups, ~sheet.flags("finite")[inside] & every)
     outcomes = _outcomes(sheet, inside, groups)
