@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test slow check format bench clean
+.PHONY: demo test slow check integrations format bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/leakscope demo
@@ -14,6 +14,9 @@ test: $(VENV)/.installed-dev
 
 slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow
+
+integrations: .venv-integrations/.installed
+	LEAKSCOPE_EXTRAS=required OMP_NUM_THREADS=1 .venv-integrations/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_opacus.py
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -29,7 +32,7 @@ bench: $(VENV)/.installed
 	$(BIN)/leakscope bench
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-integrations build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -40,4 +43,9 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	touch $@
+
+.venv-integrations/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-integrations
+	.venv-integrations/bin/pip install --quiet --disable-pip-version-check --editable ".[dev,flower,dp]"
 	touch $@

@@ -9,6 +9,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from tests.attacks.conftest import World, world
 from torch import Tensor, nn
 
-from leakscope.attacks.attack import Matching
+from leakscope.attacks import plan
+from leakscope.attacks.attack import Matching, best_restart
 from leakscope.attacks.engine import Engine
 from leakscope.attacks.forms import Evaluator
 from leakscope.attacks.memory import peak_bytes
@@ -344,21 +346,13 @@ def test_a_network_vmap_cannot_do_runs_in_a_loop_with_a_warning_and_the_same_res
     for module, form in ((odd, None), (plain, "loop")):
         model = from_module(module, input_shape=(1, 8, 8))
         weights = {n: p.expand(3, *p.shape) for n, p in model.parameters.items()}
-        observed = w.client.observe(from_module(plain, input_shape=(1, 8, 8)), _named(weights, plain), w.batch, w.seeds)
-        seen = replace(
-            observed.rounds[0], before=weights, sent=dict(zip(weights, observed.rounds[0].sent.values(), strict=True))
-        )
-        observation = replace(observed, rounds=(seen,))
+        observation = w.client.observe(model, weights, w.batch, w.seeds)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             results.append(dlg(iterations=3).run(model, observation, w.knowledge, w.seeds, Execution(form=form)))
         said = [str(c.message) for c in caught if "one by one" in str(c.message)]
         assert bool(said) == (form is None)
     assert torch.equal(results[0].inputs, results[1].inputs)
-
-
-def _named(weights: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    return dict(zip([n for n, _ in module.named_parameters()], weights.values(), strict=True))
 
 
 @pytest.mark.slow
@@ -439,3 +433,54 @@ def test_recipes_have_the_published_settings() -> None:
     assert idlg().labels == "idlg"
     rule = ig().rules["guess"]
     assert (rule.sign, rule.schedule.milestones) == (True, (1799, 2999, 4203))  # type: ignore[union-attr]
+
+
+class Viewer(nn.Module):
+    """A convolution whose output is read with `view`, which memory with channels last does not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.dense = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(256, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dense(torch.sigmoid(self.convolution(x)).view(x.shape[0], -1))
+
+
+def test_a_form_that_a_network_cannot_take_is_left_out_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "GAINS", {"loop": 1e9, "vmap": 1e9})
+    monkeypatch.setattr(plan, "MEASURING", 1e9)
+    w = world(2, shape=(3, 8, 8), name="linear")
+    model = from_module(Viewer(), input_shape=(3, 8, 8))
+    weights = {n: p.expand(2, *p.shape) for n, p in model.parameters.items()}
+    seen = w.client.observe(model, weights, w.batch, w.seeds)
+    problem, _ = QUICK.prepare(model, seen, w.knowledge, w.seeds)
+    best, rates = plan.choose_form(model, problem, torch.device("cpu"), 10.0)
+    assert "parallel" in rates
+    assert "channels_last" not in rates
+    assert best in rates
+    with pytest.raises(InputError, match="channels last"):
+        QUICK.run(model, seen, w.knowledge, w.seeds, Execution(form="channels_last"))
+
+
+@pytest.mark.parametrize("hidden", [1, 2, 4])
+def test_bits_do_not_depend_on_neighbours_in_networks_with_narrow_layers(hidden: int) -> None:
+    w = world(19, name="mlp", shape=(1, 8, 8), settings={"hidden": [hidden]}, labels=True)
+    quick = dlg(iterations=2)
+    whole = quick.run(w.model, w.observation, w.knowledge, w.seeds, Execution(form="native", chunk=32))
+    for chosen in ([0], [18], [3, 4, 5], list(range(18, 8, -1))):
+        index = torch.tensor(chosen)
+        own = [w.seeds[i] for i in chosen]
+        part = quick.run(
+            w.model, take(w.observation, index), take(w.knowledge, index), own, Execution(form="native", chunk=32)
+        )
+        assert torch.equal(part.inputs, whole.inputs[index])
+
+
+def test_a_diverged_restart_is_never_the_best() -> None:
+    w = world(1)
+    finished = SimpleNamespace(
+        mismatch=torch.tensor([0.5, 0.1, 0.3]),
+        outcome=torch.tensor([int(Outcome.EXHAUSTED), int(Outcome.DIVERGED), int(Outcome.CONVERGED)]),
+    )
+    assert best_restart(finished, 3).tolist() == [2]  # type: ignore[arg-type]
+    assert w.model.draws is False

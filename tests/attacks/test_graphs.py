@@ -1,21 +1,28 @@
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+
 import pytest
 import torch
+from tests.attacks.conftest import world
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from leakscope.attacks import forms, graphs
 from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.graphs import own_memory
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.priors import GUESS, Norm
-from leakscope.attacks.recipes import matching
+from leakscope.attacks.recipes import dlg, matching
+from leakscope.attacks.simulate import LocalSteps
 from leakscope.attacks.state import Problem
 from leakscope.attacks.view import View
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.model import Model
-from leakscope.core.types import make_batch
+from leakscope.core.types import LocalTraining, make_batch
 from leakscope.models import Uniform, build, draw_parameters
 
 MODEL = build("mlp", (1, 4, 4), 3, {"hidden": [5], "activation": "tanh"})
@@ -95,3 +102,32 @@ def test_old_graphs_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) 
     for weight in (0.1, 0.2, 0.3):
         evaluate(problem(1, priors=(Norm(weight),)))
     assert len(graphs._KEPT) == 2
+
+
+def index_add_into_one_row(index: Tensor, source: Tensor) -> Tensor:
+    return torch.zeros(1, 3).expand(2, 3).index_add(1, index, source)
+
+
+def test_what_writes_into_a_row_of_all_lanes_gets_memory_of_its_own() -> None:
+    index, source = torch.arange(3), torch.arange(6.0).reshape(2, 3)
+    graph = make_fx(index_add_into_one_row)(index, source)
+    own_memory(graph)
+    graph.recompile()
+    assert torch.equal(graph(index, source), source)
+    [adding] = [node for node in graph.graph.nodes if "index_add" in str(node.target)]
+    assert "clone" in str(adding.args[0].target)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPU needs a C++ compiler")
+def test_compiled_local_steps_have_the_gradient_of_native_ones() -> None:
+    local = LocalTraining(epochs=2, batch_size=2, rate=0.1)
+    w = world(3, name="mlp", shape=(1, 8, 8), samples=4, local=local, labels=True, dtype=torch.float64)
+    attack = replace(dlg(), simulate=LocalSteps(), labels="known")
+    made, _ = attack.prepare(w.model, w.observation, w.knowledge, w.seeds, Execution(dtype="float64"))
+    zero = torch.zeros(3, dtype=torch.int64)
+    native, compiled = (
+        Evaluator(w.model, made.unknowns, made.facts, form)(made.unknowns, zero) for form in ("native", "compiled")
+    )
+    torch.testing.assert_close(compiled.gradient, native.gradient, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(compiled.mismatch, native.mismatch, rtol=1e-9, atol=1e-12)

@@ -308,7 +308,7 @@ def test_a_loss_whose_gradient_says_nothing_about_the_label_is_refused(rule: obj
 def test_apportioning_is_largest_remainder(shares: list[list[float]], total: int) -> None:
     share = torch.tensor(shares, dtype=torch.float64) + 1e-3
     share = share / share.sum(1, keepdim=True)
-    read = _apportion(share, total)
+    read = _apportion(share, torch.ones(len(share), total, dtype=torch.bool))
     assert read.shape == (len(shares), total)
     for row, labels in zip(share, read, strict=True):
         number = torch.bincount(labels, minlength=4)
@@ -317,8 +317,10 @@ def test_apportioning_is_largest_remainder(shares: list[list[float]], total: int
 
 
 def test_shares_that_are_whole_are_given_exactly() -> None:
-    assert _apportion(torch.tensor([[0.5, 0.0, 0.25, 0.25]]), 4).tolist() == [[0, 0, 2, 3]]
-    assert _apportion(torch.tensor([[0.0, 1.0, 0.0]]), 3).tolist() == [[1, 1, 1]]
+    assert _apportion(torch.tensor([[0.5, 0.0, 0.25, 0.25]]), torch.ones(1, 4, dtype=torch.bool)).tolist() == [
+        [0, 0, 2, 3]
+    ]
+    assert _apportion(torch.tensor([[0.0, 1.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)).tolist() == [[1, 1, 1]]
 
 
 # -- joint, and the choice of a rule
@@ -353,3 +355,11 @@ def test_an_unknown_rule_is_refused_with_the_near_names() -> None:
     with pytest.raises(InputError, match="did you mean 'idlg'"):
         Matching("any", labels="idgl")
     assert JOINT not in LABEL_RULES
+
+
+def test_smaller_clients_get_their_own_number_of_labels() -> None:
+    share = torch.tensor([[0.0, 0.5, 0.5], [0.0, 0.5, 0.5]])
+    present = torch.tensor([[True, True, True, True], [False, True, False, True]])
+    read = _apportion(share, present)
+    assert read[0].tolist() == [1, 1, 2, 2]
+    assert read[1][present[1]].tolist() == [1, 2]

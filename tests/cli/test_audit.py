@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from leakscope.attacks.recipes import prior_only
 from leakscope.cli import app
 from leakscope.core.errors import InputError
-from leakscope.experiments.audit import captured, playing, suite
+from leakscope.experiments.audit import playing, suite, unscored
 from leakscope.store.captures import Capture, write_capture
 
 BRIEF = ["--minutes", "0.01", "--clients", "2", "--no-remedies", "--quiet"]
@@ -47,7 +47,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "cli_audited", raising=False)
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
-    for room in (playing, captured):
+    for room in (playing, unscored):
         monkeypatch.setattr(room, "prior_only", partial(prior_only, iterations=2))
     return tmp_path
 

@@ -50,6 +50,9 @@ def test_list_names_a_piece_of_every_kind() -> None:
         "cosine",
         "ssim",
         "lbfgs",
+        "client.on_model",
+        "client.on_data",
+        "3-1-7+43-18-18",
     ):
         assert name in told.stdout
     assert "gaussian_noise" in told.stdout

@@ -7,11 +7,13 @@ import io
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leakscope.cli import main
 from leakscope.experiments.papers.items import item_files, read_item
+from leakscope.experiments.papers.programs import sme_costs
 from leakscope.experiments.papers.results import result_of
 from leakscope.store import Run
 
@@ -151,6 +153,39 @@ def test_a_report_over_nothing_says_what_to_run_first(tmp_path: Path, there: boo
     assert told.err == (
         f"leakscope: {out} holds no run of a paper's item; first run: leakscope paper run all --scale smoke --out {out}\n"
     )
+
+
+def test_a_program_is_run_listed_and_gone_on_with_like_a_scenario(tmp_path: Path) -> None:
+    words = ("paper", "run", "sme-table-3", "--out", tmp_path)
+    directory = tmp_path / "sme-table-3" / "smoke" / "costs"
+    assert leakscope(*words, "--dry-run").out == f"{directory}: 6 rows of program sme_costs\n"
+    assert not directory.exists()
+    told = leakscope(*words)
+    assert told.code == 0, told.err
+    assert f"{directory}: 6 rows, 6 of them now" in told.out
+    assert "sme-table-3, costs, smoke (1 of 1): 6 rows of program sme_costs" in told.err
+    assert "  6 of 6: mlp E=2 dlfa" in told.err
+    assert f"{directory}: 6 rows, 0 of them now" in leakscope(*words).out
+    assert leakscope(*words, "--quiet").err == ""
+    assert leakscope("paper", "report", tmp_path, "--summary", tmp_path / "s.md").code == 0
+    assert "seconds an iteration" in (tmp_path / "s.md").read_text("utf-8")
+
+
+def test_a_program_that_is_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = sme_costs.measure
+
+    def stopped(settings: Any, network: Any, one: Any, device: str) -> dict[str, dict[str, list[float]]]:
+        if one["epochs"] == 2:
+            raise KeyboardInterrupt
+        return measured(settings, network, one, device)
+
+    monkeypatch.setattr(sme_costs, "measure", stopped)
+    told = leakscope("paper", "run", "sme-table-3", "--out", tmp_path)
+    assert told.code == 130
+    again = f"leakscope paper run sme-table-3 --scale smoke --out {tmp_path}"
+    assert told.err.splitlines()[-1].endswith(f"what has landed is saved; go on with: {again}")
+    monkeypatch.undo()
+    assert "6 rows, 3 of them now" in leakscope("paper", "run", "sme-table-3", "--out", tmp_path).out
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 from leakscope.cli import app
 from leakscope.core.errors import InputError
 from leakscope.experiments.engines import processes, serial
-from leakscope.experiments.policy_search import read_search, run_search
+from leakscope.experiments.policy_search import read_finished, read_search, run_search
 
 RUN = CliRunner()
 SMALL = """
@@ -47,12 +48,39 @@ def test_a_search_ends_with_a_table_and_records(file: Path, tmp_path: Path) -> N
     assert "hybrid: " in told.stdout
     assert "none" in told.stdout
     again = RUN.invoke(app, ["search", str(file), "--out", str(out), "--engine", "serial", "--json", "--quiet"])
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "The most private of 5 policies is" in page
+    assert "data:image/png" in page
     kept = json.loads(again.stdout)
     assert kept["scored"] == 5
     assert len(kept["kept"]) == 2
     assert kept["front"]
     assert kept["area"] >= 0
     assert kept["kept"][0]["privacy"] <= kept["kept"][1]["privacy"]
+
+
+def test_report_makes_the_page_of_a_search_again_without_scoring(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run_search(read_search(file), out, engine=serial)
+    said, found = read_finished(out)
+    assert said == read_search(file)
+    assert found == run_search(said, out, engine=serial)
+    told = RUN.invoke(app, ["report", str(out), "--out", str(tmp_path / "page.html")])
+    assert told.exit_code == 0, told.output
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert found.selection.hybrid in page
+    with pytest.raises(InputError, match="no policy search"):
+        read_finished(tmp_path)
+
+
+def test_a_comparison_says_at_once_that_optuna_is_missing(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    told = RUN.invoke(app, ["search", str(file), "--out", str(tmp_path / "out"), "--compare"])
+    assert isinstance(told.exception, InputError)
+    assert "leakscope[search]" in str(told.exception)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_cut_search_goes_on_to_the_same_scores(file: Path, tmp_path: Path) -> None:

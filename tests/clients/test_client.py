@@ -430,3 +430,21 @@ def test_uniform_weights_of_dlg_give_every_trial_a_gradient() -> None:
     weights = to(draw_parameters(model, Uniform(), random.key(SEEDS)), dtype=torch.float64)
     made = sent(Client(), model, weights, batch_of(model))
     assert all(bool((value.flatten(1).abs().amax(1) > 0).all()) for value in made.values())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_an_update_over_its_length_is_a_gradient_for_every_size_of_client(momentum: float) -> None:
+    model = build("mlp", (1, 8, 8), 10, {"hidden": [16]})
+    seeds = [0, 1]
+    weights = draw_parameters(model, Uniform(0.3), random.key(seeds))
+    inputs = random.uniform(random.key(seeds), (4, 1, 8, 8))
+    mask = torch.tensor([[True] * 4, [True, False, False, False]])
+    batch = make_batch(inputs, torch.zeros(2, 4, dtype=torch.int64), classes=10, mask=mask)
+    local = LocalTraining(epochs=4, batch_size=1, rate=1e-5, momentum=momentum)
+    sent = Client(local=local).observe(model, weights, batch, seeds)
+    made = to_gradient(sent, local.length([4, 1])).rounds[0].sent
+    true = Client().observe(model, weights, batch, seeds).rounds[0].sent
+    lengths = [
+        torch.stack([v.flatten(1).square().sum(1) for v in tree.values()]).sum(0).sqrt() for tree in (made, true)
+    ]
+    torch.testing.assert_close(lengths[0] / lengths[1], torch.ones(2), rtol=0.05, atol=0)

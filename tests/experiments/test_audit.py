@@ -18,8 +18,10 @@ from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
-from leakscope.core.types import Batch, LocalTraining, make_batch
-from leakscope.defences import Clip, GaussianNoise, Sign, Sparsify
+from leakscope.core.types import Batch, LocalTraining, Outcome, make_batch
+from leakscope.defences import Clip, GaussianNoise, LowRank, Sign, Sparsify
+from leakscope.defences.on_data import Transform
+from leakscope.defences.on_model import Polarisation
 from leakscope.experiments.audit import (
     Target,
     UntestedError,
@@ -30,13 +32,23 @@ from leakscope.experiments.audit import (
     playing,
     suite,
 )
-from leakscope.experiments.audit.advice import Remedy, _confirm, _stacked, advise, by_cost, by_leakage, remedies_for
+from leakscope.experiments.audit.advice import Control, Trial, _judge, _to_the_end, _tried, advise
 from leakscope.experiments.audit.budget import LEAST_ITERATIONS, Budget, iterations_within, start_budget
-from leakscope.experiments.audit.captured import structure
 from leakscope.experiments.audit.playing import LabelReading, make_world, scored
 from leakscope.experiments.audit.reading import load_build, read_request
+from leakscope.experiments.audit.remedies import (
+    Finding,
+    Remedy,
+    by_cost,
+    by_leakage,
+    cut_off,
+    find,
+    remedies_for,
+    stacked,
+)
 from leakscope.experiments.audit.suite import TOLD, plan_suite
 from leakscope.experiments.audit.target import find_scaling, make_subject
+from leakscope.experiments.audit.unscored import structure
 from leakscope.experiments.audit.utility import Course, accuracy_with, find_course
 from leakscope.experiments.audit.verdict import Measures, failures, grade, measure
 from leakscope.experiments.audit.words import audit_record
@@ -129,12 +141,18 @@ def test_local_steps_bring_sme() -> None:
 def test_remedies_are_tried_and_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "find_course", partial(find_course, rounds=20))
     monkeypatch.setattr(advice, "remedies_for", lambda world: remedies_for(world)[:4])
-    made = audit_target(target(inputs=sample(60)[0], labels=sample(60)[1]), minutes=10, clients=2)
+    made = audit_target(target(inputs=sample(60)[0], labels=sample(60)[1]), minutes=10, clients=4)
     assert made.advice is not None
-    assert len(made.advice.remedies) == 4
+    tried = {r.name: r for r in (*made.advice.remedies, *made.advice.useless, *made.advice.unproven)}
+    assert set(tried) == {"gaussian_noise", "clip", "sparsify", "quantise"}
     assert not made.advice.skipped
-    assert all(remedy.lost is not None for remedy in made.advice.remedies)
+    assert tried["clip"].finding is Finding.USELESS  # a division does not see a clip
+    assert all(remedy.finding is Finding.HELPS and remedy.lost is not None for remedy in made.advice.remedies)
     assert "what would help" in str(made)
+    assert "does not help (" in str(made)
+    record = json.loads(json.dumps(audit_record(made)))
+    assert "clip" in [item["name"] for item in record["not_shown_to_help"]]
+    assert made.advice.remedies
     assert "What would help most" in page_of_audit(made, command="x").explanation
 
 
@@ -419,19 +437,61 @@ def test_every_kind_comes_once_before_any_comes_twice() -> None:
 
 def test_remedies_join_the_configured_defences_in_an_order_that_makes_sense() -> None:
     noise = GaussianNoise(1.0)
-    assert _stacked((Sparsify(0.9),), noise) == (noise, Sparsify(0.9))
-    assert _stacked((Clip(1.0),), noise) == (Clip(1.0), noise)
+    assert stacked((Sparsify(0.9),), noise) == (noise, Sparsify(0.9))
+    assert stacked((Clip(1.0),), noise) == (Clip(1.0), noise)
     with pytest.raises(InputError):
-        _stacked((Clip(1.0),), Clip(2.0))
+        stacked((Clip(1.0),), Clip(2.0))
 
 
 def test_ranking_weighs_what_is_gained_against_what_is_lost(truth: Batch) -> None:
     def remedy(name: str, hits: int, lost: float) -> Remedy:
-        return Remedy(name, "", Sign(), run_of(truth, hits), 0.5, lost)
+        return Remedy(name, "", Sign(), run_of(truth, hits), Finding.HELPS, "", 0.5, lost)
 
     dear, cheap, useless = remedy("dear", 0, 0.5), remedy("cheap", 8, 0.0), remedy("useless", 40, 0.0)
     assert [r.name for r in sorted([dear, useless, cheap], key=by_cost(1.0))] == ["cheap", "dear", "useless"]
     assert [r.name for r in sorted([useless, cheap, dear], key=by_leakage)] == ["dear", "cheap", "useless"]
+
+
+def test_only_a_whole_attack_that_knows_shows_that_a_remedy_helps(truth: Batch) -> None:
+    control = run_of(truth, 20)  # of 40: 35 % to 65 %
+    for hits, wanted in [
+        (25, [Finding.USELESS] * 4),
+        (20, [Finding.USELESS] * 4),
+        (19, [Finding.CHANCE] * 4),
+        (9, [Finding.CHANCE] * 4),  # 12 % to 38 %
+        (7, [Finding.HELPS, Finding.BLIND, Finding.SHORT, Finding.BLIND]),  # 9 % to 32 %
+        (0, [Finding.HELPS, Finding.BLIND, Finding.SHORT, Finding.BLIND]),
+    ]:
+        cases = itertools.product((True, False), (True, False))
+        assert [find(run_of(truth, hits), control, whole=w, knows=k) for w, k in cases] == wanted
+
+
+def test_where_nothing_came_back_before_pictures_must_be_farther_away(truth: Batch) -> None:
+    def near(noise: float) -> Any:
+        own = noise + 0.1 * torch.rand(40, 1, 1, 1, 1, generator=torch.Generator().manual_seed(3))
+        guess = truth.inputs + own * (-1) ** torch.arange(truth.inputs.numel()).reshape(truth.inputs.shape)
+        return scored("x", "", truth, guessed(guess, truth.labels), 0.0)
+
+    control = near(0.3)
+    assert control.summary.content.value == 0
+    assert find(near(0.3), control, whole=True, knows=True) is Finding.USELESS
+    assert find(near(0.305), control, whole=True, knows=True) is Finding.CHANCE
+    assert find(near(0.5), control, whole=True, knows=True) is Finding.HELPS
+
+
+@pytest.mark.parametrize(("outcome", "wanted"), [(Outcome.EXHAUSTED, True), (Outcome.CONVERGED, False)])
+def test_a_trial_that_used_up_its_iterations_was_cut_off(truth: Batch, outcome: Outcome, wanted: bool) -> None:
+    run = run_of(truth, 0)
+    ends = torch.full_like(run.reconstruction.outcome, int(Outcome.STALLED))
+    ends[3] = int(outcome)
+    assert cut_off(replace(run, reconstruction=replace(run.reconstruction, outcome=ends))) is wanted
+
+
+def test_a_division_judges_nothing_and_the_strongest_of_the_others_does(truth: Batch) -> None:
+    runs = [run_of(truth, 40, "analytic"), run_of(truth, 3, f"cpl, {TOLD}"), run_of(truth, 9, "ig")]
+    assert _judge(runs, ["cpl", f"cpl, {TOLD}", "ig"]) == "ig"
+    assert _judge(runs[:2], ["cpl", f"cpl, {TOLD}", "ig"]) == "cpl"
+    assert _judge(runs[:1], []) is None
 
 
 def test_an_attack_without_time_to_succeed_judges_no_remedy() -> None:
@@ -444,20 +504,84 @@ def test_an_attack_without_time_to_succeed_judges_no_remedy() -> None:
     assert "more minutes" in made.ranking
 
 
-def test_a_remedy_that_only_outlasted_a_short_attack_falls_behind() -> None:
-    subject = make_subject(target())
+def cut_short(attack: str, most: int, clients: int = 4) -> tuple[Trial, Control]:
+    """Return some clients, and a control that recovered all of them at its first iteration."""
+    subject = make_subject(target(model=conv()))
+    world = make_world(subject, clients, 0)
+    won = scored(attack, "", world.batch, guessed(world.batch.inputs, world.batch.labels), 0.0)
+    return Trial(subject, clients, 0), Control(attack, won, 1, most)
+
+
+def test_a_remedy_that_a_short_attack_left_is_not_said_to_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 60, "sme": 4})
+    trial, control = cut_short("ig", 60)
+    brief = _tried(trial, "clip", "", Clip(0.01), control, 1)
+    assert (brief.recovered, brief.finding, brief.confirmed) == (0.0, Finding.SHORT, "")
+    assert "1 of 60 iterations" in brief.met
+    slow = replace(control, run=replace(control.run, seconds=60.0))
+    (late,) = _to_the_end(trial, [brief], slow, Budget(60, 0.0, lambda: 0.0), print)
+    assert late is brief  # an hour is not there
+    (whole,) = _to_the_end(trial, [brief], control, start_budget(5), lambda _: None)
+    assert whole.finding is Finding.USELESS  # a clip hides nothing from one who compares directions
+    assert whole.recovered == 1.0
+
+
+def test_a_remedy_that_no_attacker_here_knows_is_not_said_to_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 4})
+    trial, control = cut_short("ig", 1)
+    assert _tried(trial, "low_rank", "", LowRank(1), control, 1).finding is Finding.BLIND
+    assert _tried(trial, "gaussian_noise", "", GaussianNoise(10.0), control, 1).finding is Finding.HELPS
+
+
+def test_remedies_meet_the_attacker_who_knows_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise InputError("cannot be told")
+
+    trial, control = cut_short("cpl", 1)
+    monkeypatch.setattr(suite, "aware", refuse)
+    with pytest.raises(InputError, match="no cpl that knows it"):
+        _tried(trial, "clip", "", Clip(0.01), control, 1)
+
+
+# -- defences on the data and on the network
+
+
+def test_attackers_made_for_a_policy_and_a_private_head_join_the_suite() -> None:
+    policy, head = Client(on_data=Transform("3-1-7")), Client(on_model=Polarisation(alpha2=0.1, bits=8))
+    for client, own in ((policy, "ig_policy"), (head, "spn_aware")):
+        made = audit_target(target(model=conv(), client=client), minutes=BRIEF, clients=2, remedies=False)
+        assert {run.name for run in made.runs} == {"cpl", "ig", f"cpl, {TOLD}", f"ig, {TOLD}", own}
+        assert [item.what for item in made.untested] == ["analytic"]
+
+
+def test_the_attacker_of_a_private_head_is_told_what_it_may_know() -> None:
+    subject = make_subject(target(model=conv(), client=Client(on_model=Polarisation(alpha2=0.3, bits=8))))
     world = make_world(subject, 2, 0)
-    nothing = scored("x", "", world.batch, guessed(world.batch.inputs * 0, world.batch.labels), 0.0)
-    long = scored("analytic", "", world.batch, guessed(world.batch.inputs, world.batch.labels), 0.0)
-    clip, noise = Remedy("clip", "", Clip(0.01), nothing), Remedy("noise", "", GaussianNoise(100.0), nothing)
-    made = _confirm(subject, [clip, noise], by_leakage, long, start_budget(5), lambda _: None, 2, 0)
-    assert [(remedy.name, remedy.recovered) for remedy in made] == [
-        ("noise", 0.0),
-        ("clip", 1.0),
-    ]  # a clip hides nothing
-    assert all("analytic" in remedy.confirmed for remedy in made)
-    late = _confirm(subject, [clip, noise], by_leakage, long, Budget(0, 0.0), lambda _: None, 2, 0)
-    assert late == [clip, noise]
+    entries, _ = plan_suite(subject.model, world.knowledge, world.informed, steps=1, shares=world.observation.shares)
+    attack = next(entry for entry in entries if entry.name == "spn_aware").make(3)
+    assert attack.simulate.alpha2 == pytest.approx(0.3)
+    assert {extra.bits for extra in attack.extras.values()} == {8}
+
+
+def test_too_many_draws_are_left_to_the_attack_that_learns_them() -> None:
+    client = Client(on_data=Transform("3-1-7"))  # 8 ways a picture: 8^3 for three
+    subject = make_subject(target(model=conv(), client=client, examples=3))
+    world = make_world(subject, 2, 0)
+    entries, _ = plan_suite(subject.model, world.knowledge, world.informed, steps=1, shares=world.observation.shares)
+    assert [entry.name for entry in entries] == ["cpl", f"cpl, {TOLD}", "ig", f"ig, {TOLD}"]
+
+
+def test_a_file_may_transform_pictures_and_hide_a_head(tmp_path: Path) -> None:
+    path = tmp_path / "audit.yaml"
+    path.write_text(
+        "model: lenet_cpl\ndata: {name: digits}\nclient: {epochs: 2, rate: 0.05}\n"
+        "on_data: {policy: 3-1-7}\non_model: {alpha2: 0.2, bits: 16}\n"
+    )
+    client = read_request(path).target.client
+    assert isinstance(client, Client)
+    assert client.local == LocalTraining(epochs=2, rate=0.05)
+    assert client.on_data == Transform("3-1-7")
+    assert client.on_model == Polarisation(alpha2=0.2, bits=16)
 
 
 def test_accuracy_is_measured_by_a_short_training_and_falls_with_noise() -> None:
@@ -607,7 +731,8 @@ def test_a_file_says_what_to_audit(tmp_path: Path) -> None:
         "fail_above: {asr: 0.05, psnr: 18}\n"
     )
     request = read_request(path)
-    assert request.target.client == LocalTraining(epochs=2, batch_size=1, rate=0.05)
+    assert isinstance(request.target.client, Client)
+    assert request.target.client.local == LocalTraining(epochs=2, batch_size=1, rate=0.05)
     assert request.target.defences == (Clip(1.0),)
     assert (request.minutes, request.clients, request.seed, request.target.examples) == (0.5, 3, 4, 2)
     assert request.limits == {"asr": 0.05, "psnr": 18.0}

@@ -229,7 +229,12 @@ def test_a_path_that_leads_nowhere_is_a_clear_error(path: str) -> None:
 
 def test_millions_of_cells_are_refused_without_being_made() -> None:
     with pytest.raises(ScenarioError, match="at most"):
-        scenario_of(small(grid={f"seeds.{i}": list(range(10**3)) for i in range(10)} | {"trials": [1] * 10}))
+        scenario_of(
+            small(
+                grid={f"model.{i}": list(range(10**3)) for i in ("width", "channels")}
+                | {"data.first": list(range(10**3))}
+            )
+        )
     with pytest.raises(ScenarioError, match="at most"):
         scenario_of(small(trials=10**7, seeds=list(range(100))))
 
@@ -511,3 +516,11 @@ def test_any_scenario_gives_a_plan_or_a_clear_error(data: dict[str, Any]) -> Non
 def test_any_text_gives_a_scenario_or_a_clear_error(text: str) -> None:
     with pytest.raises(InputError):
         scenario_from_text(text, "s.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [({"grid": {"trials": [2, 4]}}, "trials cannot be an axis"), ({"seeds": [0, 0]}, "once")]
+)
+def test_what_would_count_a_trial_twice_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        scenario_of(small(**change))

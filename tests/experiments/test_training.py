@@ -207,13 +207,16 @@ def test_the_form_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.
     said: list[str] = []
     run_training(training_of(told), tmp_path, say=said.append)
     assert len(said) == 1
-    assert re.fullmatch(r"convolutions (native|by_client) \(native \d+ ms, by_client \d+ ms for one epoch.*", said[0])
+    assert re.fullmatch(
+        r"convolutions (native|by_client|split) \(native \d+ ms, by_client \d+ ms, split \d+ ms for one epoch.*",
+        said[0],
+    )
     monkeypatch.setattr(forms_module, "choose_form", lambda *_: pytest.fail("measured again"))
     monkeypatch.setattr(run_module, "choose_form", lambda *_: pytest.fail("measured again"))
     run_training(training_of({**told, "rounds": 2}), tmp_path)
 
 
-@pytest.mark.parametrize("form", ["by_client", "im2col"])
+@pytest.mark.parametrize("form", ["by_client", "split", "im2col"])
 def test_forms_differ_in_rounding_only(tmp_path: Path, form: str) -> None:
     told = small(model={"name": "lenet_dlg", "width": 2}, rounds=1, checkpoints=[])
     made = {}

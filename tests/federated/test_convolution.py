@@ -55,9 +55,10 @@ def slopes(own_inputs: bool, own_weights: bool, **how: object) -> tuple[Tensor, 
         {"padding": "same"},
     ],
 )
-def test_gradients_are_those_of_the_plain_convolution(threads: int, how: dict[str, object]) -> None:
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_gradients_are_those_of_the_plain_convolution(threads: int, how: dict[str, object], last: bool) -> None:
     expected = slopes(True, True, **how)
-    with client_by_client():
+    with client_by_client(channels_last=last):
         made = slopes(True, True, **how)
     assert_close(made, expected, rtol=1e-11, atol=1e-11)
 
@@ -65,7 +66,7 @@ def test_gradients_are_those_of_the_plain_convolution(threads: int, how: dict[st
 @pytest.mark.parametrize(("inputs", "weights"), [(True, False), (False, True)])
 def test_what_clients_have_in_common_need_not_be_repeated(inputs: bool, weights: bool) -> None:
     expected = slopes(inputs, weights)
-    with client_by_client():
+    with client_by_client(channels_last=weights):
         made = slopes(inputs, weights)
     assert_close(made, expected, rtol=1e-11, atol=1e-11)
 

@@ -43,12 +43,14 @@ from leakscope.federated import (
     is_finite,
     measure_utility,
     pack,
+    pack_private,
     parameters_of,
     play_round,
     train_clients,
     unpack,
     who_answers,
 )
+from leakscope.federated.rounds import draw_orders, trimmed
 from leakscope.learning.local import draw_order
 from leakscope.learning.polarisation import CODES
 from leakscope.models import build, from_module
@@ -142,6 +144,25 @@ def test_fedavg_is_the_mean_of_one_by_one_training_weighted_by_examples(server: 
         assert_close(state.weights, expected, rtol=1e-10, atol=1e-12)
         assert played.examples == sum(SIZES)
     assert state.rounds == 3
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_part_of_the_clients_on_each_core_gives_the_same_round(threads: int) -> None:
+    held, model, before = holdings(), network(), torch.get_num_threads()
+    fed = federation(client=Client(local=LOCAL, scaling=SCALING, on_model=Polarisation(bits=3)), together=2)
+    state = begin(fed, model, held.clients)
+    expected, _ = play_round(fed, model, held, state)
+    heard: list[tuple[int, int]] = []
+    torch.set_num_threads(threads)
+    try:
+        made, _ = play_round(fed, model, held, state, split=True, tell=lambda *told: heard.append(told))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert_close(made.weights, expected.weights, rtol=1e-11, atol=1e-13)
+    assert_close(made.private, expected.private, rtol=1e-11, atol=1e-13)
+    assert [done for done, _ in heard] == sorted(done for done, _ in heard)
+    assert heard[-1] == (5, 5)
 
 
 def test_a_part_of_the_clients_counts_alone_and_stragglers_do_not() -> None:
@@ -264,6 +285,17 @@ def test_a_defence_that_remembers_goes_on_from_round_to_round_for_each_client() 
     assert any(value.abs().sum() > 0 for value in state.memory[0].values())
 
 
+def test_steps_are_as_wide_as_the_fullest_batch_of_any_client() -> None:
+    keys = random.fold(random.key([0, 1]), "client")
+    order = draw_orders(LocalTraining(epochs=2, batch_size=4, rate=0.1), torch.tensor([5, 6]), keys)
+    steps = trimmed(order)
+    assert order.shape == (2, 4, 4)
+    assert [step.shape[1] for step in steps] == [4, 2, 4, 2]
+    for number, step in enumerate(steps):
+        assert torch.equal(step, order[:, number, : step.shape[1]])
+        assert (order[:, number, step.shape[1] :] == -1).all()
+
+
 # -- private parameters
 
 
@@ -308,7 +340,8 @@ def test_a_state_that_was_saved_and_read_goes_on_to_the_same_bits() -> None:
     trained, state = in_train_mode(model), begin(fed, model, held.clients)
     for _ in range(2):
         state, _ = play_round(fed, trained, held, state)
-    again, about = unpack(pack(state, {"history": [1, 2]}), begin(fed, model, held.clients))
+    first = begin(fed, model, held.clients)
+    again, about = unpack(pack(state, {"history": [1, 2]}), first, pack_private(state))
     assert about == {"history": [1, 2]}
     for _ in range(2):
         state, again = (play_round(fed, trained, held, s)[0] for s in (state, again))
@@ -319,6 +352,17 @@ def test_a_state_that_was_saved_and_read_goes_on_to_the_same_bits() -> None:
         (state.memory[0], again.memory[0]),
     ):
         assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_two_files_of_different_rounds_make_no_state() -> None:
+    held, fed = holdings(), federation(client=Client(local=LOCAL, on_model=Polarisation(bits=3)))
+    first = begin(fed, network(), held.clients)
+    later, _ = play_round(fed, network(), held, first)
+    assert pack_private(begin(federation(), network(), held.clients)) is None
+    with pytest.raises(InputError, match="of round 1, its private file of round 0"):
+        unpack(pack(later, {}), first, pack_private(first))
+    with pytest.raises(InputError, match="its private file is not there"):
+        unpack(pack(later, {}), first)
 
 
 def test_a_state_of_another_federation_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,16 @@ from leakscope.experiments.engines import Engine, processes, serial
 
 HERE = str(Path(__file__).parent)
 sys.path.append(HERE)  # so that `engine_work` is a module here and, through sys.path, in worker processes
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that was skipped, where the environment says that every extra must be there (LEAKSCOPE_EXTRAS=required)."""
+    report = yield
+    if report.skipped and os.environ.get("LEAKSCOPE_EXTRAS") == "required":
+        report.outcome = "failed"
+        report.longrepr = f"{item.name} was skipped, though every extra must be there: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(scope="session")

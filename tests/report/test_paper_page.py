@@ -12,15 +12,17 @@ import pytest
 import torch
 
 from leakscope.core.record import Cell, Record, SampleScore
+from leakscope.experiments.papers.claims import UNMEASURED, UNTESTED
 from leakscope.experiments.papers.comparing import Column, Measured
 from leakscope.experiments.papers.items import read_item
 from leakscope.experiments.papers.measures import MEASURES, NONE, Value
 from leakscope.experiments.papers.results import Result, result_of
 from leakscope.experiments.papers.scales import parts_at, run_directory, scenario_at
 from leakscope.metrics.interval import Estimate
+from leakscope.report.paper_columns import columns_of
 from leakscope.report.paper_page import render_papers, section_of
-from leakscope.report.paper_summary import summarise_papers
-from leakscope.report.paper_table import PUBLISHED, grid_of, in_words
+from leakscope.report.paper_summary import incomplete, reasons_of, summarise_papers, told_findings
+from leakscope.report.paper_table import PUBLISHED, entry_of, grid_of, in_words
 from leakscope.store import Landing, Run
 
 VOID = {"meta", "link", "img", "br"}
@@ -176,7 +178,7 @@ def test_what_is_not_there_is_said(results: list[Result], tmp_path: Path) -> Non
     result = result_of(read_item("cpl-figure-7"), "small", tmp_path)
     assert result is not None
     page = render_papers([replace(result, missing=("other",))], command="c")
-    assert "Not run yet: other." in page
+    assert "Not run: other." in page
     assert "no trial converged" in page
     assert "does not hold" in page
     assert "The paper prints no number that we measured here; see the claims." in page
@@ -188,3 +190,66 @@ def test_nothing_finite_has_words() -> None:
     cell = Measured({"data": "camera"}, Column("", ""), 0, dict.fromkeys(MEASURES, Value(NONE)))
     assert item.measures[0] in cell.values
     assert in_words("asr_label", Estimate(0.5, 0, 1, 2, 2).value) == "50 %"
+
+
+def test_a_claim_that_nobody_measured_has_one_row(results: list[Result]) -> None:
+    table = results[0]
+    told = told_findings(table.findings)
+    assert {finding.claim.says for finding in told} == {claim.says for claim in table.item.claims}
+    for claim in table.item.claims:
+        own = [finding for finding in told if finding.claim.says == claim.says]
+        assert len(own) == 1 or all(finding.word not in (UNMEASURED, UNTESTED) for finding in own)
+    nobody = [finding for finding in told if finding.word == UNMEASURED]
+    assert nobody  # nobody trained a federation
+    assert f"| {nobody[0].claim.says} |  | not measured" in summarise_papers(results, command="c")
+
+
+def test_what_is_there_in_part_is_said(results: list[Result]) -> None:
+    said = "Run in part: lfw_face-gaussian (42 of 280 trials)"
+    assert said in incomplete(results[0])
+    assert said in summarise_papers(results, command="c")
+    assert said in render_papers(results, command="c")
+
+
+def test_reasons_stand_in_the_summary_with_the_numbers_they_are_for(results: list[Result]) -> None:
+    reasons = reasons_of(results[0])
+    assert reasons
+    summary = summarise_papers(results, command="c")
+    for reason, places in reasons.items():
+        assert f"- {reason}: {places[0]}" in summary
+    apart = [v for line in results[0].comparison.lines for v in line.verdicts.values() if v.word == "agrees"]
+    assert apart
+    assert not any(verdict.reason in reasons for verdict in apart if verdict.reason)
+
+
+def test_intervals_end_where_a_measure_does() -> None:
+    low = Value(Estimate(0.01, -0.02, 0.04, 20, 20))
+    high = Value(Estimate(0.95, 0.8, 1.1, 20, 20))
+    assert entry_of("mse", low).interval == "0 to 0.0400"
+    assert entry_of("ssim", high).interval == "0.800 to 1.00"
+    assert entry_of("label_minus_content", low).interval.startswith("-0.02")
+
+
+def test_columns_of_a_table_are_counted_beside_their_baselines(tmp_path: Path) -> None:
+    from leakscope.experiments.engines import serial
+    from leakscope.experiments.sweep import run_scenario
+    from leakscope.report.tables_of_rows import row_tables
+
+    item = read_item("cpl-table-3")
+    (part,) = parts_at(item, "smoke")
+    directory = run_directory(tmp_path, item, part, "smoke")
+    run_scenario(scenario_at(item, part, "smoke"), directory, engine=serial, measure=False)
+    result = result_of(item, "smoke", tmp_path)
+    assert result is not None
+    (table,) = columns_of(result)
+    tables = row_tables(Run.open(directory))
+    assert table.part == "breast_cancer"
+    assert table.heads == tuple(f"{t.name}{' (baseline)' * t.baseline}, n = 2" for t in tables)
+    assert [name for name, _ in table.rows] == ["values right", "rows right", *tables[0].columns]
+    for place, each in enumerate(tables):
+        assert table.rows[2][1][place][0] == in_words("asr_content", each.scores.columns[tables[0].columns[0]].value)
+    page, summary = render_papers([result], command="c"), summarise_papers([result], command="c")
+    for text in (page, summary):
+        assert "mean radius" in text
+        assert "rows right" in text
+    assert columns_of(replace(result, runs={})) == ()

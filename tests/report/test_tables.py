@@ -15,7 +15,7 @@ import torch
 from leakscope.core.record import Cell, Record
 from leakscope.core.types import Outcome
 from leakscope.metrics import Scores, Summary, summarise
-from leakscope.metrics.interval import Estimate
+from leakscope.metrics.interval import POSSIBLE, Estimate, estimate_mean, estimate_rate
 from leakscope.report import Row, Sheet, axis_tables, cell_table, make_sheet, sheet_of, tabulate
 from leakscope.report.sheet import axes_of, families, name_of
 from leakscope.report.tables import is_numeric_axis
@@ -55,17 +55,36 @@ def agrees(found: Estimate | None, expected: Estimate | None) -> bool:
     return all(math.isclose(x, y, rel_tol=1e-5) or (x != x and y != y) for x, y in zip(a, b, strict=True))
 
 
+def by_client(records: Iterable[Record], values: Callable[[Record], list[float | None]]) -> torch.Tensor:
+    """Return the values of all records, a row for each client: cells of one sweep attack the same ones."""
+    rows: dict[tuple[int, int], list[float]] = {}
+    for record in records:
+        rows.setdefault((record.seed, record.number), []).extend(math.nan if v is None else v for v in values(record))
+    return torch.tensor(list(rows.values()), dtype=torch.float64)
+
+
 def check(row: Row, run: Run) -> None:
     records = [record for cell in row.cells for record in run.records(cell=cell)]
     summary = slow(records)
     assert (row.trials, row.samples) == (summary.trials, summary.samples)
-    assert agrees(row.content, summary.content)
-    assert agrees(row.mse, summary.means["mse"])
-    assert agrees(row.psnr, summary.means["psnr"])
-    assert agrees(row.ssim, summary.means["ssim"])
-    assert agrees(row.label, None if row.baseline else summary.label)
-    assert agrees(row.convergence, None if row.baseline else summary.convergence)
-    assert agrees(row.steps, None if row.baseline else summary.iterations.mean)
+
+    def rate(values: Callable[[Record], list[float | None]]) -> Estimate:
+        table = by_client(records, values)
+        return estimate_rate(table == 1, torch.ones_like(table, dtype=torch.bool))
+
+    def mean(name: str) -> Estimate:
+        table = by_client(records, lambda record: [getattr(s, name) for s in record.samples])
+        return estimate_mean(table.clamp_max(100.0), torch.ones_like(table, dtype=torch.bool), within=POSSIBLE[name])
+
+    assert agrees(row.content, rate(lambda record: [float(s.recovered) for s in record.samples]))
+    for name in ("mse", "psnr", "ssim"):
+        assert agrees(getattr(row, name), mean(name))
+        assert math.isclose(getattr(row, name).value, summary.means[name].value, rel_tol=1e-5)
+    if not row.baseline:
+        assert agrees(row.label, rate(lambda record: [float(s.label_correct or 0) for s in record.samples]))
+        assert agrees(row.convergence, rate(lambda record: [float(record.outcome == "converged")]))
+        steps = by_client(records, lambda record: [float(record.iterations)])
+        assert agrees(row.steps, estimate_mean(steps, torch.ones_like(steps, dtype=torch.bool), within=(0, math.inf)))
     assert dict(row.outcomes) == Counter(record.outcome for record in records)
 
 
@@ -203,3 +222,41 @@ def test_a_hundred_thousand_trials_in_a_thousand_cells_take_under_a_second() -> 
     table = cell_table(sheet)
     assert len(table.rows) == 1000
     assert time.perf_counter() - began < 1.0
+
+
+def test_clients_that_several_cells_attack_are_counted_once() -> None:
+    cells = [
+        Cell(id=f"{number}", settings={"attack": {"name": "cpl"}}, axes={"threshold": value, "start": "a"})
+        for number, value in enumerate((0.1, 0.2, 0.3))
+    ]
+    clients, hits = 6, np.array([1, 1, 0, 1, 0, 1])
+    rows = [(place, client) for place in range(3) for client in range(clients)]
+    columns = {
+        "cell": np.array([place for place, _ in rows]),
+        "trial": np.array([f"{place}-{client}" for place, client in rows]),
+        "number": np.array([client for _, client in rows]),
+        "seed": np.zeros(len(rows), dtype=np.int64),
+        "sample": np.zeros(len(rows), dtype=np.int64),
+        "outcome": np.array(["converged"] * len(rows)),
+        "iterations": np.ones(len(rows)),
+        "recovered": np.array([bool(hits[client]) for _, client in rows]),
+        "finite": np.ones(len(rows), dtype=np.bool_),
+        "label_correct": np.ones(len(rows)),
+        "mse": np.ones(len(rows)),
+        "psnr": np.ones(len(rows)),
+        "ssim": np.ones(len(rows)),
+    }
+    sheet = make_sheet(cells, columns)
+    pooled, single = tabulate(sheet, ("start",)).rows[0], tabulate(sheet, ("threshold",)).rows[0]
+    assert (pooled.trials, single.trials) == (18, 6)
+    assert pooled.content.value == single.content.value
+    assert pooled.content.high - pooled.content.low >= 0.95 * (single.content.high - single.content.low)
+    assert pooled.content.trials == clients
+
+
+def test_an_attacker_who_was_told_is_not_pooled_with_one_who_was_not() -> None:
+    told, untold = (
+        Cell(id=str(value), settings={"attack": {"name": "cpl"}}, axes={"knowledge.defence": value})
+        for value in (True, False)
+    )
+    assert name_of(told) != name_of(untold)

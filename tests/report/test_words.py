@@ -86,6 +86,17 @@ def test_what_the_sweep_varies_is_told_in_some_settings() -> None:
     assert "the labels of the private inputs" not in (*threat.told, *threat.hidden)
 
 
+def test_an_insider_was_told_an_example_of_the_class() -> None:
+    fact = "a public example of the class of each private input"
+    inside, outside = (
+        Cell(id=start, settings={"attack": {"name": "cpl", "start": {"name": start}}})
+        for start in ("insider", "patterned")
+    )
+    assert fact in threat_of([inside]).told
+    assert threat_of([inside, outside]).mixed == (fact,)
+    assert fact not in (*threat_of([outside]).told, *threat_of([outside]).hidden)
+
+
 def test_the_setting_shows_unknown_keys_and_cuts_long_ones() -> None:
     cells = [
         Cell(id=str(i), settings={"moon": {"phase": i}, "attack": {"name": "x" * 5, "s": "y, " * 200}})

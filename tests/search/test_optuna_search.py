@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,7 +74,7 @@ def stand_in() -> Any:
 @pytest.fixture(params=["optuna", "stand-in"])
 def study_module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "optuna":
-        pytest.importorskip("optuna")
+        pytest.importorskip("optuna", reason="Optuna (extra 'search') is not installed")
     else:
         monkeypatch.setitem(sys.modules, "optuna", stand_in())
     return str(request.param)
@@ -112,6 +113,27 @@ def test_a_search_of_optuna_is_cut_and_goes_on(study_module: str, tmp_path: Path
     assert ended.candidates[:2] == cut.candidates
     assert len({each.policy for each in ended.candidates}) == 5
     assert run_search(said, tmp_path / "r") == ended
+
+
+def test_random_and_optuna_are_compared_in_one_command(study_module: str, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from leakscope.cli import app
+
+    (tmp_path / "s.yaml").write_text(FILE, encoding="utf-8")
+    out = tmp_path / "out"
+    said = ["search", str(tmp_path / "s.yaml"), "--out", str(out), "--engine", "serial", "--compare"]
+    told = CliRunner().invoke(app, [*said, "--json", "--quiet"])
+    assert told.exit_code == 0, told.output
+    both = json.loads(told.stdout)
+    assert [both[name]["scored"] for name in ("random", "optuna")] == [5, 5]
+    assert both["random"]["none"] == both["optuna"]["none"], "both meet the same network, pictures and draws"
+    assert (out / "network").is_dir()
+    assert not (out / "random" / "network").exists()
+    assert "At equal cost" in (out / "report.html").read_text(encoding="utf-8")
+    again = CliRunner().invoke(app, ["report", str(out)])
+    assert again.exit_code == 0, again.output
+    assert "At equal cost" in (out / "report.html").read_text(encoding="utf-8")
 
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ that only one example activates gives that example, any other a mixture. Aono et
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,10 +30,16 @@ class Analytic:
 
     One example: the mean of `dW_k / db_k` over units weighted by `db_k^2` (least squares, exact without noise). N examples:
     the rows are clustered greedily by farthest point into N candidates; exact only for units that one example alone
-    activates.
+    activates. An update whose relative residual is above `threshold` (noise, several examples in one unit) is not explained:
+    its attack counts as exhausted.
     """
 
     name: str = "analytic"
+    threshold: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold < math.inf:
+            raise InputError(f"Analytic.threshold must be a number of at least 0, got {self.threshold}")
 
     def run(
         self,
@@ -63,7 +70,7 @@ class Analytic:
         labels = self._labels(model, observation, knowledge, seeds)
         inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
         pictures = knowledge.scaling.unscale(inputs, len(knowledge.input_shape))
-        return _packed(pictures, labels, fit)
+        return _packed(pictures, labels, fit, self.threshold)
 
     @staticmethod
     def _labels(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> Tensor:
@@ -103,8 +110,9 @@ def _residual(weight: Tensor, bias: Tensor, flat: Tensor) -> Tensor:
     return (apart / weight.square().sum((1, 2))).sqrt()
 
 
-def _packed(pictures: Tensor, labels: Tensor, fit: Tensor) -> Reconstruction:
+def _packed(pictures: Tensor, labels: Tensor, fit: Tensor, threshold: float) -> Reconstruction:
     T = len(pictures)
+    ended = torch.where(fit <= threshold, int(Outcome.CONVERGED), int(Outcome.EXHAUSTED))
     ones = torch.ones(T, dtype=torch.int64)
     return Reconstruction(
         inputs=pictures,
@@ -113,7 +121,7 @@ def _packed(pictures: Tensor, labels: Tensor, fit: Tensor) -> Reconstruction:
         mismatch=fit,
         iterations=ones,
         evaluations=ones,
-        outcome=torch.where(torch.isfinite(fit), int(Outcome.CONVERGED), int(Outcome.DIVERGED)),
+        outcome=torch.where(torch.isfinite(fit), ended, int(Outcome.DIVERGED)),
         trace=fit[:, None],
         trace_at=ones[:, None],
         snapshots=pictures[:, None],

@@ -13,6 +13,9 @@
 | `policies` | transformed its pictures | looks through the transformations, learning what was drawn |
 | `private_head` | trained a private head beside the public one | learns what it pulls at the features, with the guess |
 
+DLFA weighs differences layer by layer and with priors: it compares what was sent, clips and allows for rounding likewise; signs are
+refused, and noise changes nothing.
+
 Facts are told by the scenario, never taken from a defence: attacks do not know those types. Label rules read the same
 Knowledge by themselves (see `labels`).
 """
@@ -59,15 +62,33 @@ def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simul
     if all(fact is None for fact in (knowledge.mask, knowledge.bound, knowledge.bits, knowledge.sigma)):
         return made
     if not isinstance(made.objective, Match):
-        raise InputError(
-            f"aware() changes a Match; attack {attack.name!r} has an objective of its own "
-            f"({type(made.objective).__name__}), which must use the facts itself"
-        )
+        return _inside(made, knowledge)
     match = replace(made.objective, unit=_unit(made, knowledge))
     match = _masked(match, knowledge, alone=not attack.priors)
     match = _rounded(match, knowledge)
     match = _clipped(match, knowledge, reclip=reclip)
     return _noisy(replace(made, objective=match), match, knowledge)
+
+
+def _inside(attack: Matching, knowledge: Knowledge) -> Matching:
+    """Return an attack whose objective holds a Match as `inner` (DLFA's), with the facts put into that one.
+
+    Such an objective weighs differences, so a clip is done to the simulated update as well, and signs cannot be used.
+    """
+    objective: Any = attack.objective
+    match = getattr(objective, "inner", None)
+    if not isinstance(match, Match):
+        raise InputError(
+            f"aware() changes a Match; attack {attack.name!r} has an objective of its own "
+            f"({type(objective).__name__}), which must use the facts itself"
+        )
+    if knowledge.bits is not None and bool((knowledge.bits == 1).any()):
+        raise InputError(
+            f"attack {attack.name!r} compares differences of weights, and signs have no size; use sme or ig"
+        )
+    match = replace(match, unit=_unit(attack, knowledge), masked=knowledge.mask is not None)
+    match = replace(match, rounded=knowledge.bits is not None, clipped=knowledge.bound is not None)
+    return replace(attack, objective=replace(objective, inner=match))
 
 
 def _unit(attack: Matching, knowledge: Knowledge) -> float:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import Adam, Exponential, Rule
 from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.simulate import LABEL, LocalSteps, present_of
@@ -103,11 +104,13 @@ class LayerMatch:
     """`ramp / T sum_l e^-l ||difference of layer l / rate||^2`: the first layers count most.
 
     The ramp goes from its first to its second value in equal ratios over the first half of `iterations` and then stays.
-    Weight and bias of a layer count alike.
+    Weight and bias of a layer count alike. `inner` says which of the coordinates are compared, and how, by an attacker who knows
+    the defence (`aware`); its distance is not used.
     """
 
     ramp: tuple[float, float] = (1.0, 1.0)
     iterations: int = 400
+    inner: Match = field(default_factory=Match)
 
     def __post_init__(self) -> None:
         if not min(self.ramp) > 0:
@@ -116,7 +119,7 @@ class LayerMatch:
     def __call__(self, view: View) -> Tensor:
         """Return the mismatch of one trial in one round."""
         local = local_of(view.knowledge)
-        gap = subtract(view.simulated.update, view.observed)
+        gap = subtract(*self.inner.compared(view))
         layers = list(dict.fromkeys(name.rpartition(".")[0] for name in gap))
         total = torch.stack(
             [math.exp(-layers.index(n.rpartition(".")[0])) * squared_norm({n: v}) for n, v in gap.items()]

@@ -52,7 +52,7 @@ class Engine:
         self.recorder = Recorder(stop)
         self.single: Callable[..., tuple[Tensor, ...]] | None = None
         self.device = next(iter(problem.unknowns.values())).device
-        self.spare = spare_lanes(problem.facts.knowledge, self.device)
+        self.spare = spare_lanes(model, problem.facts.knowledge, self.device)
         self.tick = 0
         self.results: State | None = None
         self.ledger = torch.zeros(self.total, dtype=torch.int64)

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks.graphs import Flat, find_graph, graph_key, keep_graph
+from leakscope.attacks.graphs import Flat, find_graph, graph_key, keep_graph, own_memory
 from leakscope.attacks.heap import keep_freed
 from leakscope.attacks.im2col import Im2col
 from leakscope.attacks.lanes import lanes, padded, spare_lanes
@@ -174,6 +174,8 @@ class Evaluator:
             if self.form == "compiled" or is_out_of_memory(error):
                 raise
             return lifted
+        if self.form == "compiled":
+            own_memory(graph)
         graph.graph.eliminate_dead_code()
         graph.recompile()
         traced: Callable[..., Flat] = graph
@@ -231,7 +233,7 @@ class Evaluator:
         """Return for each part its lanes and what is fixed about them; all parts have one shape and share one graph."""
         device = self.fixed[0].device
         each = -(-self.real // torch.get_num_threads())
-        width = lanes(each, spare_lanes(self.facts.knowledge, device))
+        width = lanes(each, spare_lanes(self.model, self.facts.knowledge, device))
         lane = torch.arange(self.real, device=device)
         cut = [padded(part, width) for part in lane.split(each)]
         return [(index, tuple(t[index] for t in self.fixed)) for index in cut]
@@ -244,7 +246,15 @@ class Evaluator:
         known = find_graph(key)
         if known is not None:
             return known
-        graph = make_fx(self._one)(*flat)
+        try:
+            graph = make_fx(self._one)(*flat)
+        except RuntimeError as error:
+            if self.form != "channels_last" or "view size is not compatible" not in str(error):
+                raise
+            raise InputError(
+                f"model {self.model.name!r} calls view() on pictures, which cannot be with channels last in memory: use the form "
+                "'parallel', or reshape() in the model"
+            ) from None
         graph.graph.eliminate_dead_code()
         graph.recompile()
         single: Callable[..., Flat] = graph

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from leakscope.attacks.view import Facts
@@ -55,3 +56,34 @@ def keep_graph(key: str, graph: Graph, model: Model, facts: Facts) -> None:
 
 def _without_values(facts: Facts) -> Facts:
     return map_tensors(lambda t: t.new_zeros((), device="cpu"), facts)
+
+
+WRITING = (
+    "index_add",
+    "index_put",
+    "index_copy",
+    "index_fill",
+    "scatter",
+    "slice_scatter",
+    "select_scatter",
+    "masked_scatter",
+)
+
+
+def own_memory(graph: torch.fx.GraphModule) -> None:
+    """Give every operation that writes into a copy of a tensor a tensor of its own to copy.
+
+    Under vmap such a tensor may be one row that stands for all lanes (a stride of 0). Eager torch copies it first; inductor
+    (torch 2.11 and 2.13) adds what all lanes write into that one row, and every lane reads the sum.
+    """
+    for node in list(graph.graph.nodes):
+        name = getattr(node.target, "__name__", "").removeprefix("aten.").split(".")[0].rstrip("_")
+        if node.op != "call_function" or name not in WRITING:
+            continue
+        value = node.args[0].meta.get("val")
+        if value is None or 0 in [step for size, step in zip(value.shape, value.stride(), strict=True) if size > 1]:
+            with graph.graph.inserting_before(node):
+                own = graph.graph.call_function(
+                    torch.ops.aten.clone.default, (node.args[0],), {"memory_format": torch.contiguous_format}
+                )
+            node.args = (own, *node.args[1:])

@@ -138,21 +138,27 @@ def counts(model: Model, observation: Observation, knowledge: Knowledge, key: Te
     if observation.shares is Shares.WEIGHTS:
         gradient = gradient / _length(gradient, prediction, knowledge)
     share = (prediction - gradient).clamp_min(0)
-    return _apportion(share / share.sum(1, keepdim=True).clamp_min(1e-12), knowledge.samples)
+    return _apportion(share / share.sum(1, keepdim=True).clamp_min(1e-12), _present(knowledge, share))
 
 
-def _length(pull: Tensor, prediction: Tensor, knowledge: Knowledge) -> Tensor | float:
+def _present(knowledge: Knowledge, like: Tensor) -> Tensor:
+    """Return which slots of each client hold an example (T x N): all, or those a smaller client is known to have."""
+    if knowledge.present is not None:
+        return knowledge.present
+    return torch.ones(len(like), knowledge.samples, dtype=torch.bool, device=like.device)
+
+
+def _length(pull: Tensor, prediction: Tensor, knowledge: Knowledge) -> Tensor:
     """Return what to divide an update by to have a mean gradient: as told for SGD, else read off the update (T x 1).
 
-    T steps of SGD at a rate have the length `rate T`, with momentum m `rate sum_k (1 - m^k) / (1 - m)` over k = 1 .. T. Not told,
-    or after Adam, whose steps are no sums of gradients, `pull_c = s (p_c - n_c / N)` is solved for s: a class that no sample
+    Told, it is `LocalTraining.length`. Not told, or after Adam, whose steps are no sums of gradients,
+    `pull_c = s (p_c - n_c / N)` is solved for s: a class that no sample
     has is pushed by `s p_c`. At least C - N classes are such, those of the largest `pull_c / p_c`; with the s they give,
     classes of less than half a sample join them. Where every class occurs, s comes out too small and counts too uneven.
     """
-    local = knowledge.local
+    local, total = knowledge.local, _present(knowledge, pull).sum(1)
     if local is not None and local.optimiser == "sgd":
-        steps, m = local.steps(knowledge.samples), local.momentum
-        return local.rate * sum((1 - m**k) / (1 - m) for k in range(1, steps + 1))
+        return local.length([int(n) for n in total.tolist()]).to(pull)[:, None]
     number = max(pull.shape[1] - knowledge.samples, 1)
     ratio = pull / prediction.clamp_min(1e-12)
     surely = ratio >= ratio.topk(number, dim=1).values[:, -1:]
@@ -160,7 +166,7 @@ def _length(pull: Tensor, prediction: Tensor, knowledge: Knowledge) -> Tensor | 
     for _ in range(ROUNDS):
         length = (pull * missing).sum(1, keepdim=True) / (prediction * missing).sum(1, keepdim=True).clamp_min(1e-12)
         length = length.clamp_min(1e-12)
-        missing = surely | (knowledge.samples * (prediction - pull / length) < 0.5)
+        missing = surely | (total[:, None] * (prediction - pull / length) < 0.5)
     return length
 
 
@@ -200,16 +206,19 @@ def _feature_sum(model: Model, observation: Observation, knowledge: Knowledge, k
     return lift(one)(first.before, first.buffers, x, key)
 
 
-def _apportion(share: Tensor, total: int) -> Tensor:
-    """Return `total` labels a trial, class c about `total * share_c` times (largest remainder), in class order."""
+def _apportion(share: Tensor, present: Tensor) -> Tensor:
+    """Return labels (T x N), class c about `n share_c` times among the n slots that are present, in class order.
+
+    Rounded by largest remainder. Slots that are not present hold some class.
+    """
+    total = present.sum(1, keepdim=True)
     exact = share * total
     whole = exact.floor()
     missing = total - whole.sum(1, keepdim=True)
     rank = (exact - whole).argsort(dim=1, descending=True, stable=True).argsort(dim=1, stable=True)
     number = (whole + (rank < missing)).to(torch.int64)
-    ends = number.cumsum(1)
-    slots = torch.arange(total, device=share.device).expand(share.shape[0], total).contiguous()
-    return torch.searchsorted(ends, slots, right=True).clamp_max(share.shape[1] - 1)
+    slots = (present.to(torch.int64).cumsum(1) - 1).clamp_min(0)
+    return torch.searchsorted(number.cumsum(1), slots, right=True).clamp_max(share.shape[1] - 1)
 
 
 LABEL_RULES: dict[str, LabelRule] = {"known": known, "idlg": idlg, "cpl": cpl, "counts": counts}

@@ -25,10 +25,12 @@ from leakscope.learning.dense_system import select, solve, strongest_unit
 class LinearSystem:
     """Solve B x = W for the first dense layer, with the unit of the largest bias gradient; one sample a trial.
 
-    A singular system is a trial that diverged: its inputs are NaN.
+    A singular system is a trial that diverged: its inputs are NaN. One whose relative residual over all units is above `threshold` is not
+    explained and counts as exhausted.
     """
 
     name: str = "linear_system"
+    threshold: float = 1e-3
 
     def run(
         self,
@@ -58,4 +60,4 @@ class LinearSystem:
         labels = Analytic._labels(model, observation, knowledge, seeds)
         inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
         pictures = knowledge.scaling.unscale(inputs, len(knowledge.input_shape))
-        return _packed(pictures, labels, _residual(weight, bias, flat))
+        return _packed(pictures, labels, _residual(weight, bias, flat), self.threshold)

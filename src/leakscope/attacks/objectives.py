@@ -129,6 +129,12 @@ class Match:
 
     def __call__(self, view: View) -> Tensor:
         """Return the mismatch of one trial in one round."""
+        simulated, observed = (self._weighed(update) for update in self.compared(view))
+        value = self.gain * self.distance(simulated, observed)
+        return value if self.slack is None else value / self._explained(view, self._sent(view))
+
+    def compared(self, view: View) -> tuple[Tree, Tree]:
+        """Return the simulated and the observed update as the facts let them be compared: sent, clipped, within the rounding."""
         simulated, observed = view.simulated.update, view.observed
         sent = self._sent(view)
         if sent is not None:
@@ -143,9 +149,7 @@ class Match:
         if self.rounded:
             bits = _told(view.knowledge.bits, "rounded", "bits", "the bits of the quantisation")
             observed = nearest(simulated, observed, bits)
-        simulated, observed = self._weighed(simulated), self._weighed(observed)
-        value = self.gain * self.distance(simulated, observed)
-        return value if self.slack is None else value / self._explained(view, sent)
+        return simulated, observed
 
     def _sent(self, view: View) -> Tree | None:
         """Return 1 where this round's update has a coordinate; None where all count."""

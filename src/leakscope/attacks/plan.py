@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from leakscope.attacks.forms import FORMS, THREADED, TRACE_AFTER, Evaluator
-from leakscope.attacks.memory import available, peak_bytes
+from leakscope.attacks.memory import available, is_out_of_memory, peak_bytes
 from leakscope.attacks.state import Problem, Progress
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -171,8 +171,13 @@ def choose_form(
         return width * evaluations / max(rates.values())
 
     def try_form(form: str, part: Problem = problem, *, traced: bool = False) -> None:
-        seconds = min(0.5, work() / LONG / 2)
-        rates[form] = max(rates.get(form, 0.0), measure_form(model, part, form, seconds=seconds, traced=traced))
+        try:
+            rate = measure_form(model, part, form, seconds=min(0.5, work() / LONG / 2), traced=traced)
+        except (RuntimeError, InputError) as error:
+            if is_out_of_memory(error):
+                raise
+            return  # not every network can be run in every form, such as `view` with channels last
+        rates[form] = max(rates.get(form, 0.0), rate)
 
     if work() > LONG:
         try_form("native")
@@ -184,15 +189,17 @@ def choose_form(
             del hopes["channels_last"]
         if threads > 1:
             hopes["split"] = GAINS["vmap"] * rates["native"] * threads
-        hopes |= {form: GAINS["vmap"] * rates[form] for form in ("native", "im2col")}
+        hopes |= {form: GAINS["vmap"] * rates[form] for form in ("native", "im2col") if form in rates}
         hopeful = [form for form, rate in hopes.items() if rate > max(rates.values())]
+        if len(hopeful) == 1 and hopeful[0] in rates:
+            hopeful = []  # nothing to compare it with
         few = narrow(problem, min(width, 2 * threads))
-        for form in hopeful if len(hopeful) > 1 else []:  # a single one needs no measurement
+        for form in hopeful:
             if time.perf_counter() - began < MEASURING * work():
                 alone = form in THREADED
                 try_form(form, few if alone else problem, traced=not alone)
     best = max(rates, key=lambda form: rates[form])
-    if device.type == "cuda" and work() > COMPILE_PAYS_AFTER:
+    if device.type == "cuda" and work() > COMPILE_PAYS_AFTER and not model.draws:  # compiled draws are not trusted
         best = "compiled"
     return best, rates
 

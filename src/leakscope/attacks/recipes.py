@@ -37,6 +37,12 @@ def dlg(
     """Deep leakage from gradients (Zhu et al. 2019): image and label logits from N(0, 1), optimised together by L-BFGS.
 
     The authors stop after 300 steps; the threshold is CPL's, so that convergence means the same for both.
+
+    Equation: `min over x, y of ||grad l(w, x, softmax y) - g||^2`, from x, y in N(0, 1).
+    Reference: Zhu, Liu and Han 2019, Deep leakage from gradients, arXiv:1906.08935.
+    Works when: one or a few examples, a smooth activation, weights that are not trained far; no defence, or a weak
+        one.
+    Costs: 300 iterations of L-BFGS, each up to 20 evaluations with a second derivative; labels are unknowns too.
     """
     stop = Stop(iterations=iterations, threshold=threshold)
     return Matching(
@@ -54,7 +60,13 @@ def idlg(
     threshold: float = 1e-4,
     restarts: int = 1,
 ) -> Matching:
-    """Improved DLG (Zhao et al. 2020): the label is read off the gradient, then only the image is optimised."""
+    """Improved DLG (Zhao et al. 2020): the label is read off the gradient, then only the image is optimised.
+
+    Equation: `y = argmin_k dL/db_k`, then `min over x of ||grad l(w, x, y) - g||^2`.
+    Reference: Zhao, Mopuri and Bilen 2020, iDLG, arXiv:2001.02610.
+    Works when: one example, cross entropy, the last layer shared; else as dlg.
+    Costs: as dlg, with fewer unknowns.
+    """
     stop = Stop(iterations=iterations, threshold=threshold)
     return Matching(
         "idlg", start=start, objective=objective, labels=labels, optimiser=optimiser, stop=stop, restarts=restarts
@@ -75,6 +87,11 @@ def cpl(
     """Client privacy leakage (Wei et al. 2020): patterned start, label by argmin, L-BFGS, stop under 1e-4.
 
     `alpha` weighs the label regulariser of Algorithm 1; the authors' runs leave it off.
+
+    Equation: `y = argmin_k dL/db_k`, then `min over x of ||grad l(w, x, y) - g||^2 + alpha ||f(w, x) - y||^2`.
+    Reference: Wei et al. 2020, A framework for evaluating client privacy leakages, arXiv:2004.10397, Algorithm 1.
+    Works when: as dlg; the patterned start makes it converge more often. More examples need labels told or counted.
+    Costs: 300 iterations of L-BFGS at most, each up to 20 evaluations; it ends at a mismatch under 1e-4.
     """
     if alpha < 0:
         raise InputError(f"cpl(alpha=...) must not be below 0, got {alpha}")
@@ -104,7 +121,14 @@ def ig(
     threshold: float = 0.0,
     restarts: int = 1,
 ) -> Matching:
-    """Inverting gradients (Geiping et al. 2020): 1 - cosine + TV, signed Adam, rate x0.1 at 3/8, 5/8, 7/8, boxed."""
+    """Inverting gradients (Geiping et al. 2020): 1 - cosine + TV, signed Adam, rate x0.1 at 3/8, 5/8, 7/8, boxed.
+
+    Equation: `min over x in the box of 1 - cos(grad l(w, x, y), g) + tv TV(x)`.
+    Reference: Geiping et al. 2020, Inverting gradients, arXiv:2003.14053, Eq. 4.
+    Works when: pictures, deep and trained networks, several examples; blind to the length of an update, so to a
+        clip.
+    Costs: 4800 evaluations with a second derivative.
+    """
     if tv < 0:
         raise InputError(f"ig(tv=...) must not be below 0, got {tv}")
     guess = Rule(sign=signed, schedule=Steps(milestones(iterations)), project=into_box)
@@ -139,6 +163,11 @@ def matching(
 
     `boxed` keeps the guess inside the valid box after every step, `signed` takes the sign of its gradient, `patience` ends a
     trial that gained nothing for so many iterations.
+
+    Equation: `min over x of distance(grad l(w, x, y), g) + sum of priors`.
+    Reference: None: the loop that all published attacks on gradients share.
+    Works when: its pieces suit the network and the data; it stands for no published result.
+    Costs: `iterations` steps of the optimiser given; L-BFGS takes up to 20 evaluations a step, Adam one.
     """
     return Matching(
         "matching",
@@ -153,14 +182,28 @@ def matching(
     )
 
 
-def analytic() -> Analytic:
-    """Exact recovery from a first dense layer with bias (Aono et al. 2017): row gradient over bias gradient."""
-    return Analytic()
+def analytic(*, threshold: float = 1e-3) -> Analytic:
+    """Exact recovery from a first dense layer with bias (Aono et al. 2017): row gradient over bias gradient.
+
+    Equation: `x = dL/dW_k / dL/db_k` for every unit k of the first layer; units weighted by `(dL/db_k)^2`.
+    Reference: Aono et al. 2017; Phong et al. 2018, Privacy-preserving deep learning via additively homomorphic
+        encryption.
+    Works when: the first layer is dense with a bias; exact for one example. For more, only units that one example
+        activates.
+    Costs: one division a unit: nothing beside any other attack.
+    """
+    return Analytic(threshold=threshold)
 
 
-def linear_system() -> LinearSystem:
-    """Theorem 2.1 of the SPN paper (Fan et al. 2020): solve B x = W for one sample and a first dense layer with bias."""
-    return LinearSystem()
+def linear_system(*, threshold: float = 1e-3) -> LinearSystem:
+    """Theorem 2.1 of the SPN paper (Fan et al. 2020): solve B x = W for one sample and a first dense layer with bias.
+
+    Equation: `B x = W` with B the bias gradients on a diagonal and W the weight gradients of the first layer.
+    Reference: Fan et al. 2020, Rethinking privacy preserving deep learning, arXiv:2006.11601, Theorem 2.1.
+    Works when: one example, a first dense layer with a bias, one unit whose bias gradient is not drowned.
+    Costs: one division an input.
+    """
+    return LinearSystem(threshold=threshold)
 
 
 def prior_only(
@@ -173,6 +216,11 @@ def prior_only(
     """A null baseline: `ig` without the update, so that total variation alone moves its start (Norm for a table).
 
     To silence another attack: `PriorOnly(attack)`.
+
+    Equation: `min over x in the box of TV(x)`.
+    Reference: None: a null baseline.
+    Works when: always: it says what comes back of no update at all.
+    Costs: 100 steps that run no network.
     """
     return PriorOnly(ig(start=start, rate=rate, signed=signed, iterations=iterations))
 

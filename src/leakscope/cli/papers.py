@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from leakscope.cli.app import app
 from leakscope.cli.sweep import carry_out, check_device, make_engine, parse_memory
-from leakscope.cli.watching import Dialogue, count
+from leakscope.cli.watching import Dialogue, count, printable
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Out = Annotated[Path, typer.Option(help="Where the runs lie: OUT/item/scale/part
 
 @paper.command("list")
 def list_items() -> None:
-    """List every item, how many numbers its paper prints, and its trials at each scale."""
+    """List every item, how many numbers its paper prints, and its trials (or rows of a program) at each scale."""
     from rich.console import Console
     from rich.table import Table
 
@@ -36,24 +36,28 @@ def list_items() -> None:
 
     table = Table("item", "what it is", "numbers", *SCALES, "uses runs of")
     for item in choose_items(["all"]):
-        trials = [_own_trials(item, scale) for scale in SCALES]
+        trials = [_own_work(item, scale) for scale in SCALES]
         shared = dict.fromkeys(part.same_as.partition("/")[0] for part in item.parts if part.same_as)
         table.add_row(item.name, item.printed.title, str(len(item.printed.rows)), *trials, ", ".join(shared))
     console = Console()
     console.print(table)
-    console.print("numbers: how many the paper prints; smoke, small, full: trials of its own", style="dim")
+    console.print(
+        "numbers: how many the paper prints; smoke, small, full: trials of its own, rows of programs", style="dim"
+    )
 
 
-def _own_trials(item: Item, scale: str) -> str:
-    """Return how many trials an item has at a scale, those of other items' runs not counted."""
-    from leakscope.experiments.papers.scales import parts_at, scenario_at
+def _own_work(item: Item, scale: str) -> str:
+    """Return how many trials and rows an item has at a scale, those of other items' runs not counted."""
+    from leakscope.experiments.papers.scales import parts_at, rows_at, scenario_at
 
-    total = 0
+    trials = rows = 0
     for part in parts_at(item, scale):
-        if not part.same_as:
+        if part.program:
+            rows += len(rows_at(item, part, scale))
+        elif not part.same_as:
             cells: dict[str, Any] = {cell.id: cell.settings for cell in scenario_at(item, part, scale).cells()}
-            total += sum(each["trials"] * len(each["seeds"]) for each in cells.values())
-    return f"{total:,}" if total else ""
+            trials += sum(each["trials"] * len(each["seeds"]) for each in cells.values())
+    return ", ".join([f"{trials:,}"] * bool(trials) + [count(rows, "row")] * bool(rows))
 
 
 @paper.command()
@@ -74,30 +78,65 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
     log_json: Annotated[Path | None, typer.Option(help="Write every event as a line of JSON.")] = None,
 ) -> None:
-    """Run items of papers at a scale: all their trials, or those that their runs still lack."""
+    """Run items of papers at a scale: all their trials and rows, or those that their runs still lack."""
     limit = parse_memory(memory)
     check_device(device)
     chosen = make_engine(engine, address)
-    from leakscope.experiments.papers.scales import scenario_at
+    from leakscope.experiments.papers.scales import rows_at, scenario_at
 
     work = _work(items, scale, out, only or [])
     given = _given(out, only or [], engine, device, memory)
     again = shlex.join(["leakscope", "paper", "run", *items, "--scale", scale, *given])
     for number, (directory, (item, part)) in enumerate(work.items(), start=1):
-        scenario = scenario_at(item, part, scale)
-        if dry_run:
-            typer.echo(f"{directory}: {count(scenario.cell_count, 'cell')}")
-            continue
         title = f"{item.name}, {part.name}, {scale} ({number} of {len(work)})"
-        dialogue = Dialogue(title, quiet=quiet, log=log_json)
-        done = carry_out(scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit)
-        if done.left:
-            sys.stderr.write(f"leakscope: stopped at {title}; what has landed is saved; go on with: {again}\n")
-            raise typer.Exit(130)
-        if not quiet:
-            typer.echo(f"{directory}: {count(done.wanted, 'trial')}, {done.landed:,} of them now")
+        if dry_run and part.program:
+            typer.echo(f"{directory}: {count(len(rows_at(item, part, scale)), 'row')} of program {part.program}")
+        elif dry_run:
+            typer.echo(f"{directory}: {count(scenario_at(item, part, scale).cell_count, 'cell')}")
+        elif part.program:
+            said = _run_program(item, part, scale, directory, again, title, device=device, quiet=quiet)
+            if not quiet:
+                typer.echo(f"{directory}: {said}")
+        else:
+            scenario = scenario_at(item, part, scale)
+            dialogue = Dialogue(title, quiet=quiet, log=log_json)
+            done = carry_out(scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit)
+            if done.left:
+                _stopped(title, again)
+            if not quiet:
+                typer.echo(f"{directory}: {count(done.wanted, 'trial')}, {done.landed:,} of them now")
     if not quiet and not dry_run:
         typer.echo(f"all there; leakscope paper report {shlex.quote(str(out))}")
+
+
+def _run_program(
+    item: Item, part: Part, scale: str, directory: Path, again: str, title: str, *, device: str, quiet: bool
+) -> str:
+    """Return in words how many rows are there after the program of a part has run, and how many of them are new."""
+    from leakscope.experiments.papers.programs import find_program
+    from leakscope.experiments.papers.programs.rows import keeping
+    from leakscope.experiments.papers.scales import rows_at, settings_at
+    from leakscope.experiments.sweep.facts import gather_facts
+
+    settings, wanted = settings_at(item, part, scale), len(rows_at(item, part, scale))
+
+    def say(line: str) -> None:
+        if not quiet:
+            typer.echo(printable(line), err=True)
+
+    say(f"{title}: {count(wanted, 'row')} of program {part.program}")
+    with keeping(directory, settings, gather_facts(again, device)) as keep:
+        keep.tell = lambda key: say(f"  {len(keep.rows)} of {wanted}: {key}")
+        try:
+            find_program(part.program)(settings, keep, say, device)
+        except KeyboardInterrupt:
+            _stopped(title, again)
+        return f"{count(len(keep.rows), 'row')}, {keep.added:,} of them now"
+
+
+def _stopped(title: str, again: str) -> NoReturn:
+    sys.stderr.write(f"leakscope: stopped at {title}; what has landed is saved; go on with: {again}\n")
+    raise typer.Exit(130)
 
 
 def _work(names: list[str], scale: str, out: Path, only: list[str]) -> dict[Path, tuple[Item, Part]]:

@@ -97,7 +97,12 @@ def report(
     run: RunPath,
     out: Annotated[Path | None, typer.Option(help="File to write; RUN/report.html if not given.")] = None,
 ) -> None:
-    """Write the page of a run: one self-contained HTML file."""
+    """Write the page of a run or of a policy search: one self-contained HTML file."""
+    from leakscope.cli.search import is_search, report_search
+
+    if is_search(run):
+        typer.echo(str(report_search(run, out)))
+        return
     from leakscope.report.page import write
     from leakscope.report.serving import page_of_directory
 

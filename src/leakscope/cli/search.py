@@ -12,9 +12,14 @@ import typer
 from leakscope.cli.app import app
 from leakscope.cli.sweep import check_device, make_engine
 from leakscope.cli.watching import printable
+from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
-    from leakscope.experiments.policy_search import Found
+    from leakscope.experiments.policy_search import Found, PolicySearch
+
+PAGE, ASKED = "report.html", "asked.json"
+COMPARED = ("random", "optuna")
+PICTURES, MOST_WALKS = 4, 10
 
 
 @app.command()
@@ -28,11 +33,14 @@ def search(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Random search and Optuna at equal cost (extra 'search').")
+    ] = False,
 ) -> None:
-    """Search transformation policies: random ones, scored, the best kept; a cut search goes on where it was."""
+    """Search transformation policies: random ones, scored, the best kept; a cut search goes on where it was. Writes a page."""
     check_device(device)
     chosen = make_engine(engine, address)
-    from leakscope.experiments.policy_search import read_search, run_search
+    from leakscope.experiments.policy_search import compare_methods, read_search, run_search
 
     said = read_search(file)
     directory = out or Path("runs") / file.stem
@@ -41,17 +49,59 @@ def search(
         if not quiet:
             typer.echo(printable(line), err=True)
 
+    again = shlex.join(
+        ["leakscope", "search", str(file), *(["--out", str(out)] if out else []), *(["--compare"] if compare else [])]
+    )
     try:
-        found = run_search(said, directory, engine=chosen, device=device, say=say)
+        if compare:
+            made = compare_methods(said, directory, engine=chosen, device=device, say=say)
+        else:
+            made = {said.method: run_search(said, directory, engine=chosen, device=device, say=say)}
     except KeyboardInterrupt:
-        again = shlex.join(["leakscope", "search", str(file), *(["--out", str(out)] if out else [])])
         typer.echo(f"stopped; what is scored is saved in {directory}; go on with: {again}", err=True)
         raise typer.Exit(130) from None
+    page = write_page(said, made, directory / PAGE, command=again, device=device)
     if as_json:
-        typer.echo(json.dumps(plain(found), indent=1))
+        told = {name: plain(found) for name, found in made.items()}
+        typer.echo(json.dumps(told if compare else told[said.method], indent=1))
         return
-    show(found)
-    typer.echo(f"hybrid: {found.selection.hybrid}\nrecords: {directory}")
+    for name, found in made.items():
+        if compare:
+            typer.echo(f"{name}:")
+        show(found)
+        typer.echo(f"hybrid: {found.selection.hybrid}")
+    typer.echo(f"records: {directory}\npage: {page}")
+
+
+def write_page(
+    said: PolicySearch, made: dict[str, Found], path: Path, *, command: str, device: str | None = None
+) -> Path:
+    """Write the page of searches, with what the kept policies do to pictures; return its path."""
+    from leakscope.experiments.policy_pictures import walks_of
+    from leakscope.report.search_page import write_search
+
+    kept = [each.policy for found in made.values() for each in found.selection.kept]
+    walks = walks_of(kept[:MOST_WALKS], said.data, number=PICTURES, seed=said.seed)
+    try:
+        return write_search(said, made, walks, path, command=command, device=device)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror or error})") from None
+
+
+def is_search(directory: Path) -> bool:
+    """Return whether a directory holds a policy search, or a comparison of two."""
+    return any((directory / part / ASKED).exists() for part in ("", *COMPARED))
+
+
+def report_search(directory: Path, out: Path | None) -> Path:
+    """Write the page of the search (or of both searches of a comparison) that a directory holds; return its path."""
+    from leakscope.experiments.policy_search import read_finished
+
+    parts = [""] if (directory / ASKED).exists() else [each for each in COMPARED if (directory / each / ASKED).exists()]
+    read = [read_finished(directory / part) for part in parts]
+    made: dict[str, Found] = {said.method: found for said, found in read}
+    command = shlex.join(["leakscope", "report", str(directory)])
+    return write_page(read[0][0], made, out or directory / PAGE, command=command)
 
 
 def plain(found: Found) -> dict[str, object]:

@@ -105,16 +105,17 @@ def carry_out(
 
 @app.command()
 def schema(
+    kind: Annotated[str, typer.Option(help="Whose schema: scenario, train or audit.")] = "scenario",
     out: Annotated[
         Path | None, typer.Option(help="File to write; the terminal if not given.", show_default=False)
     ] = None,
 ) -> None:
-    """Print the JSON schema of a scenario file, so that editors complete it."""
+    """Print the JSON schema of a scenario, training or audit file, so that editors complete it."""
     import json
 
-    from leakscope.experiments.scenario import json_schema
+    from leakscope.experiments.schemas import schema_of
 
-    text = json.dumps(json_schema(), indent=2) + "\n"
+    text = json.dumps(schema_of(kind), indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)
         return

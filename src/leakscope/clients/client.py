@@ -155,7 +155,7 @@ class Client:
         y: Tensor,
         mask: Tensor,
         key: Tensor,
-        order: Tensor | None = None,
+        order: Tensor | tuple[Tensor, ...] | None = None,
         guard: Polarisation | None = None,
     ) -> Answer:
         """Return what ONE client makes of its data; `order` says which examples each local step takes (drawn if None).

@@ -28,7 +28,8 @@ class Model:
     `x` holds N inputs, `output` N rows of logits. `key` seeds whatever the network draws (dropout masks): one int64
     scalar, read by `leakscope.core.random`. `private` names parameters that never leave the client. `head` is the last
     dense layer if the output comes straight from it; `entry` is the first layer if it is dense on the flattened input.
-    `draws` is False where `apply` never reads its key.
+    `draws` is False where `apply` never reads its key. `narrowest` is how many numbers an input has in the narrowest layer whose
+    function rounds, such as a sigmoid; None if there is none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Model:
     entry: Dense | None = None
     private: frozenset[str] = field(default_factory=frozenset)
     draws: bool = True
+    narrowest: int | None = None
 
     def shared(self, parameters: Tree) -> Tree:
         """Return the part of a parameter tree that the client sends."""

@@ -154,7 +154,8 @@ def trials(value: object) -> int:
 def lift(f: Callable[..., V], chunk: int | None = None) -> Callable[..., V]:
     """Return `f`, a function of ONE trial, as a function of many: every tensor argument leads with the trial dimension.
 
-    The result of `f` may nest as its arguments may. This is `torch.func.vmap` over all tensors of all arguments.
+    The result of `f` may nest as its arguments may. This is `torch.func.vmap` over all tensors of all arguments; a function that
+    vmap cannot run (a recurrent layer, a decision by a tensor's value) is called for one trial after the other.
     """
 
     def many(*args: Any) -> Any:
@@ -165,10 +166,24 @@ def lift(f: Callable[..., V], chunk: int | None = None) -> Callable[..., V]:
             shape[:] = [result]
             return tuple(tensors(result))
 
-        flat = torch.func.vmap(one, randomness="error", chunk_size=chunk)(tuple(tensors(args)))
+        try:
+            flat = torch.func.vmap(one, randomness="error", chunk_size=chunk)(tuple(tensors(args)))
+        except RuntimeError as error:
+            if not beyond_vmap(error):
+                raise
+            rows = [one(tuple(t[i] for t in tensors(args))) for i in range(trials(args))]
+            flat = tuple(torch.stack(column) for column in zip(*rows, strict=True))
         return fill(shape[0], list(flat))
 
     return many
+
+
+def beyond_vmap(error: RuntimeError) -> bool:
+    """Return whether an error says that vmap cannot run a function which may well run for one trial."""
+    text = str(error)
+    return (
+        "vmap" in text or "atching rule" in text
+    ) and "random" not in text  # who draws globally is refused, not looped
 
 
 def to(value: V, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> V:

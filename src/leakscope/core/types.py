@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -115,16 +116,23 @@ def direction(seen: Round, shares: Shares) -> Tree:
     return subtract({name: seen.before[name] for name in seen.sent}, seen.sent)
 
 
-def to_gradient(observation: Observation, rate: float) -> Observation:
+def to_gradient(observation: Observation, rate: float | Tensor) -> Observation:
     """Return a weight observation as the mean gradient it implies: `(w(t) - w_k(t+1)) / rate`.
 
-    Pass rate times steps after several. Exact for one step of plain SGD. CPL's Algorithm 1, lines 5-6, prints the sign the other way round.
+    After several steps pass `LocalTraining.length`, a number for each trial. Exact for one step of plain SGD. CPL's Algorithm 1,
+    lines 5-6, prints the sign the other way round.
     """
     if observation.shares is Shares.GRADIENT:
         return observation
-    if not rate > 0:
+    if not bool((torch.as_tensor(rate) > 0).all()):
         raise InputError(f"a weight update converts to a gradient only with a learning rate above 0, got {rate}")
-    rounds = tuple(replace(r, sent=scale(direction(r, observation.shares), 1 / rate)) for r in observation.rounds)
+
+    def shrunk(update: Tree) -> Tree:
+        if not isinstance(rate, Tensor):
+            return scale(update, 1 / rate)
+        return {name: value / rate.to(value).reshape(-1, *[1] * (value.ndim - 1)) for name, value in update.items()}
+
+    rounds = tuple(replace(r, sent=shrunk(direction(r, observation.shares))) for r in observation.rounds)
     return replace(observation, rounds=rounds, shares=Shares.GRADIENT)
 
 
@@ -167,6 +175,14 @@ class LocalTraining:
     def steps(self, samples: int) -> int:
         """Return the number of local steps for a client of `samples` examples."""
         return self.epochs * -(-samples // (self.batch_size or samples))
+
+    def length(self, samples: Sequence[int]) -> Tensor:
+        """Return for clients of so many examples how many gradients their update sums up, times the rate.
+
+        T steps of SGD at a rate have the length `rate T`, with momentum m `rate sum_k (1 - m^k) / (1 - m)` over k = 1 .. T.
+        """
+        steps, m = torch.tensor([self.steps(max(n, 1)) for n in samples], dtype=torch.float64), self.momentum
+        return self.rate * (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
 
 
 @dataclass(frozen=True, slots=True)

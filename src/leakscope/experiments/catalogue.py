@@ -15,6 +15,8 @@ from leakscope.core.registry import summary
 from leakscope.data import SOURCES
 from leakscope.data.partition import PARTITIONS
 from leakscope.defences import DEFENCES
+from leakscope.defences.on_data import Transform, parse_policies
+from leakscope.defences.on_model import Polarisation
 from leakscope.federated import SELECTIONS, SERVERS
 from leakscope.learning.losses import LOSSES
 from leakscope.metrics import METRICS
@@ -28,6 +30,8 @@ _PLAIN = {
     "green": "The second channel at 1, the others at 0",
     "blue": "The third channel at 1, the others at 0",
 }
+# the policies of the ATS paper, for CIFAR-100 and for Fashion-MNIST; each picture draws one of a hybrid's
+POLICIES = ("3-1-7", "43-18-18", "3-1-7+43-18-18", "19-15-45", "2-43-21", "19-15-45+2-43-21")
 
 
 def catalogue() -> Iterator[tuple[str, str, str]]:
@@ -55,5 +59,18 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
             yield kind, name, _PLAIN.get(name) or summary(piece)
         if kind == "label rule":
             yield kind, JOINT, "Label logits are optimised together with the guess (DLG)"
+        if kind == "defence":
+            yield "defence on the model", "client.on_model", summary(Polarisation)
+            yield "defence on the data", "client.on_data", summary(Transform)
+            yield from (("policy of on_data", name, _in_words(name)) for name in POLICIES)
     for name, metric in METRICS.items():
         yield "metric", name, metric.summary
+
+
+def _in_words(policy: str) -> str:
+    """Return the operations of a policy in words.
+
+    >>> _in_words("7+3")
+    'translate_y +-0.1007 of the side; or translate_x +-0.4532 of the side'
+    """
+    return "; or ".join(", then ".join(op.words for op in one.operations) for one in parse_policies(policy))

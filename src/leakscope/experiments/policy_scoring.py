@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from leakscope.attacks.heap import keep_freed
 from leakscope.attacks.plan import Execution
 from leakscope.core.model import Model
 from leakscope.core.tree import to
@@ -38,6 +39,8 @@ class Group:
 def score_group(group: Group) -> list[Candidate]:
     """Return the scores of a group; all groups of a search meet the same pictures, noise and draws."""
     said, device = group.said, group.device
+    if device == "cpu":
+        keep_freed()
     data, trained, fresh = _world(said, device, group.network)
     hows, scaling = [Transform(policy) for policy in group.policies], data.statistics
     places = range(said.first, said.first + said.images * said.stride, said.stride)

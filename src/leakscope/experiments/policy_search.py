@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from leakscope.core.errors import InputError
 from leakscope.data import Dataset, load
 from leakscope.defences.on_data import Transform
 from leakscope.experiments.engines import Engine, Needs, local, never
+from leakscope.experiments.policy_records import NONE, Found, claim, found_of, read_finished, read_scores, write_scores
 from leakscope.experiments.policy_scoring import Group, examples_of, score_group
 from leakscope.experiments.policy_settings import PolicySearch, read_search
 from leakscope.models.checkpoint import pack_checkpoint
-from leakscope.search.front import front, hypervolume
 from leakscope.search.optuna_search import OptunaSearch
-from leakscope.search.random_search import Candidate, Selection, draw_policies, select
+from leakscope.search.random_search import Candidate, draw_policies
 from leakscope.search.utility import Recipe, Schedule, train_network
-from leakscope.store.durable import replacing
 from leakscope.store.lock import locked
 
-__all__ = ["Found", "PolicySearch", "read_search", "run_search"]
+__all__ = [
+    "METHODS",
+    "Candidate",
+    "Found",
+    "PolicySearch",
+    "compare_methods",
+    "read_finished",
+    "read_search",
+    "run_search",
+]
 
-SETTINGS, SCORES, LOCK, NETWORK = "search.json", "scores", "search.lock", "network"
-NONE = "none"
-MAY_CHANGE = ("keep", "threshold", "group", "candidates")
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The end of a search: all candidates in the order drawn, no policy as a reference, and what was kept."""
-
-    candidates: tuple[Candidate, ...]
-    reference: Candidate | None
-    selection: Selection
-    left: int = 0
-
-    @property
-    def front(self) -> tuple[Candidate, ...]:
-        """Return the candidates that none beats on both scores."""
-        return tuple(front(self.candidates))
-
-    @property
-    def area(self) -> float | None:
-        """Return how much of the plane the candidates rule beyond no policy; compares searches of equal cost."""
-        return None if self.reference is None else hypervolume(self.candidates, self.reference)
+LOCK, NETWORK = "search.lock", "network"
+METHODS: tuple[Literal["random"], Literal["optuna"]] = ("random", "optuna")
 
 
 def run_search(
@@ -57,27 +43,58 @@ def run_search(
     device: str = "cpu",
     say: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = never,
+    network: Path | None = None,
 ) -> Found:
-    """Return what a search found; what the directory holds already is not scored again. `stop` ends it after a group."""
+    """Return what a search found; what the directory holds already is not scored again. `stop` ends it after a group.
+
+    The network that gradients are taken at is trained in `network`, if given: searches of one recipe may share it.
+    """
     data = _check_data(said)
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / LOCK):
-        _claim(said, directory)
-        known = _known(directory)
+        claim(said, directory)
+        known = read_scores(directory)
+
+        def train() -> bytes:
+            return _network(said, data, network or directory / NETWORK, device, say)
+
         if said.method == "random":
-            wanted = _random(said, data, directory, known, engine or local(), device, say, stop)
+            wanted = _random(said, directory, known, train, engine or local(), device, say, stop)
         else:
-            wanted = _optuna(said, data, directory, known, device, say, stop)
-    scored = tuple(known[policy] for policy in wanted if policy in known and policy != NONE)
-    chosen = select(scored, threshold=said.threshold, keep=said.keep)
-    return Found(scored, known.get(NONE), chosen, max(said.candidates - len(scored), 0) + (NONE not in known))
+            wanted = _optuna(said, directory, known, train, device, say, stop)
+    return found_of(said, known, wanted)
+
+
+def compare_methods(
+    said: PolicySearch,
+    directory: Path,
+    *,
+    engine: Engine | None = None,
+    device: str = "cpu",
+    say: Callable[[str], None] = lambda _: None,
+    stop: Callable[[], bool] = never,
+) -> dict[str, Found]:
+    """Return what random search and Optuna found in as many candidates each: same scores, same network, same seed."""
+    OptunaSearch(said.seed)  # says at once where Optuna is missing
+    return {
+        method: run_search(
+            replace(said, method=method),
+            directory / method,
+            engine=engine,
+            device=device,
+            say=lambda line, method=method: say(f"{method}: {line}"),  # type: ignore[misc]
+            stop=stop,
+            network=directory / NETWORK,
+        )
+        for method in METHODS
+    }
 
 
 def _random(
     said: PolicySearch,
-    data: Dataset,
     directory: Path,
     known: dict[str, Candidate],
+    train: Callable[[], bytes],
     engine: Engine,
     device: str,
     say: Callable[[str], None],
@@ -88,7 +105,7 @@ def _random(
     missing = [policy for policy in wanted if policy not in known]
     if not missing:
         return wanted
-    network = _network(said, data, directory, device, say)
+    network = train()
     cuts = [tuple(missing[i : i + said.group]) for i in range(0, len(missing), said.group)]
     needs = Needs(gpus=1 if device == "cuda" else 0)
     groups = ((_group(said, cut, device, network), needs) for cut in cuts)
@@ -99,9 +116,9 @@ def _random(
 
 def _optuna(
     said: PolicySearch,
-    data: Dataset,
     directory: Path,
     known: dict[str, Candidate],
+    train: Callable[[], bytes],
     device: str,
     say: Callable[[str], None],
     stop: Callable[[], bool],
@@ -116,7 +133,7 @@ def _optuna(
         cut = ((NONE,) if NONE not in known else ()) + tuple(asked)
         if not cut:
             break
-        network = network or _network(said, data, directory, device, say)
+        network = network or train()
         group = _group(said, cut, device, network)
         made = score_group(group)
         _land(directory, group.name, made, known, said, say)
@@ -137,25 +154,13 @@ def _check_data(said: PolicySearch) -> Dataset:
     return data
 
 
-def _claim(said: PolicySearch, directory: Path) -> None:
-    """Write the settings down, or refuse a directory that holds another search."""
-    plain = {name: value for name, value in dataclasses.asdict(said).items() if name not in MAY_CHANGE}
-    path = directory / SETTINGS
-    if path.exists():
-        if json.loads(path.read_text(encoding="utf-8")) != plain:
-            raise InputError(f"{directory} holds another search; use an empty directory or the same file")
-        return
-    with replacing(path) as file:
-        file.write(json.dumps(plain, indent=1).encode())
-
-
 def _network(said: PolicySearch, data: Dataset, directory: Path, device: str, say: Callable[[str], None]) -> bytes:
     """Return the network that gradients are taken at, after training it (or taking up its training)."""
     examples = examples_of(data)
     augment = Transform(crop=4, flip=True)
     recipe = Recipe(said.model, (("width", said.width),), augment, Schedule(epochs=said.epochs), said.seed, said.share)
     say(f"training {said.model} on {round(said.share * len(examples.x_train))} examples for {said.epochs} epochs")
-    trained = train_network(recipe, examples, device=device, directory=directory / NETWORK)
+    trained = train_network(recipe, examples, device=device, directory=directory)
     say(f"trained: test accuracy {trained.history[-1].test_accuracy:.3f}")
     return pack_checkpoint(trained.model, trained.model.parameters, trained.model.buffers, {})
 
@@ -173,24 +178,8 @@ def _land(
     say: Callable[[str], None],
 ) -> None:
     """Save a group, take it into what is known, and say so."""
-    folder = directory / SCORES
-    folder.mkdir(exist_ok=True)
-    with replacing(folder / f"{name}.json") as file:
-        about = {"order": len(known), "candidates": [dataclasses.asdict(each) for each in made]}
-        file.write(json.dumps(about).encode())
+    write_scores(directory, name, made, len(known))
     known |= {each.policy: each for each in made}
     best = min(made, key=lambda each: each.privacy)
     total = said.candidates + 1
     say(f"{len(known)}/{total} policies scored, best of the last {best.policy} {best.privacy:.4f}")
-
-
-def _known(directory: Path) -> dict[str, Candidate]:
-    """Return what a directory holds, in the order it was scored."""
-    landed: list[tuple[int, list[Candidate]]] = []
-    for path in sorted((directory / SCORES).glob("*.json")):
-        try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            landed.append((int(about["order"]), [Candidate(**each) for each in about["candidates"]]))
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path} is not readable ({error}); delete it to score its policies again") from None
-    return {each.policy: each for _, made in sorted(landed, key=lambda pair: pair[0]) for each in made}

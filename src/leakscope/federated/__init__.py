@@ -1,9 +1,10 @@
 """A federation: who answers in a round, local training of many clients at once, aggregation, decay, accuracy."""
 
 from leakscope.federated.decay import Decay
-from leakscope.federated.federation import Federation, State, begin, is_finite, pack, parameters_of, unpack
+from leakscope.federated.federation import Federation, State, begin, is_finite, parameters_of
 from leakscope.federated.holdings import Holdings, deal
-from leakscope.federated.rounds import Played, client_seeds, play_round, train_clients, who_answers
+from leakscope.federated.rounds import Played, client_seeds, play_round, train_clients, train_groups, who_answers
+from leakscope.federated.saving import pack, pack_private, unpack
 from leakscope.federated.selection import SELECTIONS, Count, Everyone, Selection, Share
 from leakscope.federated.servers import SERVERS, Averaging, Deltas, DistributedSGD, RoundRobin, Server
 from leakscope.federated.utility import Utility, measure_utility
@@ -32,9 +33,11 @@ __all__ = [
     "is_finite",
     "measure_utility",
     "pack",
+    "pack_private",
     "parameters_of",
     "play_round",
     "train_clients",
+    "train_groups",
     "unpack",
     "who_answers",
 ]

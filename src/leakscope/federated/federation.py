@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,7 +11,7 @@ from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree, fill, flat_names
+from leakscope.core.tree import Tree, flat_names
 from leakscope.core.types import Shares
 from leakscope.defences.stack import State as Memory
 from leakscope.defences.stack import begin as begin_defences
@@ -127,33 +125,3 @@ def parameters_of(model: Model, state: State) -> Tree:
 def is_finite(state: State) -> bool:
     """Return whether the global weights are all finite."""
     return all(math.isfinite(float(value.sum())) or bool(value.isfinite().all()) for value in state.weights.values())
-
-
-def pack(state: State, about: Mapping[str, object]) -> bytes:
-    """Return a state as the bytes of a safetensors file, with `about` (plain data) beside it."""
-    from safetensors.torch import save
-
-    flat = {name: value.detach().cpu().contiguous().clone() for name, value in flat_names(_parts(state)).items()}
-    return save(flat, metadata={"leakscope": json.dumps({**about, "rounds": state.rounds})})
-
-
-def unpack(data: bytes, like: State) -> tuple[State, dict[str, object]]:
-    """Return the state of `pack` and what stood beside it; `like` is a state of the same federation."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        about = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]["leakscope"])
-        found, rounds = load(data), int(about.pop("rounds"))
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"not a readable state of a federation ({' '.join(str(error).split())[:120]})") from None
-    names = flat_names(_parts(like))
-    if {n: (v.shape, v.dtype) for n, v in names.items()} != {n: (v.shape, v.dtype) for n, v in found.items()}:
-        raise InputError("the saved state belongs to another federation: its tensors have other names or shapes")
-    device = next(iter(like.weights.values())).device
-    parts = fill(_parts(like), [found[name].to(device) for name in names])
-    return State(rounds, *parts), about
-
-
-def _parts(state: State) -> tuple[Tree, Tree, Tree, Memory]:
-    return state.weights, state.buffers, state.private, state.memory

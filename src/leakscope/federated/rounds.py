@@ -8,6 +8,7 @@ client's part in a round is a function of the global model, its data and one num
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -62,12 +63,13 @@ def play_round(
     state: State,
     *,
     around: Around = nullcontext,
+    split: bool = False,
     tell: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[State, Played]:
     """Return the state after one more round, and what happened in it.
 
     `model` is the network as clients run it. `around` opens a context in which they train (another way to do convolutions);
-    `tell` hears how many clients of the round are done.
+    `split` trains a part of the clients on each core instead of all of them on all cores; `tell` hears how many are done.
     """
     answered = who_answers(federation, state.rounds, holdings.clients)
     counts = holdings.counts
@@ -80,9 +82,8 @@ def play_round(
         total: Tree | None = None
         buffers: list[tuple[Tensor, Tree]] = []
         start = after
-        for group in _groups(turn, counts, federation.together):
-            with around():
-                answer = train_clients(federation, model, holdings, start, group)
+        groups = list(_groups(turn, counts, federation.together, torch.get_num_threads() if split else 1))
+        for group, answer in train_groups(federation, model, holdings, start, groups, around=around, split=split):
             own = torch.tensor([shares[client] for client in group], dtype=torch.float64, device=_device(start))
             total = add_weighted(total, own, federation.server.read(start.weights, answer.update))
             buffers.append((own, answer.buffers))
@@ -97,6 +98,36 @@ def play_round(
     return replace(after, rounds=state.rounds + 1), played
 
 
+def train_groups(
+    federation: Federation,
+    model: Model,
+    holdings: Holdings,
+    state: State,
+    groups: Sequence[Sequence[int]],
+    *,
+    around: Around = nullcontext,
+    split: bool = False,
+) -> Iterator[tuple[Sequence[int], Answer]]:
+    """Yield each group of clients with its answers, in order; with `split` as many groups at a time as torch has threads."""
+
+    def train(group: Sequence[int]) -> Answer:
+        with around():
+            return train_clients(federation, model, holdings, state, group)
+
+    threads = torch.get_num_threads()
+    if not split or threads == 1:
+        yield from ((group, train(group)) for group in groups)
+        return
+    with ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        torch.set_num_threads(1)
+        try:
+            for first in range(0, len(groups), threads):  # no more answers at a time than there are cores
+                some = groups[first : first + threads]
+                yield from zip(some, pool.map(train, some), strict=True)
+        finally:
+            torch.set_num_threads(threads)
+
+
 def train_clients(
     federation: Federation, model: Model, holdings: Holdings, state: State, clients: Sequence[int]
 ) -> Answer:
@@ -107,7 +138,7 @@ def train_clients(
     batch = holdings.batch(clients, device)
     seeds = client_seeds(federation, state.rounds, clients)
     keys = random.fold(random.key(seeds, device=device), "client")
-    order = None if client.local is None else draw_orders(client.local, holdings.counts[chosen], keys)
+    order = None if client.local is None else trimmed(draw_orders(client.local, holdings.counts[chosen], keys))
     common = {name: value.expand(len(clients), *value.shape) for name, value in state.weights.items()}
     own = {name: value[chosen.to(value.device)] for name, value in state.private.items()}
     weights = {name: common[name] if name in common else own[name] for name in model.parameters}
@@ -136,6 +167,12 @@ def draw_orders(local: LocalTraining, counts: Tensor, keys: Tensor) -> Tensor:
     return torch.stack(list(padded))
 
 
+def trimmed(order: Tensor) -> tuple[Tensor, ...]:
+    """Return the order step by step, each as wide as the fullest batch of any client: nobody computes what all would mask."""
+    widths = (order >= 0).sum(-1).amax(0).clamp_min(1).tolist()
+    return tuple(order[:, step, :width] for step, width in enumerate(widths))
+
+
 def _one(client: Client, model: Model) -> Callable[..., Answer]:
     def one(
         defences: tuple[Defence, ...],
@@ -147,18 +184,20 @@ def _one(client: Client, model: Model) -> Callable[..., Answer]:
         y: Tensor,
         mask: Tensor,
         key: Tensor,
-        order: Tensor | None,
+        order: tuple[Tensor, ...] | None,
     ) -> Answer:
         return client.answer(model, defences, memory, weights, buffers, x, y, mask, key, order, guard)
 
     return one
 
 
-def _groups(clients: Sequence[int], counts: Tensor, together: int) -> Iterator[list[int]]:
-    """Yield the clients by rising size, so many at a time."""
+def _groups(clients: Sequence[int], counts: Tensor, together: int, parts: int = 1) -> Iterator[list[int]]:
+    """Yield the clients by rising size, so many at a time; in a multiple of `parts` groups where there are enough."""
     by_size = sorted(clients, key=lambda client: (int(counts[client]), client))
-    for first in range(0, len(by_size), together):
-        yield by_size[first : first + together]
+    groups = -(-len(by_size) // together)
+    each = -(-len(by_size) // (-(-groups // parts) * parts)) if parts > 1 else together
+    for first in range(0, len(by_size), each):
+        yield by_size[first : first + each]
 
 
 def _kept(state: State, clients: Sequence[int], answer: Answer) -> State:

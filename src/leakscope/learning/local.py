@@ -56,19 +56,19 @@ def train(
     inputs: Tensor,
     targets: Tensor,
     mask: Tensor,
-    order: Tensor,
+    order: Tensor | tuple[Tensor, ...],
     key: Tensor,
     *,
     segment: int | None = None,
 ) -> tuple[Tree, Tree]:
-    """Return (weights, buffers) after the local steps of one trial.
+    """Return (weights, buffers) after the local steps of one trial; `order` is steps x B, or for each step a row of its own.
 
     With `segment = s` only every s-th state is kept for the backward pass and the steps between are computed again, so
     that memory grows with steps / s + s instead of steps.
     """
     stepper = _Stepper(model, loss, local)
     carry = stepper.begin(parameters, buffers)
-    steps = order.shape[0]
+    steps = len(order)
     # of all steps at once, and only if the network draws: a fold is a hundred operations
     keys = random.fold(key, torch.arange(steps, device=key.device)) if model.draws else key.expand(steps)
     length = segment or steps
@@ -81,7 +81,7 @@ def train(
             inputs: Tensor,
             targets: Tensor,
             mask: Tensor,
-            order: Tensor,
+            order: Tensor | tuple[Tensor, ...],
             keys: Tensor,
             chunk: range = chunk,
         ) -> dict[str, Tree]:
@@ -92,6 +92,12 @@ def train(
         values = (carry, inputs, targets, mask, order, keys)
         carry = recompute(run, *values) if segment else run(*values)
     return carry["parameters"], carry["buffers"]
+
+
+def _chosen(values: Tensor, index: Tensor) -> Tensor:
+    """Return the rows at `index`, by gather: the derivative of index_select takes the lanes of a vmap one by one."""
+    wide = index.reshape(-1, *[1] * (values.ndim - 1)).expand(-1, *values.shape[1:])
+    return values.gather(0, wide)
 
 
 class _Stepper:
@@ -136,8 +142,8 @@ class _Stepper:
             self.loss,
             carry["parameters"],
             {n: b.detach() for n, b in carry["buffers"].items()},
-            inputs.index_select(0, index),
-            targets.index_select(0, index),
+            _chosen(inputs, index),
+            _chosen(targets, index),
             present,
             key,
         )

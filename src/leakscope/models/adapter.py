@@ -96,6 +96,7 @@ def from_module(
         head=found.head,
         entry=found.entry,
         private=hidden,
+        narrowest=found.narrowest,
         draws=any(isinstance(layer, KeyedDropout) and layer.training for layer in own.modules()),
     )
 

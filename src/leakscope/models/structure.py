@@ -25,6 +25,25 @@ from leakscope.core.tree import tensors
 from leakscope.models.dropout import KeyedDropout
 
 _NONNEGATIVE = frozenset({"relu", "relu_", "sigmoid", "sigmoid_", "softplus", "softmax", "hardsigmoid"})
+_ROUNDED = frozenset(
+    {
+        "sigmoid",
+        "sigmoid_",
+        "tanh",
+        "tanh_",
+        "softmax",
+        "log_softmax",
+        "softplus",
+        "gelu",
+        "silu",
+        "elu",
+        "selu",
+        "mish",
+        "exp",
+        "erf",
+        "logsigmoid",
+    }
+)  # functions whose last bit depends on the instructions that compute them
 _RESHAPING = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze", "contiguous"})
 _POOLING = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_max", "adaptive_avg") for n in (1, 2, 3))
 _PRESERVING = _RESHAPING | _POOLING | {"mean", "permute", "transpose", "clone"}
@@ -54,6 +73,8 @@ class _Watch(TorchFunctionMode):
         self.nonnegative, self.inputs = _Marks(), _Marks()
         self.inputs.add(x)
         self.uses: Counter[int] = Counter()
+        self.rounded: list[int] = []
+        self._examples = len(x)
 
     def __torch_function__(
         self,
@@ -68,6 +89,8 @@ class _Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if next(tensors(result), None) is not None:  # reading a shape or a dtype is no computation
             self.uses.update(id(tensor) for tensor in tensors((args, kwargs)))
+        if name in _ROUNDED and isinstance(result, Tensor):
+            self.rounded.append(result.numel() // self._examples)
         if name in _NONNEGATIVE or (was_nonnegative and name in _PRESERVING):
             self.nonnegative.add(result)
         if was_input and name in _RESHAPING:
@@ -98,11 +121,15 @@ class _Trace:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The example's output, the dense layer it comes from and the dense layer the input enters, if any."""
+    """The example's output, the dense layer it comes from and the dense layer the input enters, if any.
+
+    `narrowest` is how many numbers an example has in the narrowest layer whose function rounds (sigmoid, tanh, ...).
+    """
 
     output: object
     head: Dense | None
     entry: Dense | None
+    narrowest: int | None = None
 
 
 def find_structure(
@@ -120,6 +147,7 @@ def find_structure(
         output,
         None if head is None else _dense(head, weights, head.from_nonnegative),
         None if entry is None else _dense(entry, weights, bool((x >= 0).all())),
+        min(watch.rounded, default=None),
     )
 
 

@@ -229,6 +229,7 @@ class Page:
     download: Download | None = None
     sections: tuple[Section, ...] = ()
     every: Section | None = None
+    thresholds: Section | None = None
     speed: str = ""
     update: Mapping[str, Tensor] = field(default_factory=dict)
     exact: Exact | None = None

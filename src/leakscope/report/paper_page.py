@@ -6,22 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakscope import __version__
-from leakscope.experiments.papers.claims import UNTESTED, Finding
+from leakscope.experiments.papers.claims import FAILS, HOLDS, SO_FAR, UNMEASURED, UNTESTED, Finding
 from leakscope.experiments.papers.comparing import best_reading
 from leakscope.experiments.papers.results import Result
 from leakscope.experiments.papers.scales import scale_of
 from leakscope.report.page import _environment, _read
+from leakscope.report.paper_columns import RULE as COLUMN_RULE
+from leakscope.report.paper_columns import ColumnTable, columns_of
 from leakscope.report.paper_pictures import Strip, strips_of
-from leakscope.report.paper_summary import HOW, commands_of, headline, in_short
+from leakscope.report.paper_summary import HOW, commands_of, headlines, in_short, incomplete, told_findings
 from leakscope.report.paper_table import Grid, grid_of
 from leakscope.report.words import LIMITS, RULE
 
+TONES = {HOLDS: "holds", SO_FAR: "holds", FAILS: "does"}
 STYLES = ("base.css", "tables.css", "paper.css")
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One claim with its findings: column, sentence, and the cases that speak against it."""
+    """One claim with its findings: column, sentence, the cases that speak against it, and its tone (a class of the page)."""
 
     says: str
     findings: tuple[tuple[str, str, tuple[str, ...], str], ...]
@@ -32,13 +35,15 @@ class ItemSection:
     """Everything that the page says about one item."""
 
     result: Result
-    headline: str
+    headlines: tuple[str, ...]
     short: str
     reading: str
     grid: Grid
     claims: tuple[Told, ...]
     commands: str
     note: str
+    incomplete: str
+    columns: tuple[ColumnTable, ...]
     strips: tuple[Strip, ...]
     hidden: int
 
@@ -49,13 +54,15 @@ def section_of(result: Result) -> ItemSection:
     strips, hidden = strips_of(result, grid.axes)
     return ItemSection(
         result=result,
-        headline=headline(result),
+        headlines=headlines(result),
         short=in_short(result),
         reading=best_reading(result.comparison),
         grid=grid,
         claims=tell_claims(result.findings),
         commands=commands_of(result),
         note=scale_of(result.item, result.scale).note,
+        incomplete=incomplete(result),
+        columns=columns_of(result),
         strips=strips,
         hidden=hidden,
     )
@@ -63,16 +70,13 @@ def section_of(result: Result) -> ItemSection:
 
 def tell_claims(findings: Sequence[Finding]) -> tuple[Told, ...]:
     """Return the claims in order, each with what every column says about it."""
-    found: dict[str, list[Finding]] = {}
-    for finding in findings:
-        found.setdefault(finding.claim.says, []).append(finding)
-    return tuple(
-        Told(
-            says,
-            tuple((f.column.title, f.told, f.against, f.word) for f in (own[:1] if own[0].word == UNTESTED else own)),
+    found: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {}
+    for finding in told_findings(findings):
+        who = "" if finding.word in (UNTESTED, UNMEASURED) else finding.column.title
+        found.setdefault(finding.claim.says, []).append(
+            (who, finding.told, finding.against, TONES.get(finding.word, "open"))
         )
-        for says, own in found.items()
-    )
+    return tuple(Told(says, tuple(own)) for says, own in found.items())
 
 
 def render_papers(results: Sequence[Result], *, command: str) -> str:
@@ -87,6 +91,7 @@ def render_papers(results: Sequence[Result], *, command: str) -> str:
             style=Markup(_read(STYLES)),
             how=HOW.replace("*", ""),
             rule=RULE,
+            column_rule=COLUMN_RULE,
             limits=LIMITS,
             command=command,
             version=__version__,

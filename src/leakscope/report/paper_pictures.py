@@ -46,8 +46,8 @@ def strips_of(result: Result, axes: Collection[str]) -> tuple[tuple[Strip, ...],
 
 
 def _of_part(result: Result, part: Part, asked: Pictures, axes: Collection[str]) -> Iterator[Strip]:
-    if part.name not in result.runs:
-        return
+    if part.name not in result.runs or not Run.exists(result.runs[part.name]):
+        return  # not run, or a program, which keeps no pictures
     results = results_of(Run.open(result.runs[part.name]))
     sheet = results.sheet
     taken: dict[int, dict[int, None]] = {}

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from leakscope import __version__
-from leakscope.experiments.papers.claims import UNTESTED, Finding
-from leakscope.experiments.papers.comparing import agreement, best_reading
+from leakscope.experiments.papers.claims import UNMEASURED, UNTESTED, Finding
+from leakscope.experiments.papers.comparing import (
+    BY_CONTENT,
+    HIGHER,
+    LOWER,
+    NO_SUCCESS,
+    Column,
+    agreement,
+    best_reading,
+)
 from leakscope.experiments.papers.items import home_of
+from leakscope.experiments.papers.measures import title_of
 from leakscope.experiments.papers.results import Result
 from leakscope.experiments.papers.scales import scale_of
+from leakscope.report.paper_columns import RULE as COLUMN_RULE
+from leakscope.report.paper_columns import ColumnTable, columns_of
 from leakscope.report.paper_table import Entry, Grid, GridRow, grid_of
+from leakscope.report.sheet import say
 from leakscope.report.words import RULE
 
 HOW = (
     "Rates and means stand with their 95 % interval. *agrees*: the printed number lies in it; *close*: within 5 points for a rate, 0.02 "
-    "for SSIM, a factor of 3 for MSE, a fifth for the rest; *higher*, *lower*: ours is. Iterations are over successes only (attacks "
-    "that converged), and so are SSIM and MSE where any converged."
+    "for SSIM and cosines, 1 dB for PSNR, a factor of 3 for MSE, a fifth for the rest; *higher*, *lower*: ours is. Iterations are over "
+    "successes only (attacks that converged), and so are SSIM and MSE where any converged."
 )
+APART = (HIGHER, LOWER, BY_CONTENT, NO_SUCCESS)
 NOTHING = "The paper prints no number that we measured here; see the claims."
 
 
@@ -43,20 +57,71 @@ def summarise_papers(results: Sequence[Result], *, command: str) -> str:
 
 def headline(result: Result) -> str:
     """Return in words how an item stands: the verdicts of every judged column, or why there are none."""
+    return " ".join(headlines(result))
+
+
+def headlines(result: Result) -> tuple[str, ...]:
+    """Return the same, a sentence for each column."""
     stand_in = scale_of(result.item, result.scale).stand_in
     if stand_in:
-        return f"Not compared with the paper: {stand_in}."
-    counted = [(c.title, agreement(result.comparison.counts[c.title])) for c in result.comparison.columns if c.judged]
+        return (f"Not compared with the paper: {stand_in}.",)
+    counted = [(c.title, agreement(result.comparison.counts[c.title])) for c in _speaking(result)]
     told = [f"{title}: {words}" if len(counted) > 1 else words for title, words in counted if words]
-    return " ".join(told) or NOTHING
+    return tuple(told) or (NOTHING,)
 
 
 def in_short(result: Result) -> str:
     """Return an item in one line: its one column, or the reading that fits best."""
-    judged = [column for column in result.comparison.columns if column.judged]
+    judged = _speaking(result)
     if len(judged) < 2:
         return headline(result)
     return best_reading(result.comparison) or f"{len(judged)} readings; {NOTHING[0].lower()}{NOTHING[1:]}"
+
+
+def _speaking(result: Result) -> list[Column]:
+    """Return the judged columns with a cell that no column before them has: a reading not run apart says nothing new."""
+    seen: set[tuple[str, str]] = set()
+    found: list[Column] = []
+    for column in result.comparison.columns:
+        own = {(cell.cell, repr(sorted(cell.where.items()))) for cell in result.cells if cell.column == column}
+        if column.judged and own - seen:
+            found.append(column)
+            seen |= own
+    return found or [column for column in result.comparison.columns if column.judged][:1]
+
+
+def incomplete(result: Result) -> str:
+    """Return in words which runs are missing and which are there in part; nothing where all is there."""
+    told = [f"Not run: {', '.join(result.missing)}."] if result.missing else []
+    parts = ", ".join(f"{name} ({words})" for name, words in result.partial.items())
+    told += [f"Run in part: {parts}; each row says its n."] if parts else []
+    return " ".join(told)
+
+
+def reasons_of(result: Result) -> dict[str, list[str]]:
+    """Return every likely reason of a difference -> the numbers it is given for, in words."""
+    found: dict[str, list[str]] = {}
+    for line in result.comparison.lines:
+        place = ", ".join(f"{axis} {say(line.where[axis])}" for axis in grid_of(result).axes if axis in line.where)
+        for (_, measure), verdict in line.verdicts.items():
+            if verdict.reason and verdict.word in APART:
+                words = f"{title_of(measure)} at {place}"
+                own = found.setdefault(verdict.reason, [])
+                own += [] if words in own else [words]
+    return found
+
+
+def told_findings(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings worth a row: of those that looked at nothing one, and only where no other speaks of the claim."""
+    claims: dict[str, list[Finding]] = {}
+    for finding in findings:
+        claims.setdefault(finding.claim.says, []).append(finding)
+    found: list[Finding] = []
+    for own in claims.values():
+        spoken = [finding for finding in own if finding.word not in (UNTESTED, UNMEASURED)]
+        empty = next((finding for finding in own if finding.unseen), own[0])
+        found += spoken or [replace(empty, column=Column("", ""), rule="")]
+    return found
 
 
 def commands_of(result: Result) -> str:
@@ -70,12 +135,15 @@ def commands_of(result: Result) -> str:
 def _section(result: Result) -> list[str]:
     item, printed = result.item, result.item.printed
     lines = [f"## {item.name}", "", f"{printed.title}. Paper: {printed.source}. Runs: {commands_of(result)}.", ""]
-    lines += [" ".join(item.about.split()), "", headline(result), ""]
+    told = headlines(result)
+    lines += [" ".join(item.about.split()), "", *(told if len(told) == 1 else [f"- {words}" for words in told]), ""]
     best = best_reading(result.comparison)
     lines += [best, ""] if best else []
-    lines += [f"Not run: {', '.join(result.missing)}.", ""] if result.missing else []
+    lines += [incomplete(result), ""] if incomplete(result) else []
     lines += _table(grid_of(result))
-    lines += ["", *_claims(result.findings)] if result.findings else []
+    lines += [line for table in columns_of(result) for line in ("", *_columns(table))]
+    lines += ["", *_reasons(result)] if reasons_of(result) else []
+    lines += ["", *_claims(told_findings(result.findings))] if result.findings else []
     if printed.doubts:
         lines += ["", "Doubts about what is printed:", "", *(f"- {doubt}" for doubt in printed.doubts)]
     return lines
@@ -102,20 +170,38 @@ def _entry(entry: Entry) -> str:
     return text + (f", **{entry.verdict}**" if entry.verdict else "")
 
 
+def _columns(table: ColumnTable) -> list[str]:
+    """Return how often each column of a part's table was right."""
+    heads = ["column", *table.heads]
+    lines = [f"Columns of {table.part}. {COLUMN_RULE}", "", f"| {' | '.join(map(_cell, heads))} |"]
+    lines.append("|" + "---|" * len(heads))
+    told = [(name, *(f"{share} ({interval})" for share, interval in found)) for name, found in table.rows]
+    return lines + [f"| {' | '.join(map(_cell, row))} |" for row in told]
+
+
+def _reasons(result: Result) -> list[str]:
+    """Return the likely reasons as a list, each with the first numbers it is given for."""
+    lines = ["Likely reasons, and the numbers they are given for:", ""]
+    for reason, places in reasons_of(result).items():
+        more = f" and {len(places) - 2} more" if len(places) > 2 else ""
+        lines.append(f"- {reason}: {'; '.join(places[:2])}{more}")
+    return lines
+
+
 def _claims(findings: Sequence[Finding]) -> list[str]:
     """Return what became of the claims, a row for each claim and who measured."""
     lines = ["| claim | who | finding |", "|---|---|---|"]
     for place, finding in enumerate(findings):
         again = place and findings[place - 1].claim.says == finding.claim.says
-        if finding.word == UNTESTED and again:
-            continue
         says = "" if again else finding.claim.says
         against = f" Against: {'; '.join(finding.against[:3])}" if finding.against else ""
         more = f" and {len(finding.against) - 3} more" if len(finding.against) > 3 else ""
-        lines.append(
-            f"| {_cell(says)} | {_cell(finding.column.title)} | {_cell(finding.told + '.' + against + more)} |"
-        )
+        lines.append(f"| {_cell(says)} | {_cell(_who(finding))} | {_cell(finding.told + '.' + against + more)} |")
     return lines
+
+
+def _who(finding: Finding) -> str:
+    return "" if finding.word in (UNTESTED, UNMEASURED) else finding.column.title
 
 
 def _cell(text: str) -> str:

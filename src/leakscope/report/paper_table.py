@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leakscope.core.record import Plain
 from leakscope.experiments.papers.comparing import Line, Measured, Verdict
 from leakscope.experiments.papers.measures import RATES, Value, title_of
 from leakscope.experiments.papers.published import PrintedRow
 from leakscope.experiments.papers.results import Result
+from leakscope.metrics.interval import Estimate
 from leakscope.report.numbers import number, number_interval, percent, percent_interval
 from leakscope.report.sheet import say
 
@@ -112,18 +113,28 @@ def _printed(row: PrintedRow | None, line: Line, name: str) -> Entry:
 def _measured(cell: Measured, who: str, line: Line, place: tuple[str, ...], names: Sequence[str]) -> GridRow:
     outcomes = ", ".join(f"{n} {name}" for name, n in cell.outcomes.items())
     entries = tuple(
-        _entry(name, cell.values.get(name), line.verdicts.get((cell.column.title, name), Verdict(""))) for name in names
+        entry_of(name, cell.values.get(name), line.verdicts.get((cell.column.title, name), Verdict("")))
+        for name in names
     )
     return GridRow(place, who, False, str(cell.trials), outcomes, entries)
 
 
-def _entry(name: str, value: Value | None, verdict: Verdict) -> Entry:
+def entry_of(name: str, value: Value | None, verdict: Verdict = Verdict("")) -> Entry:  # noqa: B008  frozen
+    """Return a measured number in words, with what is said about it."""
     if value is None:
         return Entry()
     if not value.there:
         return Entry("none", "", value.over, verdict.word, verdict.reason)
-    interval = percent_interval(value.estimate) if name in RATES else number_interval(value.estimate)
+    kept = _within_range(name, value.estimate)
+    interval = percent_interval(kept) if name in RATES else number_interval(kept)
     return Entry(in_words(name, value.estimate.value), interval, value.over, verdict.word, verdict.reason)
+
+
+def _within_range(name: str, estimate: Estimate) -> Estimate:
+    """Return the estimate with its interval cut to what the measure can be: an MSE is not negative, an SSIM at most 1."""
+    if name.startswith("mse"):
+        return replace(estimate, low=max(estimate.low, 0.0))
+    return replace(estimate, high=min(estimate.high, 1.0)) if name.startswith("ssim") else estimate
 
 
 def in_words(name: str, value: float) -> str:

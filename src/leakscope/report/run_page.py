@@ -18,6 +18,7 @@ from leakscope.report.sheet import Sheet
 from leakscope.report.strength import strengths_of
 from leakscope.report.tables import cell_table
 from leakscope.report.threat import threat_of
+from leakscope.report.thresholds import thresholds_of
 from leakscope.report.words import EXPORT, INPUTS, LIMITS, PICTURES, RULE
 
 LONGEST_PLAN = 20_000
@@ -55,6 +56,7 @@ def page_of_run(
         download=download_of(sheet, f"{_file_name(title)}.csv", EXPORT) if len(sheet) else None,
         sections=sections_of(sheet),
         every=every_cell(sheet, table),
+        thresholds=thresholds_of(sheet, label),
         strengths=strengths_of(results, table, label, name, accuracy),
         gallery=gallery_of(results, label, name, things, seed=seed),
     )

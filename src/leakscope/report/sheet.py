@@ -20,6 +20,7 @@ Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 ATTACK = "attack"
+TOLD = "knowledge.defence"
 
 
 class Stored(Protocol):
@@ -103,6 +104,21 @@ def make_sheet(cells: Sequence[Cell], columns: Columns) -> Sheet:
     )
 
 
+def clusters(sheet: Sheet, group: Codes) -> Codes:
+    """Return for every row the code of its client within its group.
+
+    Cells that differ in the attack or a defence attack the same clients: pooled in one row of a table, those are no new clients.
+    """
+    columns = sheet.columns
+    if not {"seed", "number"} <= set(columns) or not len(group):
+        return sheet.trial
+    seeds = np.unique(columns["seed"], return_inverse=True)[1].reshape(-1).astype(np.int64)
+    numbers = columns["number"].astype(np.int64)
+    code = (group * (int(seeds.max()) + 1) + seeds) * (int(numbers.max()) + 1) + numbers
+    own: Codes = np.unique(code, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return own
+
+
 def name_of(cell: Cell) -> str:
     """Return the name of a cell's attack, or in words that of its baseline.
 
@@ -110,9 +126,12 @@ def name_of(cell: Cell) -> str:
     'class mean'
     """
     attack = cell.settings.get(ATTACK)
+    told = (
+        "" if cell.axes.get(TOLD) is not True else " (told of the defence)"
+    )  # another attacker: never pooled with the first
     given = (attack.get("label") or attack.get("name")) if isinstance(attack, Mapping) else attack
     name = say(cell.axes[ATTACK]) if ATTACK in cell.axes else str(given or "attack")
-    return name.replace("_", " ") if cell.baseline else name
+    return name.replace("_", " ") if cell.baseline else name + told
 
 
 def axes_of(cells: Sequence[Cell]) -> dict[str, tuple[Plain, ...]]:

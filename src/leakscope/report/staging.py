@@ -46,6 +46,7 @@ class Staged:
     first: list[Shown]
     fadings: list[list[tuple[Fading, list[str]]]]
     curves: list[tuple[list[Drawing], list[Stroke]]]
+    thresholds: tuple[list[Drawing], list[Stroke]]
     update: Mapping[str, Any]
     widths: Mapping[str, int]
     data: Mapping[str, Any]
@@ -78,6 +79,7 @@ def stage(page: Page) -> Staged:
         first=_first(shown),
         fadings=_fadings(page.strengths),
         curves=[_curves(section) for section in page.sections],
+        thresholds=_curves(page.thresholds) if page.thresholds else ([], []),
         update=_update(page.update),
         widths={
             "tile": _figure_width((tile.truth for tile in tiles), beside=3),

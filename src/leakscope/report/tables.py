@@ -15,7 +15,7 @@ from leakscope.core.record import Cell, Plain
 from leakscope.metrics import PSNR_CAP
 from leakscope.metrics.interval import POSSIBLE, Estimate
 from leakscope.report.estimates import Flags, Floats, Groups, count_rows, means, rates
-from leakscope.report.sheet import ATTACK, Sheet, axes_of, families, is_numeric, name_of, say
+from leakscope.report.sheet import ATTACK, Sheet, axes_of, clusters, families, is_numeric, name_of, say
 
 CONVERGED = "converged"
 
@@ -82,7 +82,7 @@ def tabulate(sheet: Sheet, axes: Sequence[str], cells: Sequence[Cell] | None = N
     )
     group = group_of[sheet.cell] if len(sheet.cells) else sheet.cell
     inside = group >= 0
-    groups = Groups(group[inside], sheet.trial[inside], len(keys))
+    groups = Groups(group[inside], clusters(sheet, group)[inside], len(keys))
     members: list[list[Cell]] = [[] for _ in keys]
     for cell in kept:
         members[code[_key(cell, split)]].append(cell)

@@ -67,7 +67,17 @@ def _facts(cells: Sequence[Cell]) -> dict[str, set[bool]]:
             found.setdefault(FACTS.get(name, name.replace("_", " ")), set()).add(
                 value is not None and value is not False
             )
+    insiders = [_begins_inside(cell) for cell in cells]
+    if any(insiders):
+        found["a public example of the class of each private input"] = set(insiders)
     return found
+
+
+def _begins_inside(cell: Cell) -> bool:
+    """Return whether the attack begins from a public example of the right class."""
+    attack = cell.settings.get("attack")
+    start = attack.get("start") if isinstance(attack, Mapping) else None
+    return isinstance(start, Mapping) and start.get("name") == "insider"
 
 
 def _trains(cell: Cell) -> bool | None:

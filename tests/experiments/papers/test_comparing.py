@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from leakscope.experiments.papers.comparing import (
     HIGHER,
     LOWER,
     NO_SUCCESS,
+    NO_THRESHOLD,
     NOT_RUN,
     Column,
     Measured,
@@ -143,10 +145,31 @@ def test_a_printed_bound_is_kept_on_its_side() -> None:
 
 def test_agreement_is_a_sentence_for_any_counts() -> None:
     assert agreement({}) == ""
-    assert agreement({NOT_RUN: 2}) == "2 not run at this scale."
+    assert agreement({NOT_RUN: 2}) == "2 not run."
     assert agreement({AGREES: 1}) == "Of 1 printed number that we measured 1 agrees, 0 are close, 0 differ."
     told = agreement({AGREES: 2, BY_CONTENT: 1, LOWER: 1, ABSENT: 1})
     assert told == (
         "Of 4 printed numbers that we measured 2 agree, 1 by content though not by convergence, 0 are close, 1 differs "
         "(1 of ours lower); 1 not measured here."
     )
+
+
+def test_readings_are_told_apart_by_what_they_measured_apart() -> None:
+    item = read_item("cpl-table-4")
+    where = {"data": "lfw_face", "model": "lenet", "attack": "cpl", "start": "patterned"}
+    values = {"asr_convergence": rate(1.0), "asr_content": rate(1.0)}
+    both = [Measured(where, Column(reading.label, ""), 20, values, cell="one") for reading in item.readings]
+    assert best_reading(compare(item, both)) == ""  # the same run under two readings says nothing about either
+    apart = [both[0], replace(both[1], cell="two")]
+    assert best_reading(compare(item, apart)).startswith("The readings cannot be told apart here: of 1 printed number")
+
+
+def test_an_attack_without_a_threshold_is_compared_by_content() -> None:
+    item = read_item("cpl-table-2")
+    where = {"data": "mnist", "model": "lenet", "attack": "ig", "start": "random"}
+    column = Column(item.readings[0].label, "")
+    for content, word in ((rate(0.8), BY_CONTENT), (rate(0.0), LOWER)):
+        values = {"asr_convergence": Value(NONE, NO_THRESHOLD), "asr_content": content}
+        (line,) = [line for line in compare(item, [Measured(where, column, 20, values)]).lines if line.measured]
+        verdict = line.verdicts[column.title, "asr_convergence"]
+        assert (verdict.word, NO_THRESHOLD in verdict.reason) == (word, True)

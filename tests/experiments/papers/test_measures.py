@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean, variance
+from statistics import fmean, stdev, variance
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ OUTCOMES = ("converged", "exhausted", "stalled", "diverged")
 sample = st.fixed_dictionaries(
     {
         "mse": st.floats(0, 1),
+        "psnr": st.floats(0, 120) | st.just(math.inf),
         "ssim": st.floats(-1, 1) | st.just(math.nan),
         "recovered": st.booleans(),
         "label_correct": st.sampled_from((-1, 0, 1)),
@@ -29,17 +30,19 @@ trial = st.fixed_dictionaries(
         "cell": st.integers(0, 2),
         "outcome": st.sampled_from(OUTCOMES),
         "iterations": st.integers(0, 300),
+        "mismatch": st.floats(0, 2) | st.just(math.nan),
         "samples": st.lists(sample, max_size=3),
     }
 )
-EMPTY = {"mse": math.nan, "ssim": math.nan, "recovered": False, "label_correct": -1}
+TRIAL = ("cell", "outcome", "iterations", "mismatch")
+EMPTY = {"mse": math.nan, "psnr": math.nan, "ssim": math.nan, "recovered": False, "label_correct": -1}
 
 
 def columns(trials: list[dict[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
     """Return trials as a stored run gives them: one row a sample, one for a trial without any."""
     rows: list[dict[str, Any]] = []
     for number, each in enumerate(trials):
-        own = {"trial": f"t{number}", **{k: each[k] for k in ("cell", "outcome", "iterations")}}
+        own = {"trial": f"t{number}", **{k: each.get(k, math.nan) for k in TRIAL}}
         rows += [own | {"sample": i} | s for i, s in enumerate(each["samples"])] or [own | {"sample": -1} | EMPTY]
     texts = ("trial", "outcome")
     return {name: np.array([row[name] for row in rows], dtype=object if name in texts else None) for name in rows[0]}
@@ -61,6 +64,7 @@ def test_every_measure_is_the_slow_one(trials: list[dict[str, Any]], cap: int | 
         steps = [float(e["iterations"]) for e in hits]
         every = [s for e in own for s in e["samples"]]
         among = [s for e in hits for s in e["samples"]] if hits else every
+        ends = [e["mismatch"] for e in own if not math.isnan(e["mismatch"])]
         named = [s for s in every if s["label_correct"] >= 0]
         slow: dict[str, float | None] = {
             "iterations_mean": fmean(steps) if steps else None,
@@ -73,6 +77,9 @@ def test_every_measure_is_the_slow_one(trials: list[dict[str, Any]], cap: int | 
             "label_minus_content": fmean(s["label_correct"] - s["recovered"] for s in named) if named else None,
             "mse": fmean(s["mse"] for s in among) if among else None,
             "mse_all": fmean(s["mse"] for s in every) if every else None,
+            "psnr": fmean(min(s["psnr"], 100.0) for s in every) if every else None,
+            "similarity_loss": fmean(ends) if ends else None,
+            "similarity_loss_error": stdev(ends) / len(ends) ** 0.5 if len(ends) > 1 else None,
             "recovery_rate": fmean(s["mse"] <= 0.005 for s in every) if every else None,
         }
         for name, over in (("ssim", among), ("ssim_all", every)):
@@ -81,7 +88,7 @@ def test_every_measure_is_the_slow_one(trials: list[dict[str, Any]], cap: int | 
         found = measure(cell, cap)
         for name, value in slow.items():
             assert same(found[name].estimate.value, value), name
-        assert {*slow, "steady_share", "close_of_moving", "change_over_value"} == set(MEASURES)
+        assert {*slow, "psnr_error", "steady_share", "close_of_moving", "change_over_value"} == set(MEASURES)
 
 
 @settings(deadline=None)
@@ -113,6 +120,17 @@ def test_intervals_are_those_of_the_metrics_room_and_successes_are_named() -> No
     assert measure(cell, 2)["mse"].over == "everything attacked, as none converged"
     assert measure(cell, 2)["iterations_mean"].over == "no trial converged"
     assert not measure(cell, 2)["iterations_mean"].there
+
+
+def test_the_error_of_psnr_is_that_of_the_means_of_the_trials() -> None:
+    means = ([20.0, 30.0], [10.0, 12.0], [40.0, 41.0])
+    trials = [
+        {"cell": 0, "outcome": "exhausted", "iterations": 9, "samples": [EMPTY | {"psnr": value} for value in own]}
+        for own in means
+    ]
+    (cell,) = score_cells(columns(trials)).values()
+    expected = stdev(fmean(own) for own in means) / 3**0.5
+    assert measure(cell)["psnr_error"].estimate.value == pytest.approx(expected)
 
 
 def test_runs_that_rest_are_steady_and_runs_that_move_are_not() -> None:

@@ -140,3 +140,34 @@ def test_who_knows_the_local_steps_simulates_them() -> None:
         attack = informed(world.attack, settings, knowledge, [0])
         kinds.add((settings["knowledge"]["defence"], type(attack.simulate)))  # type: ignore[index, attr-defined]
     assert kinds == {(False, OneGradient), (True, LocalSteps)}
+
+
+def test_a_cap_is_not_felt_by_the_picture(tmp_path: Path) -> None:
+    lay("cpl-table-4", "small", tmp_path, "lfw_face")
+    result = result_of(read_item("cpl-table-1"), "small", tmp_path)
+    assert result is not None
+    for cell in result.cells:
+        assert "asr_content" not in cell.values  # the picture at the cap was not kept
+        assert "iterations_mean" in cell.values
+    assert {finding.rule for finding in result.findings} == {"by convergence"}
+
+
+def test_an_attack_without_a_threshold_has_no_convergence(tmp_path: Path) -> None:
+    lay("cpl-table-2", "small", tmp_path, "mnist")
+    result = result_of(read_item("cpl-table-2"), "small", tmp_path)
+    assert result is not None
+    there = {cell.where["attack"]: cell.values["asr_convergence"].there for cell in result.cells}
+    assert there == {"cpl": True, "dlg": True, "ig": False}
+    assert all(cell.values["asr_content"].there for cell in result.cells)
+
+
+def test_a_run_in_part_says_how_much_is_there_and_counts_the_item_s_own_cells(tmp_path: Path) -> None:
+    lay("cpl-table-4", "small", tmp_path, "lfw_face", (5, 60))
+    for name, cells in (("cpl-table-4", 9), ("cpl-table-1", 2)):  # table 1 reads two of the nine starts
+        result = result_of(read_item(name), "small", tmp_path)
+        assert result is not None
+        assert result.partial == {"lfw_face": f"{2 * cells} of {20 * cells} trials"}
+    lay("cpl-figure-7", "small", tmp_path, "camera", (5,))
+    whole = result_of(read_item("cpl-figure-7"), "small", tmp_path)
+    assert whole is not None
+    assert whole.partial == {}

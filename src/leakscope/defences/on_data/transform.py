@@ -31,6 +31,12 @@ class Transform:
     `policy` is 'none', '3-1-7' (one to three operations), or a hybrid '3-1-7+43-18-18', of which each picture draws one.
     `crop` pads that many black pixels on every side and cuts a random window of the old size; training uses 4. `flip`
     mirrors half of the pictures. Gao et al. 2021; the order is that of the authors' runs.
+
+    Equation: the update is that of `T(x)`: `grad l(w, T(x), y)`, with T drawn anew for every picture.
+    Reference: Gao et al. 2021, arXiv:2011.12505; [Re] of it (the reproduction) for hybrids and the enhanced attack.
+    Works when: T throws pixels away for good (large translations, posterize). One who knows the policy looks
+        through T.
+    Costs: accuracy, by the policy; a few operations a picture. Pictures of 1 or 3 channels alone.
     """
 
     policy: str | int = NONE

@@ -36,6 +36,11 @@ class Polarisation:
     `alpha1=None` is 1 - alpha2 (section 3); the paper's experiments have 1 (appendix C). `bits` is K, `margin` is m. The private
     head begins in U(-spread, spread); left out, in the range of PyTorch's dense layers, 1 / sqrt(features). Codes and head are
     drawn from the client's key, anew for every client.
+
+    Equation: `a1 CE(u, y) + a2 sum_k max(m - v_k t_k, 0)`, with the head v and the code t of the class kept secret.
+    Reference: Fan et al. 2020, Rethinking privacy preserving deep learning, arXiv:2006.11601, section 3.
+    Works when: the attacker does not know. Labels and features stay readable off the public head.
+    Costs: a second head of `bits` rows at the client; accuracy, more with a larger alpha2.
     """
 
     alpha2: float | Tensor = 0.1

@@ -16,7 +16,13 @@ MOST_BITS = 24
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Send the sign of every coordinate (Bernstein et al. 2018, signSGD); 0 stays 0."""
+    """Send the sign of every coordinate (Bernstein et al. 2018, signSGD); 0 stays 0.
+
+    Equation: `sign(g)`.
+    Reference: Bernstein et al. 2018, signSGD, arXiv:1802.04434.
+    Works when: the attacker does not know; one who does counts wrong signs. Labels stay readable.
+    Costs: the lengths of coordinates; 1 bit a coordinate is sent.
+    """
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return -1, 0 or 1."""
@@ -30,6 +36,11 @@ class Quantise:
 
     One bit has the three levels of two: -m, 0, m, for 0 stays 0. Unbiased by default: up or down at random, in proportion
     (QSGD, Alistarh et al. 2017). `stochastic=False` takes the nearest, halves to the even level.
+
+    Equation: `m round(g s / m) / s` with `s = max(2^(bits - 1) - 1, 1)` and m the largest magnitude of the tensor.
+    Reference: Alistarh et al. 2017, QSGD, arXiv:1610.02132.
+    Works when: the bits are very few; an attacker who knows compares beyond one rounding step.
+    Costs: noise of up to one step in every coordinate; `bits` bits a coordinate are sent.
     """
 
     bits: int = 8
@@ -63,6 +74,12 @@ class LowRank:
 
     A convolution is read as the matrix (filters) x (channels * height * width). What PowerSGD (Vogels et al. 2019) comes to
     after enough power iterations.
+
+    Equation: `U_r S_r V_r^T`, the r largest singular values of each matrix.
+    Reference: Vogels, Karimireddy and Jaggi 2019, PowerSGD, arXiv:1905.13727.
+    Works when: there are several examples, so that matrices have a rank above r; that of one example in a dense layer
+        has rank 1, and nothing is lost.
+    Costs: a singular value decomposition a matrix; `r (rows + columns)` numbers a matrix are sent.
     """
 
     rank: int = 1

@@ -23,6 +23,11 @@ class Sparsify:
     update, or over each tensor by itself (`each`). The number sent is the nearest whole number of (1 - drop) D, halves to the
     even one, at least one; the share is read to six decimals, so that 0.9 means the same in float32 and float64. Of equal
     magnitudes the earlier coordinate is sent (tensors in the update's order, row by row).
+
+    Equation: `g_i` where `|g_i|` is among the `(1 - drop) D` largest, else 0.
+    Reference: Shokri and Shmatikov 2015, Privacy-preserving deep learning; Zhu et al. 2019, arXiv:1906.08935.
+    Works when: most is dropped (0.9 and more); an attacker who knows compares what was sent alone.
+    Costs: what is dropped is lost to training; a sort of the update.
     """
 
     drop: float | Tensor = 0.0
@@ -48,6 +53,11 @@ class DeepCompression:
         u <- momentum * u + g,   v <- v + u,   sent = largest coordinates of v,   u, v <- 0 where sent
 
     `drop` or `share` as in `Sparsify`; without either, 0.99 is dropped.
+
+    Equation: `u <- momentum u + g`, `v <- v + u`, the largest of v are sent and set to 0 in both: nothing is lost, only late.
+    Reference: Lin et al. 2018, Deep gradient compression, arXiv:1712.01887.
+    Works when: as Sparsify in the first round; later rounds send sums over rounds, which no attack here takes apart.
+    Costs: two more copies of the update at the client, a sort of the update.
     """
 
     drop: float | Tensor | None = None
@@ -78,7 +88,13 @@ class DeepCompression:
 
 @dataclass(frozen=True, slots=True)
 class RandomMask:
-    """Send each coordinate with probability `share`, zero otherwise; which ones is drawn anew from the key of each round."""
+    """Send each coordinate with probability `share`, zero otherwise; which ones is drawn anew from the key of each round.
+
+    Equation: `g_i m_i`, with m_i 1 with probability `share`.
+    Reference: Shokri and Shmatikov 2015, Privacy-preserving deep learning, who share a random part.
+    Works when: the attacker does not know which were sent; to one who does a random tenth still tells a small picture.
+    Costs: what is dropped is lost to training.
+    """
 
     share: float | Tensor = 0.5
 

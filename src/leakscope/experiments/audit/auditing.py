@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MINUTES = 2.0
 CLIENTS = 8
 SUITE_SHARE = 0.6  # of the time; the rest is for remedies
-REMEDY_CLIENTS = 4
+REMEDY_CLIENTS = 8
 REMEDY_EXAMPLES = 16
 
 
@@ -165,7 +165,7 @@ def audit_target(
 def _planned(subject: Subject, world: World) -> tuple[list[Entry], list[Untested]]:
     """Return the suite for this world, and what of it cannot be run."""
     steps = 1 if world.client.local is None else world.client.local.steps(subject.examples)
-    entries, untested = plan_suite(
+    return plan_suite(
         subject.model,
         world.knowledge,
         world.informed,
@@ -173,11 +173,6 @@ def _planned(subject: Subject, world: World) -> tuple[list[Entry], list[Untested
         shares=world.observation.shares,
         unmatched=subject.unmatched,
     )
-    if world.client.on_model is not None or world.client.on_data is not None:
-        untested.append(
-            Untested("attackers made for on_model or on_data", "see `leakscope list`; `leakscope run` has them")
-        )
-    return entries, untested
 
 
 def _attacked(

@@ -85,8 +85,13 @@ def make_world(subject: Subject, clients: int, seed: int, *, defences: Sequence[
     seeds = tuple(seed * 100_000 + t for t in range(T))
     observation = client.observe(subject.model, weights, batch, seeds)
     knowledge = told(subject.model, client, batch)
-    informed = tell_defences(knowledge, client, observation) if client.defences else None
+    informed = tell_defences(knowledge, client, observation) if guarded(client) else None
     return World(subject, client, batch, weights, seeds, observation, knowledge, informed, Execution(form="native"))
+
+
+def guarded(client: Client) -> bool:
+    """Return whether a client defends itself at all: its update, its data or its network."""
+    return bool(client.defences) or client.on_data is not None or client.on_model is not None
 
 
 def public_examples(subject: Subject, world: World, seed: int) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,8 @@
 build: my_package.federation:build     # or a model and data that leakscope knows, by name
 client: {epochs: 1, batch_size: 8, rate: 0.1}
 defences: [{name: clip, bound: 1.0}]
+on_data: {policy: 3-1-7}
+on_model: {alpha2: 0.1}
 examples: 8
 minutes: 2
 fail_above: {asr: 0.05, psnr: 18}
@@ -21,10 +23,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError, create_model
 from torch import nn
 
+from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
 from leakscope.data import load
+from leakscope.defences.on_data import Transform
+from leakscope.defences.on_model import Polarisation
 from leakscope.experiments.audit.target import Target
 from leakscope.experiments.audit.verdict import GATES
 from leakscope.experiments.scenario.pieces import KINDS, STRICT, list_of, model_of, piece_type
@@ -105,7 +110,7 @@ def read_request(path: Path) -> Request:
     if not isinstance(read.data, dict):
         raise InputError(f"{path}: an audit file is a mapping (build, client, defences, ...)")
     try:
-        told = _file_model().model_validate(read.data).model_dump()
+        told = file_model().model_validate(read.data).model_dump()
     except ValidationError as error:
         problems = [Problem(place := tuple(item["loc"]), str(item["msg"]), read.line(place)) for item in error.errors()]
         raise ScenarioError(problems, str(path)) from None
@@ -113,7 +118,8 @@ def read_request(path: Path) -> Request:
 
 
 @functools.cache
-def _file_model() -> type[BaseModel]:
+def file_model() -> type[BaseModel]:
+    """Return the pydantic model of an audit file."""
     gate = create_model("fail_above", __config__=STRICT, **dict.fromkeys(GATES, (float | None, None)))  # type: ignore[call-overload]
     fields: dict[str, Any] = {
         "build": (str | None, None),
@@ -122,6 +128,8 @@ def _file_model() -> type[BaseModel]:
         "weights": (piece_type("weights"), {"name": "uniform", "a": 0.5}),
         "client": (model_of(LocalTraining, "client") | None, None),
         "defences": (list_of(piece_type("defences")), []),
+        "on_data": (model_of(Transform, "on_data") | None, None),
+        "on_model": (model_of(Polarisation, "on_model") | None, None),
         "loss": (str | None, None),
         "examples": (int | None, None),
         "minutes": (float | None, None),
@@ -138,14 +146,26 @@ def _request(path: Path, told: Mapping[str, Any]) -> Request:
     target = load_build(told["build"]) if told["build"] else _named(path, told)
     changed: dict[str, Any] = {name: told[name] for name in ("examples", "loss") if told[name] is not None}
     try:
-        if told["client"] is not None:
-            changed["client"] = LocalTraining(**told["client"])
+        if any(told[name] is not None for name in ("client", "on_data", "on_model")):
+            changed["client"] = _client(told, target.client)
         if told["defences"]:
             changed["defences"] = tuple(KINDS["defences"].build(item) for item in told["defences"])
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     limits = {name: value for name, value in (told["fail_above"] or {}).items() if value is not None}
     return Request(replace(target, **changed), told["minutes"], told["clients"], told["seed"], limits)
+
+
+def _client(told: Mapping[str, Any], built: LocalTraining | Client | None) -> Client:
+    """Return the client of the target, changed by what the file says of it."""
+    client = built if isinstance(built, Client) else Client(local=built)
+    if told["client"] is not None:
+        client = replace(client, local=LocalTraining(**told["client"]))
+    if told["on_data"] is not None:
+        client = replace(client, on_data=Transform(**told["on_data"]))
+    if told["on_model"] is not None:
+        client = replace(client, on_model=Polarisation(**told["on_model"]))
+    return client
 
 
 def _named(path: Path, told: Mapping[str, Any]) -> Target:

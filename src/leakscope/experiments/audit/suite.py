@@ -6,19 +6,22 @@
 | label recovery | the model ends in a dense layer and the loss is cross entropy |
 | CPL, IG | always, if the model has a second derivative |
 | SME | the client takes several local steps |
-| the same, told of the defences | a defence is configured |
+| the same, told of the defences | a defence is configured, be it on the update, the data or the network |
+| ig_policy | pictures are transformed (`on_data`), and the draws are few enough to try them all |
+| spn_aware | there is a private head (`on_model`) |
 | null baselines | always: prior only; class mean and nearest public picture where the sample has examples to spare |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.aware import aware
+from leakscope.attacks.known_policy import KnownPolicy, ways
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.recipes import ATTACKS
 from leakscope.core.errors import InputError
@@ -88,7 +91,44 @@ def plan_suite(
             untested.append(Untested(f"{name}, {TOLD}", str(error)))
             continue
         entries.append(Entry(f"{name}, {TOLD}", _maker(name, settings, informed), PUBLISHED[name], informed=True))
+    if informed is not None and unmatched is None:
+        entries += _made_for(informed, settings)
     return entries, untested
+
+
+def _made_for(informed: Knowledge, settings: _Settings) -> list[Entry]:
+    """Return the attacks that were made for a defence on the data or on the network."""
+    entries: list[Entry] = []
+    if informed.policies and ways(informed.policies, informed.samples) is not None:  # else the told ig learns the draws
+        entries.append(Entry("ig_policy", _through_policy(settings, informed), PUBLISHED["ig"], informed=True))
+    if informed.private_head is not None:
+        entries.append(Entry("spn_aware", _dummy_head(settings, informed), PUBLISHED["cpl"], informed=True))
+    return entries
+
+
+def _through_policy(settings: _Settings, informed: Knowledge) -> Callable[[int], Attack]:
+    def make(iterations: int) -> Attack:
+        given: dict[str, Any] = {"iterations": iterations, "labels": settings.labels}
+        made = ATTACKS["ig_policy"](**given)
+        if not isinstance(made, KnownPolicy):
+            raise TypeError("ig_policy is no attack through a policy")
+        return replace(made, base=aware(made.base, replace(informed, policies=None)))
+
+    return make
+
+
+def _dummy_head(settings: _Settings, informed: Knowledge) -> Callable[[int], Attack]:
+    told = {name: float(value.double().mean()) for name, value in (informed.private_head or {}).items()}
+
+    def make(iterations: int) -> Attack:
+        given: dict[str, Any] = {"iterations": iterations, "labels": settings.labels}
+        given |= {**told, "bits": round(told["bits"])}
+        made = ATTACKS["spn_aware"](**given)
+        if not isinstance(made, Matching):
+            raise TypeError("spn_aware is no matching attack")
+        return aware(made, informed)
+
+    return make
 
 
 @dataclass(frozen=True, slots=True)

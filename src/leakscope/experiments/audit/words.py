@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from leakscope.experiments.audit.verdict import RULES
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from leakscope.experiments.audit.auditing import Audit
+    from leakscope.experiments.audit.remedies import Remedy
     from leakscope.experiments.story import AttackRun
 
 SHOWN_REMEDIES = 5
@@ -88,25 +90,32 @@ def _mean(values: Tensor) -> str:
 
 
 def _advice(audit: Audit) -> list[str]:
-    if audit.advice is None:
+    advice = audit.advice
+    if advice is None:
         return []
-    if not audit.advice.remedies:
-        return [f"  what would help: no remedy could be judged ({audit.advice.ranking})"]
-    lines = [f"  what would help, ranked {audit.advice.ranking}:"]
-    for remedy in audit.advice.remedies[:SHOWN_REMEDIES]:
+    if advice.remedies:
+        lines = [f"  what would help, ranked {advice.ranking}:"]
+    else:
+        lines = [f"  what would help: no remedy was shown to ({advice.ranking})"]
+    for remedy in advice.remedies[:SHOWN_REMEDIES]:
         cost = "" if remedy.lost is None else f", accuracy {-100 * remedy.lost:+.0f} points"
         lines.append(
-            f"    {remedy.name} ({remedy.strength}): recovered {_percent(remedy.recovered)}, "
-            f"PSNR {remedy.psnr:.1f} dB{cost}{f' (also against {remedy.confirmed})' if remedy.confirmed else ''}"
+            f"    {remedy.words}: recovered {_percent(remedy.recovered)}, PSNR {remedy.psnr:.1f} dB{cost} "
+            f"(against {remedy.confirmed})"
         )
-    left = len(audit.advice.remedies) - SHOWN_REMEDIES
+    left = len(advice.remedies) - SHOWN_REMEDIES
     if left > 0:
         lines.append(f"    and {left} more, on the page")
-    reasons = Counter(reason for _, reason in audit.advice.skipped)
-    for reason, number in reasons.items():
-        names = ", ".join(name for name, why in audit.advice.skipped if why == reason)
-        lines.append(f"    not tried ({number}): {names}: {reason}")
+    apart = [(remedy.words, remedy.finding.value) for remedy in (*advice.useless, *advice.unproven)]
+    for reason, number in Counter(reason for _, reason in apart).items():
+        lines.append(f"    {reason} ({number}): {_names(apart, reason)}")
+    for reason, number in Counter(reason for _, reason in advice.skipped).items():
+        lines.append(f"    not tried ({number}): {_names(advice.skipped, reason)}: {reason}")
     return lines
+
+
+def _names(named: Sequence[tuple[str, str]], reason: str) -> str:
+    return ", ".join(name for name, why in named if why == reason)
 
 
 def audit_record(audit: Audit) -> dict[str, Any]:
@@ -123,16 +132,9 @@ def audit_record(audit: Audit) -> dict[str, Any]:
         "labels": _plain(audit.measures.labels),
         "attacks": [_run(run) for run in audit.runs],
         "null_baselines": [_run(run) for run in audit.nulls],
-        "remedies": [
-            {
-                "name": r.name,
-                "strength": r.strength,
-                "recovered": r.recovered,
-                "psnr": _plain(r.psnr),
-                "lost": _plain(r.lost),
-                "confirmed": r.confirmed,
-            }
-            for r in (audit.advice.remedies if audit.advice else ())
+        "remedies": [_remedy(r) for r in (audit.advice.remedies if audit.advice else ())],
+        "not_shown_to_help": [
+            _remedy(r) for r in ((*audit.advice.useless, *audit.advice.unproven) if audit.advice else ())
         ],
         "unscored": [
             {"name": r.name, "left": _plain(float(r.left.mean())), "structure": _plain(float(r.structure.mean()))}
@@ -144,6 +146,19 @@ def audit_record(audit: Audit) -> dict[str, Any]:
         "minutes": audit.minutes,
         "seconds": audit.seconds,
         "seed": audit.seed,
+    }
+
+
+def _remedy(remedy: Remedy) -> dict[str, Any]:
+    return {
+        "name": remedy.name,
+        "strength": remedy.strength,
+        "finding": remedy.finding.value,
+        "against": remedy.met,
+        "recovered": remedy.recovered,
+        "n": remedy.run.summary.samples,
+        "psnr": _plain(remedy.psnr),
+        "lost": _plain(remedy.lost),
     }
 
 

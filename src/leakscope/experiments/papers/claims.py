@@ -5,23 +5,26 @@ A check compares one measure. Three forms:
     of, than    the cells of `of` against those of `than`, all other axes equal:  of  (must_be)  times * than + by
     value       every cell against a number
     along       neighbours along an axis, all other axes equal
+    than_measure  every cell against `times` another measure of its own + `by`; `minus` tests the gap to another cell (`gaps`)
 
 `must_be` is lower, higher, at_least or at_most; along an axis falling, rising, not_falling or not_rising. A case holds when the
-values do; it is sure when the 95 % intervals do not meet.
+values do; it is sure when the 95 % intervals do not meet. Checks of one measure on the same cells, such as a lower and an upper bound,
+are one case. Where a side has no number, such as the iterations of attacks that never converged, there is no case; those are counted.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
 from leakscope.core.registry import lookup
 from leakscope.experiments.papers.comparing import CONTENT, CONVERGENCE, Column, Measured
+from leakscope.experiments.papers.gaps import gaps_to
 from leakscope.experiments.papers.items import Check, Claim
 from leakscope.experiments.papers.measures import Value
 from leakscope.experiments.papers.naming import meets
@@ -29,37 +32,57 @@ from leakscope.experiments.papers.published import Printed
 from leakscope.metrics.interval import Estimate
 
 HOLDS, PARTLY, FAILS, UNDECIDED = "holds", "holds in part", "does not hold", "undecided at this n"
-UNMEASURED, UNTESTED = "not measured", "not tested"
+UNMEASURED, UNTESTED, SO_FAR = "not measured", "not tested", "holds as far as measured"
+Known: TypeAlias = Sequence[tuple[Mapping[str, Plain], Value]]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One comparison of a check: in words, whether the values are as claimed, whether the intervals leave no doubt."""
+    """One comparison of a check: in words, whether the values are as claimed, whether the intervals leave no doubt.
+
+    `bounded` says whether there is an interval at all, `about` what is compared, `seen` whether both sides have a number.
+    """
 
     words: str
     holds: bool
     sure: bool
+    bounded: bool = True
+    about: str = ""
+    seen: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of a claim for one column: a word, the cases behind it; `rule` says what counted as a success."""
+    """What became of a claim for one column: a word, the cases behind it; `rule` says what counted as a success.
+
+    `unseen` cases had no number to compare; `whole` is False where one of the checks found nothing to look at.
+    """
 
     claim: Claim
     column: Column
     word: str
     cases: tuple[Case, ...] = ()
     rule: str = ""
+    unseen: int = 0
+    whole: bool = True
 
     @property
     def told(self) -> str:
         """Return the finding in a sentence with its counts."""
         if self.word in (UNTESTED, UNMEASURED):
-            return self.word + (f": {self.claim.cannot}" if self.claim.cannot else "")
+            why = self.claim.cannot or ("no attack has the number that is compared" if self.unseen else "")
+            return self.word + (f": {why}" if why else "")
         by = f" (success {self.rule})" if self.rule else ""
         held, sure = sum(case.holds for case in self.cases), [case.holds for case in self.cases if case.sure]
         beyond = f"{sum(sure)} for and {len(sure) - sum(sure)} against it beyond the intervals"
-        return f"{self.word}{by}: {held} of {len(self.cases)} cases hold, {beyond}"
+        told = [
+            f"{held} of {len(self.cases)} cases hold",
+            beyond if any(case.bounded for case in self.cases) else "none has an interval",
+        ]
+        told += [f"{self.unseen} more could not be compared for want of a number"] if self.unseen else []
+        told += [] if self.whole else ["the rest of the claim was not measured"]
+        likely = f"; likely because {self.claim.likely}" if self.claim.likely and self.word in (PARTLY, FAILS) else ""
+        return f"{self.word}{by}: {', '.join(told)}{likely}"
 
     @property
     def against(self) -> tuple[str, ...]:
@@ -72,22 +95,44 @@ def examine(claim: Claim, cells: Sequence[Measured], column: Column) -> Finding:
     if not claim.checks:
         return Finding(claim, column, UNTESTED)
     own = [cell for cell in cells if cell.column == column]
-    found = [list(_cases(check, own)) for check in claim.checks]
-    cases = tuple(case for each in found for case in each)
-    if not cases or not all(found):
-        return Finding(claim, column, UNMEASURED)
-    held = sum(case.holds for case in cases)
-    if held == len(cases):
-        return Finding(claim, column, HOLDS, cases)
-    if not any(case.sure for case in cases if not case.holds):
-        return Finding(claim, column, UNDECIDED, cases)
-    return Finding(claim, column, PARTLY if held else FAILS, cases)
+    axes = _varied(cells)
+    every = [list(_cases(check, own, axes)) for check in claim.checks]
+    cases = _joined(case for each in every for case in each if case.seen)
+    unseen, whole = len({case.about for each in every for case in each if not case.seen}), all(every)
+    return Finding(claim, column, _word(cases, whole=whole), cases, unseen=unseen, whole=whole)
+
+
+def _word(cases: Sequence[Case], *, whole: bool) -> str:
+    if not cases:
+        return UNMEASURED
+    held, failed = sum(case.holds for case in cases), [case for case in cases if not case.holds]
+    if not failed:
+        return HOLDS if whole else SO_FAR
+    if not any(case.sure or not case.bounded for case in failed):
+        return UNDECIDED
+    return PARTLY if held else FAILS
+
+
+def _joined(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """Return the cases, those about the same as one: it holds when all do, and the first that fails speaks for it."""
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(case.about, []).append(case)
+    return tuple(next((case for case in same if not case.holds), same[0]) for same in groups.values())
+
+
+def _varied(cells: Sequence[Measured]) -> set[str]:
+    """Return the axes that tell these cells apart."""
+    axes = {axis for cell in cells for axis in cell.where}
+    return {axis for axis in axes if len({repr(cell.where.get(axis)) for cell in cells}) > 1}
 
 
 def examine_both(claim: Claim, cells: Sequence[Measured], column: Column) -> list[Finding]:
     """Return the findings of a claim; one about success by the paper's rule, convergence, and by ours, content."""
     if not any(check.measure == CONVERGENCE for check in claim.checks):
         return [examine(claim, cells, column)]
+    if not any(CONTENT in cell.values for cell in cells if cell.column == column):
+        return [replace(examine(claim, cells, column), rule="by convergence")]
     checks = [replace(c, measure=CONTENT) if c.measure == CONVERGENCE else c for c in claim.checks]
     found = {"by convergence": claim, "by content": replace(claim, checks=tuple(checks))}
     return [replace(examine(each, cells, column), claim=claim, rule=rule) for rule, each in found.items()]
@@ -103,26 +148,33 @@ def printed_cells(printed: Printed, column: Column) -> list[Measured]:
     return [Measured(where, column, 0, values) for where, values in found.values()]
 
 
-def _cases(check: Check, cells: Sequence[Measured]) -> Iterator[Case]:
-    """Yield the cases of a check that can be seen in these cells."""
+def _cases(check: Check, cells: Sequence[Measured], axes: set[str]) -> Iterator[Case]:
+    """Yield the cases of a check that can be seen in these cells; `axes` are those worth naming."""
     _check_form(check)
     known = [
-        (cell.where, cell.values[check.measure].estimate)
+        (cell.where, cell.values[check.measure])
         for cell in cells
-        if check.measure in cell.values and cell.values[check.measure].there and meets(cell.where, check.where)
+        if check.measure in cell.values and meets(cell.where, check.where)
     ]
-    if check.along:
-        yield from _along(check, known)
+    known = known if check.minus is None else gaps_to(check.minus, known)
+    if check.than_measure:
+        others = [(cell.where, cell.values.get(check.than_measure)) for cell in cells]
+        for where, ours in known:
+            for _, theirs in (pair for pair in others if pair[0] is where and pair[1] is not None):
+                target = _moved(theirs or ours, check.times, check.by)
+                yield _case(check, check.must_be, _say(where, axes), ours, target, check.than_measure.replace("_", " "))
+    elif check.along:
+        yield from _along(check, known, axes)
     elif check.than is not None:
-        yield from _pairs(check, known)
+        yield from _pairs(check, known, axes)
     else:
-        target = Estimate(float(check.value or 0.0), math.nan, math.nan, 0, 0)
+        target = Value(Estimate(float(check.value or 0.0), math.nan, math.nan, 0, 0))
         for where, ours in known:
             if meets(where, check.of):
-                yield _case(check.must_be, _say(where), ours, target, f"{check.value:g}")
+                yield _case(check, check.must_be, _say(where, axes), ours, target, "")
 
 
-def _pairs(check: Check, known: Sequence[tuple[Mapping[str, Plain], Estimate]]) -> Iterator[Case]:
+def _pairs(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
     than = check.than or {}
     varied = {*check.of, *than, *check.ignoring}
     for where, ours in known:
@@ -131,12 +183,13 @@ def _pairs(check: Check, known: Sequence[tuple[Mapping[str, Plain], Estimate]]) 
         for other, theirs in known:
             if meets(other, than) and _rest(where, varied) == _rest(other, varied) and other is not where:
                 target = _moved(theirs, check.times, check.by)
-                yield _case(check.must_be, _say(where), ours, target, f"that of {_say(other, varied)}")
+                against = _say(other, varied & axes)
+                yield _case(check, check.must_be, _say(where, axes), ours, target, f"that of {against}")
 
 
-def _along(check: Check, known: Sequence[tuple[Mapping[str, Plain], Estimate]]) -> Iterator[Case]:
+def _along(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
     varied = {check.along, *check.ignoring}
-    lines: dict[str, list[tuple[Any, Estimate, Mapping[str, Plain]]]] = {}
+    lines: dict[str, list[tuple[Any, Value, Mapping[str, Plain]]]] = {}
     for where, ours in known:
         if check.along in where:
             lines.setdefault(repr(_rest(where, varied)), []).append((where[check.along], ours, where))
@@ -144,19 +197,26 @@ def _along(check: Check, known: Sequence[tuple[Mapping[str, Plain], Estimate]]) 
     for line in lines.values():
         ordered = sorted(line, key=lambda point: point[0])
         for (before, earlier, _), (_, later, where) in itertools.pairwise(ordered):
-            yield _case(relation, _say(where), later, _moved(earlier, 1.0, check.by), f"that at {check.along} {before}")
+            against = f"that at {check.along} {before}"
+            yield _case(check, relation, _say(where, axes), later, _moved(earlier, 1.0, check.by), against)
 
 
-def _case(must_be: str, who: str, ours: Estimate, target: Estimate, against: str) -> Case:
-    holds = lookup(RELATIONS, must_be, "relation")(ours.value, target.value)
-    apart = _low(ours) > _high(target) or _low(target) > _high(ours)
-    known = not math.isnan(ours.low) or not math.isnan(target.low)
-    return Case(f"{who}: {ours.value:.4g} against {target.value:.4g} ({against})", holds, apart and known)
+def _case(check: Check, must_be: str, who: str, ours: Value, target: Value, against: str) -> Case:
+    about = f"{check.measure}: {who}, {against}"
+    relation = lookup(RELATIONS, must_be, "relation")
+    if not ours.there or not target.there:
+        return Case(who, False, False, about=about, seen=False)
+    mine, theirs = ours.estimate, target.estimate
+    bounded = not math.isnan(mine.low) or not math.isnan(theirs.low)
+    apart = _low(mine) > _high(theirs) or _low(theirs) > _high(mine)
+    said = f"{who or 'here'}: {mine.value:.4g} against {theirs.value:.4g}" + (f" ({against})" if against else "")
+    return Case(said, relation(mine.value, theirs.value), apart and bounded, bounded, about)
 
 
-def _moved(estimate: Estimate, times: float, by: float) -> Estimate:
-    low, value, high = (times * each + by for each in (estimate.low, estimate.value, estimate.high))
-    return Estimate(value, low, high, estimate.n, estimate.trials)
+def _moved(value: Value, times: float, by: float) -> Value:
+    old = value.estimate
+    low, mid, high = (times * each + by for each in (old.low, old.value, old.high))
+    return Value(Estimate(mid, low, high, old.n, old.trials), value.over)
 
 
 def _low(estimate: Estimate) -> float:
@@ -171,12 +231,12 @@ def _rest(where: Mapping[str, Plain], varied: set[str]) -> list[tuple[str, str]]
     return sorted((axis, repr(value)) for axis, value in where.items() if axis not in varied)
 
 
-def _say(where: Mapping[str, Plain], only: set[str] | None = None) -> str:
-    return " ".join(f"{axis} {value}" for axis, value in where.items() if only is None or axis in only)
+def _say(where: Mapping[str, Plain], only: set[str]) -> str:
+    return " ".join(f"{axis} {value}" for axis, value in where.items() if axis in only)
 
 
 def _check_form(check: Check) -> None:
-    given = [check.than is not None, check.value is not None, bool(check.along)]
+    given = [check.than is not None, check.value is not None, bool(check.along), bool(check.than_measure)]
     if sum(given) != 1:
         raise InputError(f"a check of {check.measure} needs one of than, value and along, got {sum(given)} of them")
 

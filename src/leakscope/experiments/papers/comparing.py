@@ -21,18 +21,20 @@ from leakscope.experiments.papers.published import PrintedRow
 AGREES, BY_CONTENT, CLOSE_BY, HIGHER, LOWER = "agrees", "agrees by content", "close", "higher", "lower"
 ABSENT = "not measured here"
 CONVERGENCE, CONTENT = "asr_convergence", "asr_content"
-NOT_RUN, NO_SUCCESS = "not run at this scale", "no success to count"
+NO_THRESHOLD = "the attack has no threshold"
+NOT_RUN, NO_SUCCESS = "not run", "no success to count"
 ALIKE = (AGREES, BY_CONTENT, CLOSE_BY)
 JUDGED = (*ALIKE, HIGHER, LOWER)
-RATE_APART, SSIM_APART, SHARE_APART, TIMES_APART = 0.05, 0.02, 0.2, 3.0
+COSINES = ("cosine_before", "cosine_greatest", "least_share")
+RATE_APART, SSIM_APART, PSNR_APART, SHARE_APART, TIMES_APART = 0.05, 0.02, 1.0, 0.2, 3.0
 FLOOR = (
     "by convergence the attack fails and by content it succeeds: noise and dropped coordinates give the gradient distance a floor "
     "above the threshold"
 )
-TRIVIAL = (
-    "the attack converges and the picture is not recovered: the gradient says too little of the input at these weights"
-)
+TRIVIAL = "the attack converges and the picture is not recovered: a distance under the threshold does not pin the inputs down here"
+MARGIN = 0.1  # of the numbers: readings nearer than this to the best one are not told apart from it
 Key: TypeAlias = tuple[tuple[str, str], ...]
+Spoken: TypeAlias = dict[tuple[int, str], tuple[str, str]]  # (line, measure) -> verdict and the cell behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,10 @@ def judge(value: float, measured: Value, name: str) -> str:
 def _close(printed: float, ours: float, name: str) -> bool:
     if name in RATES:
         return abs(printed - ours) <= RATE_APART
-    if name.startswith("ssim"):
+    if name.startswith("ssim") or name in COSINES:
         return abs(printed - ours) <= SSIM_APART
+    if name == "psnr":
+        return abs(printed - ours) <= PSNR_APART
     if name.startswith("mse"):
         low, high = sorted((abs(printed), abs(ours)))
         return low > 0 and high / low <= TIMES_APART
@@ -161,14 +165,17 @@ def _line(item: Item, where: Mapping[str, Plain], cells: tuple[Measured, ...], c
 
 
 def _verdict(item: Item, row: PrintedRow, cell: Measured | None, where: Mapping[str, Plain]) -> Verdict:
-    if row.measure in item.absent:
+    if row.measure in item.absent and (cell is None or row.measure not in cell.values):
         return Verdict(ABSENT, item.absent[row.measure])
     if row.value is None:
         return Verdict("", "lost in the source text")
     if cell is None or not cell.trials:
         return Verdict(NOT_RUN)
     if row.measure not in cell.values:
-        return Verdict(ABSENT)
+        return Verdict(ABSENT, _said(item, row, where))
+    if row.measure == CONVERGENCE and cell.values[CONVERGENCE].over == NO_THRESHOLD and CONTENT in cell.values:
+        word = judge(row.value, cell.values[CONTENT], CONTENT)
+        return Verdict(BY_CONTENT if word == AGREES else word, f"{NO_THRESHOLD}: its content is compared")
     word = judge(row.value, cell.values[row.measure], row.measure)
     if word != NO_SUCCESS and _within_bound(row, cell.values[row.measure].estimate.value):
         return Verdict(AGREES, "the printed number is a bound")
@@ -176,7 +183,11 @@ def _verdict(item: Item, row: PrintedRow, cell: Measured | None, where: Mapping[
         return Verdict(word)
     if word == NO_SUCCESS and "failed" in row.note:
         return Verdict(AGREES, "printed as failed, and no attack of ours converged")
-    if row.measure == CONVERGENCE and judge(row.value, cell.values[CONTENT], CONTENT) == AGREES:
+    if (
+        row.measure == CONVERGENCE
+        and CONTENT in cell.values
+        and judge(row.value, cell.values[CONTENT], CONTENT) == AGREES
+    ):
         return Verdict(BY_CONTENT, _reason(item, row, cell, where))
     return Verdict(word, _reason(item, row, cell, where))
 
@@ -189,12 +200,19 @@ def _within_bound(row: PrintedRow, ours: float) -> bool:
 
 def _reason(item: Item, row: PrintedRow, cell: Measured, where: Mapping[str, Plain]) -> str:
     """Return the likely reason of a difference: what the cell itself shows, else what the item's file says."""
+    if row.measure not in (CONVERGENCE, "iterations_mean") or not {CONVERGENCE, CONTENT} <= set(cell.values):
+        return _said(item, row, where)
     convergence, content = (cell.values[name].estimate.value for name in (CONVERGENCE, CONTENT))
-    if row.measure in (CONVERGENCE, "iterations_mean") and math.isfinite(convergence) and math.isfinite(content):
+    if math.isfinite(convergence) and math.isfinite(content):
         if content - convergence > 0.5 and where.get("defence", "none") != "none":
             return FLOOR
         if convergence - content > 0.5:
             return TRIVIAL
+    return _said(item, row, where)
+
+
+def _said(item: Item, row: PrintedRow, where: Mapping[str, Plain]) -> str:
+    """Return the first reason of the item's file for a measure at a place."""
     said = [r.says for r in item.reasons if r.measure in ("", row.measure) and meets(where, r.where)]
     return said[0] if said else ""
 
@@ -246,19 +264,20 @@ def best_reading(comparison: Comparison) -> str:
 
     Nothing where there is one reading only. Readings about different places (batches, local steps) are not held against each other.
     """
-    spoken: dict[str, dict[tuple[int, str], str]] = {}
+    spoken: dict[str, Spoken] = {}
     for column in comparison.columns:
         if column.judged:
             own = spoken.setdefault(column.reading, {})
             for number, line in enumerate(comparison.lines):
+                cell = next((cell.cell or repr(cell) for cell in line.measured if cell.column == column), "")
                 for (title, name), verdict in line.verdicts.items():
                     if title == column.title and verdict.word in JUDGED:
-                        own[number, name] = verdict.word
+                        own[number, name] = (verdict.word, cell)
     told = [_best_of({name: spoken[name] for name in group}) for group in _overlapping(spoken)]
     return " ".join(sentence for sentence in told if sentence)
 
 
-def _overlapping(spoken: Mapping[str, Mapping[tuple[int, str], str]]) -> list[list[str]]:
+def _overlapping(spoken: Mapping[str, Spoken]) -> list[list[str]]:
     """Return the readings in groups that speak of some number in common."""
     groups: list[list[str]] = []
     for name, own in spoken.items():
@@ -270,14 +289,15 @@ def _overlapping(spoken: Mapping[str, Mapping[tuple[int, str], str]]) -> list[li
     return groups
 
 
-def _best_of(spoken: Mapping[str, Mapping[tuple[int, str], str]]) -> str:
-    """Return the reading with most numbers that agree or are close, of those that all of these speak of."""
+def _best_of(spoken: Mapping[str, Spoken]) -> str:
+    """Return the reading with most numbers that agree or are close, of those that all of these speak of and measured apart."""
     common = set.intersection(*(set(own) for own in spoken.values()))
-    if len(spoken) < 2 or not common:
+    apart = [place for place in common if len({own[place][1] for own in spoken.values()}) > 1]
+    if len(spoken) < 2 or not apart:
         return ""
-    alike = {name: sum(own[place] in ALIKE for place in common) for name, own in spoken.items()}
+    alike = {name: sum(own[place][0] in ALIKE for place in apart) for name, own in spoken.items()}
     told = ", ".join(f"{name} {number}" for name, number in alike.items())
-    winners = [name for name, number in alike.items() if number == max(alike.values())]
+    winners = [name for name, number in alike.items() if number >= max(alike.values()) - MARGIN * len(apart)]
     if len(winners) == len(spoken):
-        return f"The readings cannot be told apart here: of {len(common)} printed numbers agree or are close: {told}."
-    return f"Most like the paper: {' and '.join(winners)}. Of {len(common)} printed numbers agree or are close: {told}."
+        return f"The readings cannot be told apart here: of {len(apart)} printed numbers agree or are close: {told}."
+    return f"Most like the paper: {' and '.join(winners)}. Of {len(apart)} printed numbers agree or are close: {told}."

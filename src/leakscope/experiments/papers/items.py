@@ -1,8 +1,9 @@
 """An item: one table or figure of a paper as an experiment. It joins what is printed with the scenarios that measure it.
 
-The file `items/<name>.yaml` says what is run (parts, each a scenario as in docs/scenarios.md), what a scale changes, how a cell of
-ours is named in the words of the paper (`where`), which readings of the paper and which attackers are told apart, and how the
-printed claims are tested. Nothing in the code knows a paper. docs/papers.md describes the file.
+The file `items/<name>.yaml` says what is run (parts, each a scenario as in docs/scenarios.md, or a program with its settings), what
+a scale changes, how a cell of ours is named in the words of the paper (`where`), which readings of the paper and which attackers
+are told apart, and how the printed claims are tested. Nothing in the code but the programs knows a paper. docs/papers.md
+describes the file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Rule:
     """How a setting of ours becomes a word of the paper: the value at `path`, translated by `words` (paper's word -> ours).
 
     A value that `words` does not name is kept as it is, or becomes `otherwise` where that is given, or (`strict`) puts the cell
-    outside the item.
+    outside the item. `times` multiplies a number: local steps are epochs times the batches of one.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -38,6 +39,7 @@ class Rule:
     words: Mapping[str, Plain | list[Plain]] = field(default_factory=dict)
     otherwise: Plain = None
     strict: bool = False
+    times: int = 1
 
 
 Where = Mapping[str, Rule | Plain]
@@ -47,12 +49,16 @@ Where = Mapping[str, Rule | Plain]
 class Part:
     """One scenario of an item; `same_as` takes that of another item ("item/part") and its run instead.
 
-    `note` stands beside its numbers: how they were measured otherwise than the paper's, such as on another network.
+    With `program` it is a program (`experiments.papers.programs`), and `scenario` holds its settings. `note` stands beside
+    its numbers: how they were measured otherwise than the paper's, such as on another network. The numbers of a part that
+    `joins` are those of a place, such as the accuracy under a defence: they stand with the cells of the other parts there.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: str
     scenario: Mapping[str, Any] = field(default_factory=dict)
+    program: str = ""
+    joins: bool = False
     same_as: str = ""
     note: str = ""
     where: Where = field(default_factory=dict)
@@ -89,7 +95,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One test of a claim on measured cells; see `claims`. Exactly one of `than`, `value` and `along` is given."""
+    """One test of a claim on measured cells; see `claims`. Exactly one of `than`, `than_measure`, `value` and `along` is given.
+
+    With `minus` the gap to the cell with these settings is tested in the place of the measure itself.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     measure: str
@@ -97,6 +106,8 @@ class Check:
     where: Conditions = field(default_factory=dict)
     of: Conditions = field(default_factory=dict)
     than: Conditions | None = None
+    than_measure: str = ""
+    minus: Conditions | None = None
     times: float = 1.0
     by: float = 0.0
     value: float | None = None
@@ -106,12 +117,16 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A printed claim (`says`, to the letter) and how it is tested, or why it `cannot` be."""
+    """A printed claim (`says`, to the letter) and how it is tested, or why it `cannot` be.
+
+    `likely` is our reason where it does not hold as it is.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     says: str
     checks: tuple[Check, ...] = ()
     cannot: str = ""
+    likely: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

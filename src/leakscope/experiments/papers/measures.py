@@ -2,13 +2,14 @@
 
 A success is an attack that converged: its own mismatch fell under its threshold (CPL, sections 2.3 and 3.3). Iterations are over
 successes, as the papers print them. SSIM and MSE are over successes where there are any and over everything attacked where there
-are none, and say so. Content is our own rule (`leakscope.metrics.success`), over everything attacked.
+are none, and say so. Content is our own rule (`leakscope.metrics.success`), over everything attacked. PSNR and the similarity loss
+are over everything attacked, as SME prints them. What a program measures comes as plain numbers (`value_of`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from leakscope.analysis.convergence import SUFFICIENT, change_ratios, shares
-from leakscope.metrics.interval import Estimate, estimate_mean, estimate_rate
+from leakscope.metrics.interval import LEVEL, PSNR_CAP, Estimate, estimate_mean, estimate_rate
 from leakscope.metrics.recovery import THRESHOLD, recovery
 
 Floats = npt.NDArray[np.float64]
@@ -54,6 +55,8 @@ class Scored:
     ssim: Tensor
     recovered: Tensor
     label: Tensor
+    psnr: Tensor
+    mismatch: Tensor
     outcomes: Mapping[str, int] = field(default_factory=dict)
     trace: Tensor | None = None
     trace_at: Tensor | None = None
@@ -87,7 +90,9 @@ def _scored(columns: Mapping[str, npt.NDArray[np.generic]], rows: npt.NDArray[np
 
     outcome = columns["outcome"][rows][first].astype(str)
     names, counts = np.unique(outcome, return_counts=True)
-    iterations = np.asarray(columns["iterations"][rows][first], dtype=np.float64)
+    iterations, mismatch = (
+        np.asarray(columns[name][rows][first], dtype=np.float64) for name in ("iterations", "mismatch")
+    )
     return Scored(
         ids=tuple(str(name) for name in trial[first]),
         converged=torch.from_numpy(outcome == "converged"),
@@ -98,6 +103,8 @@ def _scored(columns: Mapping[str, npt.NDArray[np.generic]], rows: npt.NDArray[np
         ssim=spread("ssim"),
         recovered=spread("recovered") == 1,
         label=spread("label_correct"),
+        psnr=spread("psnr").clamp_max(PSNR_CAP),
+        mismatch=torch.from_numpy(mismatch),
         outcomes={str(name): int(count) for name, count in zip(names, counts, strict=True)},
     )
 
@@ -106,6 +113,22 @@ def measure(cell: Scored, cap: int | None = None) -> dict[str, Value]:
     """Return every measure of a cell; with a `cap`, attacks that needed more iterations count as failed."""
     success = cell.converged if cap is None else cell.converged & (cell.iterations <= cap)
     return {name: function(cell, success) for name, function in MEASURES.items()}
+
+
+def value_of(name: str, numbers: Sequence[float | None]) -> Value:
+    """Return the mean of a program's numbers with its interval; None is no number, one number alone has no interval.
+
+    Zeros and ones of a measure that is a rate get the interval of a rate.
+    """
+    known = [number for number in numbers if number is not None]
+    if not known:
+        return Value(NONE)
+    values = torch.tensor(known, dtype=torch.float64)[:, None]
+    counted = torch.ones_like(values, dtype=torch.bool)
+    over = "" if len(known) == len(numbers) else f"{len(known)} of {len(numbers)} that are finite"
+    if name in RATES and len(known) > 1 and bool(((values == 0) | (values == 1)).all()):
+        return Value(estimate_rate(values == 1, counted), over)
+    return Value(estimate_mean(values, counted), over)
 
 
 def _rate(hit: Tensor, counted: Tensor) -> Value:
@@ -152,6 +175,30 @@ def _mean_of(name: str, *, everything: bool) -> Callable[[Scored, Tensor], Value
             return Value(NONE)
         over = "" if everything else "everything attacked, as none converged" if whole else _over(cell, success)
         return Value(estimate_mean(values.nan_to_num(), counted), over)
+
+    return measured
+
+
+def _similarity(cell: Scored, success: Tensor) -> Value:
+    """Return the mismatch that the attacks ended with: SME's L_sim = 1 - cos where they match by cosine."""
+    del success
+    known = cell.mismatch.isfinite()
+    if not bool(known.any()):
+        return Value(NONE)
+    return Value(estimate_mean(cell.mismatch.nan_to_num()[:, None], known[:, None]))
+
+
+def _error_of(name: str) -> Callable[[Scored, Tensor], Value]:
+    """Return the standard error of another measure's mean: half its 95 % interval over the quantile of Student's t."""
+
+    def measured(cell: Scored, success: Tensor) -> Value:
+        from scipy.stats import t
+
+        found = MEASURES[name](cell, success).estimate
+        if not math.isfinite(found.low):
+            return Value(NONE, "one trial has no error" if found.trials == 1 else "")
+        error = (found.high - found.value) / float(t.ppf(0.5 + LEVEL / 2, found.trials - 1))
+        return Value(Estimate(error, math.nan, math.nan, found.n, found.trials))
 
     return measured
 
@@ -232,6 +279,10 @@ MEASURES: dict[str, Callable[[Scored, Tensor], Value]] = {
     "mse": _mean_of("mse", everything=False),
     "ssim_all": _mean_of("ssim", everything=True),
     "mse_all": _mean_of("mse", everything=True),
+    "psnr": _mean_of("psnr", everything=True),
+    "psnr_error": _error_of("psnr"),
+    "similarity_loss": _similarity,
+    "similarity_loss_error": _error_of("similarity_loss"),
     "recovery_rate": _recovery,
     "steady_share": _steady,
     "close_of_moving": _close_of_moving,
@@ -253,6 +304,10 @@ TITLES = {
     "mse": "MSE",
     "ssim_all": "SSIM, everything attacked",
     "mse_all": "MSE, everything attacked",
+    "psnr": "PSNR, everything attacked",
+    "psnr_error": "PSNR, standard error",
+    "similarity_loss": "similarity loss at the end",
+    "similarity_loss_error": "similarity loss, standard error",
     "recovery_rate": f"recovered: MSE at most {THRESHOLD:g}",
     "accuracy": "accuracy",
     "steady_share": "steady at the end",

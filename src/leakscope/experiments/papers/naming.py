@@ -11,11 +11,13 @@ from leakscope.experiments.scenario.axes import parse_path
 
 
 def setting_at(settings: Any, path: str) -> Any:
-    """Return the value at a path of a cell's settings, None where there is none.
+    """Return the value at a path of a cell's settings, None where there is none; a key of that very name comes first.
 
     >>> setting_at({"defences": [{"sigma": 0.1}]}, "defences.0.sigma"), setting_at({}, "defences.0.sigma")
     (0.1, None)
     """
+    if isinstance(settings, Mapping) and path in settings:
+        return settings[path]
     here = settings
     for part in parse_path(path):
         inside = isinstance(here, list | tuple) and isinstance(part, int) and part < len(here)
@@ -54,6 +56,8 @@ def _named(rules: Where, settings: Mapping[str, Any]) -> dict[str, Plain] | None
         word = next((word for word, ours in rule.words.items() if _is_one_of(found, ours)), None)
         if word is None and rule.strict:
             return None
+        if rule.times != 1 and isinstance(found, int | float):
+            found = found * rule.times
         value = word if word is not None else rule.otherwise if rule.otherwise is not None else found
         if value is not None:
             where[axis] = value

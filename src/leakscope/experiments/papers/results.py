@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from leakscope.core.errors import InputError
-from leakscope.core.record import Cell
+from leakscope.core.record import Cell, Plain
 from leakscope.experiments.papers.claims import Finding, examine_both
 from leakscope.experiments.papers.comparing import Column, Comparison, Measured, compare
-from leakscope.experiments.papers.items import Item, Part, item_files, read_item
-from leakscope.experiments.papers.measures import Scored, measure, score_cells
+from leakscope.experiments.papers.items import Item, Part, home_of, item_files, read_item
+from leakscope.experiments.papers.joining import joined
+from leakscope.experiments.papers.measures import Scored, measure, score_cells, value_of
 from leakscope.experiments.papers.naming import belongs, name_cell, setting_at
+from leakscope.experiments.papers.programs.rows import Rows, read_rows, rows_exist
+from leakscope.experiments.papers.progress import landed, partly, wanted
+from leakscope.experiments.papers.saying import meaningful, within_cap
 from leakscope.experiments.papers.scales import SCALES, parts_at, run_directory, scale_of
+from leakscope.experiments.papers.similarity import without_other_distances
 from leakscope.store import Run
 
 NEEDED = (
-    "trial", "cell", "outcome", "iterations", "sample", "mse", "ssim", "recovered", "label_correct",
+    "trial", "cell", "outcome", "iterations", "mismatch", "sample", "mse", "psnr", "ssim", "recovered", "label_correct",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """An item at one scale: its runs by part, the comparison, what became of the claims."""
+    """An item at one scale: its runs by part, the comparison, what became of the claims.
+
+    `missing` are the parts without a run, `partial` says of the others how much is there where that is not all.
+    """
 
     item: Item
     scale: str
@@ -34,6 +45,7 @@ class Result:
     comparison: Comparison
     findings: tuple[Finding, ...]
     facts: dict[str, str]
+    partial: dict[str, str] = field(default_factory=dict)
 
 
 def result_of(item: Item, scale: str, out: Path) -> Result | None:
@@ -41,19 +53,34 @@ def result_of(item: Item, scale: str, out: Path) -> Result | None:
     runs: dict[str, Path] = {}
     missing: list[str] = []
     cells: list[Measured] = []
+    beside: list[Measured] = []
     facts: dict[str, str] = {}
+    partial: dict[str, str] = {}
     for part in parts_at(item, scale):
         directory = run_directory(out, item, part, scale)
-        if not Run.exists(directory):
+        program = bool(home_of(item, part)[1].program)
+        own = functools.partial(_stands, item, part)
+        if not (rows_exist(directory) if program else Run.exists(directory)):
             missing.append(part.name)
             continue
         runs[part.name] = directory
-        run = Run.open(directory)
-        facts = run.facts()
-        cells += measured_cells(item, part, run)
+        if program:
+            rows = read_rows(directory)
+            facts = dict(rows.facts)
+            (beside if part.joins else cells).extend(row_cells(item, part, rows))
+            there = len(rows.rows)
+        else:
+            run = Run.open(directory)
+            facts = run.facts()
+            cells += measured_cells(item, part, run)
+            there = landed(run, own)
+        said = partly(there, wanted(item, part, scale, own), rows=program)
+        partial |= {part.name: said} if said else {}
     if not runs:
         return None
+    cells = joined(cells, beside)
     judged = not scale_of(item, scale).stand_in
+    cells = cells if judged else [replace(cell, note="") for cell in cells]  # a note speaks of the part's own data
     comparison = compare(item, cells, judged=judged)
     findings = [
         finding
@@ -61,7 +88,8 @@ def result_of(item: Item, scale: str, out: Path) -> Result | None:
         for column in comparison.columns
         for finding in examine_both(claim, cells, column)
     ]
-    return Result(item, scale, runs, tuple(missing), tuple(cells), comparison, tuple(findings) if judged else (), facts)
+    told = tuple(findings) if judged else ()
+    return Result(item, scale, runs, tuple(missing), tuple(cells), comparison, told, facts, partial)
 
 
 def measured_cells(item: Item, part: Part, run: Run) -> list[Measured]:
@@ -85,34 +113,50 @@ def with_traces(run: Run, cell: Scored) -> Scored:
     return replace(cell, trace=trace, trace_at=torch.stack([tensors["trace_at"] for tensors in stored]))
 
 
+def row_cells(item: Item, part: Part, rows: Rows) -> list[Measured]:
+    """Return the rows of a program in the words of the paper; rules read the place of a row, and `settings` as a part of it."""
+    found: list[Measured] = []
+    for row in rows.rows:
+        values = {name: value_of(name, numbers) for name, numbers in row.values.items()}
+        trials = max((len(numbers) for numbers in row.values.values()), default=0)
+        for where, column in _places(item, part, {"settings": rows.settings, **row.where}):
+            found.append(Measured(where, column, trials, values, cell=row.key, note=part.note))
+    return found
+
+
 def _named_cells(item: Item, part: Part, cell: Cell, own: Scored) -> list[Measured]:
     found: list[Measured] = []
+    for where, column in _places(item, part, cell.settings):
+        if item.caps is None:
+            values = without_other_distances(meaningful(measure(own), cell.settings), cell.settings)
+            found.append(Measured(where, column, own.trials, values, own.outcomes, cell.id, part.note))
+            continue
+        longest = int(setting_at(cell.settings, "attack.iterations") or 0)
+        for cap in item.caps.at:
+            if cap <= longest:
+                place = {**where, item.caps.axis: cap}
+                values = within_cap(meaningful(measure(own, cap), cell.settings))
+                found.append(Measured(place, column, own.trials, values, own.outcomes, cell.id, part.note))
+    return found
+
+
+def _stands(item: Item, part: Part, settings: Mapping[str, Any]) -> bool:
+    """Return whether a cell with these settings stands anywhere in the item."""
+    return any(True for _ in _places(item, part, settings))
+
+
+def _places(item: Item, part: Part, settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, Plain], Column]]:
+    """Yield where a cell stands in the paper's words, for each reading and attacker it belongs to."""
     for reading in item.readings:
         if reading.parts and part.name not in reading.parts:
             continue
-        where = name_cell(item, part, reading, cell.settings)
-        for place, attacker in enumerate(item.attackers):
-            if where is None or not belongs(cell.settings, reading, attacker):
-                continue
-            column = Column(reading.label, attacker.label, place == 0)
-            if item.caps is None:
-                found.append(Measured(where, column, own.trials, measure(own), own.outcomes, cell.id, part.note))
-                continue
-            longest = int(setting_at(cell.settings, "attack.iterations") or 0)
-            found += [
-                Measured(
-                    {**where, item.caps.axis: cap},
-                    column,
-                    own.trials,
-                    measure(own, cap),
-                    own.outcomes,
-                    cell.id,
-                    part.note,
-                )
-                for cap in item.caps.at
-                if cap <= longest
-            ]
-    return found
+        where = name_cell(item, part, reading, settings)
+        told = item.attackers[:1] if part.joins else item.attackers
+        for place, attacker in enumerate(told):
+            if where is not None and (
+                belongs(settings, reading) if part.joins else belongs(settings, reading, attacker)
+            ):
+                yield where, Column(reading.label, attacker.label, place == 0)
 
 
 def results_in(out: Path, scale: str | None = None, names: list[str] | None = None) -> list[Result]:

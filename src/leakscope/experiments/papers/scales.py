@@ -17,6 +17,7 @@ from leakscope.data import load, locate
 from leakscope.experiments.papers.items import Item, Part, Scale, home_of
 
 if TYPE_CHECKING:
+    from leakscope.experiments.papers.programs.rows import Place
     from leakscope.experiments.scenario import Scenario
 
 SCALES = ("smoke", "small", "full")
@@ -39,7 +40,7 @@ def parts_at(item: Item, scale: str) -> list[Part]:
 
 
 def settings_at(item: Item, part: Part, scale: str) -> dict[str, Any]:
-    """Return the scenario of a part at a scale, as plain data."""
+    """Return the scenario of a part at a scale, or the settings of its program, as plain data."""
     owner, home = home_of(item, part)
     chosen = scale_of(owner, scale)
     settings = {"name": f"{owner.name}, {home.name}, {scale}", **copy.deepcopy(dict(home.scenario))}
@@ -56,6 +57,13 @@ def scenario_at(item: Item, part: Part, scale: str) -> Scenario:
         return scenario_of(settings_at(item, part, scale))
     except ScenarioError as error:
         raise InputError(f"{item.name}, part {part.name}, scale {scale}: {str(error).splitlines()[0]}") from None
+
+
+def rows_at(item: Item, part: Part, scale: str) -> dict[str, Place]:
+    """Return key -> place of the rows that the program of a part makes at a scale; nothing is computed."""
+    from leakscope.experiments.papers.programs import planned_rows
+
+    return planned_rows(home_of(item, part)[1].program, settings_at(item, part, scale))
 
 
 def merged(settings: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,12 +90,13 @@ def run_directory(out: Path, item: Item, part: Part, scale: str) -> Path:
 
 
 def data_sets(settings: Mapping[str, Any]) -> list[str]:
-    """Return the data sets that a scenario names, in `data` and on axes."""
+    """Return the data sets that a scenario names, in `data` and on axes; a program may name several in `data`."""
     found: list[str] = []
     zipped = settings.get("zip", {})
     axes = [settings.get("grid", {}), *(zipped if isinstance(zipped, list) else [zipped])]
     varied = [value for axis in axes for path in ("data", "data.name") for value in axis.get(path, ())]
-    for data in varied or [settings.get("data")]:
+    own = settings.get("data")
+    for data in varied or (own if isinstance(own, list) else [own]):
         name = data.get("name") if isinstance(data, Mapping) else data
         if isinstance(name, str):
             found.append(name)

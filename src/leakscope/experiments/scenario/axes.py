@@ -90,6 +90,18 @@ def _attacks(data: Mapping[str, Any], problems: list[Problem]) -> list[Axis]:
     return [Axis("attack", (("attack",),), tuple((attack,) for attack in attacks), places)]
 
 
+ONE_CELL = ": cells that differ in nothing else are one cell; give the most of them"
+NO_AXES = {
+    "attacks": ": write attack.<setting>, which varies it for every attack",
+    "grid": "",
+    "zip": "",
+    "name": "",
+    "baselines": "",
+    "trials": ONE_CELL,
+    "seeds": ONE_CELL,
+}
+
+
 def _axis(fields: list[tuple[str, Any]], places: list[Path], problems: list[Problem]) -> list[Axis]:
     """Return the axis of fields that vary together, or nothing after noting why not."""
     before = len(problems)
@@ -97,9 +109,8 @@ def _axis(fields: list[tuple[str, Any]], places: list[Path], problems: list[Prob
         if not isinstance(values, list) or not values:
             problems.append(Problem(place, "must be a list of at least one value"))
         first = text.split(".")[0]
-        if first in ("attacks", "grid", "zip", "name", "baselines"):
-            hint = ": write attack.<setting>, which varies it for every attack" if first == "attacks" else ""
-            problems.append(Problem(place, f"{first} cannot be an axis{hint}"))
+        if first in NO_AXES:
+            problems.append(Problem(place, f"{first} cannot be an axis{NO_AXES[first]}"))
     if len(problems) > before or not fields:
         return []
     lengths = {len(values) for _, values in fields}

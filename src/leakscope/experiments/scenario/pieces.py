@@ -26,6 +26,7 @@ from leakscope.attacks.starts import STARTS
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup, summary
 from leakscope.defences import DEFENCES
+from leakscope.experiments.scenario.insider import PublicExample
 from leakscope.models import INITS, MODELS
 
 PLAIN = (int, float, str, bool)
@@ -61,7 +62,7 @@ KINDS = {
     "model": Kind("model", MODELS, frozenset({"input_shape", "classes"})),
     "weights": Kind("initialisation", INITS),
     "defences": Kind("defence", DEFENCES),
-    "start": Kind("start", STARTS),
+    "start": Kind("start", {**STARTS, "insider": PublicExample}),
     "objective": Kind(
         "objective", {"match": Match}, words={name: {"name": "match", "distance": name} for name in DISTANCES}
     ),

@@ -129,12 +129,7 @@ def _scenario(read: Text, text: str, source: str) -> Scenario:
 
 def _total(scenario: Scenario) -> int:
     base = scenario.bases[0]
-    largest = {"trials": base["trials"], "seeds": len(base["seeds"])}
-    for axis in scenario.axes:
-        for path, values in zip(axis.paths, zip(*axis.rows, strict=True), strict=True):
-            if path in (("trials",), ("seeds",)):
-                largest[str(path[0])] = max(v if isinstance(v, int) else len(v) for v in values)
-    return int(scenario.cell_count * largest["trials"] * largest["seeds"])
+    return int(scenario.cell_count * base["trials"] * len(base["seeds"]))
 
 
 def _resolve(

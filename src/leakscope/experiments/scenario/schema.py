@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from leakscope.clients import Client
 from leakscope.core.errors import InputError, UnknownNameError
@@ -26,6 +26,12 @@ MADE: dict[str, Callable[..., object]] = {"data": DataChoice, "knowledge": Knowl
 
 def _by_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
+
+
+def _different(seeds: list[int]) -> list[int]:
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"each seed may stand there once, got {seeds}")
+    return seeds
 
 
 @functools.cache
@@ -49,7 +55,7 @@ def cell_model() -> type[BaseModel]:
             Field(16, description="Clients attacked per cell and seed."),
         ),
         "seeds": (
-            Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)],
+            Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1), AfterValidator(_different)],
             Field([0], description="Each seed repeats every cell with other weights and starts."),
         ),
         "baselines": (

@@ -29,6 +29,7 @@ from leakscope.core.tree import map_tensors, take
 from leakscope.core.types import Batch, Knowledge, Observation, Outcome, Reconstruction
 from leakscope.experiments.baselines import nearest_public, public_part
 from leakscope.experiments.engines import reporter
+from leakscope.experiments.sweep.insider import begun_from, is_insider, public_examples
 from leakscope.experiments.sweep.merging import merge, shape_of
 from leakscope.experiments.sweep.trials import Trial
 from leakscope.experiments.sweep.world import World, batch_of, knowledge_of, load_data, make_world
@@ -83,7 +84,7 @@ def _attack(chunk: Chunk) -> tuple[Batch, Reconstruction, float]:
     counted = [(cell, len(list(group))) for cell, group in itertools.groupby(t.cell for t in chunk.trials)]
     attack = merge([make_world(chunk.cells[cell][1]).attack for cell, _ in counted], [n for _, n in counted])
     settings = chunk.cells[chunk.trials[0].cell][1]
-    attack = informed(attack, settings, knowledge, [t.seed for t in chunk.trials])
+    attack = informed(begun(attack, chunk, truth), settings, knowledge, [t.seed for t in chunk.trials])
     precision = settings["precision"]
     execution = Execution(
         device=chunk.device,
@@ -114,6 +115,18 @@ def observe(chunk: Chunk) -> tuple[Batch, Observation, Knowledge, World]:
     if chunk.cells[chunk.trials[0].cell][1]["knowledge"]["defence"]:
         observation, knowledge = merge_rounds(observation, knowledge)
     return truth, observation, knowledge, first
+
+
+def begun(attack: Attack, chunk: Chunk, truth: Batch) -> Attack:
+    """Return the attack with the public examples it begins from, where it is an insider's."""
+    if not is_insider(attack):
+        return attack
+    first, pictures = 0, []
+    for settings, group in _alike(chunk):
+        world, labels = make_world(settings), truth.labels[first : first + len(group)]
+        pictures.append(public_examples(world.data, world.part, labels, [t.seed for t in group]))
+        first += len(group)
+    return begun_from(attack, torch.cat(pictures))
 
 
 def informed(attack: Attack, settings: Mapping[str, Any], knowledge: Knowledge, seeds: Sequence[int]) -> Attack:

@@ -17,7 +17,7 @@ from leakscope.attacks.plan import SHARE_OF_FREE, Execution, choose_form, measur
 from leakscope.attacks.runner import form_without_vmap
 from leakscope.core.errors import InputError
 from leakscope.experiments.engines.contract import torch_threads
-from leakscope.experiments.sweep.chunk import Chunk, informed, observe
+from leakscope.experiments.sweep.chunk import Chunk, begun, informed, observe
 from leakscope.experiments.sweep.world import make_world
 
 WORTH_CHOOSING = 20.0  # seconds of work from which measuring all forms pays
@@ -42,10 +42,10 @@ class Measured:
 def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> Measured:
     """Return how to run `total` trials like those of the probe, at most `width` at a time."""
     with torch_threads(probe.threads):
-        _, observation, knowledge, world = observe(probe)
+        truth, observation, knowledge, world = observe(probe)
         settings = probe.cells[probe.trials[0].cell][1]
         seeds = [trial.seed for trial in probe.trials]
-        attack = informed(make_world(settings).attack, settings, knowledge, seeds)
+        attack = informed(begun(make_world(settings).attack, probe, truth), settings, knowledge, seeds)
         precision = settings["precision"]
         execution = Execution(
             device=probe.device, dtype=precision["dtype"], tf32=precision["tf32"], form=precision["form"]

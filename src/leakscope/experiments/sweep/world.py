@@ -23,6 +23,7 @@ from leakscope.data import Dataset, Part, load
 from leakscope.experiments.scenario.pieces import KINDS
 from leakscope.experiments.scenario.problems import Problem
 from leakscope.experiments.scenario.schema import make_client
+from leakscope.experiments.sweep.insider import insider_misfits
 from leakscope.experiments.sweep.label_mix import Places, cut_batches
 from leakscope.models import MODELS, build
 
@@ -151,6 +152,7 @@ def misfits(settings: Mapping[str, Any]) -> list[Problem]:
     return (
         problems
         + _baseline_misfits(settings, data)
+        + insider_misfits(settings, data)
         + (_model_misfits(settings["model"], data) or _checkpoint_misfits(settings, data))
     )
 

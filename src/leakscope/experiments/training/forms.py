@@ -1,25 +1,36 @@
-"""How the convolutions of many clients are done: the fastest form on this machine, measured once and then kept."""
+"""How many clients are trained at once: the fastest form on this machine, measured once and then kept."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
 
 from leakscope.attacks.im2col import Im2col
 from leakscope.experiments.training.world import World
-from leakscope.federated import State, train_clients, who_answers
+from leakscope.federated import State, train_groups, who_answers
 from leakscope.federated.convolution import client_by_client
 from leakscope.models import Functional
 
-FORMS: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    "native": nullcontext,
-    "by_client": client_by_client,
-    "im2col": Im2col,
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How clients train: inside which context (`around`), and whether each core takes a part of them (`split`)."""
+
+    around: Callable[[], AbstractContextManager[object]]
+    split: bool = False
+
+
+FORMS: dict[str, Form] = {
+    "native": Form(nullcontext),
+    "by_client": Form(client_by_client),
+    "split": Form(partial(client_by_client, channels_last=True), split=True),
+    "im2col": Form(Im2col),
 }
 MOST_CLIENTS = 16
 TIMES = 2
@@ -39,17 +50,28 @@ def choose_form(world: World, state: State, say: Callable[[str], None] = lambda 
     short = client if client.local is None else replace(client, local=replace(client.local, epochs=1))
     federation = replace(world.federation, client=short)
     seconds: dict[str, float] = {}
-    for form in ("native", "by_client"):  # on CPU im2col lost every comparison at training
-        taken = []
+    threads = torch.get_num_threads()
+    for name in ("native", "by_client", "split"):  # on CPU im2col lost every comparison at training
+        form, taken = FORMS[name], []
+        groups = [some[part::threads] for part in range(min(threads, len(some)))] if form.split else [some]
         for _ in range(TIMES):
             began = time.perf_counter()
-            with FORMS[form]():
-                train_clients(federation, world.trained, world.holdings, state, some)
+            list(
+                train_groups(
+                    federation,
+                    world.trained,
+                    world.holdings,
+                    state,
+                    groups,
+                    around=form.around,
+                    split=form.split,
+                )
+            )
             taken.append(time.perf_counter() - began)
-        seconds[form] = min(taken)
-    chosen = min(seconds, key=lambda form: seconds[form])
-    told = ", ".join(f"{form} {value * 1e3:.0f} ms" for form, value in seconds.items())
-    say(f"convolutions {chosen} ({told} for one epoch of {len(some)} clients, {torch.get_num_threads()} threads)")
+        seconds[name] = min(taken)
+    chosen = min(seconds, key=lambda name: seconds[name])
+    told = ", ".join(f"{name} {value * 1e3:.0f} ms" for name, value in seconds.items())
+    say(f"convolutions {chosen} ({told} for one epoch of {len(some)} clients, {threads} threads)")
     return chosen
 
 

@@ -1,7 +1,8 @@
 """Running a training: rounds, accuracy, checkpoints, and a state on disk after every round.
 
     DIR/training.yaml                        the file, as it was given
-    DIR/state.safetensors                    all that the next round needs, written whole or not at all
+    DIR/state.safetensors                    what the server needs for the next round, written whole or not at all
+    DIR/private/round-00005.safetensors      what clients keep to themselves, if anything: not to be shared
     DIR/checkpoints/round-00005.safetensors  the global model after round 5
     DIR/curve.csv                            the learning curve
 
@@ -24,6 +25,8 @@ from leakscope.experiments.scenario.problems import Problem
 from leakscope.experiments.sweep.world import fingerprint
 from leakscope.experiments.training.file import Training
 from leakscope.experiments.training.forms import FORMS, choose_form
+from leakscope.experiments.training.private import FOLDER as PRIVATE
+from leakscope.experiments.training.private import forget_older, read_private, write_private
 from leakscope.experiments.training.result import (
     CURVE,
     FILE,
@@ -111,7 +114,8 @@ class _Run:
                 self.world.trained,
                 self.world.holdings,
                 state,
-                around=FORMS[self.form],
+                around=FORMS[self.form].around,
+                split=FORMS[self.form].split,
                 tell=lambda done, total, number=number: inside(number, done, total),  # type: ignore[misc]
             )
             point = Point(number, len(played.answered), played.examples, played.decay, None, None, None)
@@ -166,7 +170,9 @@ class _Run:
             "sizes": self.world.holdings.counts.tolist(),
         }
         self._write(CURVE, table_of(self.curve).encode())
+        write_private(self.directory, state)
         self._write(STATE, pack(state, about))
+        forget_older(self.directory, state)
         self.saved = time.monotonic()
 
     def _resumed(self, first: State) -> State:
@@ -178,7 +184,7 @@ class _Run:
             raise InputError(
                 f"{self.directory} holds another training (other settings, data, device or version): choose another --out"
             )
-        state, about = unpack(path.read_bytes(), first)
+        state, about = unpack(path.read_bytes(), first, read_private(self.directory, int(about["rounds"])))
         self.form = str(about["form"])  # whatever would be fastest now: the same form gives the same bits
         self.curve = [Point(**point) for point in about["curve"]]  # type: ignore[attr-defined]
         self.facts = {**about["facts"], **self.facts}  # type: ignore[dict-item]
@@ -202,7 +208,7 @@ def _refuse_what_is_not_ours(directory: Path) -> None:
         raise InputError(f"{directory} is a file; a training needs a directory")
     if not directory.is_dir() or (directory / FILE).is_file():
         return
-    ours = {LOCK, Path(file_name(0)).parent.name}
+    ours = {LOCK, PRIVATE, Path(file_name(0)).parent.name}
     other = sorted(path.name for path in directory.iterdir() if path.name not in ours and path.suffix != PART)
     if other:
         raise InputError(f"{directory} is not empty (it holds {other[0]}): choose a new directory for the training")

@@ -1,0 +1,34 @@
+"""Gaps between measured cells, for claims such as "the gap between two attacks grows with the epochs"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from leakscope.core.record import Plain
+from leakscope.experiments.papers.items import Conditions
+from leakscope.experiments.papers.measures import Value
+from leakscope.experiments.papers.naming import meets
+from leakscope.metrics.interval import Estimate
+
+
+def gaps_to(
+    minus: Conditions, known: Sequence[tuple[Mapping[str, Plain], Value]]
+) -> list[tuple[Mapping[str, Plain], Value]]:
+    """Return by how much every cell exceeds the one with these settings, all other axes equal.
+
+    The interval is that of a difference of two independent means, sqrt(half^2 + half^2) to each side: wider than it need be where
+    both cells attack the same clients.
+    """
+    found = []
+    for where, ours in known:
+        for other, theirs in known:
+            if meets(other, minus) and not meets(where, minus) and _rest(where, minus) == _rest(other, minus):
+                a, b = ours.estimate, theirs.estimate
+                gap, half = a.value - b.value, math.hypot(a.high - a.value, b.high - b.value)
+                found.append((where, Value(Estimate(gap, gap - half, gap + half, a.n, a.trials), ours.over)))
+    return found
+
+
+def _rest(where: Mapping[str, Plain], without: Conditions) -> dict[str, Plain]:
+    return {axis: value for axis, value in where.items() if axis not in without}

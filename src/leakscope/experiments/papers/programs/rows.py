@@ -1,0 +1,173 @@
+"""The rows that a program makes: one for each cell, with the raw numbers behind every measure. They lie in `rows.json`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from leakscope.core.errors import InputError
+from leakscope.core.record import Plain
+from leakscope.store.disk import clear_errors
+from leakscope.store.durable import replacing
+from leakscope.store.lock import locked
+
+FILE, LOCK, FORMAT = "rows.json", "lock", 1
+Place: TypeAlias = Mapping[str, Plain]
+
+
+class Keep(Protocol):
+    """Where a program asks which rows are there and puts those it made."""
+
+    def done(self, key: str, where: Place | None = None) -> bool:
+        """Return whether a row is there. `where` is its place, as `add` will give it: a listing of rows reads it here."""
+
+    def add(self, key: str, where: Place, values: Mapping[str, Sequence[float]]) -> None:
+        """Keep a row: its place in our words, and for each measure the numbers its mean and interval are made from.
+
+        The numbers must be independent: one for each client, run or draw, not one for each picture of a client.
+        """
+
+    def values(self, key: str) -> Mapping[str, Sequence[float | None]]:
+        """Return the numbers of a row that is there: what is computed from other rows reads them here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cell of a program: key, place, numbers by measure (None where one is not finite)."""
+
+    key: str
+    where: Place
+    values: Mapping[str, tuple[float | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """All that a program has made so far, with which settings, and where it was made."""
+
+    settings: Mapping[str, Any]
+    rows: tuple[Row, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+class PlannedRows:
+    """Rows as a program asks for them; it says that each is there, so that nothing is computed."""
+
+    def __init__(self) -> None:
+        """Begin with no row."""
+        self.places: dict[str, Place] = {}
+
+    def done(self, key: str, where: Place | None = None) -> bool:
+        """Return True; remember what was asked for."""
+        self.places[key] = dict(where or {})
+        return True
+
+    def add(self, key: str, where: Place, values: Mapping[str, Sequence[float]]) -> None:
+        """Raise: a program makes no row that it did not ask for first, or that it was told is there."""
+        del where, values
+        raise InputError(f"row {key!r} was made without asking whether it is there")
+
+    def values(self, key: str) -> Mapping[str, tuple[float | None, ...]]:
+        """Return no numbers: nothing is computed."""
+        del key
+        return {}
+
+
+class KeptRows:
+    """Rows in a directory. Each `add` writes the whole file anew, so that it is whole at every moment.
+
+    `tell` hears of every row that is added.
+    """
+
+    def __init__(self, directory: Path, settings: Mapping[str, Any], facts: Mapping[str, str]) -> None:
+        """Take up the rows that are there; refuse those made with other settings."""
+        self.path = directory / FILE
+        self.settings, self.facts = _plain(settings), dict(facts)
+        self.rows: dict[str, Row] = {}
+        self.asked: set[str] = set()
+        self.added = 0
+        self.tell: Callable[[str], None] = lambda _: None
+        if rows_exist(directory):
+            found = read_rows(directory)
+            if found.settings != self.settings:
+                raise InputError(
+                    f"{self.path} was made with other settings of the item; take another --out or remove it"
+                )
+            self.rows = {row.key: row for row in found.rows}
+
+    def done(self, key: str, where: Place | None = None) -> bool:
+        """Return whether a row is there."""
+        del where
+        self.asked.add(key)
+        return key in self.rows
+
+    def add(self, key: str, where: Place, values: Mapping[str, Sequence[float]]) -> None:
+        """Keep a row and write the file; a key that is there or that was not asked for is refused."""
+        if key in self.rows or key not in self.asked:
+            raise InputError(f"row {key!r} was made without asking whether it is there")
+        numbers = {name: tuple(_number(value) for value in found) for name, found in values.items()}
+        self.rows[key] = Row(key, dict(where), numbers)
+        self.added += 1
+        self._write()
+        self.tell(key)
+
+    def values(self, key: str) -> Mapping[str, tuple[float | None, ...]]:
+        """Return the numbers of a row that is there."""
+        return self.rows[key].values
+
+    def _write(self) -> None:
+        rows = [{"key": row.key, "where": row.where, "values": row.values} for row in self.rows.values()]
+        told = {"format": FORMAT, "facts": self.facts, "settings": self.settings, "rows": rows}
+        with clear_errors(self.path.parent, "earlier rows are saved"), replacing(self.path) as file:
+            file.write(json.dumps(told, allow_nan=False).encode())
+
+
+@contextmanager
+def keeping(directory: Path, settings: Mapping[str, Any], facts: Mapping[str, str]) -> Iterator[KeptRows]:
+    """Give the rows of a directory to one program at a time."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{directory} cannot be written ({error.strerror})") from None
+    with locked(directory / LOCK):
+        yield KeptRows(directory, settings, facts)
+
+
+def rows_exist(directory: Path) -> bool:
+    """Return whether a directory holds rows of a program."""
+    return (directory / FILE).is_file()
+
+
+def read_rows(directory: Path) -> Rows:
+    """Return the rows in a directory."""
+    path = directory / FILE
+    try:
+        told = json.loads(path.read_text("utf-8"))
+        if told["format"] != FORMAT:
+            raise InputError(f"{path} has format {told['format']!r}, this version reads {FORMAT}")
+        rows = [_row(row) for row in told["rows"]]
+        return Rows(dict(told["settings"]), tuple(rows), dict(told["facts"]))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror})") from None
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} holds no rows of a program ({type(error).__name__})") from None
+
+
+def _row(told: Mapping[str, Any]) -> Row:
+    values = {name: tuple(_number(v) for v in found) for name, found in told["values"].items()}
+    return Row(str(told["key"]), dict(told["where"]), values)
+
+
+def _number(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they come back from a file."""
+    return dict(json.loads(json.dumps(settings)))

@@ -1,0 +1,162 @@
+"""Accuracies under every strength of a curve: DLNet trained federatedly, strengths inside the batch (SPN, table 2).
+
+All strengths begin at the same weights and see the same pictures in the same order. What is shared, and so what a defence acts on:
+
+- `gradient`: in every step each client sends the gradient of one batch, the server steps by Adam along the mean; a private head
+  takes its own Adam step at its client. This is what is attacked, so sigma and share mean the same in both. In turn (round
+  robin) the server steps after each client.
+- `weights`: one local epoch of Adam, the change of the weights is sent (algorithm 1). Noise then lands on a change of about 0.001 a
+  step: the same sigma is a far stronger defence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.clients import Client
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree, lift, map_tensors, to
+from leakscope.core.types import LocalTraining
+from leakscope.data import Dataset
+from leakscope.experiments.papers.programs.spn_world import RANGE, Curve, client_of, network_of
+from leakscope.models import Uniform, draw_parameters
+
+AT_ONCE = 500
+GRADIENT, WEIGHTS = "gradient", "weights"
+
+
+class Adam:
+    """Adam as torch's, on trees; one for everything that moves together."""
+
+    def __init__(self, rate: float) -> None:
+        """Begin with nothing remembered."""
+        self.rate, self.taken = rate, 0
+        self.first: Tree = {}
+        self.second: Tree = {}
+
+    def step(self, values: Tree, gradient: Tree) -> Tree:
+        """Return the values after one step against the gradient."""
+        self.taken += 1
+        moved = {}
+        for name, value in values.items():
+            g = gradient[name]
+            self.first[name] = 0.9 * self.first.get(name, torch.zeros_like(g)) + 0.1 * g
+            self.second[name] = 0.999 * self.second.get(name, torch.zeros_like(g)) + 0.001 * g * g
+            mean, spread = self.first[name] / (1 - 0.9**self.taken), self.second[name] / (1 - 0.999**self.taken)
+            moved[name] = value - self.rate * mean / (spread.sqrt() + 1e-8)
+        return moved
+
+
+class Training:
+    """S strengths of one curve trained at once; weights lead with S, private parameters with S x K."""
+
+    def __init__(self, settings: Mapping[str, Any], curve: Curve, data: Dataset, device: str) -> None:
+        """Begin at fresh weights; `settings` are a program's, with its `training`."""
+        told: Mapping[str, Any] = settings["training"]
+        if told["sharing"] not in (GRADIENT, WEIGHTS):
+            raise InputError(f"training.sharing must be {GRADIENT} or {WEIGHTS}, got {told['sharing']!r}")
+        self.told, self.data, self.device = told, data, device
+        self.grid = list(curve["strengths"]) or [0.0]
+        self.clients = int(told["clients"])
+        wanted = told["examples"] or data.size("train")
+        order = random.permutation(random.fold(random.key(told["seed"]), "clients"), data.size("train"))[:wanted]
+        self.places = order[: len(order) // self.clients * self.clients].reshape(self.clients, -1)
+        strengths = torch.tensor(self.grid, device=device)[:, None].expand(-1, self.clients)
+        local = LocalTraining(batch_size=told["batch"], rate=told["rate"], optimiser="adam")
+        if told["sharing"] == GRADIENT:
+            local = LocalTraining(rate=1.0)  # one step of SGD with rate 1: what is sent is the gradient itself
+        self.client: Client = replace(client_of(curve, strengths), local=local)
+        self.public = to(network_of(settings, data), device=device)
+        guard = self.client.on_model
+        self.model = self.public if guard is None else guard.polarise(self.public)
+        first = draw_parameters(self.public, Uniform(RANGE), random.key([told["seed"]], device))
+        self.weights: Tree = {n: w.expand(len(self.grid), *w.shape[1:]) for n, w in first.items()}
+        every = random.fold(random.key(told["seed"], device), torch.arange(self.clients, device=device))
+        own = {} if guard is None else guard.draw(self.model, every)
+        self.private: Tree = {n: v.expand(len(self.grid), *v.shape) for n, v in own.items()}
+        self.server = Adam(told["rate"])
+        self.own = [Adam(told["rate"]) for _ in range(self.clients)]
+
+    def play(self, number: int, who: Sequence[int]) -> None:
+        """Let these clients answer from the same weights, and take the mean of what they send."""
+        index = torch.tensor(list(who), device=self.device)
+        size, many = len(self.grid), len(index)
+        keys = random.fold(random.fold(random.key(number, index.device), "round"), index)
+        x, y = self._pictures(index, keys)
+        picked = map_tensors(lambda t: t[:, index], (self.client.defences, self.client.on_model, self.private))
+        common = {n: w[:, None].expand(size, many, *w.shape[1:]) for n, w in self.weights.items()}
+        shared = [t.expand(size, *t.shape) for t in (x, y, torch.ones_like(y, dtype=torch.bool), keys)]
+
+        def one(
+            defences: Any, guard: Any, weights: Tree, x: Tensor, y: Tensor, m: Tensor, k: Tensor
+        ) -> tuple[Tree, Tree]:
+            memory: tuple[Tree, ...] = tuple({} for _ in defences)
+            answer = self.client.answer(self.model, defences, memory, weights, {}, x, y, m, k, guard=guard)
+            return answer.update, {name: answer.weights[name] for name in self.private}
+
+        sent, kept = lift(lift(one))(*picked[:2], {**common, **picked[2]}, *shared)
+        mean = {n: v.mean(1) for n, v in sent.items()}
+        if self.told["sharing"] == WEIGHTS:
+            self.weights = {n: w - mean[n] for n, w in self.weights.items()}
+        else:
+            self.weights = self.server.step(self.weights, mean)
+            kept = self._stepped(who, picked[2], kept)
+        self.private = {n: v.index_copy(1, index, kept[n]) for n, v in self.private.items()}
+
+    def _stepped(self, who: Sequence[int], before: Tree, after: Tree) -> Tree:
+        """Return private parameters after a step of each client's own Adam; what was kept is one step of SGD with rate 1."""
+        moved = []
+        for place, client in enumerate(who):
+            start = {n: v[:, place] for n, v in before.items()}
+            moved.append(self.own[client].step(start, {n: v - after[n][:, place] for n, v in start.items()}))
+        return {n: torch.stack([each[n] for each in moved], dim=1) for n in before}
+
+    def _pictures(self, index: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what each client works on in this round: a batch, or all it has."""
+        places = self.places[index.cpu()]
+        if self.told["sharing"] == GRADIENT:
+            drawn = random.uniform(random.fold(keys, "batch"), (self.told["batch"],)).cpu()
+            places = places.gather(1, (drawn * places.shape[1]).long())
+        flat = places.reshape(-1).tolist()
+        x, y = self.data.pictures("train", flat), self.data.labels("train", flat)
+        return x.unflatten(0, places.shape).to(self.device), y.reshape(places.shape).to(self.device)
+
+    def correct(self) -> Tensor:
+        """Return which test pictures the global model of each strength names rightly, S x n."""
+        key, found = random.key(0, torch.device(self.device)), []
+        number = min(self.told["tests"] or self.data.size("test"), self.data.size("test"))
+        with torch.no_grad():
+            for first in range(0, number, AT_ONCE):
+                some = range(first, min(first + AT_ONCE, number))
+                x, y = (take("test", some).to(self.device) for take in (self.data.pictures, self.data.labels))
+                said = lift(lambda w, x=x: self.public.apply(w, {}, x, key)[0].argmax(-1))(self.weights)
+                found.append((said == y).cpu())
+        return torch.cat(found, dim=1)
+
+
+def train_curve(
+    settings: Mapping[str, Any], curve: Curve, data: Dataset, say: Callable[[str], None], device: str
+) -> Tensor:
+    """Return S x n, whether each test picture is named rightly by the model trained under each strength.
+
+    `rounds` of the settings count passes over the data of a client, whatever is shared in them.
+    """
+    training = Training(settings, curve, data, device)
+    told = training.told
+    turns = [[k] for k in range(training.clients)] if told["in_turn"] else [list(range(training.clients))]
+    steps = -(-training.places.shape[1] // told["batch"]) if told["sharing"] == GRADIENT else 1
+    for number in range(told["rounds"] * steps):
+        for turn in turns:
+            training.play(number, turn)
+    found = training.correct()
+    rates = ", ".join(
+        f"{strength:g}: {rate:.1%}" for strength, rate in zip(training.grid, found.double().mean(1), strict=True)
+    )
+    say(f"  accuracy of {curve['defence']} after {told['rounds']} rounds on {found.shape[1]:,} pictures: {rates}")
+    return found

@@ -1,0 +1,25 @@
+"""The insider's start as a file names it: which picture it is, is known only when a trial is played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from leakscope.core.errors import InputError
+from leakscope.core.types import Knowledge
+
+
+@dataclass(frozen=True, slots=True)
+class PublicExample:
+    """A public example of the same class as the private one, drawn from the trial's seed (the insider of CPL, table 4).
+
+    It stands for `leakscope.attacks.starts.Insider`, which holds the pictures themselves; `sweep.insider` puts it in place.
+    """
+
+    def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
+        """Raise: without a data set there is no public example."""
+        del key, knowledge
+        raise InputError(
+            "the start 'insider' takes its pictures from a scenario's data set; pass Insider(pictures) here"
+        )

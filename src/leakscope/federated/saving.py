@@ -1,0 +1,71 @@
+"""A federation between two rounds as files: what the server has in one, what clients keep to themselves in another.
+
+Private heads, codes and what a client's defences remember (a residual is a gradient that was never sent) are no part of the
+first file. Both name their round; a state is read from two files of the same round or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TypeVar
+
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree, fill, flat_names
+from leakscope.federated.federation import State
+
+KEY = "leakscope"
+
+T = TypeVar("T")
+
+
+def pack(state: State, about: Mapping[str, object]) -> bytes:
+    """Return the server's part of a state as the bytes of a safetensors file, with `about` (plain data) beside it."""
+    return _packed((state.weights, state.buffers), {**about, "rounds": state.rounds})
+
+
+def pack_private(state: State) -> bytes | None:
+    """Return what never leaves the clients as the bytes of a file of its own; None where they keep nothing."""
+    kept = (state.private, state.memory)
+    return _packed(kept, {"rounds": state.rounds}) if flat_names(kept) else None
+
+
+def unpack(data: bytes, like: State, private: bytes | None = None) -> tuple[State, dict[str, object]]:
+    """Return the state of `pack` and `pack_private`, and what stood beside it; `like` is a state of the same federation."""
+    (weights, buffers), about = _unpacked(data, (like.weights, like.buffers), like)
+    rounds = about.pop("rounds")
+    kept = (like.private, like.memory)
+    if flat_names(kept):
+        if private is None:
+            raise InputError("the saved state lacks what the clients keep to themselves: its private file is not there")
+        kept, beside = _unpacked(private, kept, like)
+        if beside["rounds"] != rounds:
+            raise InputError(f"the saved state is of round {rounds}, its private file of round {beside['rounds']}")
+    return State(int(str(rounds)), weights, buffers, *kept), about
+
+
+def _packed(parts: object, about: Mapping[str, object]) -> bytes:
+    from safetensors.torch import save
+
+    flat = {name: value.detach().cpu().contiguous().clone() for name, value in flat_names(parts).items()}
+    return save(flat, metadata={KEY: json.dumps(dict(about))})
+
+
+def _unpacked(data: bytes, parts: T, like: State) -> tuple[T, dict[str, object]]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        about = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"][KEY])
+        found, _ = load(data), int(about["rounds"])
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"not a readable state of a federation ({' '.join(str(error).split())[:120]})") from None
+    names = flat_names(parts)
+    if _shapes(names) != _shapes(found):
+        raise InputError("the saved state belongs to another federation: its tensors have other names or shapes")
+    device = next(iter(like.weights.values())).device
+    return fill(parts, [found[name].to(device) for name in names]), about
+
+
+def _shapes(tree: Tree) -> dict[str, object]:
+    return {name: (value.shape, value.dtype) for name, value in tree.items()}

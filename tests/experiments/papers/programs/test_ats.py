@@ -1,0 +1,176 @@
+"""ATS's programs: sets of policies, ranks, shares and correlations against slow versions, rows that resume, one attack for real."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from leakscope.defences.on_data import OPERATIONS, parse_policies
+from leakscope.experiments.papers.programs import ats, ats_scores, ats_world
+from leakscope.experiments.papers.programs.rows import KeptRows, PlannedRows, keeping
+
+TINY: dict[str, Any] = {
+    "data": {"name": "digits"},
+    "model": {"name": "lenet_dlg"},
+    "policies": ["none", "3-1-7"],
+    "attacks": ["ig", "ig_shift"],
+    "bounds": {"3-1-7": [1.1, 0.2]},
+    "form": "native",
+    "iterations": 2,
+    "images": 3,
+    "at_once": 2,
+    "epochs": 1,
+    "share": 0.02,
+    "seed": 0,
+}
+
+
+def say(line: str) -> None:
+    assert line
+
+
+def kept(directory: Path, settings: Mapping[str, Any], program: Any) -> KeptRows:
+    with keeping(directory, settings, {}) as rows:
+        program(settings, rows, say, "cpu")
+        return rows
+
+
+def scores_of(policies: Sequence[str]) -> list[float]:
+    """Return made-up scores: those of the published order, every other operation worse."""
+    order = [str(index) for index in ats_scores.TOP_TEN]
+    return [
+        float(np.mean([0.25 + 0.01 * order.index(i) if i in order else 0.4 + int(i) / 1000 for i in policy.split("-")]))
+        if policy != "none"
+        else 0.32
+        for policy in policies
+    ]
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Score without networks."""
+    monkeypatch.setattr(ats_scores, "network_of", lambda *_: SimpleNamespace(model=None))
+    monkeypatch.setattr(
+        ats_scores, "score_privacy", lambda s, m, policies, d, n: [[v - 0.01, v + 0.01] for v in scores_of(policies)]
+    )
+    monkeypatch.setattr(ats_scores, "score_accuracy", lambda s, policies, d: [-100 * v for v in scores_of(policies)])
+
+
+def test_ranks_follow_the_scores_and_the_published_order_agrees_with_itself(tmp_path: Path, pretend: None) -> None:
+    rows = kept(tmp_path, {"operations": list(range(50)), "images": 2}, ats_scores.operations)
+    assert len(rows.rows) == 51
+    for place, index in enumerate(ats_scores.TOP_TEN):
+        assert rows.values(str(index))["privacy_rank"] == (place + 1,)
+    assert rows.values("all")["rank_correlation"] == (pytest.approx(1.0),)
+    equalize = {index for index, op in enumerate(OPERATIONS) if op.words.startswith("equalize")}
+    assert {i for i in equalize if rows.rows[str(i)].where["operation"] != "equalize"} == set()
+
+
+def test_operations_that_are_equal_share_the_least_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ats_scores, "network_of", lambda *_: SimpleNamespace(model=None))
+    monkeypatch.setattr(
+        ats_scores, "score_privacy", lambda s, m, policies, d, n: [[0.2 if p == "3" else 0.4] for p in policies]
+    )
+    rows = kept(tmp_path, {"operations": [3, 9, 16], "images": 1}, ats_scores.operations)
+    assert [rows.values(name)["privacy_rank"] for name in ("3", "9", "16")] == [(1.0,), (2.0,), (2.0,)]
+
+
+def test_random_policies_are_compared_with_none_and_with_each_other(tmp_path: Path, pretend: None) -> None:
+    settings = {"policies": 30, "images": 2, "seed": 4}
+    rows = kept(tmp_path, settings, ats_scores.random_policies)
+    privacy = {name: rows.values(name)["privacy_score"] for name in rows.rows}
+    assert {name: len(own) for name, own in privacy.items()} == {
+        "none": 1,
+        "random": 30,
+        "two_of_top_ten": 30,
+        "three_of_top_five": 30,
+    }
+    worse = [p > privacy["none"][0] and -100 * p < -100 * privacy["none"][0] for p in privacy["random"]]
+    assert list(rows.values("random")["worse_on_both"]) == [float(w) for w in worse]
+    slow = [np.mean([other > own for other in privacy["random"]]) for own in privacy["three_of_top_five"]]
+    assert rows.values("three_of_top_five")["share_beaten"] == pytest.approx(slow)
+    again = kept(tmp_path, settings, ats_scores.random_policies)
+    assert again.added == 0
+
+
+def test_sets_of_policies_are_what_they_are_named_after() -> None:
+    ten, five = set(ats_scores.TOP_TEN), set(ats_scores.TOP_TEN[:5])
+    for text in ats_scores.policies_of("two_of_top_ten", 25, 0):
+        assert sum(index in ten for index in parse_policies(text)[0].indices) >= 2
+    three = ats_scores.policies_of("three_of_top_five", 1000, 0)
+    assert len(set(three)) == 60
+    assert all(set(parse_policies(text)[0].indices) <= five for text in three)
+
+
+def test_the_correlation_and_its_interval_are_those_of_numpy_and_fisher() -> None:
+    rng = np.random.default_rng(0)
+    score, seen, private = rng.normal(size=(3, 12))
+    rows = [
+        {"privacy_score": [a - 1, a + 1], "psnr": [b], "psnr_private": [c, None]}
+        for a, b, c in zip(score, seen, private, strict=True)
+    ]
+    made = ats.correlate(rows)
+    r = np.corrcoef(score, seen)[0, 1]
+    assert made["correlation"] == [pytest.approx(r)]
+    assert made["correlation_private"] == [pytest.approx(np.corrcoef(score, private)[0, 1])]
+    low, high = made["correlation_low"][0], made["correlation_high"][0]
+    assert (np.arctanh(low) + np.arctanh(high)) / 2 == pytest.approx(np.arctanh(r))
+    assert np.arctanh(high) - np.arctanh(low) == pytest.approx(2 * 1.96 / 3)
+
+
+def test_black_level_is_the_brightness_of_black_areas() -> None:
+    target, guess = torch.rand(3, 8, 8).clamp_min(0.1), torch.full((3, 8, 8), 0.3)
+    assert math.isnan(ats.black_level(target, guess))
+    target[:, :, :4] = 0
+    guess[:, :, :4] = 0.7
+    assert ats.black_level(target, guess) == pytest.approx(0.7)
+
+
+def test_policies_are_attacked_at_networks_trained_with_them_and_rows_resume(tmp_path: Path) -> None:
+    planned = PlannedRows()
+    ats.attacks(TINY, planned, say, "cpu")
+    rows = kept(tmp_path, TINY, ats.attacks)
+    assert list(rows.rows) == list(planned.places)
+    assert {key: row.where for key, row in rows.rows.items()} == planned.places
+    assert len(rows.rows) == 5
+    for key in ("none ig", "3-1-7 ig", "3-1-7 ig_shift"):
+        values = rows.values(key)
+        assert len(values["psnr"]) == len(values["psnr_private"]) == 3
+        assert values["psnr_deviation"] == (pytest.approx(float(np.std(values["psnr"], ddof=1))),)
+    assert rows.values("none ig")["psnr"] == rows.values("none ig")["psnr_private"]
+    assert rows.values("3-1-7 ig")["psnr"] != rows.values("3-1-7 ig")["psnr_private"]
+    ats_world._trained.cache_clear()
+    assert kept(tmp_path, TINY, ats.attacks).added == 0
+
+
+def test_scores_of_one_picture_at_a_time_average_to_the_score(tmp_path: Path) -> None:
+    from leakscope.models import build
+
+    model = build("lenet_dlg", (1, 8, 8), 10)
+    made = ats_world.score_privacy({**TINY, "first": 0, "stride": 2}, model, ["none", "3-1-7", "9"], "cpu", 3)
+    assert (len(made), {len(own) for own in made}) == (3, {3})
+    alone = ats_world.score_privacy({**TINY, "first": 0, "stride": 2}, model, ["9"], "cpu", 3)
+    assert alone[0] == pytest.approx(made[2], rel=1e-5)
+
+
+def test_an_unknown_attack_is_refused() -> None:
+    from leakscope.core.errors import InputError
+
+    with pytest.raises(InputError, match="ig, ig_shift or ig_policy"):
+        ats._attack("dlg", 2, (1, 1))
+
+
+def test_every_published_table_and_figure_of_ats_is_an_experiment() -> None:
+    from leakscope.experiments.papers.items import item_files
+    from leakscope.experiments.papers.published import printed_files
+
+    printed = {name for name in printed_files() if name.startswith("ats-")}
+    assert len(printed) == 14
+    assert printed <= set(item_files())

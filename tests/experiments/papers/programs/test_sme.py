@@ -1,0 +1,150 @@
+"""SME's programs: their numbers are those of the analysis and of the attacks run by hand; they go on where they stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakscope.analysis.line import describe, sample_lines
+from leakscope.attacks.plan import Execution
+from leakscope.attacks.surrogate import sme
+from leakscope.clients import Client, told
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.types import LocalTraining
+from leakscope.experiments.papers.items import read_item
+from leakscope.experiments.papers.programs import find_program
+from leakscope.experiments.papers.programs.rows import KeptRows, keeping
+from leakscope.experiments.papers.programs.sme import reversed_u, steps_of
+from leakscope.experiments.papers.programs.sme_world import FEMNIST, clients_of, in_ink, train_rounds
+from leakscope.experiments.papers.results import result_of
+from leakscope.experiments.papers.scales import run_directory, settings_at
+from leakscope.metrics import score
+from leakscope.models import Torch, build, draw_parameters
+
+
+def smoke(name: str, **change: Any) -> dict[str, Any]:
+    item = read_item(name)
+    return settings_at(item, item.parts[0], "smoke") | change
+
+
+def play(name: str, settings: dict[str, Any], directory: Path) -> KeptRows:
+    """Return the rows of an item's program, run in a directory."""
+    with keeping(directory, settings, {}) as keep:
+        find_program(read_item(name).parts[0].program)(settings, keep, lambda _: None, "cpu")
+    return keep
+
+
+def test_lines_are_those_of_the_analysis(tmp_path: Path) -> None:
+    settings = smoke("sme-table-4", inks=["light"])
+    rows = play("sme-table-4", settings, tmp_path).rows
+    model = build("mlp", (1, 8, 8), 10, {"hidden": (16,)})
+    ink, keys = in_ink("digits", "light"), random.key([0, 1])
+    batch = clients_of(ink, 6, 2)
+    for one in settings["columns"]:
+        local = LocalTraining(epochs=one["epochs"], batch_size=one["batch"], rate=0.1)
+        weights = draw_parameters(model, Torch(), keys)
+        found = sample_lines(model, local, weights, ink.scaling.scale(batch.inputs, 3), batch.labels, keys, points=5)
+        row = rows[f"light E={one['epochs']} B={one['batch']} R=1"]
+        assert row.where["local_steps"] == steps_of(6, one["epochs"], one["batch"])
+        for name, spread in describe(found).items():
+            if name in row.values:
+                values = [value for value in row.values[name] if value is not None]
+                assert sum(values) / len(values) == pytest.approx(spread.mean, abs=1e-6)
+        assert row.values["cosine_greatest_deviation"] == pytest.approx(
+            (describe(found)["cosine_greatest"].deviation,), abs=1e-6
+        )
+
+
+def test_dark_ink_is_the_picture_turned_over_and_scaled_as_femnist() -> None:
+    dark, light = in_ink("digits", "dark"), in_ink("digits", "light")
+    assert dark.scaling == FEMNIST
+    torch.testing.assert_close(dark.data.pictures("train", range(3)), 1 - light.data.pictures("train", range(3)))
+    with pytest.raises(InputError, match="ink must be one of dark, light, got 'red'"):
+        in_ink("digits", "red")
+    with pytest.raises(InputError, match="9 clients of 900 need 8,100 examples, digits has 1,437"):
+        clients_of(light, 900, 9)
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=9), st.integers(1, 7))
+def test_a_curve_that_rises_and_then_falls_is_a_reversed_u(values: list[float], at: int) -> None:
+    ordered, top = sorted(values), min(at, len(values) - 2)
+    curve = [*ordered[:top], 2.0, *ordered[top:][::-1]][: len(values) + 1]
+    assert reversed_u(torch.tensor([curve])).item() == 1
+    assert reversed_u(torch.tensor([[3.0, *curve]])).item() == 0  # the top is at the end
+    assert reversed_u(torch.tensor([[*curve, 1.9]])).item() == float(curve[-1] >= 1.8)  # a second rise
+
+
+def test_a_network_after_some_rounds_is_the_same_whichever_rounds_are_kept() -> None:
+    settings = smoke("sme-table-5")
+    ink = in_ink("digits", "light")
+    one, both = (train_rounds(settings, ink, rounds, lambda _: None, "cpu") for rounds in ((2,), (1, 2)))
+    assert set(both) == {1, 2}
+    assert one[2].correct == both[2].correct
+    assert all(torch.equal(value, both[2].weights[name]) for name, value in one[2].weights.items())
+    assert any(not torch.equal(value, both[1].weights[name]) for name, value in one[2].weights.items())
+
+
+def test_quality_is_that_of_the_attack_run_by_hand(tmp_path: Path) -> None:
+    settings = smoke("sme-table-6", rounds=[1], attacks=[{"name": "sme", "iterations": 2, "form": "native"}])
+    (row,) = play("sme-table-6", settings, tmp_path).rows.values()
+    ink = in_ink("digits", "light")
+    batch, model = clients_of(ink, 2, 2), build("mlp", (1, 8, 8), 10, {"hidden": (16,)})
+    client = Client(LocalTraining(epochs=2, batch_size=2, rate=0.1), scaling=ink.scaling)
+    seen = client.observe(model, draw_parameters(model, Torch(), random.key([0, 1])), batch, [0, 1])
+    knowledge = told(model, client, batch, labels=True, local=False)
+    made = sme(iterations=2).run(model, seen, knowledge, [0, 1], Execution(form="native"))
+    scores = score(batch.inputs, batch.labels, made.inputs, made.labels)
+    assert row.values["psnr"] == pytest.approx(scores.psnr.mean(1).tolist(), abs=1e-4)
+    assert row.values["similarity_loss"] == pytest.approx(made.mismatch.tolist(), abs=1e-6)
+    assert row.values["psnr_error"] == pytest.approx([float(scores.psnr.mean(1).std()) / 2**0.5], abs=1e-4)
+
+
+def test_trained_networks_go_on_with_the_same_numbers(tmp_path: Path) -> None:
+    settings = smoke("sme-table-6")
+    short = [attack for attack in settings["attacks"] if attack["name"] != "dlfa"]
+    whole = play("sme-table-6", settings | {"attacks": short}, tmp_path / "whole")
+    kept = dict(list(whole.rows.items())[:3])
+    with keeping(tmp_path / "cut", settings | {"attacks": short}, {}) as keep:
+        for key, row in kept.items():
+            keep.done(key)
+            keep.add(
+                key, row.where, {name: [v for v in numbers if v is not None] for name, numbers in row.values.items()}
+            )
+    again = play("sme-table-6", settings | {"attacks": short}, tmp_path / "cut")
+    assert again.added == len(whole.rows) - 3
+    assert again.rows == whole.rows
+
+
+def test_costs_have_a_ratio_and_the_paper_s_misprint(tmp_path: Path) -> None:
+    settings = smoke("sme-table-3")
+    settings["networks"][0]["printed_steps"] = {"2": 9}
+    rows = play("sme-table-3", settings, tmp_path).rows
+    assert {(row.where["epochs"], row.where["local_steps"], row.where["printed_steps"]) for row in rows.values()} == {
+        (1, 2, 2),
+        (2, 4, 9),
+    }
+    sme_memory, ig, dlfa = (rows[f"mlp E=2 {name}"].values for name in ("sme", "ig_update", "dlfa"))
+    assert sme_memory["memory"][0] == rows["mlp E=1 sme"].values["memory"][0]  # whatever the local steps are
+    assert dlfa["memory"][0] > rows["mlp E=1 dlfa"].values["memory"][0]  # type: ignore[operator]
+    assert dlfa["memory_ratio"][0] == pytest.approx(dlfa["memory"][0] / sme_memory["memory"][0])  # type: ignore[operator]
+    assert "time_ratio" not in ig
+    assert len(dlfa["time_ratio"]) == settings["repeats"]
+
+
+def test_rows_of_table_6_are_cells_beside_the_printed_ones(tmp_path: Path) -> None:
+    item = read_item("sme-table-6")
+    settings = smoke("sme-table-6", rounds=[2])
+    directory = run_directory(tmp_path, item, item.parts[0], "smoke")
+    play("sme-table-6", settings, directory)
+    result = result_of(item, "smoke", tmp_path)
+    assert result is not None
+    places = {(cell.where["attack"], cell.where["round"], cell.where.get("samples")) for cell in result.cells}
+    assert places == {("sme", 2, 2), ("ig", 2, 2), ("dlfa", 2, 2), ("none", 2, None)}
+    dlfa = next(cell for cell in result.cells if cell.where["attack"] == "dlfa")
+    assert "similarity_loss" not in dlfa.values

@@ -1,0 +1,276 @@
+"""SPN's programs: strengths inside the batch give what each gives alone, CAP is that of `analysis`, training is torch's Adam."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.testing import assert_close
+
+from leakscope.analysis.characteristic import Characteristic, measured
+from leakscope.clients import Client
+from leakscope.core.record import Plain
+from leakscope.core.tree import take
+from leakscope.defences.on_model import Polarisation
+from leakscope.experiments.papers.programs import find_program, planned_rows, spn, spn_federations
+from leakscope.experiments.papers.programs.spn_training import Training, train_curve
+from leakscope.experiments.papers.programs.spn_world import RANGE, attacked_of, client_of, place_of, printed_accuracies
+from leakscope.experiments.sweep.world import load_data
+from leakscope.inference.tracing import trace
+
+DP: dict[str, Any] = {"defence": "dp", "strengths": [0.01, 0.1]}
+SPN: dict[str, Any] = {"defence": "spn", "bits": 4, "strengths": [0.1, 0.5]}
+SETTINGS: dict[str, Any] = {
+    "data": {"name": "digits"},
+    "model": {"name": "dlnet", "width": 2},
+    "images": 4,
+    "queries": 20,
+    "owners": 2,
+    "batches": [1],
+    "iterations": 1,
+    "form": "native",
+    "attackers": ["unaware"],
+    "accuracies": ["trained"],
+    "curves": [DP],
+    "training": {
+        "clients": 3,
+        "rounds": 1,
+        "batch": 8,
+        "rate": 0.01,
+        "examples": 48,
+        "tests": 20,
+        "sharing": "gradient",
+        "in_turn": False,
+        "seed": 0,
+    },
+}
+
+
+class Kept:
+    """Rows in memory."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[Mapping[str, Plain], Mapping[str, Sequence[float]]]] = {}
+
+    def done(self, key: str, where: Mapping[str, Plain] | None = None) -> bool:
+        del where
+        return key in self.rows
+
+    def add(self, key: str, where: Mapping[str, Plain], values: Mapping[str, Sequence[float]]) -> None:
+        assert key not in self.rows
+        self.rows[key] = (where, values)
+
+
+def told(**changes: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(SETTINGS), **changes}
+
+
+def run(name: str, settings: Mapping[str, Any], keep: Kept | None = None) -> Kept:
+    keep = keep or Kept()
+    find_program(name)(settings, keep, lambda _: None, "cpu")
+    return keep
+
+
+# -- curves and CAP
+
+
+def test_cap_is_the_mean_over_the_grid_of_accuracy_times_distance() -> None:
+    settings = told()
+    rows = run("spn_curves", settings).rows
+    points, accuracies = [], []
+    for strength in DP["strengths"]:
+        where, values = rows[f"dp B=1 unaware {strength:g}"]
+        assert where["sigma"] == where["strength"] == strength
+        accuracies.append(sum(values["accuracy"]) / len(values["accuracy"]))
+        ratio, distance = torch.tensor(values["ratio"]), torch.tensor(values["rmse"])
+        points.append(measured(strength, ratio, accuracies[-1], distance))
+    _, made = rows["dp B=1 unaware CAP of reconstruction, trained"]
+    assert len(made["cap"]) == 4
+    assert_close(sum(made["cap"]) / 4, Characteristic("dp", "unaware", "rMSE", tuple(points)).cap.value)
+    assert set(planned_rows("spn_curves", settings)) == set(rows)
+    _, noisy = rows["dp B=1 unaware 0.1"]
+    _, clean = rows["dp B=1 unaware 0.01"]
+    assert_close(torch.tensor(clean["ratio"]), 10 * torch.tensor(noisy["ratio"]), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    "attacker", ["aware", *(pytest.param(name, marks=pytest.mark.slow) for name in ("unaware", "dummy", "head"))]
+)
+def test_strengths_in_one_batch_are_what_each_is_alone(attacker: str) -> None:
+    settings = told()
+    attacked = attacked_of(settings, load_data("digits"), 2)
+    together = spn.attack_curve(settings, attacked, SPN, attacker, "cpu")
+    for number, strength in enumerate(SPN["strengths"]):
+        alone = spn.attack_curve(settings, attacked, {**SPN, "strengths": [strength]}, attacker, "cpu")[0]
+        assert alone.keys() == together[number].keys()
+        for name, values in alone.items():
+            assert_close(torch.tensor(together[number][name]), torch.tensor(values), rtol=1e-3, atol=1e-3)
+    assert together[0]["ratio"][0] > together[1]["ratio"][0]
+
+
+def test_a_program_that_was_stopped_makes_the_missing_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = told(curves=[DP, {**DP, "defence": "laplace"}], training=None, accuracies=[])
+    keep = run("spn_curves", settings)
+    gone = "laplace B=1 unaware 0.1"
+    again = Kept()
+    again.rows = {key: row for key, row in keep.rows.items() if key != gone}
+    seen: list[str] = []
+    genuine = spn.attack_curve
+    monkeypatch.setattr(spn, "attack_curve", lambda *given: seen.append(given[2]["defence"]) or genuine(*given))
+    run("spn_curves", settings, again)
+    assert seen == ["laplace"]
+    assert again.rows[gone] == keep.rows[gone]
+    monkeypatch.setattr(spn, "load_data", lambda *_: pytest.fail("read although nothing is missing"))
+    run("spn_curves", settings, again)
+
+
+def test_tracing_by_participant_adds_up_to_that_of_all_queries() -> None:
+    attacked = attacked_of(told(), load_data("digits"), 2)
+    guess = attacked.batch.inputs.flip(1) * 0.9  # right pictures, in another order inside each batch
+    found = spn.traced(attacked, guess, 2)
+    whole = trace(attacked.queries, attacked.batch.inputs.flatten(0, 1) * 0.9, attacked.source, participants=2)
+    assert_close(sum(found["tracing"]) / 2, whole.all.value)
+    assert_close(sum(found["tracing_reconstructed"]) / 2, whole.reconstructed.value)
+    assert found["tracing_reconstructed"] == [0.0, 0.0]
+
+
+def test_printed_accuracies_are_those_of_table_11_or_none() -> None:
+    weak = {"strengths": [0.0001, 0.5]}
+    assert printed_accuracies("cifar10", {"defence": "dp", **weak}) == [0.7025, 0.4205]
+    assert printed_accuracies("svhn", {"defence": "ppdl", "share": 0.05, **weak}) == [0.8740, 0.5151]
+    assert printed_accuracies("mnist", {"defence": "spn", **weak}) == [0.9944, 0.9936]
+    assert printed_accuracies("mnist", {"defence": "spn", "bits": 32, **weak}) is None
+    assert printed_accuracies("mnist", {"defence": "laplace", **weak}) is None
+    assert printed_accuracies("digits", {"defence": "dp", **weak}) is None
+    assert place_of({"defence": "spn", "bits": 32}, 0.1) == {"defence": "spn", "bits": 32, "alpha2": 0.1}
+
+
+# -- cosines
+
+
+def test_the_two_gradients_are_the_parts_of_the_one_that_is_shared() -> None:
+    attacked = attacked_of(told(), load_data("digits"), 1)
+    ce, polarised = spn.both_gradients(attacked, 4)
+    guard = Polarisation(0.3, bits=4, spread=RANGE)
+    sent = Client(on_model=guard).observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
+    assert "head.weight" not in ce
+    for name, value in ce.items():
+        assert_close(sent.rounds[0].sent[name], value + 0.3 * polarised[name], rtol=1e-4, atol=1e-6)
+    assert_close(spn.cosine_of((ce, ce), "all biases"), torch.ones(4))
+    one = F.cosine_similarity(ce["conv2.weight"].flatten(1), polarised["conv2.weight"].flatten(1))
+    assert_close(spn.cosine_of((ce, polarised), "conv2.weight"), one, rtol=1e-4, atol=1e-5)
+    keep = run("spn_cosines", told(batch=1, bits=4, groups=["conv2.weight"]))
+    assert_close(torch.tensor(keep.rows["conv2.weight"][1]["gradient_cosine"]), one, rtol=1e-4, atol=1e-5)
+
+
+# -- accuracies
+
+
+def slow_adam(training: Training, steps: int) -> dict[str, Tensor]:
+    """Return the weights after torch's Adam on the batches that the clients drew, without a defence."""
+    module = copy.deepcopy(training.public.apply.module)  # type: ignore[attr-defined]
+    module.load_state_dict(take(training.weights, 0))
+    optimiser = torch.optim.Adam(module.parameters(), lr=training.told["rate"])
+    batches: list[tuple[Tensor, Tensor]] = []
+    genuine = training._pictures
+    training._pictures = lambda *given: batches.append(genuine(*given)) or batches[-1]  # type: ignore[method-assign, func-returns-value]
+    for number in range(steps):
+        training.play(number, range(training.clients))
+        optimiser.zero_grad()
+        x, y = batches[-1]
+        torch.stack([F.cross_entropy(module(a), b) for a, b in zip(x, y, strict=True)]).mean().backward()
+        optimiser.step()
+    return {name: value.detach() for name, value in module.named_parameters()}
+
+
+def test_shared_gradients_without_noise_are_adam_on_the_mean() -> None:
+    curve = {"defence": "dp", "strengths": [0.0, 0.0]}
+    training = Training(told(), curve, load_data("digits"), "cpu")
+    expected = slow_adam(training, 3)
+    for name, value in expected.items():
+        for strength in range(2):
+            assert_close(training.weights[name][strength], value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("sharing", ["gradient", "weights"])
+def test_a_strength_trains_the_same_alone_and_private_heads_stay_apart(sharing: str) -> None:
+    settings = told()
+    settings["training"] |= {"sharing": sharing, "in_turn": True}
+    data = load_data("digits")
+    both = Training(settings, SPN, data, "cpu")
+    alone = Training(settings, {**SPN, "strengths": [0.5]}, data, "cpu")
+    before = {name: value.clone() for name, value in both.private.items()}
+    for training in (both, alone):
+        training.play(0, [1])
+    for name, value in alone.weights.items():
+        assert_close(both.weights[name][1], value[0], rtol=1e-4, atol=1e-6)
+    moved = {name: (both.private[name] != value).flatten(2).any(2) for name, value in before.items()}
+    for name, which in moved.items():
+        assert which.tolist() == [[False, "codes" not in name, False]] * 2, name
+
+
+def test_accuracies_of_table_11_are_counted_picture_by_picture() -> None:
+    settings = told()
+    keep = run("spn_strengths", settings)
+    right = train_curve(settings, DP, load_data("digits"), lambda _: None, "cpu")
+    for number, strength in enumerate(DP["strengths"]):
+        where, values = keep.rows[f"dp {strength:g}"]
+        assert where == {"data": "digits", "model": "dlnet", "defence": "dp", "sigma": strength}
+        assert values["accuracy"] == right[number].double().tolist()
+        assert len(values["accuracy"]) == 20
+
+
+FEDERATION: dict[str, Any] = {
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "hidden": [16]},
+    "clients": [1],
+    "mechanisms": [
+        {"kind": "standalone"},
+        {"kind": "fedavg"},
+        {"kind": "spn", "alpha2": 0.1},
+        {"kind": "dp", "sigma": 9.0},
+    ],
+    "partition": {"name": "iid", "stratified": True},
+    "standalone": 2,
+    "examples": 200,
+    "batch": 16,
+    "rate": 0.1,
+    "momentum": 0.9,
+    "halved_at": [4],
+    "rounds": 5,
+    "init": "kaiming",
+    "together": 8,
+    "seed": 0,
+}
+
+
+def test_one_client_alone_is_a_federation_of_one_and_loud_noise_ruins_it() -> None:
+    keep = run("spn_federations", FEDERATION)
+    mean = {key: sum(values["accuracy"]) / len(values["accuracy"]) for key, (_, values) in keep.rows.items()}
+    assert mean["standalone N=1"] == pytest.approx(mean["fedavg N=1"])
+    assert mean["fedavg N=1"] > 0.4
+    assert mean["spn 0.1 N=1"] > 0.3
+    assert mean["dp 9 N=1"] < 0.3
+    assert keep.rows["spn 0.1 N=1"][0]["alpha2"] == 0.1
+    assert len(keep.rows["standalone N=1"][1]["accuracy"]) == 1
+
+
+def test_clients_alone_hold_parts_of_the_same_deal(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[int]] = []
+    monkeypatch.setattr(
+        spn_federations, "_trained", lambda _s, _d, held, *_: seen.append(held.counts.tolist()) or (1, 2)
+    )
+    settings = {**FEDERATION, "clients": [4], "mechanisms": [{"kind": "standalone"}, {"kind": "fedavg"}]}
+    keep = run("spn_federations", settings)
+    assert seen == [[50], [50], [50, 50, 50, 50]]
+    assert keep.rows["standalone N=4"][1]["accuracy"] == [0.5, 0.5]
+
+
+def test_a_curve_of_an_unknown_defence_is_told() -> None:
+    with pytest.raises(Exception, match="unknown defence of a curve 'dpp'"):
+        client_of({"defence": "dpp", "strengths": [0.1]}, 0.1)
