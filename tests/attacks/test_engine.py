@@ -52,9 +52,9 @@ def same_bits(a: Reconstruction, b: Reconstruction) -> bool:
     ("form", "threads"),
     [
         ("native", 1),
-        ("parallel", 1),
         ("channels_last", 1),
-        ("split", 2),
+        pytest.param("parallel", 1, marks=pytest.mark.slow),
+        pytest.param("split", 2, marks=pytest.mark.slow),
         pytest.param("im2col", 1, marks=pytest.mark.slow),
         pytest.param("native", 2, marks=pytest.mark.slow),
         pytest.param("im2col", 2, marks=pytest.mark.slow),
@@ -123,22 +123,25 @@ def test_traced_evaluations_have_the_bits_of_untraced_ones() -> None:
         assert type(evaluate._call).__name__ == "GraphModule" or hasattr(evaluate._call, "graph")
 
 
-def test_forms_agree_on_one_evaluation() -> None:
-    for name, shape, settings in (
+@pytest.mark.parametrize(
+    ("name", "shape", "settings"),
+    [
         ("lenet_dlg", (1, 28, 28), None),
-        ("resnet20", (3, 32, 32), {"width": 4}),
+        pytest.param("resnet20", (3, 32, 32), {"width": 4}, marks=pytest.mark.slow),
         ("cnn_mnist", (1, 28, 28), None),
-    ):
-        w = world(2, name=name, shape=shape, dtype=torch.float64, settings=settings, a=0.1)
-        problem, _ = ig().prepare(w.model, w.observation, w.knowledge, w.seeds, Execution(dtype="float64"))
-        zero = torch.zeros(2, dtype=torch.int64)
-        first, *others = [
-            Evaluator(w.model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
-            for form in ("native", "split", "im2col", "parallel", "channels_last", "loop")
-        ]
-        for other in others:
-            torch.testing.assert_close(other.gradient, first.gradient, rtol=1e-9, atol=1e-12)
-            torch.testing.assert_close(other.total, first.total, rtol=1e-9, atol=1e-12)
+    ],
+)
+def test_forms_agree_on_one_evaluation(name: str, shape: tuple[int, ...], settings: dict[str, object] | None) -> None:
+    w = world(2, name=name, shape=shape, dtype=torch.float64, settings=settings, a=0.1)
+    problem, _ = ig().prepare(w.model, w.observation, w.knowledge, w.seeds, Execution(dtype="float64"))
+    zero = torch.zeros(2, dtype=torch.int64)
+    first, *others = [
+        Evaluator(w.model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
+        for form in ("native", "split", "im2col", "parallel", "channels_last", "loop")
+    ]
+    for other in others:
+        torch.testing.assert_close(other.gradient, first.gradient, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(other.total, first.total, rtol=1e-9, atol=1e-12)
 
 
 def test_an_evaluation_in_float64_does_not_depend_on_its_neighbours() -> None:

@@ -55,6 +55,7 @@ def test_rounds_at_moved_weights_stay_apart() -> None:
     assert len(observe(chunk_of(**moving, knowledge={"defence": True}))[1].rounds) == 3
 
 
+@pytest.mark.slow
 def test_a_clip_of_every_tensor_is_seen_through_by_the_one_who_knows() -> None:
     clip = {"defences": [{"name": "clip", "bound": 0.1, "each": True}]}
     chunk = chunk_of(**clip, knowledge={"defence": True})
