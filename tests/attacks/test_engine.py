@@ -404,7 +404,7 @@ save_file({{"inputs": made.inputs.contiguous(), "labels": made.labels}}, {str(tm
         (lambda: cpl(labels="argmin"), "unknown label rule 'argmin'"),
         (lambda: cpl(alpha=-1), "alpha"),
         (lambda: cpl(restarts=0), "restarts must be at least 1"),
-        (lambda: Adam(0.0), "rate must be above 0"),
+        (lambda: Adam(0.0), "rate must be a number above 0"),
     ],
 )
 def test_impossible_settings_get_one_clear_line(make: object, words: str) -> None:

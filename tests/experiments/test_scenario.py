@@ -524,3 +524,10 @@ def test_any_text_gives_a_scenario_or_a_clear_error(text: str) -> None:
 def test_what_would_count_a_trial_twice_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ScenarioError, match=said):
         scenario_of(small(**change))
+
+
+def test_two_mistakes_in_one_piece_are_both_told() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        scenario_of(small(attack={"name": "cpl", "iterations": -3, "threshold": -1.0}))
+    assert "iterations" in str(caught.value)
+    assert "threshold" in str(caught.value)

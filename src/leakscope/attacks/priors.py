@@ -5,6 +5,7 @@ A weight may be a number or one value per trial (a tensor of length T), so that 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +39,8 @@ class TotalVariation:
     def __post_init__(self) -> None:
         if self.power not in (1, 2):
             raise InputError(f"TotalVariation.power must be 1 or 2, got {self.power}")
+        if isinstance(self.weight, float) and not math.isfinite(self.weight):
+            raise InputError(f"TotalVariation.weight must be finite, got {self.weight}")
 
     def __call__(self, view: View) -> Tensor:
         """Return the penalty."""

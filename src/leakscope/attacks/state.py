@@ -34,7 +34,7 @@ class Stop:
     def __post_init__(self) -> None:
         if self.iterations < 1:
             raise InputError(f"Stop.iterations must be at least 1, got {self.iterations}")
-        if self.threshold < 0:
+        if not self.threshold >= 0:
             raise InputError(f"Stop.threshold must not be below 0, got {self.threshold}")
         if self.patience is not None and self.patience < 1:
             raise InputError(f"Stop.patience must be at least 1, got {self.patience}")

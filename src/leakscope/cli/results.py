@@ -33,7 +33,7 @@ def show(
         list[str] | None, typer.Option(help="Axis to group by; several are crossed. All axes if none is named.")
     ] = None,
 ) -> None:
-    """Show a run as a table: rates and means with n and 95 % intervals."""
+    """Show a run as a table: rates and means with n, and the 95 % interval of the content rate; the page has them all."""
     from leakscope.cli.rows import show_rows
     from leakscope.report.sheet import axes_of, sheet_of
     from leakscope.report.tables import cell_table, tabulate

@@ -122,5 +122,6 @@ def projected(new: Tree, rules: Rules, knowledge: Knowledge) -> Tree:
 
 def check_rate(name: str, rate: float | Tensor) -> None:
     """Refuse a rate that is not positive."""
-    if not bool((torch.as_tensor(rate) > 0).all()):
-        raise InputError(f"{name}.rate must be above 0, got {rate}")
+    given = torch.as_tensor(rate)
+    if not bool(((given > 0) & given.isfinite()).all()):
+        raise InputError(f"{name}.rate must be a number above 0, got {rate}")

@@ -138,21 +138,14 @@ def _without(data: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
 
 def _built(name: str, value: Any) -> list[Problem]:
     """Return what the constructors themselves refuse."""
-    tries: list[tuple[Path, Callable[[], object]]] = []
-    if name in MADE:
-        tries = [((name,), lambda: MADE[name](**value))]
-    elif name == "client":
-        tries = [((name,), lambda: make_client(value, ()))]
+    if name == "client":
+        problems = _refused((name,), value, lambda item: make_client(item, ()), most=1)
+    elif name in MADE:
+        problems = _refused((name,), value, lambda item: MADE[name](**item))
     elif name in LISTS:
-        tries = [((name, i), functools.partial(KINDS[name].build, item)) for i, item in enumerate(value)]
-    elif name in ("attack", "weights"):
-        tries = [((name,), lambda: KINDS[name].build(value))]
-    problems = []
-    for path, make in tries:
-        try:
-            make()
-        except InputError as error:
-            problems.append(Problem(closer(path, value, str(error)), str(error)))
+        problems = [p for i, item in enumerate(value) for p in _refused((name, i), item, KINDS[name].build)]
+    else:
+        problems = _refused((name,), value, KINDS[name].build) if name in ("attack", "weights") else []
     if name == "defences" and not problems:
         try:
             check_stack([KINDS[name].build(item) for item in value])
@@ -161,11 +154,31 @@ def _built(name: str, value: Any) -> list[Problem]:
     return problems
 
 
+def _refused(path: Path, value: Any, build: Callable[[Any], object], most: int = 9) -> list[Problem]:
+    """Return what a constructor refuses, one field after the other: each refused one is left at its default for the next try."""
+    problems: list[Problem] = []
+    item = copy.deepcopy(value)
+    while len(problems) < most:
+        try:
+            build(item)
+        except InputError as error:
+            field = _find(item, str(error).split(" ", 1)[0].rpartition(".")[2])
+            problems.append(Problem((*path, *field), str(error)))
+            if not field:
+                break
+            here = item
+            for part in field[:-1]:
+                here = here[part]
+            del here[field[-1]]
+        else:
+            break
+    return problems
+
+
 def closer(path: Path, value: Any, message: str) -> Path:
     """Return the path of the very field where a message begins with `Class.field`."""
-    word = message.split(" ", 1)[0].rpartition(".")[2]
     inner = value[path[-1]] if isinstance(path[-1], int) else value
-    return (*path, *_find(inner, word))
+    return (*path, *_find(inner, message.split(" ", 1)[0].rpartition(".")[2]))
 
 
 def _find(value: Any, word: str) -> Path:
