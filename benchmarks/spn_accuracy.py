@@ -36,6 +36,7 @@ from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, lift, map_tensors
 from leakscope.core.types import LocalTraining
+from leakscope.learning.tree_adam import Adam
 from leakscope.models import Uniform, build, draw_parameters
 from spn import CURVES, NONE, RANGE, USUAL
 
@@ -65,27 +66,6 @@ def _picture(pixels: np.ndarray[Any, Any], device: str) -> Tensor:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device).float() / 255
 
 
-class Adam:
-    """Adam as torch's, on trees; one for everything that moves together."""
-
-    def __init__(self, rate: float = 0.001) -> None:
-        self.rate, self.taken = rate, 0
-        self.first: Tree = {}
-        self.second: Tree = {}
-
-    def step(self, values: Tree, gradient: Tree) -> Tree:
-        """Return the values after one step against the gradient."""
-        self.taken += 1
-        moved = {}
-        for name, value in values.items():
-            g = gradient[name]
-            self.first[name] = 0.9 * self.first.get(name, torch.zeros_like(g)) + 0.1 * g
-            self.second[name] = 0.999 * self.second.get(name, torch.zeros_like(g)) + 0.001 * g * g
-            mean, spread = self.first[name] / (1 - 0.9**self.taken), self.second[name] / (1 - 0.999**self.taken)
-            moved[name] = value - self.rate * mean / (spread.sqrt() + 1e-8)
-        return moved
-
-
 class Training:
     """S strengths of one curve trained at once; weights lead with S, private parameters with S x K."""
 
@@ -105,7 +85,7 @@ class Training:
         clients = random.fold(random.key(0, device), torch.arange(CLIENTS, device=device))
         own = {} if guard is None else guard.draw(self.model, clients)
         self.private: Tree = {n: v.expand(len(kind.grid), *v.shape) for n, v in own.items()}
-        self.server, self.own = Adam(), Adam()
+        self.server, self.own = Adam(0.001), Adam(0.001)
 
     def play(self, number: int, who: Sequence[int]) -> None:
         """Let these clients answer from the same weights, and take the mean of what they send."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import PydanticCustomError
 
 from leakscope.clients import Client
 from leakscope.core.errors import InputError, UnknownNameError
@@ -30,7 +31,7 @@ def _by_name(value: Any) -> Any:
 
 def _different(seeds: list[int]) -> list[int]:
     if len(set(seeds)) < len(seeds):
-        raise ValueError(f"each seed may stand there once, got {seeds}")
+        raise PydanticCustomError("seeds", "each seed may stand there once")
     return seeds
 
 

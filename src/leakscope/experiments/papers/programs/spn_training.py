@@ -25,32 +25,11 @@ from leakscope.core.tree import Tree, lift, map_tensors, to
 from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
 from leakscope.experiments.papers.programs.spn_world import RANGE, Curve, client_of, network_of
+from leakscope.learning.tree_adam import Adam
 from leakscope.models import Uniform, draw_parameters
 
 AT_ONCE = 500
 GRADIENT, WEIGHTS = "gradient", "weights"
-
-
-class Adam:
-    """Adam as torch's, on trees; one for everything that moves together."""
-
-    def __init__(self, rate: float) -> None:
-        """Begin with nothing remembered."""
-        self.rate, self.taken = rate, 0
-        self.first: Tree = {}
-        self.second: Tree = {}
-
-    def step(self, values: Tree, gradient: Tree) -> Tree:
-        """Return the values after one step against the gradient."""
-        self.taken += 1
-        moved = {}
-        for name, value in values.items():
-            g = gradient[name]
-            self.first[name] = 0.9 * self.first.get(name, torch.zeros_like(g)) + 0.1 * g
-            self.second[name] = 0.999 * self.second.get(name, torch.zeros_like(g)) + 0.001 * g * g
-            mean, spread = self.first[name] / (1 - 0.9**self.taken), self.second[name] / (1 - 0.999**self.taken)
-            moved[name] = value - self.rate * mean / (spread.sqrt() + 1e-8)
-        return moved
 
 
 class Training:
