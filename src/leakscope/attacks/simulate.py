@@ -54,7 +54,7 @@ def present_of(guess: Tensor, knowledge: Knowledge) -> Tensor:
 def network_key(model: Model, clock: Clock) -> Tensor:
     """Return the key the network draws from at this iteration; the trial's own, unfolded, if it draws nothing.
 
-    A fold is a hundred small operations: on a GPU two of them took as long as the evaluation of a small network.
+    A fold is a hundred small operations, which an evaluation that needs no key should not pay for.
     """
     return random.fold(random.fold(clock.key, "network"), clock.iteration) if model.draws else clock.key
 
