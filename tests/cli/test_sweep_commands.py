@@ -364,6 +364,7 @@ def test_what_does_not_fit_the_data_is_told_with_its_line_and_writes_nothing(her
         (["--engine", "dask"], "--engine must be one of local, serial, ray, got 'dask'"),
         (["--engine", "dask", "--dry-run"], "--engine must be one of local, serial, ray, got 'dask'"),
         (["--address", "10.0.0.1:6379"], "--address is for --engine ray, got it with --engine local"),
+        (["--workers", "2", "--engine", "serial"], "--workers is for --engine local, got it with --engine serial"),
         (["--memory", "4X"], "--memory must be a size such as 500M or 4G, got '4X'"),
         (["--memory", "0"], "--memory must be a size"),
         (["--memory", "-1G"], "--memory must be a size"),

@@ -217,8 +217,16 @@ def test_processes_refuse_what_they_cannot_do() -> None:
         list(processes(2)(str, [(1, Needs(gpus=1))]))
 
 
+def test_processes_share_one_gpu_when_asked() -> None:
+    assert sorted(processes(2, share_gpu=True)(str, [(n, Needs(gpus=1)) for n in (1, 2, 3)])) == [
+        (1, "1"),
+        (2, "2"),
+        (3, "3"),
+    ]
+
+
 def test_chunks_share_the_memory_that_was_free_when_the_first_began() -> None:
-    crew: _Crew[int] = _Crew(3, None)
+    crew: _Crew[int] = _Crew(3, False, None)
     assert crew.takes(Needs(memory=2**60)), "alone, a chunk may try"
     crew.room = 100
     crew.held = {None: (None, Job(0, Needs(memory=60), b""))}  # type: ignore[dict-item]

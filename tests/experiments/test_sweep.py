@@ -20,7 +20,8 @@ from leakscope.experiments.scenario import read_scenario, scenario_of
 from leakscope.experiments.scenario.text import read_text
 from leakscope.experiments.sweep import make_plan
 from leakscope.experiments.sweep.driver import Silent, unfold
-from leakscope.experiments.sweep.plan import group_trials
+from leakscope.experiments.sweep.measuring import share_of_memory
+from leakscope.experiments.sweep.plan import chunks_of, group_trials
 from leakscope.store import Landing, Run
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
@@ -62,6 +63,28 @@ def test_a_second_run_does_nothing_and_the_same_plan_gives_the_same_bits(
 def test_processes_give_the_records_of_one_process(undisturbed: dict[str, Any], tmp_path: Path) -> None:
     sweep(tmp_path / "r", engine=processes(2))
     assert content(tmp_path / "r") == undisturbed
+
+
+@pytest.mark.slow
+def test_workers_give_the_records_of_one_process(undisturbed: dict[str, Any], tmp_path: Path) -> None:
+    sweep(tmp_path / "r", engine=None, workers=2)
+    assert content(tmp_path / "r") == undisturbed
+
+
+def test_a_plan_for_another_device_is_not_followed(tmp_path: Path) -> None:
+    sweep(tmp_path / "r", stop=lambda: True)
+    run = Run.open(tmp_path / "r")
+    (stored,) = run.plans()
+    unfolded = unfold(small())
+    by_id = {trial.id: trial for trial in unfolded.trials}
+    told: dict[str, Any] = stored["plan"]  # type: ignore[assignment]
+    assert len(chunks_of(told, by_id, unfolded.cells, set(by_id), "cpu")) == len(told["chunks"])
+    assert not chunks_of(told, by_id, unfolded.cells, set(by_id), "cuda")
+
+
+def test_workers_share_the_memory() -> None:
+    assert share_of_memory(900, 3, "cuda") == 300
+    assert share_of_memory(None, 3, "cpu") is None
 
 
 @pytest.mark.slow

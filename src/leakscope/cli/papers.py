@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.sweep import carry_out, check_device, make_engine, parse_memory
+from leakscope.cli.sweep import Workers, carry_out, check_device, make_engine, parse_memory
 from leakscope.cli.watching import Dialogue, count, printable
 from leakscope.core.errors import InputError
 
@@ -28,17 +28,26 @@ Out = Annotated[Path, typer.Option(help="Where the runs lie: OUT/item/scale/part
 @paper.command("list")
 def list_items() -> None:
     """List every item, how many numbers its paper prints, and its trials (or rows of a program) at each scale."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from leakscope.experiments.papers.items import choose_items
     from leakscope.experiments.papers.scales import SCALES
 
-    table = Table("item", "what it is", "numbers", *SCALES, "uses runs of")
+    table = Table(
+        Column("item", no_wrap=True),
+        Column("what it is", ratio=1),
+        "numbers",
+        *SCALES,
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
     for item in choose_items(["all"]):
         trials = [_own_work(item, scale) for scale in SCALES]
         shared = dict.fromkeys(part.same_as.partition("/")[0] for part in item.parts if part.same_as)
-        table.add_row(item.name, item.printed.title, str(len(item.printed.rows)), *trials, ", ".join(shared))
+        about = item.printed.title + (f" (with runs of {', '.join(shared)})" if shared else "")
+        table.add_row(item.name, about, str(len(item.printed.rows)), *trials)
     console = Console()
     console.print(table)
     console.print(
@@ -74,6 +83,7 @@ def run(
     engine: Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    workers: Workers = None,
     memory: Annotated[str | None, typer.Option(help="Most memory for chunks in hand, such as 4G.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
     log_json: Annotated[Path | None, typer.Option(help="Write every event as a line of JSON.")] = None,
@@ -81,11 +91,11 @@ def run(
     """Run items of papers at a scale: all their trials and rows, or those that their runs still lack."""
     limit = parse_memory(memory)
     check_device(device)
-    chosen = make_engine(engine, address)
+    chosen = make_engine(engine, address, workers)
     from leakscope.experiments.papers.scales import rows_at, scenario_at
 
     work = _work(items, scale, out, only or [])
-    given = _given(out, only or [], engine, device, memory)
+    given = _given(out, only or [], engine, device, workers, memory)
     again = shlex.join(["leakscope", "paper", "run", *items, "--scale", scale, *given])
     for number, (directory, (item, part)) in enumerate(work.items(), start=1):
         title = f"{item.name}, {part.name}, {scale} ({number} of {len(work)})"
@@ -100,7 +110,9 @@ def run(
         else:
             scenario = scenario_at(item, part, scale)
             dialogue = Dialogue(title, quiet=quiet, log=log_json)
-            done = carry_out(scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit)
+            done = carry_out(
+                scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit, workers=workers
+            )
             if done.left:
                 _stopped(title, again)
             if not quiet:
@@ -159,11 +171,12 @@ def _work(names: list[str], scale: str, out: Path, only: list[str]) -> dict[Path
     }
 
 
-def _given(out: Path, only: list[str], engine: str, device: str, memory: str | None) -> list[str]:
+def _given(out: Path, only: list[str], engine: str, device: str, workers: int | None, memory: str | None) -> list[str]:
     """Return the options of a run that are not at their usual value, for the command that goes on with it."""
     usual = {"--out": (str(out), str(OUT)), "--engine": (engine, "local"), "--device": (device, "cpu")}
     words = [word for option, (value, normal) in usual.items() if value != normal for word in (option, value)]
     words += [word for part in only for word in ("--only", part)]
+    words += ["--workers", str(workers)] if workers else []
     return words + (["--memory", memory] if memory else [])
 
 

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 ENGINES = ("local", "serial", "ray")
 DEVICES = ("cpu", "cuda")
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Processes at a time; on a GPU they share it (docs/scale.md). The cores, or one, if not given."
+    ),
+]
 MOST_LINES = 40
 MOST_POINTS = 12
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -42,6 +48,7 @@ def run(
         str | None, typer.Option(help="Address of a Ray cluster; a local one is started if not given.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    workers: Workers = None,
     memory: Annotated[str | None, typer.Option(help="Most memory for chunks in hand, such as 4G.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
     log_json: Annotated[Path | None, typer.Option(help="Write every event as a line of JSON.")] = None,
@@ -49,18 +56,18 @@ def run(
     """Run a scenario: all its trials, or those that the run directory still lacks."""
     limit = parse_memory(memory)
     check_device(device)
-    chosen = make_engine(engine, address)
+    chosen = make_engine(engine, address, workers)
     from leakscope.experiments.scenario import read_scenario
 
     scenario = read_scenario(file)
     directory = out or Path("runs") / file.stem
     if dry_run:
         tell = partial(typer.echo, err=True) if not quiet else lambda _: None  # measuring may take a while
-        typer.echo(describe_plan(scenario, scenario.name or file.stem, directory, device, limit, tell))
+        typer.echo(describe_plan(scenario, scenario.name or file.stem, directory, device, limit, workers, tell))
         return
-    again = command_of(file, out, engine, address, device, memory)
+    again = command_of(file, out, engine, address, device, workers, memory)
     dialogue = Dialogue(scenario.name or file.stem, quiet=quiet, log=log_json)
-    done = carry_out(scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit)
+    done = carry_out(scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit, workers=workers)
     if done.left:
         there = f"{done.wanted - done.left:,} of {count(done.wanted, 'trial')}"
         _stop(f"stopped with {there} done and saved; go on with: {again}")
@@ -78,6 +85,7 @@ def carry_out(
     engine: Engine | None,
     device: str,
     memory: int | None,
+    workers: int | None = None,
 ) -> Done:
     """Return how a run ended; every trouble but a mistake in the input ends with `again`, the command to go on with."""
     from leakscope.experiments.engines import LostChunkError
@@ -91,6 +99,7 @@ def carry_out(
                 engine=engine,
                 device=device,
                 memory=memory,
+                workers=workers,
                 command=again,
                 watcher=dialogue,
                 stop=lambda: bool(asked),
@@ -150,12 +159,14 @@ def check_device(name: str) -> None:
             raise InputError("--device cuda: PyTorch finds no CUDA device here; --device cpu runs everywhere")
 
 
-def make_engine(name: str, address: str | None) -> Engine | None:
+def make_engine(name: str, address: str | None, workers: int | None = None) -> Engine | None:
     """Return the engine of that name; None leaves the choice to the run."""
     if name not in ENGINES:
         raise InputError(f"--engine must be one of {', '.join(ENGINES)}, got {name!r}")
     if address is not None and name != "ray":
         raise InputError(f"--address is for --engine ray, got it with --engine {name}")
+    if workers is not None and name != "local":
+        raise InputError(f"--workers is for --engine local, got it with --engine {name}")
     if name == "ray":
         from leakscope.integrations.ray import ray_engine
 
@@ -167,10 +178,18 @@ def make_engine(name: str, address: str | None) -> Engine | None:
     return None
 
 
-def command_of(file: Path, out: Path | None, engine: str, address: str | None, device: str, memory: str | None) -> str:
+def command_of(
+    file: Path,
+    out: Path | None,
+    engine: str,
+    address: str | None,
+    device: str,
+    workers: int | None,
+    memory: str | None,
+) -> str:
     """Return the command that goes on with this very run, ready for a shell.
 
-    >>> command_of(Path("my noise.yaml"), None, "serial", None, "cpu", None)
+    >>> command_of(Path("my noise.yaml"), None, "serial", None, "cpu", None, None)
     "leakscope run 'my noise.yaml' --engine serial"
     """
     words = ["leakscope", "run", str(file)]
@@ -179,6 +198,7 @@ def command_of(file: Path, out: Path | None, engine: str, address: str | None, d
         "--engine": (engine, "local"),
         "--address": (address, None),
         "--device": (device, "cpu"),
+        "--workers": (workers, None),
         "--memory": (memory, None),
     }
     for option, (value, usual) in options.items():
@@ -187,7 +207,13 @@ def command_of(file: Path, out: Path | None, engine: str, address: str | None, d
 
 
 def describe_plan(
-    scenario: Scenario, title: str, directory: Path, device: str, memory: int | None, say: Callable[[str], None]
+    scenario: Scenario,
+    title: str,
+    directory: Path,
+    device: str,
+    memory: int | None,
+    workers: int | None,
+    say: Callable[[str], None],
 ) -> str:
     """Return what a run would do, in words."""
     from leakscope.experiments.sweep.driver import unfold
@@ -195,7 +221,7 @@ def describe_plan(
     from leakscope.store import Run
 
     sweep = unfold(scenario)
-    plan = make_plan(sweep.cells, sweep.trials, device=device, memory=memory, say=say)
+    plan = make_plan(sweep.cells, sweep.trials, device=device, memory=memory, workers=workers, say=say)
     number = [count(len(sweep.trials), "trial"), count(len(sweep.cells), "cell"), count(len(plan.chunks), "chunk")]
     lines = [f"{title}: {number[0]} in {number[1]}, {number[2]}", *(_axis_line(axis) for axis in scenario.axes)]
     groups = [list(group) for _, group in itertools.groupby(plan.chunks, key=lambda c: c.name.rpartition("-")[0])]

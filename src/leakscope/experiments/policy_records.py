@@ -71,7 +71,8 @@ def claim(said: PolicySearch, directory: Path) -> None:
     plain = {name: value for name, value in whole.items() if name not in MAY_CHANGE}
     path = directory / SETTINGS
     if path.exists():
-        if json.loads(path.read_text(encoding="utf-8")) != plain:
+        there = {"sampler": PolicySearch().sampler} | json.loads(path.read_text(encoding="utf-8"))  # older ones had one
+        if there != plain:
             raise InputError(f"{directory} holds another search; use an empty directory or the same file")
     else:
         _write(path, plain)
@@ -85,8 +86,8 @@ def write_scores(directory: Path, name: str, made: Sequence[Candidate], order: i
     _write(folder / f"{name}.json", {"order": order, "candidates": [dataclasses.asdict(each) for each in made]})
 
 
-def read_scores(directory: Path) -> dict[str, Candidate]:
-    """Return what a directory holds, in the order it was scored."""
+def read_groups(directory: Path) -> list[list[Candidate]]:
+    """Return the groups that a directory holds, in the order they were scored."""
     landed: list[tuple[int, list[Candidate]]] = []
     for path in sorted((directory / SCORES).glob("*.json")):
         try:
@@ -94,7 +95,12 @@ def read_scores(directory: Path) -> dict[str, Candidate]:
             landed.append((int(about["order"]), [Candidate(**each) for each in about["candidates"]]))
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} is not readable ({error}); delete it to score its policies again") from None
-    return {each.policy: each for _, made in sorted(landed, key=lambda pair: pair[0]) for each in made}
+    return [made for _, made in sorted(landed, key=lambda pair: pair[0])]
+
+
+def read_scores(directory: Path) -> dict[str, Candidate]:
+    """Return policy -> its scores for all that a directory holds, in the order it was scored."""
+    return {each.policy: each for made in read_groups(directory) for each in made}
 
 
 def _write(path: Path, plain: object) -> None:

@@ -11,7 +11,16 @@ from leakscope.core.errors import InputError
 from leakscope.data import Dataset, load
 from leakscope.defences.on_data import Transform
 from leakscope.experiments.engines import Engine, Needs, local, never
-from leakscope.experiments.policy_records import NONE, Found, claim, found_of, read_finished, read_scores, write_scores
+from leakscope.experiments.policy_records import (
+    NONE,
+    Found,
+    claim,
+    found_of,
+    read_finished,
+    read_groups,
+    read_scores,
+    write_scores,
+)
 from leakscope.experiments.policy_scoring import Group, examples_of, score_group
 from leakscope.experiments.policy_settings import PolicySearch, read_search
 from leakscope.models.checkpoint import pack_checkpoint
@@ -124,8 +133,11 @@ def _optuna(
     stop: Callable[[], bool],
 ) -> list[str]:
     """Return the policies that Optuna asked for, group after group: each group hears of all before it."""
-    study = OptunaSearch(said.seed, shortest=said.shortest, longest=said.longest)
-    study.tell([each for each in known.values() if each.policy != NONE])
+    study = OptunaSearch(said.seed, shortest=said.shortest, longest=said.longest, sampler=said.sampler)
+    before: list[Candidate] = []
+    for made in read_groups(directory):
+        study.replay([each for each in made if each.policy != NONE], before)
+        before += made
     network = b""
     while not stop():
         left = said.candidates - sum(policy != NONE for policy in known)
@@ -135,9 +147,9 @@ def _optuna(
             break
         network = network or train()
         group = _group(said, cut, device, network)
-        made = score_group(group)
-        _land(directory, group.name, made, known, said, say)
-        study.tell([each for each in made if each.policy != NONE])
+        scored = score_group(group)
+        _land(directory, group.name, scored, known, said, say)
+        study.tell([each for each in scored if each.policy != NONE])
     return list(known)
 
 

@@ -31,7 +31,8 @@ class PolicySearch:
     the authors' form with 100 classes; None rejects nothing), `keep` are kept. Privacy is scored on `images` test pictures
     from number `first` on, every `stride`-th, at a network trained on a `share` of the training part for `epochs`; `score`
     'attack' measures the PSNR of an attack of `iterations` on them instead. Accuracy is scored on `batches` of `batch_size`.
-    `group` policies are scored and saved together. `method` 'optuna' asks Optuna for the candidates instead (extra 'search').
+    `group` policies are scored and saved together. `method` 'optuna' asks Optuna for the candidates instead (extra 'search'),
+    by `sampler`: 'nsga2' draws at random until a generation of 50 is scored, 'tpe' until 10 are.
     """
 
     data: str = "fashion_mnist"
@@ -44,6 +45,7 @@ class PolicySearch:
     keep: int = 5
     seed: int = 0
     method: Literal["random", "optuna"] = "random"
+    sampler: Literal["nsga2", "tpe"] = "nsga2"
     score: Literal["privacy", "attack"] = "privacy"
     images: int = 100
     first: int = 200

@@ -25,8 +25,11 @@ LOOK = 1.0  # seconds between two looks at whether the workers live, beside watc
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def processes(workers: int) -> Engine:
-    """Return an engine that has `workers` chunks in hand at a time, fewer while their `Needs.memory` does not fit."""
+def processes(workers: int, *, share_gpu: bool = False) -> Engine:
+    """Return an engine that has `workers` chunks in hand at a time, fewer while their `Needs.memory` does not fit.
+
+    With `share_gpu` chunks for a GPU are taken too, and all workers use the one that this process sees.
+    """
     if workers < 1:
         raise InputError(f"processes(workers) must be at least 1, got {workers}")
     if os.name != "posix":
@@ -39,7 +42,7 @@ def processes(workers: int) -> Engine:
         stop: Callable[[], bool] = never,
         tell: Tell | None = None,
     ) -> Iterator[tuple[C, R]]:
-        crew: _Crew[C] = _Crew(workers, tell)
+        crew: _Crew[C] = _Crew(workers, share_gpu, tell)
         return drive(crew, work, chunks, stop=stop, tell=tell)
 
     return engine
@@ -85,16 +88,18 @@ class _Worker:
 class _Crew(Generic[C]):
     """At most `workers` processes, begun when first needed."""
 
-    def __init__(self, workers: int, tell: Tell | None) -> None:
-        self.workers, self.tell = workers, tell
+    def __init__(self, workers: int, share_gpu: bool, tell: Tell | None) -> None:
+        self.workers, self.share_gpu, self.tell = workers, share_gpu, tell
         self.idle: list[_Worker] = []
         self.held: dict[Connection[object, object], tuple[_Worker, Job[C]]] = {}
         self.room: int | None = None
 
     def takes(self, needs: Needs) -> bool:
         """Return whether a worker and the memory for such a chunk are free."""
-        if needs.gpus:
-            raise InputError("processes do not share out GPUs; use the serial engine, or Ray for several GPUs")
+        if needs.gpus and not self.share_gpu:
+            raise InputError(
+                "processes do not share out GPUs; use the serial engine, --workers for one GPU, or Ray for several"
+            )
         if not self.held:
             return True
         return len(self.held) < self.workers and self._fits(needs)

@@ -28,7 +28,11 @@ def serve(descriptor: int, driver: int) -> None:
         except (EOFError, OSError):
             return
         tell = seldom(pipe.send, QUIET) if listens else None
-        pipe.send(attempt(packed, threads=threads, tell=tell))
+        reply = attempt(packed, threads=threads, tell=tell)
+        try:
+            pipe.send(reply)
+        except OSError:
+            return  # the driver is gone, and with it whoever wanted this
 
 
 def _leave_with(driver: int) -> None:

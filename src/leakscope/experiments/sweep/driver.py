@@ -10,11 +10,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from leakscope.core.record import Cell
-from leakscope.experiments.engines import Engine, Needs, Note, local, never, usable_cores
+from leakscope.experiments.engines import Engine, Needs, Note, local, never, processes, usable_cores
 from leakscope.experiments.scenario import Problem, Scenario
 from leakscope.experiments.sweep.chunk import Chunk, on, play_chunk
 from leakscope.experiments.sweep.facts import gather_facts
@@ -115,6 +116,7 @@ def run_scenario(
     engine: Engine | None = None,
     device: str = "cpu",
     memory: int | None = None,
+    workers: int | None = None,
     command: str = "",
     watcher: Watcher | None = None,
     stop: Callable[[], bool] = never,
@@ -122,7 +124,8 @@ def run_scenario(
 ) -> Done:
     """Run what a scenario still lacks in a run directory (made if need be), and return how it ended.
 
-    `engine` is any map over chunks. `stop` is asked between chunks: once true, chunks in hand are finished and saved.
+    `engine` is any map over chunks; with `workers` so many processes, which on a GPU share it.
+    `stop` is asked between chunks: once true, chunks in hand are finished and saved.
     """
     began = time.perf_counter()
     watcher = watcher or Silent()
@@ -130,19 +133,22 @@ def run_scenario(
     facts = gather_facts(command, device)
     run = Run.open(directory) if Run.exists(directory) else None
     before = _before(run, sweep)
+    make = partial(
+        make_plan, sweep.cells, device=device, memory=memory, workers=workers, say=watcher.said, measure=measure
+    )
     plan = None
     if run is None:  # measured before anything is written: what cannot work is refused with nothing left behind
-        plan = make_plan(sweep.cells, sweep.trials, device=device, memory=memory, say=watcher.said, measure=measure)
+        plan = make(sweep.trials)
         run = Run.create(directory, scenario.text, facts)
     with run.writing() as writer:
         for line in writer.verify():
             watcher.said(line)
         before = _before(run, sweep)
-        chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, memory, watcher, measure)
+        chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, make)
         done = Done(len(sweep.trials), len(before))
         watcher.planned(done.wanted, done.before, len(chunks), seconds)
         done.own_seconds = time.perf_counter() - began
-        for landing, spent in _results(engine or local(seconds=seconds or None), chunks, watcher, stop, done):
+        for landing, spent in _results(engine or _engine(workers, seconds), chunks, watcher, stop, done):
             start = time.perf_counter()
             writer.land(landing)
             _tidy(run, landing)
@@ -150,6 +156,10 @@ def run_scenario(
             watcher.landed(landing, done)
         done.stopped = done.left > 0
     return done
+
+
+def _engine(workers: int | None, seconds: float) -> Engine:
+    return processes(workers, share_gpu=True) if workers and workers > 1 else local(seconds=seconds or None)
 
 
 def _before(run: Run | None, sweep: Sweep) -> set[str]:
@@ -164,9 +174,7 @@ def _to_do(
     facts: dict[str, str],
     plan: Plan | None,
     device: str,
-    memory: int | None,
-    watcher: Watcher,
-    measure: bool,
+    make: Callable[[Sequence[Trial]], Plan],
 ) -> tuple[list[Chunk], float]:
     """Return the chunks to run: those of stored plans that are wholly missing, and new ones for what no plan covers."""
     by_id = {trial.id: trial for trial in sweep.trials}
@@ -174,14 +182,14 @@ def _to_do(
     chunks: list[Chunk] = []
     seconds = 0.0
     for stored in reversed(run.plans()):
-        found = chunks_of(stored["plan"], by_id, sweep.cells, pending)  # type: ignore[arg-type]
+        found = chunks_of(stored["plan"], by_id, sweep.cells, pending, device)  # type: ignore[arg-type]
         chunks += [on(chunk, plan=int(stored["id"]), work=run.work) for chunk in found]  # type: ignore[call-overload]
         pending -= {trial.id for chunk in found for trial in chunk.trials}
         seconds += _share(stored["plan"], found)
     if pending:
         rest = [trial for trial in sweep.trials if trial.id in pending]
         if plan is None or {t.id for c in plan.chunks for t in c.trials} != pending:
-            plan = make_plan(sweep.cells, rest, device=device, memory=memory, say=watcher.said, measure=measure)
+            plan = make(rest)
         seconds += plan.seconds
     writer.renew(scenario.text, sweep.cells, facts)
     if pending and plan is not None:

@@ -39,6 +39,19 @@ class Measured:
         return asdict(self)
 
 
+def share_of_memory(memory: int | None, workers: int, device: str) -> int | None:
+    """Return the bytes one of several workers may take: of `memory`, else of what a shared GPU has free.
+
+    >>> share_of_memory(1000, 4, "cpu"), share_of_memory(None, 1, "cuda")
+    (250, None)
+    """
+    if memory:
+        return memory // workers
+    if device == "cpu" or workers == 1:
+        return None  # measured where the chunk runs
+    return int(available(torch.device(device)) * SHARE_OF_FREE) // workers
+
+
 def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> Measured:
     """Return how to run `total` trials like those of the probe, at most `width` at a time."""
     with torch_threads(probe.threads):

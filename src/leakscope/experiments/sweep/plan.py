@@ -14,7 +14,7 @@ from typing import Any
 from leakscope.core.record import Cell
 from leakscope.experiments.engines import threads_for, usable_cores
 from leakscope.experiments.sweep.chunk import Chunk, client_key
-from leakscope.experiments.sweep.measuring import Measured, measure_group
+from leakscope.experiments.sweep.measuring import Measured, measure_group, share_of_memory
 from leakscope.experiments.sweep.merging import shape_of
 from leakscope.experiments.sweep.trials import Trial
 from leakscope.experiments.sweep.world import make_world
@@ -97,17 +97,22 @@ def make_plan(
     device: str = "cpu",
     memory: int | None = None,
     cores: int | None = None,
+    workers: int | None = None,
     say: Callable[[str], None] = lambda _: None,
     measure: bool = True,
 ) -> Plan:
-    """Return the plan for these trials; `measure=False` takes the plain forms and estimates nothing."""
-    cores = cores or usable_cores()
+    """Return the plan for these trials; `measure=False` takes the plain forms and estimates nothing.
+
+    `workers` is how many chunks are in hand at a time: the cores by default, one on a GPU.
+    """
+    cores = cores or (workers if workers and device == "cpu" else usable_cores())
     groups = group_trials(cells, trials)
     table = {place: (cell.id, _settings(cell)) for place, cell in enumerate(cells)}
     widths = [_width(group, table, device, cores) for group in groups]
     number = sum(-(-len(group.trials) // width) for group, width in zip(groups, widths, strict=True))
     threads = threads_for(number, cores) if device == "cpu" else 1
-    workers = max(1, cores // threads) if device == "cpu" else 1
+    workers = max(1, cores // threads) if device == "cpu" else workers or 1
+    limit = share_of_memory(memory, workers, device)
     chunks: list[Chunk] = []
     measured: dict[str, Measured] = {}
     seconds = 0.0
@@ -115,7 +120,6 @@ def make_plan(
         found = Measured(form=_forced(group, table))
         if measure and not group.baseline:
             say(f"measuring group {len(measured) + 1} of {sum(not g.baseline for g in groups)}")
-            limit = memory // workers if memory else None
             found = measure_group(
                 _chunk("probe", group.trials[:4], table, device, threads), len(group.trials), width, limit
             )
@@ -169,9 +173,12 @@ def _chunk(
 
 
 def chunks_of(
-    plain: Mapping[str, Any], by_id: Mapping[str, Trial], cells: Sequence[Cell], pending: set[str]
+    plain: Mapping[str, Any], by_id: Mapping[str, Trial], cells: Sequence[Cell], pending: set[str], device: str
 ) -> list[Chunk]:
-    """Return the chunks of a stored plan that are wholly pending: what is left to do of it."""
+    """Return the chunks of a stored plan that are wholly pending: what is left to do of it.
+
+    A plan for another device is not followed: its forms were chosen there.
+    """
     table = {place: (cell.id, _settings(cell)) for place, cell in enumerate(cells)}
     return [
         _chunk(
@@ -184,5 +191,5 @@ def chunks_of(
             told["baseline"],
         )
         for told in plain["chunks"]
-        if pending.issuperset(told["trials"])
+        if told["device"] == device and pending.issuperset(told["trials"])
     ]

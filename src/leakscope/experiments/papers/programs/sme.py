@@ -163,9 +163,9 @@ def _accuracy_place(number: int) -> Place:
 def _attack_rows(settings: Mapping[str, Any]) -> list[tuple[str, Place, Mapping[str, Any]]]:
     """Return key, place and attack of every row."""
     rows = []
-    for number in settings["rounds"]:
-        for samples in settings["samples"]:
-            for epochs in settings["epochs"]:
+    for samples in settings["samples"]:
+        for epochs in settings["epochs"]:
+            for number in settings["rounds"]:
                 for attack in settings["attacks"]:
                     steps = steps_of(samples, epochs, settings["batch"])
                     where: Place = {
