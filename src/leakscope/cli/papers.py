@@ -72,7 +72,10 @@ def _own_work(item: Item, scale: str) -> str:
 @paper.command()
 def run(
     items: Annotated[
-        list[str], typer.Argument(help="Names such as cpl-table-2; all for every one.", show_default=False)
+        list[str],
+        typer.Argument(
+            help="Items such as cpl-table-2, a paper (cpl, mixing, sme, spn, ats), or all.", show_default=False
+        ),
     ],
     scale: Annotated[str, typer.Option(help="smoke, small or full.")] = "smoke",
     out: Out = OUT,
@@ -185,7 +188,9 @@ def report(
     directory: Annotated[Path, typer.Argument(help="Where the runs lie.")] = OUT,
     out: Annotated[Path | None, typer.Option(help="Page to write; DIRECTORY/papers.html if not given.")] = None,
     scale: Annotated[str | None, typer.Option(help="smoke, small or full; the largest there if not given.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Items to report; all that were run if not given.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Items or papers to report; all that were run if not given.")
+    ] = None,
     summary: Annotated[Path | None, typer.Option(help="Also write the numbers, without pictures, as Markdown.")] = None,
 ) -> None:
     """Write the page of all items that were run: published beside measured, claims, doubts, pictures."""

@@ -11,7 +11,16 @@ import pytest
 from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.data import SOURCES
 from leakscope.experiments.papers.comparing import Column
-from leakscope.experiments.papers.items import Item, Part, choose_items, find_part, home_of, item_files, read_item
+from leakscope.experiments.papers.items import (
+    PAPERS,
+    Item,
+    Part,
+    choose_items,
+    find_part,
+    home_of,
+    item_files,
+    read_item,
+)
 from leakscope.experiments.papers.measures import MEASURES
 from leakscope.experiments.papers.naming import belongs, meets, name_cell
 from leakscope.experiments.papers.published import printed_files
@@ -163,6 +172,9 @@ def test_unknown_names_list_the_near_ones() -> None:
     with pytest.raises(UnknownNameError, match="mnist"):
         find_part(read_item("cpl-table-2"), "mnits")
     assert [item.name for item in choose_items(["all"])] == list(NAMES)
+    mixing = [item.name for item in choose_items(["mixing", "mixing-table-1"])]
+    assert mixing == ["mixing-figure-1", "mixing-figure-2", "mixing-table-1"]
+    assert {name.partition("-")[0] for name in NAMES} == set(PAPERS)
 
 
 def test_a_shared_part_is_that_of_its_owner() -> None:

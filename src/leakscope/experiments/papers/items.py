@@ -23,6 +23,7 @@ from leakscope.experiments.papers.files import STRICT, as_file, natural, read_ma
 from leakscope.experiments.papers.published import Printed, read_printed
 
 ITEMS = Path(__file__).parent / "items"
+PAPERS = ("cpl", "mixing", "sme", "spn", "ats")
 Conditions = Mapping[str, Plain | list[Plain]]
 
 
@@ -217,6 +218,7 @@ def home_of(item: Item, part: Part) -> tuple[Item, Part]:
 
 
 def choose_items(names: list[str]) -> list[Item]:
-    """Return the named items, all of them for the one name `all`."""
+    """Return the named items; a paper's name (`cpl`) stands for all of its items, `all` for every one."""
     known = list(item_files())
-    return [read_item(name) for name in (known if names == ["all"] else dict.fromkeys(names))]
+    papers = {"all": known} | {paper: [n for n in known if n.startswith(f"{paper}-")] for paper in PAPERS}
+    return [read_item(name) for name in dict.fromkeys(one for name in names for one in papers.get(name, [name]))]

@@ -14,7 +14,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Plain
 from leakscope.experiments.papers.claims import Finding, examine_both
 from leakscope.experiments.papers.comparing import Column, Comparison, Measured, compare
-from leakscope.experiments.papers.items import Item, Part, home_of, item_files, read_item
+from leakscope.experiments.papers.items import Item, Part, choose_items, home_of
 from leakscope.experiments.papers.joining import joined
 from leakscope.experiments.papers.measures import Scored, measure, score_cells, value_of
 from leakscope.experiments.papers.naming import belongs, name_cell, setting_at
@@ -165,8 +165,7 @@ def results_in(out: Path, scale: str | None = None, names: list[str] | None = No
     Raises if there is nothing: the message says what to run first.
     """
     found: list[Result] = []
-    for name in names or item_files():
-        item = read_item(name)
+    for item in choose_items(names or ["all"]):
         for size in (scale,) if scale else reversed(SCALES):
             result = result_of(item, size, out) if size in item.scales else None
             if result is not None:
