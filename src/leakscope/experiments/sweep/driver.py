@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from leakscope.core.record import Cell
-from leakscope.experiments.engines import Engine, Needs, Note, local, never, processes, usable_cores
+from leakscope.experiments.engines import Engine, Needs, Note, local, never, processes, serial, usable_cores
 from leakscope.experiments.scenario import Problem, Scenario
 from leakscope.experiments.sweep.chunk import Chunk, on, play_chunk
 from leakscope.experiments.sweep.facts import gather_facts
@@ -159,7 +159,9 @@ def run_scenario(
 
 
 def _engine(workers: int | None, seconds: float) -> Engine:
-    return processes(workers, share_gpu=True) if workers and workers > 1 else local(seconds=seconds or None)
+    if workers is None:
+        return local(seconds=seconds or None)
+    return serial if workers == 1 else processes(workers, share_gpu=True)
 
 
 def _before(run: Run | None, sweep: Sweep) -> set[str]:
