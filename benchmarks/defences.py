@@ -2,9 +2,9 @@
 
     python benchmarks/defences.py [--pairs 7] [--trials 32] [--iterations 20]
 
-CPL on LeNet and random pictures of 28 x 28, form native, no early stop, so that every run does the same number of iterations; the attacker
-is not told (he matches what was sent as a gradient) or told (he does what docs/aware.md says). The ratio is that of processor seconds within a
-pair, its median and range over the pairs are printed. The goal is at most 1.10.
+CPL on LeNet and random pictures of 28 x 28, form native, no early stop, so that every run does the same number of
+iterations; the attacker is not told (he matches what was sent as a gradient) or told (he does what docs/aware.md says). The ratio is
+that of processor seconds within a pair, its median and range over the pairs are printed. The goal is at most 1.10.
 """
 
 from __future__ import annotations

@@ -115,6 +115,14 @@ def test_a_defence_meets_both_attackers_unless_the_file_says_which() -> None:
     assert scenario_of(varied).cell_count == 4
 
 
+def test_a_private_head_meets_both_attackers_too() -> None:
+    plain = {"data": "digits", "model": {"name": "mlp", "hidden": [16]}, "attack": {"name": "cpl"}}
+    polarised = scenario_of({**plain, "client": {"on_model": {"alpha2": 0.1}}})
+    assert [cell.axes for cell in polarised.cells()] == [{"knowledge.defence": False}, {"knowledge.defence": True}]
+    varied = {"client.on_model": [{"alpha2": 0.1}, {"alpha2": 0.2}]}
+    assert scenario_of({**plain, "client": {}, "grid": varied}).cell_count == 4
+
+
 def test_masks_alone_are_refused() -> None:
     with pytest.raises(InputError, match="set defence: true"):
         scenario_of({"name": "told", **BASE, "knowledge": {"dropout": True}})

@@ -67,9 +67,13 @@ def _both_attackers(data: Mapping[str, Any], axes: Sequence[Axis]) -> list[Axis]
     A defence measured against the one alone is half a measurement.
     """
     client, knowledge = data.get("client"), data.get("knowledge")
-    guarded = bool(data.get("defences")) or (isinstance(client, Mapping) and bool(client.get("on_data")))
+    guarded = bool(data.get("defences")) or (
+        isinstance(client, Mapping) and any(client.get(where) for where in ("on_data", "on_model"))
+    )
     guarded = guarded or any(
-        path[0] == "defences" or path[:2] == ("client", "on_data") for a in axes for path in a.paths
+        path[0] == "defences" or path[:2] in (("client", "on_data"), ("client", "on_model"))
+        for a in axes
+        for path in a.paths
     )
     said = (isinstance(knowledge, Mapping) and "defence" in knowledge) or any(
         path in (TOLD, TOLD[:1]) for axis in axes for path in axis.paths
