@@ -10,8 +10,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakscope.analysis.bounds import Constants, bound_gd, bound_sgd, bounds_of, c_gd, confidence, local_constants
+from leakscope.analysis.bounds import (
+    Constants,
+    bound_gd,
+    bound_sgd,
+    bounds_of,
+    c_gd,
+    confidence,
+    local_constants,
+    lowest_near,
+)
 from leakscope.analysis.flows import descend
+from leakscope.analysis.plane import off_plane, shares_in_plane
 from leakscope.core.errors import InputError
 
 
@@ -103,3 +113,44 @@ def test_noise_enters_the_second_bound_alone() -> None:
     assert quiet.gd == pytest.approx(loud.gd)
     assert loud.sgd > quiet.sgd
     assert loud.confidence < quiet.confidence == 1.0
+
+
+def logistic(w: Tensor) -> Tensor:
+    """Return a strongly convex loss that is no quadratic."""
+    x = torch.tensor([[1.0, 2.0, 0.3], [-1.0, 0.5, 1.0], [0.2, -1.0, 2.0]], dtype=torch.float64)
+    return torch.nn.functional.softplus(-(x @ w)).mean() + 0.05 * w.square().sum()
+
+
+@settings(deadline=None, max_examples=15)
+@given(constant=st.floats(-5, 5), steps=st.integers(2, 20))
+def test_a_constant_in_the_loss_changes_no_bound(constant: float, steps: int) -> None:
+    matrix = quadratic([3.0, 1.0, 0.1])
+    start = torch.tensor([1.0, 1.0, 0.01], dtype=torch.float64)
+    path = descend(lambda w: matrix @ w, start, rate=0.01, steps=steps)
+    plain = bounds_of(lambda w: w @ matrix @ w / 2, path, rate=0.01, lowest=0.0)
+    found = bounds_of(lambda w: w @ matrix @ w / 2 + constant, path, rate=0.01)
+    told = bounds_of(lambda w: w @ matrix @ w / 2 + constant, path, rate=0.01, lowest=constant)
+    assert (found.gd, found.sgd) == pytest.approx((plain.gd, plain.sgd))
+    assert (told.gd, told.sgd) == pytest.approx((plain.gd, plain.sgd))
+
+
+def test_the_minimum_is_that_of_a_long_descent() -> None:
+    start = torch.tensor([3.0, -4.0, 5.0], dtype=torch.float64)
+    far = descend(torch.func.grad(logistic), start, rate=0.5, steps=2000)[-1]
+    assert lowest_near(logistic, start) == pytest.approx(float(logistic(far)), abs=1e-12)
+    assert lowest_near(logistic, far) <= float(logistic(far))
+
+
+def test_with_noise_the_constants_are_also_those_of_gradient_descent() -> None:
+    slope, start = torch.func.grad(logistic), torch.tensor([1.0, -1.0, 2.0], dtype=torch.float64)
+    straight = descend(slope, start, rate=0.1, steps=8)
+    away = torch.tensor([0.3, 0.2, -0.3], dtype=torch.float64)
+    path = descend(lambda w: slope(w) + away, start, rate=0.1, steps=8)
+    made = bounds_of(logistic, path, rate=0.1, noise=float(away.norm()))
+    alphas = torch.linspace(0, 1, 21, dtype=torch.float64)[:, None]
+    points = torch.cat([way for w in (path, straight) for way in (w, w[0] + alphas * (w[-1] - w[0]))])
+    assert made.constants == local_constants(logistic, points)
+    assert made.g2 == pytest.approx(float(off_plane(shares_in_plane(torch.stack([slope(p) for p in points])))))
+    quiet = bounds_of(logistic, path, rate=0.1)
+    assert made.g2 > quiet.g2
+    assert made.constants.lipschitz >= quiet.constants.lipschitz

@@ -16,6 +16,7 @@ from leakscope.analysis.characteristic import (
     Point,
     Region,
     Rule,
+    around_median,
     bias_ratio,
     from_plain,
     measured,
@@ -155,6 +156,31 @@ def test_the_interval_is_that_of_independent_distances() -> None:
     assert (cap.high - cap.low) / 2 == pytest.approx(math.hypot(0.5 * 0.3, 0.8 * 0.4) / 2)
 
 
+def test_an_accuracy_over_few_pictures_widens_the_interval_by_its_binomial_spread() -> None:
+    sure, counted = (Point(0.1, 2.0, 0.6, estimate(2.0, 0.3), tests=tests) for tests in (None, 100))
+    assert sure.half == pytest.approx(0.6 * 0.3)
+    assert counted.half == pytest.approx(math.hypot(0.6 * 0.3, 2.0 * 1.959964 * math.sqrt(0.24 / 100)))
+    cap = Characteristic("dp", "dlg", "rmse", (sure, counted)).cap
+    assert (cap.high - cap.low) / 2 == pytest.approx(math.hypot(sure.half, counted.half) / 2)
+    with pytest.raises(InputError, match=r"Point\.tests must be at least 1"):
+        Point(0.1, 2.0, 0.6, estimate(1.0), tests=0)
+
+
+def test_numbers_around_a_median_have_its_mean_and_its_error() -> None:
+    """Over 200 draws of 101 normal values the mean interval is that of the median's known deviation, sqrt(pi / 2T)."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(101, generator=generator, dtype=torch.float64) for _ in range(200)]
+    made = [around_median(values) for values in drawn]
+    assert_close(torch.stack([one.mean() for one in made]), torch.stack([values.median() for values in drawn]))
+    errors = torch.stack([one.std() / math.sqrt(101) for one in made])
+    assert errors.mean() == pytest.approx(math.sqrt(math.pi / 202), rel=0.1)
+    heavy = torch.tensor([1.0, 3.0, 2.0, math.inf, 9.0])
+    assert around_median(heavy).mean() == pytest.approx(3.0)
+    assert around_median(heavy).isfinite().all()
+    assert around_median(torch.full((3,), math.inf)).tolist() == [math.inf] * 3
+    assert_close(around_median(7 * drawn[0]), 7 * made[0])
+
+
 def test_a_point_is_made_of_trials() -> None:
     ratio = torch.tensor([0.1, 5.0, math.inf])
     made = measured(0.01, ratio, 0.6, torch.tensor([[0.2], [0.4], [0.9]]), torch.tensor([[True], [True], [False]]))
@@ -172,7 +198,7 @@ def test_a_share_has_the_interval_of_a_share() -> None:
 
 def test_what_is_stored_comes_back() -> None:
     points = (
-        Point(0.1, 2.0, 0.5, estimate(1.0, 0.3), 1),
+        Point(0.1, 2.0, 0.5, estimate(1.0, 0.3), 1, 50),
         Point(0.2, 0.5, 0.8, estimate(2.0, 0.4)),
         Point(0.0, math.inf, 0.9, estimate(0.1)),
     )

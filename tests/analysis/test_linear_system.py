@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -192,6 +193,28 @@ def test_a_singular_system_is_said_to_be_one() -> None:
     other = inspect_matrix(matrix, torch.ones(2, 2), torch.zeros(2, 2, 2), torch.zeros(2, 2))
     assert other.applicable.tolist() == [True, False]
     assert other.condition[1] == math.inf
+
+
+def test_a_matrix_of_too_low_a_rank_is_singular_though_elimination_finds_an_inverse() -> None:
+    """Products of 4 x 3 and 3 x 4 whole numbers have rank 3 at most; rounding hides it from most of them."""
+    whole = torch.randint(-5, 6, (200, 2, 4, 3), generator=torch.Generator().manual_seed(0)).double()
+    matrix = whole[:, 0] @ whole[:, 1].mT
+    assert (torch.linalg.inv_ex(matrix)[1] == 0).sum() > 100
+    report = inspect_matrix(matrix, torch.ones(200, 4), torch.zeros(200, 4, 4), torch.zeros(200, 4))
+    assert not report.applicable.any()
+    counting = torch.arange(1.0, 10.0).reshape(1, 3, 3)
+    known = inspect_matrix(counting, torch.ones(1, 3), 0 * counting, torch.zeros(1, 3))
+    assert known.words(0) == SINGULAR
+    steep = torch.diag_embed(torch.tensor([[1.0, 1e-12]], dtype=torch.float64))
+    assert inspect_matrix(steep, torch.ones(1, 2), 0 * steep, torch.zeros(1, 2)).applicable.all()
+
+
+def test_an_error_is_said_to_be_under_the_bound_only_where_it_is() -> None:
+    system = torch.eye(2, dtype=torch.float64)[None]
+    report = inspect_matrix(system, torch.ones(1, 2), 0.1 * system, torch.zeros(1, 2))
+    assert "error 0.0909 under the bound 0.111" in report.words(0)
+    lifted = replace(report, error=torch.tensor([1e-15]), bound=torch.zeros(1))
+    assert "error 1e-15 by rounding, the bound is 0" in lifted.words(0)
 
 
 def test_the_attack_on_a_zero_update_diverges_and_does_not_crash() -> None:

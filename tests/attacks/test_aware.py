@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +19,12 @@ from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.objectives import Match, angle, cosine, disagreement, l2, squared_l2
 from leakscope.attacks.optimisers import Adam
 from leakscope.attacks.plan import Execution
+from leakscope.attacks.polarised import spn_aware
 from leakscope.attacks.priors import GUESS
-from leakscope.attacks.recipes import cpl, ig
+from leakscope.attacks.recipes import cpl, dlg, idlg, ig
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, Shifted
-from leakscope.attacks.view import Clock, Facts, Pieces
+from leakscope.attacks.surrogate import ig_update, sme
+from leakscope.attacks.view import Clock, Facts, Pieces, Simulated, View
 from leakscope.clients import Client, told
 from leakscope.clients.client import tell_defences
 from leakscope.core import random
@@ -40,6 +43,9 @@ from leakscope.defences import (
     Sign,
     Sparsify,
 )
+from leakscope.experiments.engines import serial
+from leakscope.experiments.scenario import scenario_of
+from leakscope.experiments.sweep.driver import run_scenario
 from leakscope.models import Uniform, build, draw_parameters
 
 TRIALS, SEEDS = 4, [0, 1, 2, 3]
@@ -145,9 +151,61 @@ def test_noise_of_level_zero_is_no_noise() -> None:
 def test_bound_and_noise_are_read_in_the_unit_of_what_is_compared() -> None:
     local = LocalTraining(epochs=3, rate=0.2)
     made = aware(cpl(), replace(PLAIN, local=local, sigma=ONES))
-    assert made.objective == Match(slack=1e-4, unit=0.2 * 3)
+    assert made.objective == Match(slack=1e-4, as_gradient=True)
     stepped = aware(cpl(), replace(PLAIN, local=local, sigma=ONES), simulate=True)
-    assert stepped.objective == Match(slack=1e-4, gain=1 / (0.2 * 3) ** 2)
+    assert stepped.objective == Match(slack=1e-4, per_gradient=True)
+    line = aware(replace(cpl(), simulate=OnTheLine(OneGradient())), replace(PLAIN, local=local, sigma=ONES))
+    assert line.objective == Match(slack=1e-4)
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("sizes", [[3, 3], [3, 1]], ids=["equal", "unequal"])
+def test_noise_explains_in_the_unit_that_matching_turns_weights_into(
+    momentum: float, sizes: list[int], simulate: bool
+) -> None:
+    """The mismatch of pure noise is that of the noise in a mean gradient, trial by trial, whichever way it is compared."""
+    local = LocalTraining(epochs=4, batch_size=1, rate=1e-3, momentum=momentum)
+    data = load("digits")
+    batch = make_batch(
+        data.pictures("test", range(6)).unflatten(0, (2, 3)), data.labels("test", range(6)).reshape(2, 3), classes=10
+    )
+    present = torch.arange(3) < torch.tensor(sizes)[:, None]
+    batch = replace(batch, mask=present)
+    client = Client(local, defences=(GaussianNoise(1e-2),))
+    seen, knowledge = seen_by(client, dtype=torch.float64, batch=batch)
+    knowledge = replace(knowledge, labels=batch.labels, present=present)
+    assert knowledge.sigma is not None
+    attack = aware(cpl(), knowledge, simulate=simulate)
+    problem, _ = attack.prepare(network(), seen, knowledge, [0, 1], Execution(dtype="float64", form="native"))
+    facts = problem.facts
+    match = attack.objective
+    assert isinstance(match, Match)
+    zero = {name: torch.zeros_like(value[0]) for name, value in seen.rounds[0].sent.items()}
+    number = sum(value.numel() for value in zero.values())
+    for trial in range(2):
+        one = take(facts, trial)
+        nothing = Simulated(zero, torch.zeros(1), torch.zeros(1))
+        view = View({}, nothing, zero, one.observation.rounds[0], one.knowledge, Clock(torch.tensor(0), one.key))
+        explained = match.explained(view)
+        length = local.length(sizes)[trial]
+        left = max(1 - 3 * 64 / number, 0.5)
+        assert float(explained) == pytest.approx(float(number * left * (1e-2 / length) ** 2), rel=1e-6)
+
+
+def test_who_is_told_of_noise_walks_the_same_way_until_it_is_explained() -> None:
+    sigma = 1e-4
+    seen, knowledge = seen_by(Client(defences=(GaussianNoise(sigma),)))
+    attack = cpl(iterations=1, threshold=0.0)
+    known = aware(attack, knowledge)
+    known = replace(known, stop=attack.stop)  # the same number of iterations
+    made = known.run(network(), seen, knowledge, SEEDS, QUICK)
+    blind = attack.run(network(), seen, unaware(knowledge), SEEDS, QUICK)
+    assert torch.equal(made.inputs, blind.inputs)
+    explained = (blind.mismatch / made.mismatch).double()
+    assert_close(explained, explained[:1].expand(TRIALS), rtol=1e-5, atol=0.0)
+    number = sum(value[0].numel() for value in seen.rounds[0].sent.values())
+    assert float(explained[0]) == pytest.approx(max((number - 64) * sigma**2, 1e-9), rel=1e-4)
 
 
 def test_an_objective_of_ones_own_must_use_the_facts_itself() -> None:
@@ -211,6 +269,8 @@ def test_gradients_agree_with_finite_differences_through_the_network(name: str) 
     seen, knowledge = seen_by(Client(defences=AT_TRUTH[name][0]), dtype=torch.float64)
     attack, guess = aware(cpl(), knowledge), random.uniform(random.key(SEEDS), (1, 1, 8, 8), torch.float64)
     way = random.normal(random.key([9, 8, 7, 6]), (1, 1, 8, 8), torch.float64)
+    assert isinstance(attack.objective, Match)
+    attack = replace(attack, objective=replace(attack.objective, slack=None))  # which changes the report alone
     _, slope = mismatch_of(attack, seen, knowledge, guess)
     ahead, back = (mismatch_of(attack, seen, knowledge, guess + h * way)[0] for h in (1e-5, -1e-5))
     assert_close((slope * way).flatten(1).sum(1), (ahead - back) / 2e-5, rtol=1e-4, atol=1e-9)
@@ -406,3 +466,46 @@ def test_adam_gains_from_a_known_clip_too() -> None:
     blind, _ = error(attack, seen, unaware(knowledge))
     knowing, _ = error(aware(attack, knowledge), seen, knowledge)
     assert knowing < blind
+
+
+# -- weights without the rate
+
+
+def blind_to_the_rate() -> tuple[Observation, Knowledge]:
+    seen, knowledge = seen_by(Client(LocalTraining(rate=0.1)))
+    return seen, replace(knowledge, local=None, labels=digits().labels)
+
+
+@pytest.mark.parametrize("attack", [cpl(), idlg(), dlg(), spn_aware()], ids=["cpl", "idlg", "dlg", "spn_aware"])
+def test_lengths_are_not_compared_with_weights_whose_rate_is_not_told(attack: Matching) -> None:
+    seen, knowledge = blind_to_the_rate()
+    with pytest.raises(
+        InputError, match=rf"^{attack.name} compares lengths.*tell the local training.*\(ig, sme\)$"
+    ) as caught:
+        attack._comparable(seen, knowledge)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("attack", [ig(), sme(), ig_update(), cpl(objective=Match(angle))], ids=lambda a: a.name)
+def test_directions_need_no_rate(attack: Matching) -> None:
+    seen, knowledge = blind_to_the_rate()
+    attack.prepare(network(), seen, knowledge, SEEDS, QUICK)
+    assert attack._comparable(seen, knowledge) is seen
+
+
+def test_a_scenario_that_does_not_tell_the_rate_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    scenario = scenario_of(
+        {
+            "data": "digits",
+            "model": {"name": "lenet_cpl", "width": 6},
+            "client": {"local": {"epochs": 1, "rate": 0.1}},
+            "knowledge": {"local": False, "labels": True},
+            "attack": {"name": "cpl", "iterations": 2},
+            "baselines": [],
+            "trials": 1,
+            "precision": {"form": "native"},
+        }
+    )
+    with pytest.raises(InputError, match="compares lengths"):
+        run_scenario(scenario, tmp_path / "run", engine=serial)
+    assert not (tmp_path / "run").exists()

@@ -298,6 +298,35 @@ def test_copies_are_paired_with_the_first_epochs_and_averaged(epochs: int, sampl
     assert_close(made, expected)
 
 
+@settings(deadline=None, max_examples=15)
+@given(epochs=st.integers(1, 4), present=st.lists(st.booleans(), min_size=1, max_size=5), seed=st.integers(0, 99))
+def test_slots_that_a_smaller_client_does_not_fill_pair_with_nothing(
+    epochs: int, present: list[bool], seed: int
+) -> None:
+    """The present ones come out as if the others were not there, whatever lies in those; the empty slots stay."""
+    key, number, here = random.key(seed), len(present), torch.tensor(present)
+    first = random.uniform(key, (number, 1, 4, 4))
+    copies = random.uniform(random.fold(key, 1), (max(epochs - 1, 1), number, 1, 4, 4))
+    copies[:, ~here] = 0.5  # flat and near everything
+    knowledge = view_of(first, copies, epochs).knowledge
+    told_of = replace(knowledge, present=here[None])
+    made = average_copies({GUESS: first[None], COPIES: copies[None]}, told_of)[GUESS][0]
+    alone = average_copies({GUESS: first[here][None], COPIES: copies[:, here][None]}, knowledge)[GUESS][0]
+    assert_close(made[here], alone)
+    assert torch.equal(made[~here], first[~here])
+
+
+def test_the_mismatch_of_layers_is_over_each_clients_own_steps() -> None:
+    gap = {"a.weight": torch.ones(2, 3), "b.weight": torch.ones(2)}
+    zero = {name: torch.zeros_like(value) for name, value in gap.items()}
+    local = LocalTraining(epochs=3, batch_size=2, rate=0.1)
+    for size, steps in ((5, 9), (2, 3), (1, 3)):
+        knowledge = Knowledge((1, 2, 2), 4, 5, present=torch.arange(5) < size, local=local)
+        clock = Clock(torch.tensor(0), random.key(3))
+        view = View({}, Simulated(gap, torch.zeros(1), torch.zeros(1)), zero, None, knowledge, clock)  # type: ignore[arg-type]
+        assert LayerMatch()(view).item() == pytest.approx((6 + 2 * math.exp(-1)) / (0.1**2 * steps))
+
+
 def test_the_reconstruction_is_the_mean_of_the_copies() -> None:
     w = small()
     how = replace(dlfa(iterations=2), start=Insider(w.batch.inputs))

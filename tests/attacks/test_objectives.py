@@ -23,16 +23,19 @@ from leakscope.attacks.objectives import (
     disagreement,
     l1,
     l2,
+    local_steps,
     nearest,
     relative_error,
+    reported,
     shrink,
     squared_l2,
+    update_length,
 )
 from leakscope.attacks.view import Clock, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, lift, scale
-from leakscope.core.types import Knowledge, Round
+from leakscope.core.types import Knowledge, LocalTraining, Round
 
 torch.set_num_threads(1)
 Vector = np.ndarray
@@ -167,6 +170,16 @@ def view(simulated: Tree, observed: Tree, mask: Tree | None = None, **facts: Ten
     return View({}, made, observed, Round({}, {}, observed), knowledge, Clock(torch.tensor(0), random.key(0)))
 
 
+def told_of(match: Match, here: View) -> Tensor:
+    """Return the mismatch as it is reported."""
+    return reported(match, here, match(here))
+
+
+def steps_of(length: float, **facts: Tensor) -> Knowledge:
+    """Return the facts with a local training whose update sums up gradients of this length."""
+    return replace(Knowledge((2,), 3, 1, local=LocalTraining(epochs=2, rate=length / 2)), **facts)
+
+
 @pytest.mark.parametrize("name", sorted(DISTANCES))
 def test_match_is_the_plain_distance_by_default(name: str) -> None:
     a, b = tree(0), tree(1)
@@ -253,7 +266,8 @@ def test_a_known_clip_is_played_again(seed: int, bound: float) -> None:
     sent = shrink(a, bound)
     told = torch.tensor(bound, dtype=torch.float64)
     assert Match(clipped=True)(view(a, sent, bound=told)) < 1e-20
-    assert Match(clipped=True, unit=2.0)(view(scale(a, 0.5), scale(sent, 0.5), bound=told)) < 1e-20
+    twice = replace(view(scale(a, 0.5), scale(sent, 0.5)), knowledge=steps_of(2.0, bound=told))
+    assert Match(clipped=True, as_gradient=True)(twice) < 1e-20
     assert squared_l2(shrink(a, 1e9), a) == 0
 
 
@@ -280,16 +294,65 @@ def test_a_mismatch_in_units_of_the_noise_is_about_one_at_the_truth(distance: An
     sigma = torch.tensor(0.3, dtype=torch.float64)
     truth = {"w": torch.zeros(200, 100, dtype=torch.float64)}
     noise = torch.randn(200, 100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    made = Match(distance, slack=0.0, gain=7.0)(view(truth, {"w": sigma * noise}, sigma=sigma))
+    made = told_of(Match(distance, slack=0.0, gain=7.0), view(truth, {"w": sigma * noise}, sigma=sigma))
     assert made.item() == pytest.approx(1.0, abs=0.03)
     mask = {"w": (noise > 0).double()}
-    half = Match(distance, slack=0.0, masked=True)(view(truth, {"w": sigma * noise}, mask, sigma=sigma))
+    half = told_of(Match(distance, slack=0.0, masked=True), view(truth, {"w": sigma * noise}, mask, sigma=sigma))
     assert half.item() == pytest.approx(1.0, abs=0.03)
+    long = replace(view(truth, {"w": sigma / 5 * noise}), knowledge=steps_of(5.0, sigma=sigma))
+    assert told_of(Match(distance, slack=0.0, as_gradient=True), long).item() == pytest.approx(1.0, abs=0.03)
 
 
 def test_slack_counts_where_it_is_more_than_the_noise() -> None:
     a, b, quiet = tree(0), tree(1), torch.tensor(0.0, dtype=torch.float64)
-    assert_close(Match(slack=0.5)(view(a, b, sigma=quiet)), squared_l2(a, b) / 0.5)
+    assert_close(told_of(Match(slack=0.5), view(a, b, sigma=quiet)), squared_l2(a, b) / 0.5)
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=SEEDS, sigma=st.floats(1e-6, 1e3), slack=st.floats(0, 10), distance=st.sampled_from([squared_l2, l2]))
+def test_known_noise_changes_what_is_reported_and_not_what_is_minimised(
+    seed: int, sigma: float, slack: float, distance: Any
+) -> None:
+    a, b, told = tree(seed), tree(seed + 1), torch.tensor(sigma, dtype=torch.float64)
+    here = view(a, b, sigma=told)
+    match = Match(distance, slack=slack)
+    assert torch.equal(match(here), distance(a, b))
+    assert told_of(match, here) * match.explained(here) == pytest.approx(float(distance(a, b)))
+    assert torch.equal(told_of(Match(distance), here), distance(a, b))
+
+
+def test_an_objective_of_ones_own_is_reported_as_it_is() -> None:
+    here = view(tree(0), tree(1))
+    value = torch.tensor(3.0)
+    assert reported(lambda _: value, here, value) is value
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    epochs=st.integers(1, 5),
+    batch=st.none() | st.integers(1, 7),
+    momentum=st.sampled_from([0.0, 0.5, 0.9]),
+    sizes=st.lists(st.integers(0, 6), min_size=1, max_size=4),
+)
+def test_each_trial_has_the_steps_and_the_length_of_its_own_size(
+    epochs: int, batch: int | None, momentum: float, sizes: list[int]
+) -> None:
+    local = LocalTraining(epochs=epochs, batch_size=batch, rate=0.3, momentum=momentum)
+    present = torch.arange(6)[None] < torch.tensor(sizes)[:, None]
+    each = [Knowledge((2,), 3, 6, present=row, local=local) for row in present]
+    assert [float(update_length(k)) for k in each] == pytest.approx(local.length(sizes).tolist())
+    assert [int(local_steps(local, k)) for k in each] == [local.steps(max(n, 1)) for n in sizes]
+    whole = Knowledge((2,), 3, 6, local=local)
+    assert update_length(whole) == pytest.approx(float(local.length([6])))
+
+
+@pytest.mark.parametrize("distance", [squared_l2, l2, l1, cosine])
+def test_changes_of_weights_count_per_gradient(distance: Any) -> None:
+    a, b = tree(0), tree(1)
+    here = replace(view(scale(a, 0.2), scale(b, 0.2)), knowledge=steps_of(0.2))
+    assert_close(Match(distance, per_gradient=True)(here), distance(a, b))
+    with pytest.raises(InputError, match=r"Knowledge\.local"):
+        Match(per_gradient=True)(view(a, b))
 
 
 FACTS: dict[str, tuple[Match, dict[str, Tensor]]] = {
@@ -323,11 +386,18 @@ def test_the_derivative_of_a_match_that_uses_facts_passes_finite_differences(nam
 )
 def test_a_fact_the_attacker_was_not_told_is_an_error(match: Match, fact: str) -> None:
     with pytest.raises(InputError, match=rf"Knowledge\.{fact}.*not told"):
-        match(view(tree(0), tree(1)))
+        told_of(match, view(tree(0), tree(1)))
 
 
 @pytest.mark.parametrize(
-    "settings", [{"gain": 0.0}, {"unit": -1.0}, {"slack": -1.0}, {"slack": 0.0, "distance": cosine}]
+    "settings",
+    [
+        {"gain": 0.0},
+        {"gain": float("inf")},
+        {"as_gradient": True, "per_gradient": True},
+        {"slack": -1.0},
+        {"slack": 0.0, "distance": cosine},
+    ],
 )
 def test_senseless_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"Match\."):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,7 @@ def test_a_file_can_say_them() -> None:
             "data": "digits",
             "model": "dlnet",
             "client": {"on_model": {"bits": 32}},
+            "knowledge": {"defence": False},
             "attacks": [
                 "spn_unaware",
                 {"name": "spn_aware", "bits": 32, "alpha2": 0.1},
@@ -198,7 +200,14 @@ def test_a_file_can_say_them() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: spn_aware(bits=0), r"spn_aware\(bits=...\) must be at least 1, got 0"),
+        (lambda: spn_aware(bits=0), r"spn_aware\(bits=...\) must be a whole number of at least 1, got 0"),
+        (lambda: spn_aware(bits=1.5), "must be a whole number of at least 1, got 1.5"),  # type: ignore[arg-type]
+        (lambda: spn_aware(alpha2=math.nan), "all finite, got 1.0, nan, 1.0"),
+        (lambda: spn_aware(alpha1=math.inf), "all finite, got inf, 0.1, 1.0"),
+        (lambda: spn_aware(margin=math.nan), "all finite, got 1.0, 0.1, nan"),
+        (lambda: spn_aware(spread=-1.0), r"spn_aware\(spread=...\) must be in \(0, inf\) or left out, got -1.0"),
+        (lambda: spn_head(alpha1=math.nan), "both finite, got nan, 0.0"),
+        (lambda: spn_head(tv=math.inf), "both finite, got 1.0, inf"),
         (lambda: spn_aware(alpha2=-1.0), "alpha1 and alpha2 of at least 0"),
         (lambda: spn_aware(margin=0.5), "a margin of at least 1"),
         (lambda: spn_head(alpha1=0.0), "alpha1 above 0"),

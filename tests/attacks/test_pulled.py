@@ -164,7 +164,7 @@ def test_a_scenario_tells_the_attacker_of_the_private_head(tmp_path: Path) -> No
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    for settings in ({"alpha1": -1.0}, {"unit": 0.0}):
+    for settings in ({"alpha1": -1.0}, {"unit": 0.0}, {"alpha1": float("nan")}, {"unit": float("inf")}):
         with pytest.raises(InputError, match="spn_pull needs alpha1 of at least 0 and a unit above 0"):
             spn_pull(**settings)
 

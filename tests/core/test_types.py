@@ -170,6 +170,12 @@ def test_steps_are_those_of_a_loop_over_slices(samples: int, size: int | None, e
         {"momentum": -0.1},
         {"weight_decay": -0.1},
         {"weight_decay": float("nan")},
+        {"rate": float("inf")},
+        {"weight_decay": float("inf")},
+        {"epochs": 1.5},
+        {"epochs": 2.0},
+        {"batch_size": 2.5},
+        {"batch_size": float("inf")},
         {"optimiser": "adam", "momentum": 0.9},
     ],
 )

@@ -227,7 +227,7 @@ def test_no_file_of_a_sweep_holds_a_secret(tmp_path: Path) -> None:
         }
     )
     done = run_scenario(scenario, tmp_path / "run", engine=serial, measure=False)
-    assert (done.left, done.landed) == (0, 4)
+    assert (done.left, done.landed) == (0, 8)
     model, guard = build("lenet_dlg", (1, 8, 8), 10, {"width": 2}), Polarisation(bits=16)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) > 3

@@ -39,6 +39,8 @@ REFUSED = {
     (Clip, Sign),
     (Sign, Clip),
     (Sign, Quantise),
+    (Sign, Sparsify),
+    (Sign, DeepCompression),
     (Quantise, Sign),
     (Sparsify, DeepCompression),
     (DeepCompression, Sparsify),

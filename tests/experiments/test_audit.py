@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree
 from leakscope.core.types import Batch, LocalTraining, Outcome, make_batch
-from leakscope.defences import Clip, GaussianNoise, LowRank, Sign, Sparsify
+from leakscope.defences import DEFENCES, Clip, GaussianNoise, LowRank, Sign, Sparsify
 from leakscope.defences.on_data import Transform
 from leakscope.defences.on_model import Polarisation
+from leakscope.defences.strengths import tried
 from leakscope.experiments.audit import (
     Target,
     UntestedError,
@@ -32,7 +34,7 @@ from leakscope.experiments.audit import (
     playing,
     suite,
 )
-from leakscope.experiments.audit.advice import Control, Trial, _judge, _to_the_end, _tried, advise
+from leakscope.experiments.audit.advice import Advice, Control, Trial, _judge, _to_the_end, _tried, advise
 from leakscope.experiments.audit.budget import LEAST_ITERATIONS, Budget, iterations_within, start_budget
 from leakscope.experiments.audit.playing import LabelReading, make_world, scored
 from leakscope.experiments.audit.reading import load_build, read_request
@@ -140,11 +142,15 @@ def test_local_steps_bring_sme() -> None:
 
 def test_remedies_are_tried_and_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "find_course", partial(find_course, rounds=20))
-    monkeypatch.setattr(advice, "remedies_for", lambda world: remedies_for(world)[:4])
+    some = {"gaussian_noise", "clip", "sparsify", "quantise"}
+    weaker = len(DEFENCES)
+    monkeypatch.setattr(
+        advice, "remedies_for", lambda world: [each for each in remedies_for(world)[:weaker] if each[0] in some]
+    )
     made = audit_target(target(inputs=sample(60)[0], labels=sample(60)[1]), minutes=10, clients=4)
     assert made.advice is not None
     tried = {r.name: r for r in (*made.advice.remedies, *made.advice.useless, *made.advice.unproven)}
-    assert set(tried) == {"gaussian_noise", "clip", "sparsify", "quantise"}
+    assert set(tried) == some
     assert not made.advice.skipped
     assert tried["clip"].finding is Finding.USELESS  # a division does not see a clip
     assert all(remedy.finding is Finding.HELPS and remedy.lost is not None for remedy in made.advice.remedies)
@@ -153,7 +159,14 @@ def test_remedies_are_tried_and_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
     record = json.loads(json.dumps(audit_record(made)))
     assert "clip" in [item["name"] for item in record["not_shown_to_help"]]
     assert made.advice.remedies
-    assert "What would help most" in page_of_audit(made, command="x").explanation
+    page = page_of_audit(made, command="x")
+    assert "What would help most" in page.explanation
+    assert f"Tried and not shown to help: does not help ({len(made.advice.useless)}): " in page.explanation
+    assert tried["clip"].words in page.explanation
+    shown = render(page)
+    for remedy in (*made.advice.useless, *made.advice.unproven):
+        assert f"{remedy.name}, {remedy.strength}" in shown
+        assert remedy.finding.value in shown
 
 
 def test_a_strong_defence_gets_a_better_grade() -> None:
@@ -431,8 +444,38 @@ def test_a_budget_runs_down_and_never_below_zero() -> None:
 def test_every_kind_comes_once_before_any_comes_twice() -> None:
     made = remedies_for(make_world(make_subject(target()), 2, 0))
     names = [name for name, _, _ in made]
-    assert len(set(names[:8])) == 8
+    assert names[: len(DEFENCES)] == list(DEFENCES)
     assert all(names.count(name) == (1 if name == "sign" else 2) for name in names)
+
+
+def test_remedies_are_whatever_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Shrink:
+        """Shrink it."""
+
+        by: float = field(default=1.0, metadata=tried(2.0, 3.0))
+
+        def protect_update(self, update: Tree, key: Tensor) -> Tree:
+            del key
+            return {name: value / self.by for name, value in update.items()}
+
+    world = make_world(make_subject(target()), 2, 0)
+    before = remedies_for(world)
+    monkeypatch.setitem(DEFENCES, "shrink", Shrink)
+    more = [each for each in remedies_for(world) if each not in before]
+    assert more == [("shrink", "by 2", Shrink(2.0)), ("shrink", "by 3", Shrink(3.0))]
+
+
+def test_strengths_are_in_units_of_the_update() -> None:
+    subject = make_subject(target())
+    small, large = make_world(subject, 2, 0), make_world(subject, 2, 0)
+    rounds = tuple(replace(seen, sent={n: 8 * v for n, v in seen.sent.items()}) for seen in large.observation.rounds)
+    large = replace(large, observation=replace(large.observation, rounds=rounds))
+    for (name, _, one), (_, _, other) in zip(remedies_for(small), remedies_for(large), strict=True):
+        for setting in ("sigma", "bound"):
+            if hasattr(one, setting):
+                assert getattr(other, setting) == pytest.approx(8 * getattr(one, setting), rel=1e-5), name
+        assert (one == other) == (not hasattr(one, "sigma") and not hasattr(one, "bound"))
 
 
 def test_remedies_join_the_configured_defences_in_an_order_that_makes_sense() -> None:
@@ -561,6 +604,32 @@ def test_the_attacker_of_a_private_head_is_told_what_it_may_know() -> None:
     attack = next(entry for entry in entries if entry.name == "spn_aware").make(3)
     assert attack.simulate.alpha2 == pytest.approx(0.3)
     assert {extra.bits for extra in attack.extras.values()} == {8}
+
+
+def test_the_verdict_names_what_clients_do_to_their_data_and_network() -> None:
+    client = Client(on_data=Transform("3-1-7", crop=1), on_model=Polarisation(alpha2=0.25, bits=8))
+    made = audit_target(target(), minutes=BRIEF, clients=1, remedies=False)
+    assert made.world is not None
+    assert "on its data: nothing" in str(made)
+    made = replace(made, world=replace(made.world, client=client))
+    data, network = "policy 3-1-7 (translate_x", "a private head (alpha2 0.25, alpha1 1, margin 1, bits 8)"
+    page = page_of_audit(made, command="x")
+    shown = {what: words[0] for what, words in page.threat.setting}
+    assert f"on its data: {data}" in str(made)
+    assert f"on its network: {network}" in str(made)
+    assert shown["on its data"].startswith(data)
+    assert shown["on its data"].endswith("a random window after a border of 1 pixels")
+    assert shown["on its network"] == network
+    assert network in render(page)
+    assert audit_record(made)["client"]["on its network"] == network
+
+
+def test_where_no_remedy_helps_the_page_says_so() -> None:
+    made = audit_target(target(), minutes=BRIEF, clients=2, remedies=False)
+    why = "in the time left the attack recovers too little even without one"
+    said = page_of_audit(replace(made, advice=Advice((), why)), command="x").explanation
+    assert f"No remedy was shown to help ({why})" in said
+    assert "Tried and not" not in said
 
 
 def test_too_many_draws_are_left_to_the_attack_that_learns_them() -> None:

@@ -9,14 +9,16 @@ import torch
 from torch import nn
 
 import leakscope
+from leakscope.attacks.null import guessed
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import dlg
 from leakscope.core.errors import InputError
+from leakscope.core.types import make_batch
 from leakscope.data import load
 from leakscope.experiments.demo import DemoSettings, run_demo
-from leakscope.experiments.story import NOISE_LEVELS
+from leakscope.experiments.story import NOISE_LEVELS, Story, judged, without_labels_of
 from leakscope.report.page import render
-from leakscope.report.telling import page_of
+from leakscope.report.telling import page_of, results_of_story
 
 SMALL = DemoSettings(images=3, cpl_steps=12, dlg_steps=2, noise_images=2, noise_steps=8)
 
@@ -44,6 +46,9 @@ def test_the_demo_shows_an_exact_recovery_first_and_tells_the_whole_story(pictur
     assert story.names[0] == "your picture"
     assert [run.name for run in story.attacks] == ["CPL patterned", "CPL random", "DLG"]
     assert story.attacks[0].summary.content.value >= 0.75
+    for run in story.attacks:
+        assert run.summary.label is not None
+        assert run.summary.label.n == run.summary.samples - 1, "nobody knows the class of the user's own picture"
     assert story.noise is not None
     assert story.noise.sigmas == tuple(NOISE_LEVELS)
     clean, drowned = story.noise.runs[0].summary, story.noise.runs[-1].summary
@@ -55,6 +60,27 @@ def test_the_demo_shows_an_exact_recovery_first_and_tells_the_whole_story(pictur
     assert [run.name for run in story.baselines] == ["class_mean", "prior_only", "nearest_public"]
     assert page.count("without the update") >= 3
     assert len(page) < 3_000_000
+
+
+def test_an_invented_label_is_neither_right_nor_wrong() -> None:
+    """Of four trials the first has a made-up label: rates of labels, in words and on the page, are over the other three."""
+    batch = make_batch(torch.rand(4, 1, 1, 4, 4), torch.tensor([[0], [1], [2], [3]]), classes=10)
+    guess = guessed(batch.inputs, torch.tensor([[7], [1], [2], [9]]))
+    run = judged("cpl", "", guess, batch)
+    assert run.summary.label is not None
+    assert (run.summary.label.value, run.summary.label.n) == (0.5, 4)
+    own = without_labels_of(run, frozenset({0}))
+    assert own.summary.label is not None
+    assert own.summary.label_set is not None
+    assert (own.summary.label.value, own.summary.label.n) == (pytest.approx(2 / 3), 3)
+    assert own.summary.label_set.n == 3
+    assert own.summary.content == run.summary.content
+    assert without_labels_of(run, frozenset(range(4))).summary.label is None
+    assert without_labels_of(run, frozenset()) is run
+    story = Story(
+        batch, ("your picture",) * 4, {}, None, None, (own,), None, None, (0, 1, 2, 3), 0.0, (), frozenset({0})
+    )
+    assert results_of_story(story).sheet.columns["label_correct"].tolist() == [-1, 1, 1, 0]
 
 
 def _fields(settings: DemoSettings) -> dict[str, object]:

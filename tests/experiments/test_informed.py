@@ -123,6 +123,18 @@ def test_a_private_head_meets_both_attackers_too() -> None:
     assert scenario_of({**plain, "client": {}, "grid": varied}).cell_count == 4
 
 
+@pytest.mark.parametrize("guard", [{"on_model": {}}, {"on_data": {"policy": "3"}}, {"on_model": {"alpha2": 0.2}}])
+def test_a_client_with_a_defence_meets_both_attackers_wherever_it_stands(guard: dict[str, Any]) -> None:
+    plain = {"data": "digits", "model": {"name": "mlp", "hidden": [16]}, "attack": {"name": "cpl"}}
+    alone = scenario_of({**plain, "client": guard})
+    assert [cell.axes for cell in alone.cells()] == [{"knowledge.defence": False}, {"knowledge.defence": True}]
+    assert scenario_of({**plain, "grid": {"client": [guard, {}]}}).cell_count == 4
+    zipped = {"client": [{}, guard], "model.hidden": [[8], [16]]}
+    assert scenario_of({**plain, "zip": zipped}).cell_count == 4
+    assert scenario_of({**plain, "grid": {"client": [{}, {"on_model": None}]}}).cell_count == 2
+    assert scenario_of({**plain, "client": dict.fromkeys(guard)}).cell_count == 1
+
+
 def test_masks_alone_are_refused() -> None:
     with pytest.raises(InputError, match="set defence: true"):
         scenario_of({"name": "told", **BASE, "knowledge": {"dropout": True}})

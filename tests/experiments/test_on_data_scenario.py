@@ -14,8 +14,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from sweeper import small, sweep
 
 from leakscope.cli import app
+from leakscope.clients import Client
 from leakscope.core.errors import InputError
+from leakscope.core.types import make_batch
+from leakscope.data import load
+from leakscope.defences.on_data import Transform
 from leakscope.experiments.policies import both_psnr
+from leakscope.metrics import arrange, match, psnr
 from leakscope.store import Run
 
 IG = {"name": "ig", "iterations": 2}
@@ -92,3 +97,31 @@ def test_both_psnrs_are_those_of_the_kept_pictures(tmp_path: Path) -> None:
     sweep(tmp_path / "plain", small(**{**HERE, "attacks": [IG]}))
     with pytest.raises(InputError, match="no trial whose client transformed"):
         both_psnr(tmp_path / "plain")
+
+
+def test_the_pictures_of_a_batch_are_paired_with_what_they_are_compared_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep(tmp_path / "r", small(**{**HERE, "attacks": [IG]}, client={"on_data": {"policy": "3-1-7"}}))
+    data, noise, trials = load("fashion_mnist"), torch.Generator().manual_seed(0), range(3)
+    batch = make_batch(
+        data.pictures("test", range(12)).unflatten(0, (3, 4)),
+        data.labels("test", range(12)).reshape(3, 4),
+        classes=10,
+    )
+    moved = Client(on_data=Transform("3-1-7")).transformed(batch, list(trials)).inputs
+    guess = (moved + 0.05 * torch.randn(moved.shape, generator=noise)).clamp(0, 1)
+    order = torch.stack([torch.randperm(4, generator=noise) for _ in trials])
+    shown = arrange(guess, order)
+    pairing = match(batch.inputs, shown, batch.mask)
+    assert float(psnr(moved, arrange(shown, pairing)).mean()) < 25, "paired by x it is far from what was seen"
+    kept = [
+        {"truth": a, "transformed": b, "inputs": c, "seen": c, "pairing": d}
+        for a, b, c, d in zip(batch.inputs, moved, shown, pairing, strict=True)
+    ]
+    numbers = {record.trial: number for number, record in enumerate(Run.open(tmp_path / "r").records())}
+    monkeypatch.setattr(Run, "tensors", lambda _, trial: kept[numbers[trial]])
+    (row,) = both_psnr(tmp_path / "r")
+    assert row.seen.value == pytest.approx(float(psnr(moved, guess).mean()), rel=1e-6)
+    assert row.private.value == pytest.approx(float(psnr(batch.inputs, arrange(shown, pairing)).mean()), rel=1e-6)
+    assert row.seen.n == row.private.n == 12

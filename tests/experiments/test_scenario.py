@@ -14,7 +14,7 @@ from leakscope.core.errors import InputError
 from leakscope.data.resizing import resize
 from leakscope.experiments.engines import serial
 from leakscope.experiments.scenario import ScenarioError, json_schema, read_scenario, scenario_of
-from leakscope.experiments.scenario.identity import LATER, cell_id
+from leakscope.experiments.scenario.identity import LATER, _told_of_noise, cell_id
 from leakscope.experiments.scenario.pieces import KINDS
 from leakscope.experiments.scenario.scenario import scenario_from_text
 from leakscope.experiments.scenario.schema import check_cell
@@ -298,6 +298,21 @@ def test_cells_stored_before_keep_their_ids(changed: dict[str, Any], known: str)
     told, found = check_cell(small(**changed))
     assert told is not None, found
     assert cell_id(told) == known
+
+
+@pytest.mark.parametrize(
+    ("attack", "defence", "told", "anew"),
+    [
+        ("cpl", "gaussian_noise", True, True),
+        ("cpl", "gaussian_noise", False, False),
+        ("cpl", "sign", True, False),
+        ("ig", "laplace_noise", True, False),
+    ],
+)
+def test_only_trials_whose_result_changed_get_another_id(attack: str, defence: str, told: bool, anew: bool) -> None:
+    settings, found = check_cell(small(attack=attack, defences=[defence], knowledge={"defence": told}))
+    assert settings is not None, found
+    assert bool(_told_of_noise(settings)) == anew
 
 
 @pytest.mark.parametrize("mix", ["given", "random", "equal", "two"])

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.testing import assert_close
 
 from leakscope.core.errors import InputError
 from leakscope.inference.tracing import nearest, partition, spread, trace, trace_each
@@ -92,6 +93,39 @@ def test_perfect_reconstructions_trace_their_queries_and_say_little_of_the_other
     assert blind.all.value == blind.reconstructed.value == 1
 
 
+def test_numbers_by_reconstruction_have_the_share_as_mean_and_the_error_between_clusters() -> None:
+    queries, source = draw(8, 60, 1, 4, 4), spread(12, 60)
+    found = queries[source] + 0.4 * draw(9, 12, 1, 4, 4)
+    made = trace(queries, found, source, participants=4)
+    place, wrong = nearest(queries, found), (made.owner != partition(60, 4)).double()
+    members = [(place == k).nonzero()[:, 0] for k in range(12)]
+    sums = torch.stack([(wrong[own] - wrong.mean()).sum() for own in members])
+    assert made.all_by.mean() == pytest.approx(made.all.value)
+    assert made.reconstructed_by.mean() == pytest.approx(made.reconstructed.value)
+    assert made.all_by.var() / 12 == pytest.approx(float(12 / 11 * sums.square().sum() / 60**2))
+
+
+def test_one_reconstruction_nearest_to_all_says_chance_without_a_doubt() -> None:
+    """Shares by participant are 0 and 1 then, but tied: in every draw they have this mean."""
+    queries, source = draw(10, 100, 1, 4, 4), spread(10, 100)
+    found = torch.full((10, 1, 4, 4), 9.0)
+    found[3] = 0.5
+    made = trace(queries, found, source, participants=10)
+    assert made.all.value == made.chance
+    assert_close(made.all_by, torch.full((10,), 0.9, dtype=torch.float64))
+    assert_close(made.reconstructed_by, torch.full((10,), 0.9, dtype=torch.float64))
+
+
+@pytest.mark.slow
+def test_the_error_between_clusters_is_that_of_drawing_anew() -> None:
+    """Reconstructions of pure noise: the spread of the share over 40 draws, and what each draw says of its own error."""
+    queries, source = draw(11, 1000, 1, 6, 6) * draw(12, 1000, 1, 1, 1), spread(50, 1000)
+    made = [trace(queries, draw(100 + k, 50, 1, 6, 6), source, participants=10).all_by for k in range(40)]
+    spread_of = torch.stack([one.mean() for one in made]).std()
+    told = torch.stack([one.std() / 50**0.5 for one in made]).mean()
+    assert 0.6 < told / spread_of < 1.6
+
+
 def test_many_numbers_of_participants_share_one_search() -> None:
     queries, source = draw(6, 60, 1, 4, 4), spread(12, 60)
     found = queries[source] + 0.2 * draw(7, 12, 1, 4, 4)
@@ -108,6 +142,8 @@ def test_many_numbers_of_participants_share_one_search() -> None:
         (4, 3, [0, 1, 9], 2, r"source must name a query \(0 .. 3\) for each of the 3 reconstructions"),
         (4, 3, [0, 1], 2, "source must name a query"),
         (4, 3, [0, 1, 2], 1, "participants must be at least 2, got 1"),
+        (20, 5, [0, 1, 2, 3, 4], 5, "needs a reconstruction of each at least, got 5 of 2 of them"),
+        (3, 9, [0, 1, 2] * 3, 5, r"participants must be at most the number of queries \(3\), got 5"),
         (4, 0, [], 2, "at least one query and one reconstruction"),
     ],
 )

@@ -13,8 +13,8 @@ import torch
 
 from leakscope.core.record import Cell, Record, SampleScore
 from leakscope.experiments.papers.claims import UNMEASURED, UNTESTED
-from leakscope.experiments.papers.comparing import Column, Measured
-from leakscope.experiments.papers.items import read_item
+from leakscope.experiments.papers.comparing import AGREES, TOO_FEW, Column, Measured
+from leakscope.experiments.papers.items import home_of, read_item
 from leakscope.experiments.papers.measures import MEASURES, NONE, Value
 from leakscope.experiments.papers.results import Result, result_of
 from leakscope.experiments.papers.scales import parts_at, run_directory, scenario_at
@@ -48,9 +48,11 @@ class Balanced(HTMLParser):
 
 
 def landed(item_name: str, scale: str, out: Path, *, outcome: str = "converged", mse: float = 1e-4) -> None:
-    """Lay the runs of an item as if every attack had ended like this; nothing is attacked."""
+    """Lay the runs of an item as if every attack had ended like this; nothing is attacked, and no program runs."""
     item = read_item(item_name)
     for part in parts_at(item, scale):
+        if home_of(item, part)[1].program:
+            continue
         scenario = scenario_at(item, part, scale)
         cells = list({cell.id: cell for cell in scenario.cells()}.values())
         run = Run.create(run_directory(out, item, part, scale), scenario.text, {"device": "cpu"})
@@ -155,6 +157,20 @@ def test_numbers_say_what_they_are_over_and_their_interval(results: list[Result]
     assert (convergence.value, convergence.interval) == ("100 %", "43.9 to 100 %")
 
 
+def test_three_trials_are_too_few_on_the_page_and_are_not_counted(results: list[Result]) -> None:
+    grid = grid_of(results[0])
+    steps = [row.entries[0] for row in grid.rows if not row.printed and row.entries[0].verdict]
+    assert {entry.verdict for entry in steps} == {TOO_FEW}
+    page, summary = render_papers(results[:1], command="c"), summarise_papers(results[:1], command="c")
+    assert '<small class="verdict too">too few to say</small>' in page
+    for text in (page, summary):
+        assert re.search(r"\d+ too few to say", text)
+    assert f", **{TOO_FEW}**" in summary
+    assert not any(
+        column.get(AGREES) for column in results[0].comparison.counts.values()
+    )  # three of three is 44 to 100 %
+
+
 def test_a_gallery_shows_truth_and_result_of_every_cell(results: list[Result]) -> None:
     section = section_of(results[1])
     assert len(section.strips) == len(results[1].cells)
@@ -217,7 +233,7 @@ def test_reasons_stand_in_the_summary_with_the_numbers_they_are_for(results: lis
     summary = summarise_papers(results, command="c")
     for reason, places in reasons.items():
         assert f"- {reason}: {places[0]}" in summary
-    apart = [v for line in results[0].comparison.lines for v in line.verdicts.values() if v.word == "agrees"]
+    apart = [v for line in results[0].comparison.lines for v in line.verdicts.values() if v.word == TOO_FEW]
     assert apart
     assert not any(verdict.reason in reasons for verdict in apart if verdict.reason)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_it_says_what_was_found_kept_and_rejected_with_n() -> None:
     page = render_search(SAID, {"random": found()}, command="c")
     assert "The most private of 4 policies is 3-1-7: privacy score 0.232, against 0.320 without a policy" in page
     assert "4 policies were scored, 2 rejected by the accuracy threshold -85, 2 kept" in page
-    assert "25 % of them are worse than no policy on both scores" in page
+    assert "25 % of all are worse than no policy on both scores" in page
     assert "client: {on_data: {policy: 3-1-7+43-18-18}}" in page
     assert "n = 7 pictures" in page
     assert "n = 2 × 20 pictures" in page
@@ -119,6 +120,11 @@ def test_two_methods_are_compared_at_equal_cost() -> None:
     assert headline(SAID, both).startswith("Area beyond no policy at equal cost: random ")
     assert explanation(SAID, both).count("were scored") == 2
     assert len(draw(both, threshold=None).clouds) == 2
+    assert '<th scope="row">optuna<small>nsga2</small></th>' in page
+    assert "<code>random/scores/</code> and <code>optuna/scores/</code>" in page
+    alone = render_search(replace(SAID, threshold=None), {"random": found()}, command="c")
+    assert "in <code>scores/</code>" in alone
+    assert "under the threshold" not in re.sub(r"<title>.*?</title>|aria-label=\"[^\"]*\"", "", alone)
 
 
 def test_none_that_passes_and_none_that_is_scored(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from leakscope.core import random
@@ -26,7 +28,7 @@ from leakscope.search.accuracy_score import (
     score_of,
 )
 from leakscope.search.first_weights import first_model
-from leakscope.search.privacy_score import Line, area, privacy_scores, similarities
+from leakscope.search.privacy_score import Line, _pieces, area, fans, privacy_scores, similarities
 
 SCALING = Scaling((0.3,), (0.35,))
 POLICIES = [Transform("none"), Transform("3-1-7"), Transform("9"), Transform("3-1-7+43-18-18")]
@@ -77,6 +79,41 @@ def test_similarities_agree_with_one_point_at_a_time(per_tensor: bool) -> None:
     slow = [slow_similarity(model, SCALING.scale(x, 3)[i], start[i], y[i], line) for i in range(3)]
     torch.testing.assert_close(made, torch.tensor(slow, dtype=torch.float64), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(made[:, -1], torch.ones(3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 8])
+def test_lines_that_share_a_start_are_lines_of_their_own(at_once: int) -> None:
+    model, (x, y) = network(), pictures(3)
+    x = SCALING.scale(x, 3)
+    start = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = torch.stack([x, x.flip(-1), x * 0.5], 1)
+    made = fans(model, targets, start, y, Line(points=4, at_once=at_once))
+    for i in range(3):
+        alone = similarities(model, targets[:, i], start, y, Line(points=4))
+        torch.testing.assert_close(made[:, i], alone, rtol=1e-9, atol=1e-9)
+
+
+def test_scores_do_not_feel_how_many_threads_there_are() -> None:
+    model, (x, y) = network(), pictures(4)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(privacy_scores(model, x, y, POLICIES, scaling=SCALING, line=Line(points=3, at_once=2)))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
+
+
+@given(number=st.integers(1, 300), most=st.integers(1, 40), times=st.integers(1, 5))
+def test_pieces_are_whole_small_and_even(number: int, most: int, times: int) -> None:
+    made = _pieces(number, most, times)
+    assert sum(made) == number
+    assert max(made) <= most
+    assert max(made) - min(made) <= 1
+    assert len(made) % times == 0 or len(made) == number
 
 
 def test_the_area_is_a_trapezoid_or_the_left_sum() -> None:

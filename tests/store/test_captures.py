@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from leakscope.core.errors import InputError
+from leakscope.store import captures
 from leakscope.store.captures import Capture, check_model, list_captures, read_capture, read_captures, write_capture
 from leakscope.store.recorder import Recorder, Recording, used_bytes
 from leakscope.store.untrusted import MOST_HEADER, read_tensors
@@ -98,6 +99,31 @@ def test_a_writer_that_dies_leaves_no_capture(tmp_path: Path, monkeypatch: pytes
         list_captures(tmp_path)
     write_capture(tmp_path, capture())
     same(read_captures(tmp_path)[0], capture())
+
+
+@pytest.mark.parametrize("broken", [".safetensors", ".json.part", "before"])
+def test_a_writer_that_dies_at_any_file_leaves_whole_captures_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """Of a second capture some file cannot be written: the first stays, nothing half written is left, and a retry works."""
+    write_capture(tmp_path, capture(1, "a"))
+    there, real = sorted(tmp_path.iterdir()), captures._write
+
+    def fails(path: str, data: bytes) -> None:
+        if ("before" in path) if broken == "before" else ("client-b" in path and path.endswith(broken)):
+            raise OSError(28, "No space left on device")
+        real(path, data)
+
+    other = capture(2, "b", before=tree(5), sent=tree(6))
+    monkeypatch.setattr(captures, "_write", fails)
+    with pytest.raises(InputError, match="disk full"):
+        write_capture(tmp_path, other)
+    monkeypatch.undo()
+    assert not list(tmp_path.glob("*.part"))
+    assert set(there) <= set(tmp_path.iterdir())
+    same(*read_captures(tmp_path), capture(1, "a"))
+    write_capture(tmp_path, other)
+    same(read_captures(tmp_path)[1], other)
 
 
 # -- refused, one by one

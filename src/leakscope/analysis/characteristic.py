@@ -33,6 +33,7 @@ from torch import Tensor
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 from leakscope.metrics import Estimate, arrange, clean, estimate_mean, estimate_rate, match, rmse_relative
+from leakscope.metrics.interval import Z
 
 GREEN_UP_TO = 1.0
 RED_FROM = 10.0
@@ -63,6 +64,28 @@ def place(ratio: float) -> float:
     1.0
     """
     return math.log10(ratio + 1)
+
+
+def around_median(values: Tensor) -> Tensor:
+    """Return T numbers with the median of T values as their mean, and its standard error as that of the mean.
+
+    A median moves with a value only by the side on which it lies: m + c sign(x - m), with c such that c / sqrt(T) is what the
+    order statistics say of the median's error, (x_u - x_l) / 2z for the ranks T/2 +- z sqrt(T)/2. For tables that take means.
+    An infinite median is given as it is.
+
+    >>> around_median(torch.tensor([1.0, 2.0, 3.0, 100.0])).mean()
+    tensor(2., dtype=torch.float64)
+    """
+    x = values.double()
+    number, ordered, middle = len(x), x.sort().values, x.median()
+    if not bool(middle.isfinite()):
+        return torch.full_like(x, float(middle))
+    reach = Z * math.sqrt(number) / 2
+    low = max(0, math.floor(number / 2 - reach))
+    high = min(number - 1, math.ceil(number / 2 + reach) - 1)
+    ends = ordered[[low, high]].clamp_max(float(ordered[ordered.isfinite()].max()))
+    side = torch.sign(torch.arange(number, dtype=torch.float64) - (number - 1) / 2)  # by rank: as many above as below
+    return (middle + (ends[1] - ends[0]) / (2 * Z) * math.sqrt(number) * side)[x.argsort().argsort()]
 
 
 def bias_ratio(clean_update: Tree, sent: Tree, names: Sequence[str] | None = None) -> Tensor:
@@ -122,19 +145,25 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One setting of a defence: its parameter, the median ratio, the accuracy under it, the attack's distance, diverged trials."""
+    """One setting of a defence: its parameter, the median ratio, the accuracy under it, the attack's distance, diverged trials.
+
+    `tests` is the number of test pictures that the accuracy is a share of; None takes the accuracy as known.
+    """
 
     parameter: float
     ratio: float
     accuracy: float
     distance: Estimate
     diverged: int = 0
+    tests: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.accuracy <= 1:
             raise InputError(f"Point.accuracy must be a share in [0, 1], got {self.accuracy}")
         if not self.ratio >= 0:
             raise InputError(f"Point.ratio must be at least 0, got {self.ratio}")
+        if self.tests is not None and self.tests < 1:
+            raise InputError(f"Point.tests must be at least 1, or None for a known accuracy, got {self.tests}")
 
     @property
     def product(self) -> float:
@@ -142,13 +171,29 @@ class Point:
         return self.accuracy * self.distance.value
 
     @property
+    def half(self) -> float:
+        """Return half the 95 % interval of the product: that of the distance, and the accuracy's binomial spread."""
+        apart = self.accuracy * (self.distance.high - self.distance.low) / 2
+        if self.tests is None:
+            return apart
+        return math.hypot(apart, self.distance.value * Z * math.sqrt(self.accuracy * (1 - self.accuracy) / self.tests))
+
+    @property
     def region(self) -> Region:
         """Return the region it lies in."""
         return region(self.ratio)
 
 
-def measured(parameter: float, ratio: Tensor, accuracy: float, distance: Tensor, finite: Tensor | None = None) -> Point:
-    """Return the point of T trials: `ratio` T, `distance` T x N (or T), `finite` likewise.
+def measured(
+    parameter: float,
+    ratio: Tensor,
+    accuracy: float,
+    distance: Tensor,
+    finite: Tensor | None = None,
+    *,
+    tests: int | None = None,
+) -> Point:
+    """Return the point of T trials: `ratio` T, `distance` T x N (or T), `finite` likewise; the accuracy is over `tests`.
 
     A distance of booleans (a label or an owner is wrong) is a share, with Wilson's interval.
     """
@@ -156,7 +201,7 @@ def measured(parameter: float, ratio: Tensor, accuracy: float, distance: Tensor,
     counted = torch.ones_like(each, dtype=torch.bool)
     estimate = estimate_rate(each, counted) if each.dtype == torch.bool else estimate_mean(each.double(), counted)
     lost = 0 if finite is None else int((~finite.reshape(len(finite), -1).all(1)).sum())
-    return Point(parameter, float(ratio.double().median()), accuracy, estimate, lost)
+    return Point(parameter, float(ratio.double().median()), accuracy, estimate, lost, tests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,15 +222,14 @@ class Characteristic:
 
     @property
     def cap(self) -> Estimate:
-        """Return the calibrated averaged performance (equation 1); the interval is that of the distances alone.
+        """Return the calibrated averaged performance (equation 1) with the interval of its products (`Point.half`).
 
-        Distances of different settings count as independent, accuracies as known. `n` is the number of samples, `trials`
-        that of settings.
+        Different settings count as independent. An accuracy whose number of test pictures is not told counts as known. `n` is
+        the number of samples, `trials` that of settings.
         """
         number = len(self.points)
         value = sum(point.product for point in self.points) / number
-        halves = [point.accuracy * (point.distance.high - point.distance.low) / 2 for point in self.points]
-        half = math.sqrt(sum(h * h for h in halves)) / number
+        half = math.hypot(*(point.half for point in self.points)) / number
         return Estimate(value, value - half, value + half, sum(p.distance.n for p in self.points), number)
 
     @property
@@ -227,6 +271,7 @@ def from_plain(data: Mapping[str, object]) -> Characteristic:
             accuracy=p["accuracy"],
             distance=Estimate(**p["distance"]),
             diverged=p["diverged"],
+            tests=p.get("tests"),
         )
         for p in points
     )

@@ -27,15 +27,15 @@ from torch import Tensor
 from leakscope.core.errors import InputError
 from leakscope.learning.dense_system import select, solve, strongest_unit
 
-SINGULAR = "theory not applicable: B_I is singular (a chosen unit has no bias gradient)"
+SINGULAR = "theory not applicable: B_I is singular (of a layer: a chosen unit has no bias gradient)"
 
 
 @dataclass(frozen=True, slots=True)
 class SystemReport:
     """What the theory says of T systems, and what happened; one value per trial.
 
-    `applicable` is False where B_I is singular: nothing else means anything there. `bound` is infinite where condition (2) does
-    not hold, `error` is NaN where the noisy system has no solution. `solution` is x*, T x N.
+    `applicable` is False where B_I is singular, in exact numbers or to float64: nothing else means anything there. `bound` is
+    infinite where condition (2) does not hold, `error` is NaN where the noisy system has no solution. `solution` is x*, T x N.
     """
 
     norm_b: Tensor
@@ -56,9 +56,12 @@ class SystemReport:
             f"||B|| {float(self.norm_b[trial]):.3g}, ||E_B|| {float(self.norm_e[trial]):.3g}, "
             f"||B^-1 E_B|| {float(self.norm_inverse_e[trial]):.3g}, condition number {float(self.condition[trial]):.3g}"
         )
-        if bool(self.holds[trial]):
-            return f"{facts}: (2) holds, error {float(self.error[trial]):.3g} under the bound {float(self.bound[trial]):.3g}"
-        return f"{facts}: (2) does not hold, so there is no bound; error {float(self.error[trial]):.3g}"
+        error, bound = float(self.error[trial]), float(self.bound[trial])
+        if not bool(self.holds[trial]):
+            return f"{facts}: (2) does not hold, so there is no bound; error {error:.3g}"
+        if error <= bound:
+            return f"{facts}: (2) holds, error {error:.3g} under the bound {bound:.3g}"
+        return f"{facts}: (2) holds, error {error:.3g} by rounding, the bound is {bound:.3g}"
 
 
 def inspect_layer(
@@ -94,7 +97,11 @@ def inspect_layer(
 
 
 def inspect_matrix(b: Tensor, w: Tensor, e_b: Tensor, e_w: Tensor) -> SystemReport:
-    """Return the report of T systems with any square matrix: T x N x N and T x N each."""
+    """Return the report of T systems with any square matrix: T x N x N and T x N each.
+
+    A matrix counts as singular where its condition number reaches 1 / (N eps), eps that of float64: what elimination takes for
+    an inverse is rounding then.
+    """
     if (
         b.ndim != 3
         or b.shape[1] != b.shape[2]
@@ -108,7 +115,7 @@ def inspect_matrix(b: Tensor, w: Tensor, e_b: Tensor, e_w: Tensor) -> SystemRepo
         )
     b, w, e_b, e_w = b.double(), w.double(), e_b.double(), e_w.double()
     inverse, info = torch.linalg.inv_ex(b)
-    applicable = (info == 0) & inverse.isfinite().flatten(1).all(1)
+    applicable = (info == 0) & inverse.isfinite().flatten(1).all(1) & _regular(b)
     inverse = torch.where(applicable[:, None, None], inverse, torch.eye(b.shape[1], dtype=b.dtype, device=b.device))
     solution, broken = torch.linalg.solve_ex(b + e_b, w + e_w)
     return _report(
@@ -152,6 +159,12 @@ def _report(
         error=torch.where(applicable, _ratio(_length(solution - x), _length(x)), void),
         solution=solution,
     )
+
+
+def _regular(matrix: Tensor) -> Tensor:
+    """Return whether matrices have full rank in float64: the smallest singular value is above N eps times the largest."""
+    values: Tensor = torch.linalg.svdvals(torch.nan_to_num(matrix))
+    return values[:, -1] > matrix.shape[1] * torch.finfo(matrix.dtype).eps * values[:, 0]
 
 
 def _norm(matrix: Tensor) -> Tensor:

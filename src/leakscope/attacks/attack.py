@@ -152,14 +152,21 @@ class Matching:
                 f"{names} needs weights after local training; this client shared a gradient: use OneGradient"
             )
         local = knowledge.local
-        if observation.shares is Shares.WEIGHTS and local is not None and not kinds & {OnTheLine, LocalSteps}:
-            if local.optimiser == "adam" and getattr(self.objective, "distance", None) in SCALED:
+        if observation.shares is Shares.GRADIENT or kinds & {OnTheLine, LocalSteps}:
+            return observation
+        if local is None:
+            if compares_lengths(self.objective):
                 raise InputError(
-                    f"{self.name} compares lengths, and after Adam the length of an update says nothing about the gradient's: use "
-                    "an attack that compares directions (ig_update, sme), or simulate the steps (dlfa)"
+                    f"{self.name} compares lengths, and without the rate (Knowledge.local) a change of weights has not that of a "
+                    "gradient: tell the local training, or use an attack that compares directions (ig, sme)"
                 )
-            return to_gradient(observation, local.length(sizes_of(knowledge, observation.trials)))
-        return observation
+            return observation
+        if local.optimiser == "adam" and compares_lengths(self.objective):
+            raise InputError(
+                f"{self.name} compares lengths, and after Adam the length of an update says nothing about the gradient's: use "
+                "an attack that compares directions (ig_update, sme), or simulate the steps (dlfa)"
+            )
+        return to_gradient(observation, local.length(sizes_of(knowledge, observation.trials)))
 
     def _with_labels(self, model: Model, observation: Observation, knowledge: Knowledge, keys: Tensor) -> Knowledge:
         rule = self.labels
@@ -248,6 +255,12 @@ def best_restart(finished: Finished, restarts: int) -> Tensor:
     mismatch = mismatch.masked_fill(finished.outcome == Outcome.DIVERGED, float("inf")).reshape(-1, restarts)
     first = torch.arange(len(mismatch)) * restarts
     return first + mismatch.argmin(1)
+
+
+def compares_lengths(objective: Objective) -> bool:
+    """Return whether an objective, or the Match inside it, sees the scale of an update."""
+    match = objective if isinstance(objective, Match) else getattr(objective, "inner", None)
+    return isinstance(match, Match) and match.distance in SCALED
 
 
 def sizes_of(knowledge: Knowledge, trials: int) -> list[int]:

@@ -32,7 +32,16 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.known_policy import learn_policy
-from leakscope.attacks.objectives import FLOORED, SCALED, Match, angle, angle_per_tensor, disagreement, squared_l2
+from leakscope.attacks.objectives import (
+    FLOORED,
+    SCALED,
+    Match,
+    angle,
+    angle_per_tensor,
+    disagreement,
+    power_of,
+    update_length,
+)
 from leakscope.attacks.pulled import learn_pull
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, simulator_kinds
 from leakscope.attacks.view import Clock, Simulated, Simulator
@@ -63,7 +72,7 @@ def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simul
         return made
     if not isinstance(made.objective, Match):
         return _inside(made, knowledge)
-    match = replace(made.objective, unit=_unit(made, knowledge))
+    match = replace(made.objective, as_gradient=_as_gradient(made, knowledge))
     match = _masked(match, knowledge, alone=not attack.priors)
     match = _rounded(match, knowledge)
     match = _clipped(match, knowledge, reclip=reclip)
@@ -86,29 +95,27 @@ def _inside(attack: Matching, knowledge: Knowledge) -> Matching:
         raise InputError(
             f"attack {attack.name!r} compares differences of weights, and signs have no size; use sme or ig"
         )
-    match = replace(match, unit=_unit(attack, knowledge), masked=knowledge.mask is not None)
+    match = replace(match, as_gradient=_as_gradient(attack, knowledge), masked=knowledge.mask is not None)
     match = replace(match, rounded=knowledge.bits is not None, clipped=knowledge.bound is not None)
     return replace(attack, objective=replace(objective, inner=match))
 
 
-def _unit(attack: Matching, knowledge: Knowledge) -> float:
-    """Return what 1 of the compared update was in the update as sent: `Matching` turns weights into a mean gradient."""
-    local = knowledge.local
-    if local is None or simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}:
-        return 1.0
-    return local.rate * local.steps(knowledge.samples)
+def _as_gradient(attack: Matching, knowledge: Knowledge) -> bool:
+    """Return whether `Matching` turns the weights sent into a mean gradient before they are compared."""
+    return knowledge.local is not None and not simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}
 
 
-def _power(match: Match) -> int:
-    """Return the power of an update's scale that a distance grows with."""
-    return 2 if match.distance is squared_l2 else int(match.distance in SCALED)
+def _lengths(match: Match, knowledge: Knowledge) -> Tensor:
+    """Return for every trial how many gradients, times the rate, the update sums up; 1 where it is compared as sent."""
+    measured = match.as_gradient or match.per_gradient
+    return torch.as_tensor(update_length(knowledge) if measured else 1.0, dtype=torch.float64)
 
 
 def _masked(match: Match, knowledge: Knowledge, *, alone: bool) -> Match:
     """Return the match of sent coordinates; its gain stays where priors are weighed against it (`alone` is False)."""
     if knowledge.mask is None:
         return match
-    factor = LENGTH ** _power(match) if alone else 1.0
+    factor = LENGTH ** power_of(match.distance) if alone else 1.0
     return replace(match, masked=True, gain=match.gain * factor)
 
 
@@ -120,7 +127,8 @@ def _rounded(match: Match, knowledge: Knowledge) -> Match:
         return replace(match, distance=disagreement, gain=LENGTH**2)
     if bool(signs.any()):
         raise InputError("Knowledge.bits is 1 (signs) for some trials only; attack those by themselves")
-    return replace(match, rounded=True, gain=max(match.gain, LENGTH ** _power(match)))
+    length = LENGTH * float(_lengths(match, knowledge).mean()) if match.per_gradient else LENGTH
+    return replace(match, rounded=True, gain=max(match.gain, length ** power_of(match.distance)))
 
 
 def _clipped(match: Match, knowledge: Knowledge, *, reclip: bool) -> Match:
@@ -128,12 +136,15 @@ def _clipped(match: Match, knowledge: Knowledge, *, reclip: bool) -> Match:
         return match  # directions and signs do not see a clip
     if not reclip and not match.rounded:  # rounding steps have a scale, which a comparison of directions would lose
         return replace(match, distance=angle_per_tensor if knowledge.bound_each else angle, gain=LENGTH**2)
-    bound = float(knowledge.bound.mean()) / match.unit
-    return replace(match, clipped=True, gain=max(match.gain, (LENGTH / bound) ** _power(match)))
+    bound = float((knowledge.bound / _lengths(match, knowledge).to(knowledge.bound)).mean())
+    return replace(match, clipped=True, gain=max(match.gain, (LENGTH / bound) ** power_of(match.distance)))
 
 
 def _noisy(attack: Matching, match: Match, knowledge: Knowledge) -> Matching:
-    """Return the attack with the mismatch in units of what noise leaves, so that one threshold serves all noise levels."""
+    """Return the attack that reports its mismatch in units of what noise leaves, so that one threshold serves all noise levels.
+
+    The unit is of what is reported and of the stop; the optimiser still minimises the distance itself (see `reported`).
+    """
     silent = knowledge.sigma is None or not bool((knowledge.sigma > 0).any())
     if silent or match.distance not in FLOORED or attack.priors:  # priors are weighed against the mismatch as it is
         return attack
@@ -146,10 +157,9 @@ def _simulating(attack: Matching, knowledge: Knowledge) -> Matching:
     local = knowledge.local
     if local is None or simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}:
         return attack
-    change = local.rate * local.steps(knowledge.samples)
     objective: Any = attack.objective
     if isinstance(objective, Match) and objective.distance in SCALED:
-        objective = replace(objective, gain=objective.gain / change ** _power(objective))
+        objective = replace(objective, per_gradient=True)
     return replace(attack, simulate=_with_steps(attack.simulate), objective=objective)
 
 

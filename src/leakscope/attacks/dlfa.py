@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.objectives import Match
+from leakscope.attacks.objectives import Match, local_steps
 from leakscope.attacks.optimisers import Adam, Exponential, Rule
 from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.simulate import LABEL, LocalSteps, present_of
@@ -101,7 +101,7 @@ class EpochCopies:
 
 @dataclass(frozen=True, slots=True)
 class LayerMatch:
-    """`ramp / T sum_l e^-l ||difference of layer l / rate||^2`: the first layers count most.
+    """`ramp / T sum_l e^-l ||difference of layer l / rate||^2`: the first layers count most; T are the client's own steps.
 
     The ramp goes from its first to its second value in equal ratios over the first half of `iterations` and then stays.
     Weight and bias of a layer count alike. `inner` says which of the coordinates are compared, and how, by an attacker who knows
@@ -124,7 +124,7 @@ class LayerMatch:
         total = torch.stack(
             [math.exp(-layers.index(n.rpartition(".")[0])) * squared_norm({n: v}) for n, v in gap.items()]
         ).sum()
-        steps = local.steps(view.knowledge.samples)
+        steps = local_steps(local, view.knowledge)
         return self.factor(view.clock.iteration.to(total.dtype)) * total / (local.rate**2 * steps)
 
     def factor(self, iteration: Tensor) -> Tensor:
@@ -202,18 +202,25 @@ def _over_samples(values: Tensor, present: Tensor, *, largest: bool) -> Tensor:
 def average_copies(unknowns: Tree, knowledge: Knowledge) -> Tree:
     """Return the unknowns with the guess replaced by the mean over epochs, each copy paired with the first epoch's.
 
-    Pairs have the greatest total PSNR. Works on all trials; every tensor leads with T.
+    Pairs have the greatest total PSNR. Slots that a smaller client does not fill pair with nothing and keep the first epoch's.
+    Works on all trials; every tensor leads with T.
     """
     epochs, rank = local_of(knowledge).epochs, len(knowledge.input_shape)
     made = []
     for trial in range(unknowns[GUESS].shape[0]):
         copies = every_copy({name: value[trial] for name, value in unknowns.items()}, epochs)
-        first = knowledge.scaling.unscale(copies[0], rank)
-        paired = [copies[0]]
-        for later in copies[1:]:
+        present = None if knowledge.present is None else knowledge.present[trial]
+        here = torch.arange(copies.shape[1]) if present is None else present.cpu().nonzero()[:, 0]
+        if not len(here):
+            made.append(copies[0])
+            continue
+        own = copies[:, here.to(copies.device)]
+        first = knowledge.scaling.unscale(own[0], rank)
+        paired = [own[0]]
+        for later in own[1:]:
             cost = squared_distances(first, knowledge.scaling.unscale(later, rank)).clamp_min(1e-12).log10()
             paired.append(later[pair(cost).to(later.device)])
-        made.append(torch.stack(paired).mean(0))
+        made.append(copies[0].index_copy(0, here.to(copies.device), torch.stack(paired).mean(0)))
     return {**unknowns, GUESS: torch.stack(made)}
 
 

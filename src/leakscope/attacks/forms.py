@@ -25,6 +25,7 @@ from leakscope.attacks.heap import keep_freed
 from leakscope.attacks.im2col import Im2col
 from leakscope.attacks.lanes import lanes, padded, spare_lanes
 from leakscope.attacks.memory import is_out_of_memory
+from leakscope.attacks.objectives import reported
 from leakscope.attacks.view import Clock, Facts, View
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -40,7 +41,7 @@ TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Gradient of the total with respect to each unknown, the total and the mismatch, per trial."""
+    """Gradient of the total with respect to each unknown, the total and the mismatch as reported, per trial."""
 
     gradient: Tree
     total: Tensor
@@ -48,24 +49,28 @@ class Evaluation:
 
 
 def evaluate_one(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> tuple[Tree, Tensor, Tensor]:
-    """Return (gradient, total, mismatch) of ONE trial; rounds are averaged."""
-    observation = facts.observation
+    """Return (gradient, total, mismatch) of ONE trial; rounds are averaged.
+
+    The total is what the objective and the priors say; the mismatch may be in another unit (`reported`).
+    """
+    observation, objective = facts.observation, facts.pieces.objective
     clock = Clock(iteration, facts.key)
 
     def total(unknowns: Tree) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        values: list[Tensor] = []
         mismatches: list[Tensor] = []
         penalties: list[Tensor] = []
         for seen in observation.rounds:
             simulated = facts.pieces.simulate(model, unknowns, seen, facts.knowledge, clock)
             observed = direction(seen, observation.shares)
             view = View(unknowns, simulated, observed, seen, facts.knowledge, clock)
-            mismatches.append(facts.pieces.objective(view))
+            values.append(objective(view))
+            mismatches.append(reported(objective, view, values[-1]))
             penalties.extend(prior(view) for prior in facts.pieces.priors)
-        mismatch = torch.stack(mismatches).mean()
-        value = mismatch
+        value = torch.stack(values).mean()
         for penalty in penalties:
-            value = value + penalty / len(mismatches)
-        return value, (value, mismatch)
+            value = value + penalty / len(values)
+        return value, (value, torch.stack(mismatches).mean())
 
     gradient, (value, mismatch) = torch.func.grad(total, has_aux=True)(unknowns)
     return gradient, value, mismatch

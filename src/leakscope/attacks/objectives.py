@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from leakscope.attacks.view import View
+from leakscope.attacks.view import Objective, View
 from leakscope.core.errors import InputError
 from leakscope.core.tree import TINY, Tree, dot, norm, scale, squared_norm, subtract
+from leakscope.core.types import Knowledge, LocalTraining
 
 Distance = Callable[[Tree, Tree], Tensor]
 SHORTEST = 1e-36  # squared length below which a direction means nothing in float32
@@ -92,6 +94,53 @@ FLOORED = (squared_l2, l2)
 SCALED = (squared_l2, l2, l1)  # those that see the scale of an update
 
 
+def power_of(distance: Distance) -> int:
+    """Return the power of an update's scale that a distance grows with; 0 for directions and signs."""
+    return 2 if distance is squared_l2 else int(distance in SCALED)
+
+
+def local_steps(local: LocalTraining, knowledge: Knowledge) -> Tensor | int:
+    """Return how many local steps the client of ONE trial takes: `LocalTraining.steps` of its own size, where that is told."""
+    if knowledge.present is None or local.batch_size is None:
+        return local.steps(knowledge.samples)
+    return local.epochs * -(-knowledge.present.sum(-1).clamp_min(1) // local.batch_size)
+
+
+def update_length(knowledge: Knowledge) -> Tensor | float:
+    """Return how many gradients, times the rate, the update of ONE trial sums up: `LocalTraining.length` of its own size."""
+    local = knowledge.local
+    if local is None:
+        raise InputError("the length of an update needs Knowledge.local (epochs, batch size, rate): it was not told")
+    steps, m = local_steps(local, knowledge), local.momentum
+    if isinstance(steps, int):
+        return float(local.length([knowledge.samples]))
+    many = steps.double()
+    return local.rate * (many - m * (1 - m**many) / (1 - m)) / (1 - m)
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """An objective that knows how much of its value is no error of the guess, such as noise that was added."""
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the value that is minimised."""
+        ...
+
+    def explained(self, view: View) -> Tensor | None:
+        """Return the value at which the update is explained; None where that is not known."""
+        ...
+
+
+def reported(objective: Objective, view: View, value: Tensor) -> Tensor:
+    """Return the mismatch that is shown, stops a trial and chooses among restarts: the value over what counts as explained.
+
+    The optimiser minimises the value itself, in the unit of the distance: L-BFGS has absolute tolerances, and fails where
+    weak noise makes the unit a thousand times as small.
+    """
+    explained = objective.explained(view) if isinstance(objective, Explains) else None
+    return value if explained is None else value / explained
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """The distance between simulated and observed update, using the facts about defences that the attacker was told.
@@ -102,12 +151,13 @@ class Match:
     - `masked` compares only what was sent: where `Knowledge.mask` is not 0 and this round's update is not 0 either
     - `clipped` shrinks the simulated update (or each of its tensors) to `Knowledge.bound`, as the client did, before comparing
     - `rounded` compares with the nearest update that quantisation to `Knowledge.bits` could have turned into the observed one
-    - `slack` gives the mismatch in units of what noise of `Knowledge.sigma` leaves at the truth, or of `slack` where that is
+    - `slack` reports the mismatch in units of what noise of `Knowledge.sigma` leaves at the truth, or of `slack` where that is
       more: under 1 the update is explained. For squared L2 noise leaves `(n - p) sigma^2`, n the coordinates compared and p
-      the pixels that can be fitted to it (at most n / 2 are counted), for L2 its root
+      the pixels that can be fitted to it (at most n / 2 are counted), for L2 its root. What is minimised stays as it is
 
-    `gain` multiplies the mismatch. `unit` is what 1 of the compared update was in the update as sent: rate times steps where
-    weights were turned into a gradient; bound and sigma are divided by it.
+    `gain` multiplies the mismatch. Two fields are for weights after local training, and need `Knowledge.local`: an update sums up
+    gradients, `update_length` of them times the rate. `as_gradient` says that what is compared was divided by it, so bound and
+    sigma are too; `per_gradient` compares changes of weights as they are, and divides the mismatch instead.
     """
 
     distance: Distance = squared_l2
@@ -117,21 +167,37 @@ class Match:
     rounded: bool = False
     slack: float | None = None
     gain: float = 1.0
-    unit: float = 1.0
+    as_gradient: bool = False
+    per_gradient: bool = False
 
     def __post_init__(self) -> None:
-        if not self.gain > 0 or not self.unit > 0:
-            raise InputError(f"Match.gain and Match.unit must be above 0, got {self.gain}, {self.unit}")
+        if not 0 < self.gain < math.inf:
+            raise InputError(f"Match.gain must be in (0, inf), got {self.gain}")
+        if self.as_gradient and self.per_gradient:
+            raise InputError("Match.as_gradient and Match.per_gradient cannot both be true: divide by the length once")
         if self.slack is not None and self.slack < 0:
             raise InputError(f"Match.slack must not be below 0, got {self.slack}")
         if self.slack is not None and self.distance not in FLOORED:
             raise InputError("Match.slack needs a distance whose value under noise is known: squared_l2 or l2")
 
     def __call__(self, view: View) -> Tensor:
-        """Return the mismatch of one trial in one round."""
+        """Return the mismatch of one trial in one round, in the unit of the distance."""
         simulated, observed = (self._weighed(update) for update in self.compared(view))
-        value = self.gain * self.distance(simulated, observed)
-        return value if self.slack is None else value / self._explained(view, self._sent(view))
+        return self._gain(view) * self.distance(simulated, observed)
+
+    def explained(self, view: View) -> Tensor | None:
+        """Return the mismatch that noise alone leaves, at least the slack, never 0; None where no slack is set."""
+        if self.slack is None:
+            return None
+        sigma = _told(view.knowledge.sigma, "slack", "sigma", "the noise level") / self._unit(view)
+        sent = self._sent(view)
+        counted = {name: torch.ones_like(v) for name, v in view.observed.items()} if sent is None else sent
+        fitted = view.knowledge.samples * math.prod(view.knowledge.input_shape)
+        number = torch.stack([value.sum() for value in counted.values()]).sum()
+        left = (1 - fitted / number.clamp_min(1)).clamp_min(0.5)
+        energy = squared_norm(self._weighed(counted)) * left * sigma.square()
+        floor = energy if self.distance is squared_l2 else energy.sqrt()
+        return (self._gain(view) * floor).clamp_min(max(self.slack, LEAST))
 
     def compared(self, view: View) -> tuple[Tree, Tree]:
         """Return the simulated and the observed update as the facts let them be compared: sent, clipped, within the rounding."""
@@ -141,7 +207,7 @@ class Match:
             simulated = {name: value * sent[name] for name, value in simulated.items()}
             observed = {name: value * sent[name] for name, value in observed.items()}
         if self.clipped:
-            bound = _told(view.knowledge.bound, "clipped", "bound", "the clip") / self.unit
+            bound = _told(view.knowledge.bound, "clipped", "bound", "the clip") / self._unit(view)
             if view.knowledge.bound_each:
                 simulated = {name: shrink({name: value}, bound)[name] for name, value in simulated.items()}
             else:
@@ -169,16 +235,19 @@ class Match:
             raise InputError(f"Match.weights names no parameter of the update: {', '.join(unknown)}")
         return {name: value * factors.get(name, 1.0) for name, value in update.items()}
 
-    def _explained(self, view: View, sent: Tree | None) -> Tensor:
-        """Return the mismatch that noise alone leaves, at least the slack; never 0."""
-        sigma = _told(view.knowledge.sigma, "slack", "sigma", "the noise level") / self.unit
-        counted = {name: torch.ones_like(v) for name, v in view.observed.items()} if sent is None else sent
-        fitted = view.knowledge.samples * math.prod(view.knowledge.input_shape)
-        number = torch.stack([value.sum() for value in counted.values()]).sum()
-        left = (1 - fitted / number.clamp_min(1)).clamp_min(0.5)
-        energy = squared_norm(self._weighed(counted)) * left * sigma.square()
-        floor = energy if self.distance is squared_l2 else energy.sqrt()
-        return (self.gain * floor).clamp_min(max(self.slack or 0.0, LEAST))
+    def _unit(self, view: View) -> Tensor | float:
+        """Return what 1 of the compared update was in the update as sent."""
+        return _length(view) if self.as_gradient else 1.0
+
+    def _gain(self, view: View) -> Tensor | float:
+        power = power_of(self.distance) if self.per_gradient else 0
+        return self.gain / _length(view) ** power if power else self.gain
+
+
+def _length(view: View) -> Tensor | float:
+    """Return the length of the update in the dtype of the update."""
+    length = update_length(view.knowledge)
+    return length if isinstance(length, float) else length.to(next(iter(view.observed.values())).dtype)
 
 
 def _told(fact: Tensor | None, field: str, name: str, words: str) -> Tensor:

@@ -196,12 +196,15 @@ def spn_aware(
     `bits`, `alpha1`, `alpha2`, `margin` and `spread` are what it believes of the client's. Labels are read off the public head,
     which the private loss does not reach.
     """
-    if bits < 1:
-        raise InputError(f"spn_aware(bits=...) must be at least 1, got {bits}")
-    if alpha1 < 0 or alpha2 < 0 or margin < 1:
+    if not isinstance(bits, int) or bits < 1:
+        raise InputError(f"spn_aware(bits=...) must be a whole number of at least 1, got {bits}")
+    if not (0 <= alpha1 < math.inf and 0 <= alpha2 < math.inf and 1 <= margin < math.inf):
         raise InputError(
-            f"spn_aware needs alpha1 and alpha2 of at least 0 and a margin of at least 1, got {alpha1}, {alpha2}, {margin}"
+            f"spn_aware needs alpha1 and alpha2 of at least 0 and a margin of at least 1, all finite, "
+            f"got {alpha1}, {alpha2}, {margin}"
         )
+    if spread is not None and not 0 < spread < math.inf:
+        raise InputError(f"spn_aware(spread=...) must be in (0, inf) or left out, got {spread}")
     return Matching(
         "spn_aware",
         simulate=DummyPolarised(alpha1, alpha2, margin),
@@ -232,8 +235,8 @@ def spn_head(
     That layer has as many equations as features and classes; where pictures have more pixels, `tv` weighs total variation
     against the mismatch.
     """
-    if alpha1 <= 0 or tv < 0:
-        raise InputError(f"spn_head needs alpha1 above 0 and tv of at least 0, got {alpha1}, {tv}")
+    if not (0 < alpha1 < math.inf and 0 <= tv < math.inf):
+        raise InputError(f"spn_head needs alpha1 above 0 and tv of at least 0, both finite, got {alpha1}, {tv}")
     priors: tuple[Prior, ...] = (TotalVariation(tv),) if tv else ()
     return Matching(
         "spn_head",

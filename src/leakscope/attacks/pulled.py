@@ -12,6 +12,7 @@ many and steps at the margins. It need not know bits, codes or weights. (Not in 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,8 +113,8 @@ def spn_pull(
 
     `unit` scales the pull against the pixels. Labels are read off the public head, which no private loss reaches.
     """
-    if alpha1 < 0 or not unit > 0:
-        raise InputError(f"spn_pull needs alpha1 of at least 0 and a unit above 0, got {alpha1}, {unit}")
+    if not (0 <= alpha1 < math.inf and 0 < unit < math.inf):
+        raise InputError(f"spn_pull needs alpha1 of at least 0 and a unit above 0, both finite, got {alpha1}, {unit}")
     return Matching(
         "spn_pull",
         simulate=Pulled(alpha1, unit),

@@ -134,6 +134,8 @@ def _show_table(console: Console, story: Story) -> None:
         )
     console.print(table)
     console.print("content, conv., label: attack success rates; means over all trials; steps are capped", style="dim")
+    if story.invented:
+        console.print("label: without your own picture, whose class nobody knows", style="dim")
     if story.speed:
         console.print(story.speed.line(), highlight=False)
 
@@ -153,7 +155,11 @@ def _write_demo(story: Story, out: Path, own: bool) -> Path:
         limits="These are small grey pictures, one a client, on freshly drawn weights with smooth activations: the easiest case "
         "for the attacker. Larger batches, many local steps, trained weights and defences change the numbers; steps are capped "
         "here so that the demo ends in a minute."
-        + (" Your own picture was given the label of class 0." if own else ""),
+        + (
+            " Your own picture was given the label of class 0, so that there is an update; no rate of labels counts it."
+            if own
+            else ""
+        ),
         command="leakscope demo",
     )
     return write(page, out / "index.html")

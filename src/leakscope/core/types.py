@@ -155,17 +155,20 @@ class LocalTraining:
     proximal: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise InputError(f"LocalTraining.epochs must be at least 1, got {self.epochs}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise InputError(f"LocalTraining.batch_size must be at least 1, got {self.batch_size}")
+        for name, value in (("epochs", self.epochs), ("batch_size", 1 if self.batch_size is None else self.batch_size)):
+            if not hasattr(value, "__index__"):
+                raise InputError(f"LocalTraining.{name} must be a whole number, got {value!r}")
+            if value < 1:
+                raise InputError(f"LocalTraining.{name} must be at least 1, got {value}")
         if not self.rate > 0:
             raise InputError(f"LocalTraining.rate must be above 0, got {self.rate}")
+        if self.rate == math.inf:
+            raise InputError("LocalTraining.rate must be finite, got inf")
         if self.optimiser not in ("sgd", "adam"):
             raise InputError(f"LocalTraining.optimiser must be 'sgd' or 'adam', got {self.optimiser!r}")
-        if not 0 <= self.momentum < 1 or not self.weight_decay >= 0:
+        if not 0 <= self.momentum < 1 or not 0 <= self.weight_decay < math.inf:
             raise InputError(
-                f"LocalTraining needs momentum in [0, 1) and weight_decay >= 0, got {self.momentum}, {self.weight_decay}"
+                f"LocalTraining needs momentum in [0, 1) and weight_decay in [0, inf), got {self.momentum}, {self.weight_decay}"
             )
         if not 0 <= self.proximal < math.inf:
             raise InputError(f"LocalTraining.proximal must be in [0, inf), got {self.proximal}")

@@ -38,6 +38,7 @@ SENSELESS: tuple[tuple[tuple[type, ...], tuple[type, ...], str], ...] = (
     (COARSE, (LowRank,), "a low-rank sketch undoes the rounding; put the sketch first"),
     ((Clip,), (Sign,), "signs do not see a clip; leave one of them out"),
     ((Sign,), (Clip, Quantise), "signs are already bounded and rounded; leave one of them out"),
+    ((Sign,), (Sparsify, DeepCompression), "signs have one size, so none is the largest; put the signs last"),
     ((Quantise,), (Sign,), "signs throw the rounded values away; leave one of them out"),
     ((Sparsify,), (DeepCompression,), "both choose the largest coordinates; leave one of them out"),
     ((DeepCompression,), (Sparsify,), "both choose the largest coordinates; leave one of them out"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -25,7 +25,17 @@ from leakscope.core.tree import Tree, take
 from leakscope.core.types import Batch, Observation, make_batch
 from leakscope.experiments.engines import Engine, Needs, Note, reporter, serial
 from leakscope.experiments.engines.contract import torch_threads
-from leakscope.experiments.story import AttackRun, NoiseRun, Speed, Story, Tell, judged, play, sweep_noise
+from leakscope.experiments.story import (
+    AttackRun,
+    NoiseRun,
+    Speed,
+    Story,
+    Tell,
+    judged,
+    play,
+    sweep_noise,
+    without_labels_of,
+)
 from leakscope.models import Uniform, build, draw_parameters
 
 SHAPE = (1, 28, 28)
@@ -153,7 +163,8 @@ def run_demo(
     began = time.perf_counter()
     model, client, weights, batch, names, seeds = _setting(settings)
     first = take(batch, slice(0, 8))
-    exact = exact_recovery(first, seeds[:8])
+    invented = frozenset() if settings.image is None else frozenset({0})  # your picture is of no class here
+    exact = without_labels_of(exact_recovery(first, seeds[:8]), invented)
     if shown is not None:
         shown(exact, first)
 
@@ -168,9 +179,10 @@ def run_demo(
     made = {job.name: result for job, result in engine(play_job, jobs, tell=hear)}
     seconds = time.perf_counter() - start
     noise = cast(NoiseRun, made[NOISE])
-    runs = tuple(cast(AttackRun, made[name]) for name in SHOWN)
+    noise = replace(noise, runs=tuple(without_labels_of(run, invented) for run in noise.runs))
+    runs = tuple(without_labels_of(cast(AttackRun, made[name]), invented) for name in SHOWN)
     observation = client.observe(model, weights, batch, seeds)
-    nothing = null_baselines(batch, seeds)
+    nothing = tuple(without_labels_of(run, invented) for run in null_baselines(batch, seeds))
     return Story(
         batch=batch,
         names=names,
@@ -183,6 +195,7 @@ def run_demo(
         seeds=tuple(seeds),
         seconds=time.perf_counter() - began,
         baselines=nothing,
+        invented=invented,
     )
 
 

@@ -15,7 +15,7 @@ from leakscope.data import Dataset, load
 from leakscope.defences.on_data import OPERATIONS, Operation, Transform, apply, parse_policies, picture_keys
 from leakscope.defences.on_data.applying import to_bytes
 from leakscope.defences.on_data.policy import Policy
-from leakscope.metrics import PSNR_CAP, Estimate, clean, estimate_mean, psnr
+from leakscope.metrics import PSNR_CAP, Estimate, arrange, clean, estimate_mean, match, psnr
 from leakscope.store import Run
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def both_psnr(directory: Path) -> list[BothPsnr]:
     """Return both PSNRs of every cell of a run whose clients transformed their pictures, with n and 95 % intervals.
 
     The first compares the reconstruction with x, which is what privacy means; the second what the attack takes the network
-    to have seen with T(x), which is what the papers print.
+    to have seen with T(x), which is what the papers print. Each pairs the pictures of a batch by what it compares with.
     """
     run = Run.open(directory)
     found = []
@@ -68,15 +68,21 @@ def both_psnr(directory: Path) -> list[BothPsnr]:
         kept = [run.tensors(record.trial) for record in run.records(cell=cell.id)]
         kept = [tensors for tensors in kept if "transformed" in tensors]
         if kept:
-            values = [_cell_psnr(kept, truth, guess) for truth, guess in (("truth", "inputs"), ("transformed", "seen"))]
-            found.append(BothPsnr(cell.axes, *values))
+            private = [(each["truth"], clean(each["inputs"][each["pairing"]])) for each in kept]
+            seen = [(each["transformed"], _paired(each["transformed"], clean(each["seen"]))) for each in kept]
+            found.append(BothPsnr(cell.axes, _cell_psnr(private), _cell_psnr(seen)))
     if not found:
         raise InputError(f"{directory} holds no trial whose client transformed its pictures (client.on_data)")
     return found
 
 
-def _cell_psnr(kept: list[dict[str, Tensor]], truth: str, guess: str) -> Estimate:
-    pairs = [(each[truth], clean(each[guess][each["pairing"]])) for each in kept]
+def _paired(truth: Tensor, guess: Tensor) -> Tensor:
+    """Return the guesses of one trial (N x ...) in the order of the true pictures that they are nearest to, all in all."""
+    every = torch.ones(1, len(truth), dtype=torch.bool)
+    return arrange(guess[None], match(truth[None], guess[None], every))[0]
+
+
+def _cell_psnr(pairs: list[tuple[Tensor, Tensor]]) -> Estimate:
     values = torch.stack([psnr(x, y).clamp_max(PSNR_CAP) for x, y in pairs])
     return estimate_mean(values, torch.ones_like(values, dtype=torch.bool))
 

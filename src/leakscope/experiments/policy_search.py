@@ -26,7 +26,7 @@ from leakscope.experiments.policy_settings import PolicySearch, read_search
 from leakscope.models.checkpoint import pack_checkpoint
 from leakscope.search.optuna_search import OptunaSearch
 from leakscope.search.random_search import Candidate, draw_policies
-from leakscope.search.utility import Recipe, Schedule, train_network
+from leakscope.search.utility import Recipe, Schedule, load_trained, train_network
 from leakscope.store.lock import locked
 
 __all__ = [
@@ -171,8 +171,10 @@ def _network(said: PolicySearch, data: Dataset, directory: Path, device: str, sa
     examples = examples_of(data)
     augment = Transform(crop=4, flip=True)
     recipe = Recipe(said.model, (("width", said.width),), augment, Schedule(epochs=said.epochs), said.seed, said.share)
-    say(f"training {said.model} on {round(said.share * len(examples.x_train))} examples for {said.epochs} epochs")
-    trained = train_network(recipe, examples, device=device, directory=directory)
+    trained = load_trained(recipe, examples, directory)
+    if trained is None or len(trained.history) < said.epochs:
+        say(f"training {said.model} on {round(said.share * len(examples.x_train))} examples for {said.epochs} epochs")
+        trained = train_network(recipe, examples, device=device, directory=directory)
     say(f"trained: test accuracy {trained.history[-1].test_accuracy:.3f}")
     return pack_checkpoint(trained.model, trained.model.parameters, trained.model.buffers, {})
 

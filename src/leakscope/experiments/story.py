@@ -84,6 +84,7 @@ class Story:
     seeds: tuple[int, ...]
     seconds: float
     baselines: tuple[AttackRun, ...] = ()
+    invented: frozenset[int] = frozenset()  # trials whose label nobody knows; it was made up so that there is an update
 
 
 def play(
@@ -112,6 +113,18 @@ def judged(name: str, note: str, made: Reconstruction, truth: Batch, seconds: fl
     scores = score(truth.inputs, truth.labels, made.inputs, made.labels, mask=truth.mask)
     summary = summarise(scores, outcomes=made.outcome, iterations=made.iterations)
     return AttackRun(name, note, made, scores, summary, seconds)
+
+
+def without_labels_of(run: AttackRun, invented: frozenset[int]) -> AttackRun:
+    """Return the run with its label rates over the other trials alone; None where there is no other."""
+    scores, made = run.scores, run.reconstruction
+    if scores.label_correct is None or not invented & set(range(scores.trials)):
+        return run
+    others = torch.tensor([t for t in range(scores.trials) if t not in invented], dtype=torch.int64)
+    if not len(others):
+        return replace(run, summary=replace(run.summary, label=None, label_set=None))
+    part = summarise(take(scores, others), outcomes=made.outcome[others], iterations=made.iterations[others])
+    return replace(run, summary=replace(run.summary, label=part.label, label_set=part.label_set))
 
 
 def sweep_noise(

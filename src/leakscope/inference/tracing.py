@@ -3,7 +3,9 @@
 Fan et al. 2020, arXiv:2006.11601, algorithm 6: X reconstructions belong to N participants; every query is compared with all of
 them by mean squared error and given the participant of the nearest. The distance is the share of queries given a wrong
 one; guessing has 1 - 1/N. The paper takes the whole data set as queries (50,000) against X = 1,000 reconstructions, so
-most queries have no reconstruction at all: those that have one are reported by themselves as well.
+most queries have no reconstruction at all: those that have one are reported by themselves as well. With N equal parts no
+defence can move the distance over all queries far: pictures have near neighbours everywhere, so it lies between about
+(1 - 1/N)(1 - X / number of queries) where every reconstruction is perfect and 1 - 1/N where none says anything.
 
 The search is exact. Squared distances come from blocks of matrix products in float64,
 
@@ -32,7 +34,8 @@ NOTHING = -1
 class Tracing:
     """Shares of wrong owners: over all queries, and over those of which there is a reconstruction; `owner` as traced.
 
-    `chance` is what guessing one of the participants has. `owner` is -1 where no reconstruction is finite.
+    `chance` is what guessing one of the participants has. `owner` is -1 where no reconstruction is finite. `all_by` and
+    `reconstructed_by` are the same two shares as one number for each reconstruction, for means over a table (`by_cluster`).
     """
 
     all: Estimate
@@ -40,6 +43,8 @@ class Tracing:
     chance: float
     participants: int
     owner: Tensor
+    all_by: Tensor
+    reconstructed_by: Tensor
 
 
 def nearest(queries: Tensor, reconstructions: Tensor, *, memory: int = MEMORY) -> Tensor:
@@ -125,27 +130,57 @@ def trace_each(
             f"source must name a query (0 .. {len(queries) - 1}) for each of the {len(reconstructions)} reconstructions"
         )
     for number in participants:
-        if len(reconstructions) < number:
-            raise InputError(
-                f"tracing among {number} participants needs a reconstruction of each at least, got {len(reconstructions)}"
-            )
+        _check_parts(source, len(queries), number)
     place = nearest(queries, reconstructions, memory=memory)
     return [_judge(place, source, len(queries), number) for number in participants]
+
+
+def by_cluster(wrong: Tensor, cluster: Tensor, clusters: int) -> Tensor:
+    """Return one number for each cluster; their mean m is that of all n values, their spread its error between clusters.
+
+        v_k = m + K / n * sum over the values of cluster k of (y - m)
+
+    Queries with the same nearest reconstruction are given the same participant, so they rise and fall together: the error of the
+    share is the sum over reconstructions. (Shares by participant are tied: one reconstruction that is nearest to everything makes
+    one of them 0 and all others 1, in every draw.)
+    """
+    value = wrong.double()
+    mean = value.mean()
+    excess = torch.zeros(clusters, dtype=torch.float64, device=value.device).index_add(0, cluster, value - mean)
+    return mean + clusters / len(value) * excess
 
 
 def _judge(place: Tensor, source: Tensor, number: int, participants: int) -> Tracing:
     owner = partition(number, participants).to(place.device)
     traced = torch.where(place == NOTHING, NOTHING, owner[source[place.clamp_min(0)]])
-    wrong = (traced != owner)[:, None]
+    wrong, cluster = traced != owner, place.clamp_min(0)
     known = torch.zeros(number, dtype=torch.bool, device=place.device)
     known[source] = True
     return Tracing(
-        all=estimate_rate(wrong, torch.ones_like(wrong)),
-        reconstructed=estimate_rate(wrong, known[:, None]),
+        all=estimate_rate(wrong[:, None], torch.ones_like(wrong)[:, None]),
+        reconstructed=estimate_rate(wrong[:, None], known[:, None]),
         chance=1 - 1 / participants,
         participants=participants,
         owner=traced,
+        all_by=by_cluster(wrong, cluster, len(source)),
+        reconstructed_by=by_cluster(wrong[known], cluster[known], len(source)),
     )
+
+
+def _check_parts(source: Tensor, queries: int, participants: int) -> None:
+    """Refuse parts without a query, and participants of whom nothing was reconstructed."""
+    if len(source) < participants:
+        raise InputError(
+            f"tracing among {participants} participants needs a reconstruction of each at least, got {len(source)}"
+        )
+    if participants > queries:
+        raise InputError(f"participants must be at most the number of queries ({queries}), got {participants}")
+    held = partition(queries, participants)[source.cpu()].unique()
+    if len(held) < participants:
+        raise InputError(
+            f"tracing among {participants} participants needs a reconstruction of each at least, "
+            f"got {len(source)} of {len(held)} of them"
+        )
 
 
 def _check(queries: Tensor, reconstructions: Tensor) -> None:

@@ -16,7 +16,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from leakscope.core import random
@@ -24,6 +23,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, subtract, tensors
 from leakscope.defences import Defence, RememberingDefence
 from leakscope.defences.stack import begin, check_stack, protect
+from leakscope.integrations.flower_arrays import tree_of
 from leakscope.store.captures import Capture, Plain
 from leakscope.store.recorder import Recorder, Recording
 
@@ -142,14 +142,10 @@ def _answers(given: list[Tree], replied: Iterable[Any]) -> Iterator[tuple[Tree, 
     """Yield (what was given, what came back) for each reply record with the names and shapes of a given one."""
     for arrays in replied:
         sent = tree_of(arrays)
+        shapes = {name: value.shape for name, value in sent.items()}
         for before in given:
-            if {n: v.shape for n, v in before.items()} == {n: v.shape for n, v in sent.items()}:
+            if {name: value.shape for name, value in before.items()} == shapes:
                 yield before, sent
-
-
-def tree_of(arrays: Any) -> Tree:
-    """Return a Flower ArrayRecord as named tensors of our own."""
-    return {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
 
 
 def plain_config(records: Mapping[str, Any]) -> dict[str, Plain]:

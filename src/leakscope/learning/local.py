@@ -105,12 +105,13 @@ class _Stepper:
 
     def __init__(self, model: Model, loss: Loss, local: LocalTraining) -> None:
         self.model, self.loss, self.local = model, loss, local
-        self.update: Callable[[dict[str, Tree], Tree], dict[str, Tree]] = (
-            self._adam if local.optimiser == "adam" else self._sgd
+        adam = local.optimiser == "adam"
+        self.update: Callable[[dict[str, Tree], Tree, Tensor], dict[str, Tree]] = self._adam if adam else self._sgd
+        # what stays by itself in a step without examples: Adam moves nothing then, and plain SGD by a gradient of zero
+        plain = not (local.momentum or local.weight_decay or local.proximal)
+        self.settled = frozenset(
+            {"first", "second", "parameters", "taken"} if adam else {"parameters"} if plain else ()
         )
-        # without examples the gradient is zero, so that plain SGD stays where it is by itself
-        plain = local.optimiser == "sgd" and not (local.momentum or local.weight_decay or local.proximal)
-        self.unmoved = frozenset({"parameters"} if plain else ())
 
     def begin(self, parameters: Tree, buffers: Tree) -> dict[str, Tree]:
         carry = {"parameters": parameters, "buffers": buffers}
@@ -152,30 +153,33 @@ class _Stepper:
         if self.local.proximal:
             pull = subtract(carry["parameters"], carry["anchor"])
             gradient = {n: g + self.local.proximal * pull[n] for n, g in gradient.items()}
-        moved = self.update({**carry, "buffers": buffers}, gradient)
         taken = present.any()  # a step of padding alone changes nothing: no decay, no momentum, no count
+        moved = self.update({**carry, "buffers": buffers}, gradient, taken)
         return {
-            kind: tree if kind in self.unmoved else {n: torch.where(taken, v, carry[kind][n]) for n, v in tree.items()}
+            kind: tree if kind in self.settled else {n: torch.where(taken, v, carry[kind][n]) for n, v in tree.items()}
             for kind, tree in moved.items()
         }
 
-    def _sgd(self, carry: dict[str, Tree], gradient: Tree) -> dict[str, Tree]:
+    def _sgd(self, carry: dict[str, Tree], gradient: Tree, taken: Tensor) -> dict[str, Tree]:
+        del taken
         if self.local.momentum:
             gradient = {n: self.local.momentum * carry["velocity"][n] + g for n, g in gradient.items()}
             carry = {**carry, "velocity": gradient}
         moved = {n: p - self.local.rate * gradient[n] for n, p in carry["parameters"].items()}
         return {**carry, "parameters": moved}
 
-    def _adam(self, carry: dict[str, Tree], gradient: Tree) -> dict[str, Tree]:
+    def _adam(self, carry: dict[str, Tree], gradient: Tree, taken: Tensor) -> dict[str, Tree]:
         b1, b2 = ADAM_BETAS
-        first = {n: b1 * carry["first"][n] + (1 - b1) * g for n, g in gradient.items()}
-        second = {n: b2 * carry["second"][n] + (1 - b2) * g * g for n, g in gradient.items()}
         count = carry["taken"]["steps"] + 1
-        rate = self.local.rate / (1 - b1**count)
+        moving = taken.to(count.dtype)
+        first = {n: torch.lerp(carry["first"][n], g, (1 - b1) * moving) for n, g in gradient.items()}
+        second = {n: torch.lerp(carry["second"][n], g * g, (1 - b2) * moving) for n, g in gradient.items()}
         root = (1 - b2**count) ** 0.5
+        rate = moving * root * self.local.rate / (1 - b1**count)
         # sqrt has an infinite slope at 0, which a parameter without gradient reaches: shift it out of the way
         moved = {
-            n: p - rate * first[n] / ((second[n] + 1e-30).sqrt() / root + ADAM_EPSILON)
+            n: torch.addcmul(p, first[n] / ((second[n] + 1e-30).sqrt() + ADAM_EPSILON * root), rate, value=-1)
             for n, p in carry["parameters"].items()
         }
-        return {**carry, "first": first, "second": second, "parameters": moved, "taken": {"steps": count}}
+        steps = {"steps": carry["taken"]["steps"] + moving}
+        return {**carry, "first": first, "second": second, "parameters": moved, "taken": steps}

@@ -15,8 +15,11 @@ from leakscope.core.record import Cell
 from leakscope.core.tree import take
 from leakscope.core.types import Batch, direction
 from leakscope.experiments.audit import RULES, Audit
+from leakscope.experiments.audit.advice import tried
+from leakscope.experiments.audit.client_words import client_facts
 from leakscope.experiments.audit.playing import World
-from leakscope.experiments.audit.words import worst_lines
+from leakscope.experiments.audit.remedies import Finding
+from leakscope.experiments.audit.words import not_shown_lines, worst_lines
 from leakscope.experiments.story import AttackRun, Story
 from leakscope.metrics.scoring import arrange
 from leakscope.report.gallery import Spot, gallery_of
@@ -103,6 +106,11 @@ def _explanation(audit: Audit) -> str:
             f"{f', also against {best.confirmed}' if best.confirmed else ''}. "
             f"Remedies are ranked {audit.advice.ranking}."
         )
+    if audit.advice is not None:
+        if not audit.advice.remedies:
+            parts.append(f"No remedy was shown to help ({audit.advice.ranking}).")
+        if lines := not_shown_lines(audit.advice):
+            parts.append(f"Tried and not shown to help: {'; '.join(lines)}.")
     return " ".join(parts)
 
 
@@ -123,20 +131,11 @@ def _threat(audit: Audit) -> Threat:
     world = audit.world
     if world is None:
         return Threat(words="Nothing was scored, for the reason given at the end of this page.", told=ALWAYS_TOLD)
-    local = world.client.local
-    number = 1 if local is None else local.steps(world.batch.samples)
-    steps = (
-        "one gradient of all its examples"
-        if local is None
-        else f"the weights after {number} local step{'s' if number > 1 else ''} ({local.optimiser}, rate {local.rate:g})"
-    )
-    defences = ", ".join(str(defence) for defence in world.client.defences) or "none"
     return Threat(
         words="The attacker knows the network, its weights, the loss and how many examples were used.",
         setting=(
             ("clients", (f"{world.batch.trials}, with {world.batch.samples} examples each",)),
-            ("an update is", (steps,)),
-            ("defences", (defences,)),
+            *((what, (words,)) for what, words in client_facts(world.client, world.batch.samples)),
             *((run.name, (run.note,)) for run in audit.runs),
         ),
         told=ALWAYS_TOLD,
@@ -167,9 +166,10 @@ def _cells(audit: Audit, world: World) -> Iterator[tuple[Cell, AttackRun, Batch]
     for number, run in enumerate(audit.nulls):
         cell = Cell(id=f"null-{number}", settings={ATTACK: {"name": run.name}}, axes={ATTACK: run.name}, baseline=True)
         yield cell, run, world.batch
-    for number, remedy in enumerate(audit.advice.remedies if audit.advice else ()):
+    for number, remedy in enumerate(tried(audit.advice) if audit.advice else ()):
         lost = "" if remedy.lost is None else f", accuracy {-100 * remedy.lost:+.0f} points"
-        axes = {REMEDY: f"{remedy.name}, {remedy.strength}{lost}"}
+        found = "" if remedy.finding is Finding.HELPS else f": {remedy.finding.value}"
+        axes = {REMEDY: f"{remedy.name}, {remedy.strength}{lost}{found}"}
         settings = {ATTACK: {"name": f"{remedy.run.name}, told of the defence"}}
         few = take(world.batch, slice(0, remedy.run.reconstruction.trials))
         yield Cell(id=f"remedy-{number}", settings=settings, axes=axes), remedy.run, few

@@ -14,12 +14,14 @@ from leakscope.report.page import _environment, _read
 from leakscope.report.paper_columns import RULE as COLUMN_RULE
 from leakscope.report.paper_columns import ColumnTable, columns_of
 from leakscope.report.paper_pictures import Strip, strips_of
+from leakscope.report.paper_plots import plotted
 from leakscope.report.paper_summary import HOW, commands_of, headlines, in_short, incomplete, told_findings
 from leakscope.report.paper_table import Grid, grid_of
+from leakscope.report.plot_drawing import REGIONS, PlotDrawing, draw, undrawn
 from leakscope.report.words import LIMITS, RULE
 
 TONES = {HOLDS: "holds", SO_FAR: "holds", FAILS: "does"}
-STYLES = ("base.css", "tables.css", "paper.css")
+STYLES = ("base.css", "tables.css", "paper.css", "paper_plots.css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class ItemSection:
     note: str
     incomplete: str
     columns: tuple[ColumnTable, ...]
+    plots: tuple[PlotDrawing, ...]
+    undrawn: tuple[str, ...]
     strips: tuple[Strip, ...]
     hidden: int
 
@@ -52,6 +56,7 @@ def section_of(result: Result) -> ItemSection:
     """Return what the page says about an item."""
     grid = grid_of(result)
     strips, hidden = strips_of(result, grid.axes)
+    plots = plotted(result)
     return ItemSection(
         result=result,
         headlines=headlines(result),
@@ -63,6 +68,8 @@ def section_of(result: Result) -> ItemSection:
         note=scale_of(result.item, result.scale).note,
         incomplete=incomplete(result),
         columns=columns_of(result),
+        plots=tuple(draw(plot) for plot in plots if plot.panels),
+        undrawn=tuple(word for word in map(undrawn, plots) if word),
         strips=strips,
         hidden=hidden,
     )
@@ -92,6 +99,7 @@ def render_papers(results: Sequence[Result], *, command: str) -> str:
             how=HOW.replace("*", ""),
             rule=RULE,
             column_rule=COLUMN_RULE,
+            regions=REGIONS,
             limits=LIMITS,
             command=command,
             version=__version__,

@@ -1,4 +1,8 @@
-"""The pictures of a gallery item: truth, start, the way and the result of the first clients of every cell, one strip each."""
+"""The pictures of a gallery item: truth, start, the way and the result of the first clients of every cell, one strip each.
+
+Where a client transforms its pictures (`client.on_data`), a strip has x, T(x) as its network saw it, the reconstruction, and,
+where the attack tells them apart, what the attack takes T(x) to be.
+"""
 
 from __future__ import annotations
 
@@ -88,13 +92,18 @@ def _draw(results: Results, row: int, frames: int) -> tuple[Pixels, tuple[str, .
     """Return truth and frames side by side, and what each of them is."""
     sheet, tensors = results.sheet, results.tensors(row)
     sample, last = int(sheet.columns["sample"][row]), int(sheet.columns["iterations"][row])
-    way, at = film(tensors, paired(tensors, sample), last)
+    guess = paired(tensors, sample)
+    way, at = film(tensors, guess, last)
     kept = thin(list(range(len(at))), frames + 1) if frames > 1 else [len(at) - 1]
-    shown = [unit(tensors["truth"][sample]), *(way[place] for place in kept)]
-    images = [shrink(pixels(drawable(each)), MOST_SIDE) for each in shown]
+    shown = [("truth", unit(tensors["truth"][sample])), *((f"step {at[place]}", way[place]) for place in kept)]
+    if "transformed" in tensors:
+        shown[:1] = [("x", shown[0][1]), ("T(x)", unit(tensors["transformed"][sample]))]
+        if "seen" in tensors and not tensors["seen"][guess].equal(tensors["inputs"][guess]):
+            shown.append(("T(x) as the attack takes it", unit(tensors["seen"][guess])))
+    images = [shrink(pixels(drawable(each)), MOST_SIDE) for _, each in shown]
     gap = np.full((images[0].shape[0], GAP, images[0].shape[2]), 255, dtype=np.uint8)
     whole = np.concatenate([part for image in images for part in (image, gap)][:-1], axis=1)
-    return whole, ("truth", *(f"step {at[place]}" for place in kept))
+    return whole, tuple(words for words, _ in shown)
 
 
 def _scores(columns: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], row: int) -> str:

@@ -10,8 +10,10 @@ from leakscope.experiments.papers.claims import UNMEASURED, UNTESTED, Finding
 from leakscope.experiments.papers.comparing import (
     BY_CONTENT,
     HIGHER,
+    LEAST,
     LOWER,
     NO_SUCCESS,
+    WIDE,
     Column,
     agreement,
     best_reading,
@@ -28,8 +30,11 @@ from leakscope.report.words import RULE
 
 HOW = (
     "Rates and means stand with their 95 % interval. *agrees*: the printed number lies in it; *close*: within 5 points for a rate, 0.02 "
-    "for SSIM and cosines, 1 dB for PSNR, a factor of 3 for MSE, a fifth for the rest; *higher*, *lower*: ours is. Iterations are over "
-    "successes only (attacks that converged), and so are SSIM and MSE where any converged."
+    "for SSIM and cosines, 1 dB for PSNR, a factor of 3 for MSE, a fifth for the rest; *higher*, *lower*: ours is. *Too few to say*, and "
+    f"not counted: fewer than {LEAST} successes stand behind a number over successes, or the printed number lies in an interval that "
+    f"reaches more than {WIDE} times as far as *close* does (an MSE: down to 0). Iterations are over successes only (attacks that "
+    "converged), and so are SSIM and MSE where any converged. A claim that *holds, undecided at this n* holds in our values, with "
+    "intervals that meet in every case."
 )
 APART = (HIGHER, LOWER, BY_CONTENT, NO_SUCCESS)
 NOTHING = "The paper prints no number that we measured here; see the claims."

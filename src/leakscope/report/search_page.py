@@ -125,7 +125,7 @@ def explanation(said: PolicySearch, found: Mapping[str, Found]) -> str:
             line += f", {each.selection.rejected:,} rejected by the accuracy threshold {numbers.short(said.threshold)}"
         line += f", {len(each.selection.kept)} kept"
         if each.worse is not None:
-            line += f"; {numbers.percent(each.worse)} of them are worse than no policy on both scores"
+            line += f"; {numbers.percent(each.worse)} of all are worse than no policy on both scores"
         if each.left:
             line += f"; {each.left} are still to be scored"
         told.append(line)

@@ -129,6 +129,8 @@ def _columns(place: int, cell: Cell, run: AttackRun, batch: Batch, story: Story)
         "recovered": flat(run.recovered),
         "finite": flat(scores.finite),
     }
+    unknown = np.isin(trial, list(story.invented))  # no label of theirs was right or wrong
+    columns["label_correct"] = np.where(unknown, np.int8(-1), columns["label_correct"])
     return {name: values[kept] for name, values in columns.items()}
 
 

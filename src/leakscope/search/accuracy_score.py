@@ -13,6 +13,7 @@ the threshold -85 belongs to that form alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -23,9 +24,12 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.defences.on_data import Transform
+from leakscope.search.cores import on_cores
+from leakscope.search.sample_gradients import input_gradients
 
 EPSILON = 1e-5
 THRESHOLD = -85.0
+AT_ONCE = 64  # pictures, of all policies together: a bound on memory
 
 
 def first_of_each_label(labels: Tensor) -> Tensor:
@@ -40,6 +44,12 @@ def first_of_each_label(labels: Tensor) -> Tensor:
 
 def jacobians(model: Model, inputs: Tensor) -> Tensor:
     """Return the gradient of the summed logits by every input, N x numbers of an input; inputs are in network space."""
+    made = None if inputs.is_cuda else input_gradients(model, torch.sum, inputs)
+    return (_each(model, inputs) if made is None else made).flatten(1)
+
+
+def _each(model: Model, inputs: Tensor) -> Tensor:
+    """Return the gradients by inputs that are lanes of their own: for any network."""
     key = torch.zeros((), dtype=torch.int64, device=inputs.device)
 
     def total(x: Tensor) -> Tensor:
@@ -47,7 +57,7 @@ def jacobians(model: Model, inputs: Tensor) -> Tensor:
         return output.sum()
 
     made: Tensor = torch.func.vmap(torch.func.grad(total))(inputs)
-    return made.flatten(1)
+    return made
 
 
 def correlation(rows: Tensor) -> Tensor:
@@ -82,10 +92,13 @@ def accuracy_scores(
     if not batches:
         raise InputError("the accuracy score needs at least one batch of pictures")
     made = torch.zeros(len(transforms), dtype=torch.float64, device=batches[0][0].device)
+    threads = 1 if made.is_cuda else torch.get_num_threads()
     for number, (pictures, labels) in enumerate(batches):
         kept = pictures[first_of_each_label(labels)]
         own = random.fold(random.fold(random.key(seed, device=kept.device), "accuracy score"), number)
         keys = random.fold(own.expand(len(kept)), torch.arange(len(kept), device=kept.device))
-        seen = [correlation(jacobians(model, scaling.scale(how.change(kept, how.draw(keys)), 3))) for how in transforms]
-        made += score_of(torch.linalg.eigvalsh(torch.stack(seen)), authors=authors) / len(batches)
+        seen = scaling.scale(torch.cat([how.change(kept, how.draw(keys)) for how in transforms]), 3)
+        rows = torch.cat(on_cores(functools.partial(jacobians, model), seen.split(AT_ONCE), threads))
+        related = correlation(rows.unflatten(0, (len(transforms), len(kept))))
+        made += score_of(torch.linalg.eigvalsh(related), authors=authors) / len(batches)
     return made

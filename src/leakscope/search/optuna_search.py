@@ -1,6 +1,7 @@
 """Optuna's multi-objective search over the same policies: privacy down, accuracy up (extra 'search').
 
-A study is a function of the seed and of what it was told, so a cut search is told again what was scored, in order.
+A study is a function of its seed and of what was asked and told, in order. So a cut search asks again what it asked before and
+tells the scores it has (`replay`): trials that are only added would belong to no generation, and NSGA-II would not see them.
 """
 
 from __future__ import annotations
@@ -54,8 +55,19 @@ class OptunaSearch:
                 found.append(policy)
         return found
 
+    def replay(self, made: Sequence[Candidate], known: Sequence[Candidate]) -> None:
+        """Bring the study to where it was after a group of an earlier session, with what was known before it.
+
+        An Optuna that would ask for others by now is told of the group all the same, and what it asked is forgotten.
+        """
+        self.ask(len(made), known)
+        self.tell(made)
+        for trial in self.asked.values():
+            self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
+        self.asked.clear()
+
     def tell(self, made: Sequence[Candidate]) -> None:
-        """Hand over the scores of policies: those asked for, or those of an earlier session."""
+        """Hand over the scores of policies, asked for or not."""
         for each in made:
             trial = self.asked.pop(each.policy, None)
             if trial is not None:

@@ -11,7 +11,7 @@ Lower is better: an attacker who walks this way sees less until late. Two readin
 | cosine | one for each parameter tensor, their mean | one over all parameters |
 | area | trapezoid over 21 points | sum over j = 0 .. K-1, divided by K, with K = 20 |
 
-The last point is T(x) itself, so its gradient costs nothing more.
+The last point is T(x) itself, so its gradient costs nothing more; the first is the same for all policies of a picture.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from leakscope.core.tree import TINY, Tree
 from leakscope.defences.on_data import Transform
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.losses import LOSSES, one_hot
-from leakscope.search.sample_gradients import sample_gradients
+from leakscope.search.cores import on_cores
+from leakscope.search.sample_gradients import read_gradients
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """How the area is taken: over `points` on the line, per tensor or globally, by trapezoids or as Eq. 2's left sum.
 
-    `at_once` is how many pictures (times `points`) are differentiated together: a bound on memory, without effect on scores.
+    `at_once` is how many lines (times `points`) are differentiated together: a bound on memory, without effect on scores.
     """
 
     points: int = 21
@@ -68,26 +69,58 @@ def area(similarity: Tensor, *, trapezoid: bool = True) -> Tensor:
 
 def similarities(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line = Line()) -> Tensor:  # noqa: B008  frozen
     """Return the cosine at every point of every line, P x points, for P lines from `starts` to `targets` (network space)."""
-    size = line.at_once
-    parts = zip(targets.split(size), starts.split(size), labels.split(size), strict=True)
-    return torch.cat([_similarities(model, target, start, label, line) for target, start, label in parts])
+    return fans(model, targets[:, None], starts, labels, line)[:, 0]
 
 
-def _similarities(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line) -> Tensor:
-    """Return `similarities` of so few lines that all their gradients are held at once: every point is an example of its own."""
-    way = torch.linspace(0, 1, line.points, dtype=targets.dtype, device=targets.device)
-    inputs = torch.lerp(starts[:, None], targets[:, None], way[:, None, None, None]).flatten(0, 1)
-    labels = labels.repeat_interleave(line.points)
-    gradients = None
-    if not inputs.is_cuda:
+def fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line = Line()) -> Tensor:  # noqa: B008  frozen
+    """Return the cosines on the lines from each of P starts to its M targets (P x M x C x H x W), P x M x points.
 
-        def total(output: Tensor) -> Tensor:
-            return F.cross_entropy(output, labels, reduction="sum")
+    The gradient at a start is taken once for lines that are differentiated together. Where PyTorch may use several threads, each
+    of them has lines of its own: small kernels gain little from two threads.
+    """
+    across = _pieces(targets.shape[1], line.at_once)
+    threads = 1 if targets.is_cuda else torch.get_num_threads()
+    along = _pieces(len(targets), max(line.at_once // across[0], 1), times=threads if len(across) % threads else 1)
 
-        gradients = sample_gradients(model, total, inputs)
-    if gradients is None:
-        gradients = _gradients(model, inputs, labels)
-    return _cosines(gradients, len(targets), per_tensor=line.per_tensor)
+    def work(part: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        return _fans(model, *part, line)
+
+    parts = [
+        (some, start, label)
+        for whole, start, label in zip(targets.split(along), starts.split(along), labels.split(along), strict=True)
+        for some in whole.split(across, 1)
+    ]
+    made = on_cores(work, parts, threads)
+    step = len(across)
+    return torch.cat([torch.cat(made[i : i + step], 1) for i in range(0, len(made), step)])
+
+
+def _pieces(number: int, most: int, times: int = 1) -> list[int]:
+    """Return sizes of at most `most` that add up to `number` and differ by one at most; how many is a multiple of `times`.
+
+    >>> _pieces(20, 8), _pieces(20, 8, 2), _pieces(1, 8, 2)
+    ([7, 7, 6], [5, 5, 5, 5], [1])
+    """
+    pieces = min(number, -(-number // (most * times)) * times)
+    return [number // pieces + (i < number % pieces) for i in range(pieces)]
+
+
+def _fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line) -> Tensor:
+    """Return `fans` of so few lines that they are differentiated at once: every point is an example of its own."""
+    way = torch.linspace(0, 1, line.points, dtype=targets.dtype, device=targets.device)[1:]
+    points = torch.lerp(starts[:, None, None], targets[:, :, None], way[:, None, None, None])
+    inputs = torch.cat([starts, points.flatten(0, 2)])
+    labels = torch.cat([labels, labels.repeat_interleave(points[0, :, :, 0, 0, 0].numel())])
+    told = _Cosines((*targets.shape[:2], len(way)))
+
+    def total(output: Tensor) -> Tensor:
+        return F.cross_entropy(output, labels, reduction="sum")
+
+    if inputs.is_cuda or not read_gradients(model, total, inputs, told.read):
+        told = _Cosines(told.shape)
+        for name, gradient in _gradients(model, inputs, labels).items():
+            told.read(name, gradient)
+    return told.cosines(per_tensor=line.per_tensor)
 
 
 def _gradients(model: Model, inputs: Tensor, labels: Tensor) -> Tree:
@@ -108,17 +141,38 @@ def _gradients(model: Model, inputs: Tensor, labels: Tensor) -> Tree:
     return made
 
 
-def _cosines(gradients: Tree, lines: int, *, per_tensor: bool) -> Tensor:
-    """Return the cosine of every point's gradient with that of the last point of its line, lines x points."""
-    products, lengths = [], []
-    for value in gradients.values():
-        flat = value.reshape(lines, -1, value[0].numel())
-        products.append((flat @ flat[:, -1, :, None]).squeeze(-1))
-        lengths.append(torch.linalg.vector_norm(flat, dim=-1))
-    product, length = torch.stack(products), torch.stack(lengths)
-    if not per_tensor:
-        product, length = product.sum(0, keepdim=True), torch.linalg.vector_norm(length, dim=0, keepdim=True)
-    return (product / (length * length[..., -1:]).clamp_min(TINY)).mean(0)
+class _Cosines:
+    """Takes in the gradients of one parameter tensor after the other; keeps what cosines are made of, not the gradients.
+
+    `shape` is starts, lines from each, points of each after the start; gradients come in this order, those at the starts first.
+    """
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        self.shape = shape
+        self.products: dict[str, Tensor] = {}
+        self.lengths: dict[str, Tensor] = {}
+
+    def read(self, name: str, gradients: Tensor) -> None:
+        """Take in the gradients by a parameter (examples x its shape): products with the last of each line, and lengths."""
+        starts, lines, _ = self.shape
+        inner = sorted(range(1, gradients.ndim), key=gradients.stride, reverse=True)  # as they lie: nothing is copied
+        flat = gradients.permute(0, *inner).flatten(1)
+        length = torch.linalg.vector_norm(flat, dim=1)
+        way = flat[starts:].unflatten(0, (starts * lines, -1))
+        ends = way[:, -1]
+        first = ends.unflatten(0, (starts, lines)) @ flat[:starts, :, None]
+        rest = (way @ ends[:, :, None]).reshape(self.shape)
+        self.products[name] = torch.cat([first, rest], 2)
+        begin = length[:starts, None, None].expand(starts, lines, 1)
+        self.lengths[name] = torch.cat([begin, length[starts:].reshape(self.shape)], 2)
+
+    def cosines(self, *, per_tensor: bool) -> Tensor:
+        """Return the cosine of every point's gradient with that of the last point of its line, starts x lines x points."""
+        product = torch.stack([self.products[name] for name in sorted(self.products)])
+        length = torch.stack([self.lengths[name] for name in sorted(self.products)])
+        if not per_tensor:
+            product, length = product.sum(0, keepdim=True), torch.linalg.vector_norm(length, dim=0, keepdim=True)
+        return (product / (length * length[..., -1:]).clamp_min(TINY)).mean(0)
 
 
 def privacy_scores(
@@ -142,10 +196,6 @@ def privacy_scores(
         torch.arange(len(pictures), device=pictures.device),
     )
     noise = random.uniform(random.fold(keys, "noise"), pictures.shape[1:]).to(pictures.dtype)
-    starts = scaling.scale(noise, 3)
-    seen = torch.cat([how.change(pictures, how.draw(keys)) for how in transforms])
-    many = len(transforms)
-    made = similarities(
-        model, scaling.scale(seen, 3), starts.repeat(many, 1, 1, 1), labels.to(pictures.device).repeat(many), line
-    )
-    return area(made, trapezoid=line.trapezoid).reshape(many, -1).mean(1)
+    seen = torch.stack([how.change(pictures, how.draw(keys)) for how in transforms], 1)
+    made = fans(model, scaling.scale(seen, 3), scaling.scale(noise, 3), labels.to(pictures.device), line)
+    return area(made, trapezoid=line.trapezoid).mean(0)

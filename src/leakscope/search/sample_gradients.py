@@ -2,11 +2,7 @@
 
 `vmap(grad)` gives the same and is what the rest of the package uses. Where the weights are shared by all examples, a plain batched
 pass is faster on a CPU: every layer is computed once for the whole batch, and only the product that makes a weight gradient
-is done example by example, as the layer's backward comes by. For an example n with input x_n and output gradient g_n:
-
-    conv2d       dW_n = x_n * g_n (a grouped convolution over the batch),   db_n = sum of g_n over positions
-    linear       dW_n = g_n x_n^T,                                          db_n = g_n
-    batch norm   dgamma_n = sum of g_n xhat_n,  dbeta_n = sum of g_n        (by running statistics)
+is done example by example, as the layer's backward comes by (`leakscope.search.layer_gradients`).
 
 Goodfellow 2015, arXiv:1510.01799; Rochette et al. 2019, arXiv:1912.06015. It holds for networks that let no example meet another
 and whose parameters enter through these layers alone; where a parameter was not seen, nothing is returned.
@@ -14,18 +10,25 @@ and whose parameters enter through these layers alone; where a parameter was not
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree
+from leakscope.search.layer_gradients import Conv, ConvNorm, Linear, Norm, Take, Told, folded, side
 
-Take = Callable[[Tensor, Tensor], None]  # a parameter and its gradient for every example
+LOOKS = (Tensor.dim, Tensor.size, Tensor.shape.__get__, Tensor.ndim.__get__)  # type: ignore[attr-defined]
+MOST_WEIGHTS = (
+    2  # by position of the map: with more, the norm's own passes over the map are cheaper than those over weights
+)
 
 
 class MixesExamplesError(Exception):
@@ -37,48 +40,129 @@ def sample_gradients(model: Model, loss: Callable[[Tensor], Tensor], inputs: Ten
 
     It cannot where the network draws, normalises by the batch, or has a parameter that enters by another layer.
     """
-    if model.draws:
-        return None
-    names = {id(value): name for name, value in model.parameters.items()}
     found: Tree = {}
+    if not read_gradients(model, loss, inputs, found.__setitem__):
+        return None
+    return {name: found[name] for name in model.parameters}
+
+
+def read_gradients(
+    model: Model, loss: Callable[[Tensor], Tensor], inputs: Tensor, read: Callable[[str, Tensor], None]
+) -> bool:
+    """Call `read` with every parameter's name and gradients (N x its shape) as they are made; return False if it cannot.
+
+    What is read can be dropped at once: all gradients of a batch are never held together, unless the reader holds them.
+    """
+    if model.draws:
+        return False
+    uses: Counter[str] = Counter()
+    names = {id(value): name for name, value in model.parameters.items()}
+    parts: Tree = {}
 
     def take(parameter: Tensor, gradient: Tensor) -> None:
-        name = names.get(id(parameter))
-        if name is None:
+        name = names[id(parameter)]
+        uses[name] -= 1
+        whole = parts.pop(name) + gradient if name in parts else gradient
+        if uses[name]:
+            parts[name] = whole
+        else:
+            read(name, whole)
+
+    with torch.enable_grad():
+        output = _output(model, inputs, uses, take)
+        if output is None:
+            return False
+        loss(output).backward()
+    return not uses.total()
+
+
+def input_gradients(model: Model, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor | None:
+    """Return the gradient of `loss(logits)` (a sum over examples) by every input, as one batch; None where that cannot be."""
+    if model.draws:
+        return None
+    x = inputs.detach().requires_grad_(True)
+    with torch.enable_grad():
+        output = _output(model, x, Counter(), None)
+        return None if output is None else torch.autograd.grad(loss(output), x)[0]
+
+
+def _output(model: Model, inputs: Tensor, uses: Counter[str], take: Take | None) -> Tensor | None:
+    """Return the logits of a watched pass and count how often each parameter enters; None if examples could meet."""
+    names = {id(value): name for name, value in model.parameters.items()}
+
+    def use(parameter: Tensor) -> None:
+        if id(parameter) not in names:
             raise MixesExamplesError
-        found[name] = found[name] + gradient if name in found else gradient
+        uses[names[id(parameter)]] += 1
 
     key = torch.zeros((), dtype=torch.int64, device=inputs.device)
-    anchor = torch.zeros((), device=inputs.device, requires_grad=True)
+    watched = _Watched(use, take, torch.zeros((), device=inputs.device, requires_grad=True))
     try:
-        with torch.enable_grad():
-            with _Watched(take, anchor):
-                output, _ = model.apply(model.parameters, model.buffers, inputs, key)
-            loss(output).backward()
+        with watched:
+            output, _ = model.apply(model.parameters, model.buffers, inputs, key)
+        made = watched.made(output)
     except MixesExamplesError:
         return None
-    return {name: found[name] for name in model.parameters} if found.keys() == model.parameters.keys() else None
+    return made if uses.keys() == model.parameters.keys() else None
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A convolution that is not computed yet, as a batch norm may follow; `place` has its shape and nothing in it."""
+
+    place: Tensor
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    told: Told
+    made: Tensor | None = None
 
 
 class _Watched(TorchFunctionMode):
-    """Inside this context convolutions, dense layers and batch norms hand their gradients to `take`, example by example."""
+    """Inside this context convolutions, dense layers and batch norms hand their gradients to `take`, example by example.
 
-    def __init__(self, take: Take, anchor: Tensor) -> None:
+    Without a `take` they are torch's own, only that a batch norm is still folded into the convolution before it.
+    """
+
+    def __init__(self, use: Callable[[Tensor], None], take: Take | None, anchor: Tensor) -> None:
         super().__init__()
-        self.take, self.anchor = take, anchor
+        self.use, self.take, self.anchor = use, take, anchor
+        self.waiting: dict[int, _Waiting] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Route the three layers to the forms below, everything else to itself."""
         del types
-        if func is torch.conv2d:
-            return _conv(self, *args, **(kwargs or {}))
-        if func is F.linear:
-            return _linear(self, *args, **(kwargs or {}))
+        if func in LOOKS:
+            return func(*args, **(kwargs or {}))
         if func is F.batch_norm:
             return _norm(self, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        args, told = tree_map_only(Tensor, self.made, (args, dict(kwargs or {})))
+        if func is torch.conv2d:
+            return _conv(self, *args, **told)
+        if func is F.linear:
+            return _linear(self, *args, **told)
+        return func(*args, **told)
+
+    def made(self, x: Tensor) -> Tensor:
+        """Return a tensor, after computing it if it is a convolution that waits."""
+        one = self.waiting.get(id(x))
+        if one is None:
+            return x
+        if one.made is None:
+            self.uses(one.weight, one.bias)
+            if self.take is None:
+                one.made = torch.conv2d(one.x, one.weight, one.bias, *one.told)
+            else:
+                one.made = Conv.apply(one.x, one.weight, one.bias, self.anchor, self.take, one.told)  # type: ignore[no-untyped-call]
+        return one.made
+
+    def uses(self, *parameters: Tensor | None) -> None:
+        """Note that these will have gradients."""
+        for each in parameters:
+            if each is not None:
+                self.use(each)
 
 
 def _conv(
@@ -90,17 +174,23 @@ def _conv(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-) -> Any:
+) -> Tensor:
     if isinstance(padding, str) or groups != 1 or x.ndim != 4:
         raise MixesExamplesError
     told = tuple([int(v), int(v)] if isinstance(v, int) else [int(e) for e in v] for v in (stride, padding, dilation))
-    return _Conv.apply(x, weight, bias, watched.anchor, watched.take, told)  # type: ignore[no-untyped-call]
+    sides = (side(x.shape[2 + i], weight.shape[2 + i], *(each[i] for each in told)) for i in range(2))
+    place = x.new_empty(len(x), len(weight), *sides, device="meta")
+    watched.waiting[id(place)] = _Waiting(place, x, weight, bias, told)  # type: ignore[arg-type]
+    return place
 
 
 def _linear(watched: _Watched, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if x.ndim != 2:
         raise MixesExamplesError
-    return _Linear.apply(x, weight, bias, watched.anchor, watched.take)  # type: ignore[no-untyped-call]
+    watched.uses(weight, bias)
+    if watched.take is None:
+        return F.linear(x, weight, bias)
+    return Linear.apply(x, weight, bias, watched.anchor, watched.take)  # type: ignore[no-untyped-call]
 
 
 def _norm(
@@ -117,72 +207,16 @@ def _norm(
     del momentum
     if training or mean is None or var is None or weight is None or bias is None or x.ndim != 4:
         raise MixesExamplesError
-    return _Norm.apply(x, weight, bias, mean, (var + eps).rsqrt(), watched.anchor, watched.take)  # type: ignore[no-untyped-call]
-
-
-class _Conv(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, take: Take, told: Any
-    ) -> Tensor:
-        del anchor
-        ctx.save_for_backward(x, weight, bias)
-        ctx.take, ctx.told = take, told
-        return torch.conv2d(x, weight, bias, *told)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        x, weight, bias = ctx.saved_tensors
-        g, many = g.contiguous(), len(x)
-        backward = torch.ops.aten.convolution_backward
-        if bias is not None:
-            ctx.take(bias, g.sum((2, 3)))
-        wide = weight.new_empty(many * len(weight), *weight.shape[1:])  # its gradient needs the shape alone
-        one, out = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
-        made = backward(out, one, wide, None, *ctx.told, False, [0, 0], many, [False, True, False])[1]
-        ctx.take(weight, made.reshape(many, *weight.shape))
-        if not ctx.needs_input_grad[0]:
-            return (None,) * 6
-        made = backward(g, x, weight, None, *ctx.told, False, [0, 0], 1, [True, False, False])[0]
-        return made, *(None,) * 5
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, take: Take) -> Tensor:
-        del anchor
-        ctx.save_for_backward(x, weight, bias)
-        ctx.take = take
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        x, weight, bias = ctx.saved_tensors
-        ctx.take(weight, g[:, :, None] * x[:, None, :])
-        if bias is not None:
-            ctx.take(bias, g)
-        return g @ weight if ctx.needs_input_grad[0] else None, None, None, None, None
-
-
-class _Norm(torch.autograd.Function):
-    """y = (x - mean) inverse gamma + beta, per channel."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, inverse: Tensor, anchor: Tensor, take: Take
-    ) -> Tensor:
-        del anchor
-        ctx.save_for_backward(x, weight, bias, mean, inverse)
-        ctx.take = take
-        scale = weight * inverse
-        return torch.addcmul((bias - mean * scale)[:, None, None], x, scale[:, None, None])
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        x, weight, bias, mean, inverse = ctx.saved_tensors
-        total = g.sum((2, 3))
-        product = (g * x).sum((2, 3))
-        ctx.take(weight, (product - mean * total) * inverse)
-        ctx.take(bias, total)
-        scaled = g * (weight * inverse)[:, None, None] if ctx.needs_input_grad[0] else None
-        return scaled, *(None,) * 6
+    watched.uses(weight, bias)
+    norm = (weight, bias, mean, (var + eps).rsqrt())
+    one = watched.waiting.get(id(x))
+    alone = one is None or one.made is not None
+    if watched.take is None:
+        if one is None or alone:
+            return F.batch_norm(watched.made(x), mean, var, weight, bias, eps=eps)
+        watched.uses(one.weight, one.bias)
+        return torch.conv2d(one.x, *folded(one.weight, one.bias, norm), *one.told)
+    if one is None or alone or one.weight[0].numel() > MOST_WEIGHTS * x[0, 0].numel():
+        return Norm.apply(watched.made(x), norm, watched.anchor, watched.take)  # type: ignore[no-untyped-call]
+    watched.uses(one.weight, one.bias)
+    return ConvNorm.apply(one.x, (one.weight, one.bias, one.told), norm, watched.anchor, watched.take)  # type: ignore[no-untyped-call]

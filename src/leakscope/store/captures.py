@@ -1,6 +1,6 @@
 """Captured updates: what a real server saw of one client in one round, as two safetensors files and a JSON text.
 
-    round-00003-client-7.json            what it is; written last, so a capture is there whole or not at all
+    round-00003-client-7.json            what it is; written last and whole, so a capture is there whole or not at all
     round-00003-client-7.safetensors     what the client sent
     before-1f0c...e2.safetensors         the weights the client got; one file for all clients that got the same
 
@@ -10,7 +10,6 @@ that do not fit and numbers that are not finite are refused in one line each (se
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from leakscope.core.errors import InputError
 from leakscope.store.disk import clear_errors
 from leakscope.store.durable import PART
+from leakscope.store.packing import Packed, pack
 from leakscope.store.untrusted import plain_file, read_tensors, read_text
 
 if TYPE_CHECKING:
@@ -65,55 +65,59 @@ class Capture:
 # -- writing
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Tensors as the bytes of a safetensors file, and their SHA-256."""
-
-    data: bytes
-    sha256: str
-
-
-def pack(tree: Tree) -> Packed:
-    """Return tensors as they are written."""
-    from safetensors.torch import save
-
-    data = save({name: value.detach().cpu().contiguous().clone() for name, value in tree.items()})
-    return Packed(data, hashlib.sha256(data).hexdigest())
-
-
 def write_capture(directory: Path, capture: Capture, before: Packed | None = None) -> int:
     """Write a capture, whole or not at all, and return the bytes that were added to the directory.
 
-    `before` is `pack(capture.before)`, for whoever writes many captures of the same weights.
+    `before` is `pack_before(capture)`, for whoever writes many captures of the same weights.
     """
     check_capture(capture, capture.name)
-    given, sent = before or pack(capture.before), pack(capture.sent)
+    given, sent = before or pack_before(capture), pack(capture.sent, f"{capture.name}: sent")
     shared = f"before-{given.sha256}{SUFFIX}"
-    text = json.dumps(_about(capture, shared, given, sent), indent=1, allow_nan=False).encode()
-    written = 0
+    text = _lines(_about(capture, shared, given, sent))
+    stem = f"{directory}{os.sep}{capture.name}"
+    added = len(sent.data) + len(text)
     with clear_errors(directory, f"{capture.name} is not kept"):
-        directory.mkdir(parents=True, exist_ok=True)
-        files = {f"{capture.name}{SUFFIX}": sent.data, f"{capture.name}.json": text}
-        if not (directory / shared).exists():
-            files = {shared: given.data, **files}
-        for name, data in files.items():
-            _put(directory / name, data)
-            written += len(data)
-    return written
+        if not os.path.exists(directory / shared):
+            directory.mkdir(parents=True, exist_ok=True)
+            _put(f"{directory}{os.sep}{shared}", given.data)
+            added += len(given.data)
+        _write(stem + SUFFIX, sent.data)  # nothing refers to it before the JSON is there, whole
+        _put(stem + ".json", text)
+    return added
 
 
-def _put(path: Path, data: bytes) -> None:
+def pack_before(capture: Capture) -> Packed:
+    """Return the weights that a client got, as they are written."""
+    return pack(capture.before, f"{capture.name}: before")
+
+
+def _put(path: str, data: bytes) -> None:
     """Write a file, whole or not at all, without waiting for the disk: training waits for this.
 
     A power cut may leave a file short; its SHA-256 in the JSON then refuses it.
     """
-    part = path.with_name(path.name + PART)
+    _write(path + PART, data)
     try:
-        part.write_bytes(data)
-        os.replace(part, path)
+        os.replace(path + PART, path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        os.unlink(path + PART)
         raise
+
+
+def _write(path: str, data: bytes) -> None:
+    """Write a file; leave none behind if that fails."""
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+    except BaseException:
+        Path(path).unlink(missing_ok=True)
+        raise
+
+
+def _lines(told: Mapping[str, Any]) -> bytes:
+    """Return a JSON object with a line for each field: to be read by eye, and quick (an indented one is not)."""
+    fields = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in told.items())
+    return "{{\n {}\n}}\n".format(",\n ".join(fields)).encode()
 
 
 def _about(capture: Capture, shared: str, before: Packed, sent: Packed) -> dict[str, Any]:
@@ -125,7 +129,7 @@ def _about(capture: Capture, shared: str, before: Packed, sent: Packed) -> dict[
         "examples": capture.examples,
         "shares": capture.shares,
         "config": dict(capture.config),
-        "parameters": {name: list(value.shape) for name, value in capture.before.items()},
+        "parameters": before.shapes,
         "before": {"file": shared, "sha256": before.sha256},
         "sent": {"file": f"{capture.name}{SUFFIX}", "sha256": sent.sha256},
     }
@@ -191,7 +195,10 @@ def _tensors(path: Path, part: str, told: object) -> Tree:
 
 
 def check_capture(capture: Capture, where: str) -> None:
-    """Refuse a capture whose fields make no sense or whose parts do not fit each other."""
+    """Refuse a capture whose fields make no sense or whose parts do not fit each other.
+
+    That its numbers are finite is checked where they are packed and where they are read.
+    """
     _whole(where, "round", capture.round)
     for name in ("partition", "examples"):
         if getattr(capture, name) is not None:
@@ -213,10 +220,6 @@ def check_capture(capture: Capture, where: str) -> None:
         ):  # types may differ: an average of whole numbers is handed out as floats
             had = "nothing" if got is None else str(tuple(got.shape))
             raise InputError(f"{where}: sent {name!r:.80} is {tuple(value.shape)}, before there was {had} of that name")
-    for part, tree in (("before", capture.before), ("sent", capture.sent)):
-        for name, value in tree.items():
-            if value.is_floating_point() and not bool(value.isfinite().all()):
-                raise InputError(f"{where}: {part} {name!r:.80} holds NaN or infinity")
 
 
 def check_model(capture: Capture, shapes: Mapping[str, tuple[int, ...]], model: str, *, needed: frozenset[str]) -> None:

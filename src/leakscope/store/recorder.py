@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leakscope.core.errors import InputError
-from leakscope.core.tree import Tree, tensors
-from leakscope.store.captures import Capture, Packed, pack, write_capture
+from leakscope.core.tree import Tree
+from leakscope.store.captures import Capture, pack_before, write_capture
+from leakscope.store.packing import Packed
 
 GIB = 1 << 30
 SPARE = 1 << 16  # headers and the JSON text
@@ -67,12 +68,12 @@ class Recorder:
 
     def record(self, capture: Capture) -> bool:
         """Return whether the capture was written; never raise."""
-        need = sum(t.numel() * t.element_size() for t in tensors((capture.before, capture.sent))) + SPARE
+        need = sum(t.nbytes for tree in (capture.before, capture.sent) for t in tree.values()) + SPARE
         if self.used + need > self.settings.most_bytes:
             return self.leave_out(f"Recording.most_bytes ({self.settings.most_bytes:,}) is used up")
         try:
             if self.packed is None or self.packed[0] is not capture.before:  # most clients of a round got the same
-                self.packed = (capture.before, pack(capture.before))
+                self.packed = (capture.before, pack_before(capture))
             self.used += write_capture(self.settings.directory, capture, self.packed[1])
         except InputError as error:
             return self.leave_out(str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from leakscope.core.errors import InputError
 from leakscope.experiments.papers.claims import (
     FAILS,
     HOLDS,
+    HOLDS_OPEN,
     PARTLY,
     SO_FAR,
+    SO_FAR_OPEN,
     UNDECIDED,
     UNMEASURED,
     UNTESTED,
@@ -36,7 +39,10 @@ CONTRADICTED = ("the table contradicts it", "as drop rises, the mean number of i
 def test_a_paper_s_claims_hold_on_its_own_numbers_but_for_those_it_contradicts(name: str) -> None:
     item = read_item(name)
     cells = printed_cells(item.printed, COLUMN)
+    known = {measure for cell in cells for measure in cell.values}
     for claim in item.claims:
+        if claim.checks and not any(each.measure in known for each in claim.checks):
+            continue  # tested by a measure of ours, of which nothing is printed
         found = examine(claim, cells, COLUMN)
         if found.word in (UNMEASURED, UNTESTED, SO_FAR):  # a figure prints fewer places than it speaks of
             assert "figure" in name or claim.cannot  # or what we cannot test says why
@@ -86,6 +92,73 @@ def test_intervals_that_meet_leave_a_failed_claim_undecided() -> None:
     some = [*apart, cell(0.1, 0, 0.15, data="b", start="x"), cell(0.4, 0.2, 0.6, data="b", start="y")]
     assert examine(claim, some, COLUMN).word == PARTLY
     assert "1 of 2 cases hold, 1 for and 1 against it beyond the intervals" in examine(claim, some, COLUMN).told
+
+
+def test_a_claim_of_which_no_case_is_sure_does_not_simply_hold() -> None:
+    claim = check(of={"start": "x"}, than={"start": "y"}, must_be="lower")
+    meeting = [cell(0.4, 0.2, 0.6, start="x"), cell(0.5, 0.3, 0.7, start="y")]
+    found = examine(claim, meeting, COLUMN)
+    assert found.word == HOLDS_OPEN
+    assert found.told == "holds, undecided at this n: 1 of 1 cases hold, 0 for and 0 against it beyond the intervals"
+    apart = [cell(0.1, 0, 0.15, data="b", start="x"), cell(0.4, 0.2, 0.6, data="b", start="y")]
+    assert examine(claim, [*meeting, *apart], COLUMN).word == HOLDS  # one case is sure, none is against it
+    part = Claim(says="", checks=(*claim.checks, Check(measure="psnr", must_be="lower", value=1)))
+    assert examine(part, meeting, COLUMN).word == SO_FAR_OPEN
+
+
+@pytest.mark.parametrize(("must_be", "word"), [("at_most", HOLDS), ("at_least", HOLDS), ("lower", UNDECIDED)])
+def test_a_value_that_may_equal_its_bound_and_does_needs_no_certainty(must_be: str, word: str) -> None:
+    found = examine(check(must_be=must_be, value=0), [cell(0.0, 0.0, 0.16)], COLUMN)
+    assert found.word == word
+    assert ("1 at the bound itself" in found.told) == (word == HOLDS)
+    beside = examine(check(must_be="at_most", value=0.1), [cell(0.0, 0.0, 0.16)], COLUMN)
+    assert beside.word == HOLDS_OPEN
+
+
+@given(low=st.floats(20, 30), width=st.floats(0, 6))
+def test_between_two_bounds_is_sure_when_the_whole_interval_is(low: float, width: float) -> None:
+    claim = Claim(
+        says="it is about 25",
+        checks=(Check(measure="mse", must_be="at_least", value=22), Check(measure="mse", must_be="at_most", value=28)),
+    )
+    high, middle = low + width, low + width / 2
+    found = examine(claim, [cell(middle, low, high)], COLUMN)
+    assert len(found.cases) == 1
+    assert found.cases[0].holds == (22 <= middle <= 28)
+    if found.cases[0].holds and middle not in (22, 28):
+        assert found.word == (HOLDS if low > 22 and high < 28 else HOLDS_OPEN)
+
+
+def test_pictures_over_different_attacks_are_not_compared() -> None:
+    def over(value: float, said: str, start: str) -> Measured:
+        estimate = Estimate(value, value - 0.01, value + 0.01, 20, 20)
+        return Measured(
+            {"start": start}, COLUMN, 20, {"mse": Value(estimate, said), "iterations_mean": Value(estimate, said)}
+        )
+
+    claim = check(of={"start": "x"}, than={"start": "y"}, must_be="lower")
+    few, none, every = (
+        "3 of 20 trials that converged",
+        "everything attacked, as none converged",
+        "20 of 20 trials that converged",
+    )
+    for said in (few, none, every):
+        found = examine(claim, [over(0.1, few, "x"), over(0.9, said, "y")], COLUMN)
+        assert (found.word, found.unseen, found.unlike) == (UNMEASURED, 0, 1)
+        assert found.told == "not measured: the cells are over different attacks"
+    whole = examine(claim, [over(0.1, every, "x"), over(0.9, none, "y")], COLUMN)
+    assert (whole.word, whole.unlike) == (HOLDS, 0)
+    bound = examine(check(must_be="lower", value=1), [over(0.1, few, "x")], COLUMN)
+    assert bound.word == HOLDS  # a number of a cell may be held against a bound
+    steps = Claim(says="", checks=(replace(claim.checks[0], measure="iterations_mean"),))
+    assert examine(steps, [over(0.1, few, "x"), over(0.9, every, "y")], COLUMN).word == HOLDS  # always over successes
+
+
+def test_claims_on_pictures_are_over_everything_attacked() -> None:
+    for name in item_files():
+        for claim in read_item(name).claims:
+            compared = [each for each in claim.checks if each.along or each.than is not None]
+            assert not {each.measure for each in compared} & {"ssim", "mse"}, (name, claim.says)
 
 
 def test_a_number_is_a_bound_for_every_cell_of_the_place() -> None:

@@ -20,6 +20,9 @@ from leakscope.experiments.papers.comparing import (
     NO_SUCCESS,
     NO_THRESHOLD,
     NOT_RUN,
+    RATE_APART,
+    TOO_FEW,
+    WIDE,
     Column,
     Measured,
     agreement,
@@ -47,8 +50,10 @@ def measured(item: Item, values: dict[str, Value], *, reading: int = 0, attacker
 def test_a_number_in_our_interval_agrees_and_one_outside_never_does(value: float, centre: float, half: float) -> None:
     ours = rate(centre, half)
     inside = ours.estimate.low <= value <= ours.estimate.high
+    reach = max(ours.estimate.high - centre, centre - ours.estimate.low)
     word = judge(value, ours, "asr_convergence")
-    assert (word == AGREES) == inside
+    assert (word in (AGREES, TOO_FEW)) == inside
+    assert (word == TOO_FEW) == (inside and reach > WIDE * RATE_APART)
     if word in (HIGHER, LOWER):
         assert abs(value - centre) > 0.05
         assert (word == HIGHER) == (centre > value)
@@ -68,6 +73,54 @@ def test_a_number_in_our_interval_agrees_and_one_outside_never_does(value: float
 )
 def test_close_is_a_matter_of_the_measure(name: str, printed: float, ours: float, word: str) -> None:
     assert judge(printed, Value(Estimate(ours, ours, ours, 20, 20)), name) == word
+
+
+@pytest.mark.parametrize("n", range(1, 21))
+def test_a_number_over_successes_needs_ten_of_them(n: int) -> None:
+    for name, printed, ours in (("iterations_mean", 25.0, 25.0), ("mse", 1e-4, 9.0), ("iterations_max", 300.0, 30.0)):
+        value = Value(Estimate(ours, ours, ours, n, n), f"{n} of 20 trials that converged")
+        assert (judge(printed, value, name) == TOO_FEW) == (n < 10)
+        assert judge(printed, replace(value, over=""), name) != TOO_FEW  # over everything attacked
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "ours", "word"),
+    [
+        ("iterations_mean", 25.0, Estimate(30.0, 12.0, 48.0, 20, 20), AGREES),
+        ("iterations_mean", 25.0, Estimate(40.0, 0.0, 95.0, 20, 20), TOO_FEW),
+        ("iterations_mean", 99.0, Estimate(40.0, 0.0, 95.0, 20, 20), LOWER),  # outside is outside, however wide
+        ("ssim", 0.9, Estimate(0.85, 0.76, 0.94, 20, 20), AGREES),
+        ("ssim", 0.9, Estimate(0.85, 0.70, 1.0, 20, 20), TOO_FEW),
+        ("psnr", 22.0, Estimate(20.0, 16.0, 24.0, 8, 8), AGREES),
+        ("psnr", 22.0, Estimate(20.0, 14.0, 26.0, 8, 8), TOO_FEW),
+        ("mse", 1e-4, Estimate(2e-4, 5e-5, 3.5e-4, 20, 20), AGREES),
+        ("mse", 1e-9, Estimate(2e-4, 0.0, 5e-4, 20, 20), TOO_FEW),  # every small number lies between 0 and this
+        ("mse", 0.0, Estimate(0.0, 0.0, 0.0, 20, 20), AGREES),
+    ],
+)
+def test_an_interval_that_holds_nearly_everything_does_not_agree(
+    name: str, printed: float, ours: Estimate, word: str
+) -> None:
+    assert judge(printed, Value(ours), name) == word
+
+
+def test_numbers_that_are_too_few_are_counted_apart() -> None:
+    item = read_item("cpl-table-8")
+    few = Value(Estimate(26.0, 0.0, 52.0, 2, 2), "2 of 20 trials that converged")
+    many = Value(Estimate(26.0, 24.0, 28.0, 20, 20), "20 of 20 trials that converged")
+    cells = []
+    for reading, steps in ((0, few), (1, many)):
+        values = {"asr_convergence": rate(1.0), "asr_content": rate(1.0), "iterations_mean": steps}
+        cells.append(
+            replace(measured(item, values, reading=reading, defence="gaussian", sigma="10e-4"), cell=f"{reading}")
+        )
+    comparison = compare(item, cells)
+    titles = [cell.column.title for cell in cells]
+    assert [comparison.counts[title].get(TOO_FEW, 0) for title in titles] == [1, 0]
+    assert agreement(comparison.counts[titles[0]]).startswith("Of 1 printed number that we measured 1 agrees, ")
+    assert "; 1 too few to say, " in agreement(comparison.counts[titles[0]])
+    assert best_reading(comparison).startswith("The readings cannot be told apart here: of 1 printed numbers")
+    assert best_reading(comparison).endswith("; 1 more is too few to say.")
 
 
 def test_every_printed_place_has_a_line_and_what_was_not_run_says_so() -> None:

@@ -38,6 +38,19 @@ def test_a_gap_has_the_interval_of_a_difference_of_independent_means(
     assert gap.estimate.high - gap.estimate.value == pytest.approx(math.sqrt(one**2 + other**2), abs=1e-9)
 
 
+@given(a=st.floats(0, 1), b=st.floats(0, 1), down=st.floats(0, 0.5), up=st.floats(0, 0.5))
+def test_a_cut_side_of_an_interval_is_used_on_its_own_side_of_the_gap(
+    a: float, b: float, down: float, up: float
+) -> None:
+    one = {"psnr": Value(Estimate(a, a - down, a + up, 20, 20))}
+    sure = {"psnr": Value(Estimate(b, b, b, 20, 20))}
+    for first, second, ends in ((one, sure, (down, up)), (sure, one, (up, down))):
+        known = [({"attack": "x"}, first["psnr"]), ({"attack": "y"}, second["psnr"])]
+        ((_, gap),) = gaps_to({"attack": "y"}, known)
+        own = gap.estimate
+        assert (own.value - own.low, own.high - own.value) == pytest.approx(ends, abs=1e-9)
+
+
 def test_a_claim_may_be_about_gaps() -> None:
     told = (("x", 1, 5.0), ("y", 1, 1.0), ("x", 2, 4.0), ("y", 2, 3.0))
     cells = [cell(value, 0.3, attack=attack, round=number) for attack, number, value in told]

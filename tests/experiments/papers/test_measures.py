@@ -12,7 +12,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakscope.experiments.papers.measures import MEASURES, RATES, Scored, measure, score_cells, title_of
+from leakscope.experiments.papers.bounds import bounds_of
+from leakscope.experiments.papers.measures import (
+    MEASURES,
+    NONE,
+    RATES,
+    Scored,
+    Value,
+    measure,
+    score_cells,
+    title_of,
+    with_top_inside,
+)
 from leakscope.metrics.interval import estimate_mean, estimate_rate
 
 OUTCOMES = ("converged", "exhausted", "stalled", "diverged")
@@ -114,7 +125,9 @@ def test_intervals_are_those_of_the_metrics_room_and_successes_are_named() -> No
     (cell,) = score_cells(columns(trials)).values()
     found = measure(cell)
     counted = torch.tensor([[True], [True], [True], [False]])
-    assert found["iterations_mean"].estimate == estimate_mean(torch.tensor(steps)[:, None], counted)
+    whole = estimate_mean(torch.tensor(steps)[:, None], counted, within=(0.0, math.inf))
+    assert found["iterations_mean"].estimate == whole
+    assert whole.low == 0  # 5.67 - 7.59
     assert found["iterations_mean"].over == found["mse"].over == "3 of 4 trials that converged"
     assert found["asr_convergence"].estimate == estimate_rate(counted, torch.ones(4, 1, dtype=torch.bool))
     assert measure(cell, 2)["mse"].over == "everything attacked, as none converged"
@@ -147,6 +160,43 @@ def test_runs_that_rest_are_steady_and_runs_that_move_are_not() -> None:
     assert found["close_of_moving"].estimate.value == 0
     assert found["change_over_value"].estimate.value == pytest.approx(1.0)
     assert not measure(cell)["steady_share"].there
+
+
+@settings(deadline=None)
+@given(trials=st.lists(trial.map(lambda each: {**each, "cell": 0}), min_size=2, max_size=8))
+def test_no_interval_leaves_what_its_measure_can_be(trials: list[dict[str, Any]]) -> None:
+    (cell,) = score_cells(columns(trials)).values()
+    for name, value in measure(cell).items():
+        own, (least, greatest) = value.estimate, bounds_of(name)
+        assert math.isnan(own.low) or least <= own.low <= own.value <= own.high <= greatest + 1e-9, name
+
+
+def test_the_error_of_a_mean_is_made_before_its_interval_is_cut() -> None:
+    values = [99.0, 40.0, 100.0, 100.0]
+    trials = [
+        {"cell": 0, "outcome": "exhausted", "iterations": 9, "mismatch": 2 * (v < 50), "samples": [EMPTY | {"psnr": v}]}
+        for v in values
+    ]
+    (cell,) = score_cells(columns(trials)).values()
+    found = measure(cell)
+    assert found["psnr"].estimate.high == 100
+    assert found["psnr_error"].estimate.value == pytest.approx(stdev(values) / 2)
+    assert found["similarity_loss"].estimate.low == 0
+    assert found["similarity_loss_error"].estimate.value == pytest.approx(stdev([0.0, 2.0, 0.0, 0.0]) / 2)
+
+
+def test_a_number_knows_whether_attacks_were_left_out_of_it() -> None:
+    said = {"3 of 4 trials that converged": (True, True), "4 of 4 trials that converged": (True, False)}
+    said |= {"": (False, False), "everything attacked, as none converged": (False, False)}
+    for over, (of_successes, of_some) in said.items():
+        value = Value(NONE, over)
+        assert (value.of_successes, value.of_some) == (of_successes, of_some)
+
+
+def test_old_rows_get_the_share_of_tops_inside_from_their_places() -> None:
+    assert with_top_inside({"best_alpha": [0.0, 0.5, 1.0, None]})["top_inside"] == [0.0, 1.0, 0.0, None]
+    assert with_top_inside({"best_alpha": [0.0], "top_inside": [1.0]})["top_inside"] == [1.0]
+    assert with_top_inside({"psnr": [1.0]}) == {"psnr": [1.0]}
 
 
 def test_every_measure_has_words() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.core.tree import TINY, Tree, norm, scale
+from leakscope.defences.strengths import Unit, tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Clip:
     Costs: shorter steps; a server can make up for them by its rate.
     """
 
-    bound: float | Tensor = 1.0
+    bound: float | Tensor = field(default=1.0, metadata=tried(0.5, 0.05, unit=Unit.LENGTH))
     each: bool = False
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
+from leakscope.defences.strengths import tried
 
 MOST_BITS = 24
 
@@ -43,7 +44,7 @@ class Quantise:
     Costs: noise of up to one step in every coordinate; `bits` bits a coordinate are sent.
     """
 
-    bits: int = 8
+    bits: int = field(default=8, metadata=tried(4, 2))
     stochastic: bool = True
 
     def __post_init__(self) -> None:
@@ -82,7 +83,7 @@ class LowRank:
     Costs: a singular value decomposition a matrix; `r (rows + columns)` numbers a matrix are sent.
     """
 
-    rank: int = 1
+    rank: int = field(default=1, metadata=tried(2, 1))
 
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or self.rank < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
+from leakscope.defences.strengths import Unit, tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class GaussianNoise:
     Costs: accuracy, more with a larger sigma; no time and no bytes.
     """
 
-    sigma: float | Tensor = 0.0
+    sigma: float | Tensor = field(default=0.0, metadata=tried(1.0, 10.0, unit=Unit.COORDINATE))
 
     def __post_init__(self) -> None:
         check_strength("GaussianNoise.sigma", self.sigma)
@@ -50,7 +51,7 @@ class LaplaceNoise:
     Costs: as Gaussian noise of the same deviation.
     """
 
-    sigma: float | Tensor = 0.0
+    sigma: float | Tensor = field(default=0.0, metadata=tried(1.0, 10.0, unit=Unit.COORDINATE))
     scale: float | Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -77,8 +78,8 @@ class LaplaceNoise:
         return made
 
 
-def check_strength(field: str, strength: float | Tensor) -> None:
+def check_strength(setting: str, strength: float | Tensor) -> None:
     """Refuse a strength that is negative, NaN or infinite."""
     value = torch.as_tensor(strength)
     if not bool(((value >= 0) & value.isfinite()).all()):
-        raise InputError(f"{field} must be in [0, inf), got {strength}")
+        raise InputError(f"{setting} must be in [0, inf), got {strength}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, add
+from leakscope.defences.strengths import tried
 
 USUAL_DROP = 0.99
 MILLION = 10**6
@@ -30,7 +31,7 @@ class Sparsify:
     Costs: what is dropped is lost to training; a sort of the update.
     """
 
-    drop: float | Tensor = 0.0
+    drop: float | Tensor = field(default=0.0, metadata=tried(0.9, 0.99))
     share: float | Tensor | None = None
     each: bool = False
 
@@ -60,7 +61,7 @@ class DeepCompression:
     Costs: two more copies of the update at the client, a sort of the update.
     """
 
-    drop: float | Tensor | None = None
+    drop: float | Tensor | None = field(default=None, metadata=tried(0.9, 0.99))
     share: float | Tensor | None = None
     momentum: float = 0.0
 
@@ -96,7 +97,7 @@ class RandomMask:
     Costs: what is dropped is lost to training.
     """
 
-    share: float | Tensor = 0.5
+    share: float | Tensor = field(default=0.5, metadata=tried(0.5, 0.1))
 
     def __post_init__(self) -> None:
         check_drop("RandomMask", 0.0, self.share)

@@ -53,6 +53,11 @@ class Advice:
     unproven: tuple[Remedy, ...] = ()
 
 
+def tried(advice: Advice) -> tuple[Remedy, ...]:
+    """Return every remedy that met an attack: first those that help, then those that do not, then what nobody knows."""
+    return (*advice.remedies, *advice.useless, *advice.unproven)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Control:
     """The attack without a remedy, as the remedies are attacked first: its run, its iterations, and what its authors run."""

@@ -14,22 +14,13 @@ from dataclasses import dataclass
 from leakscope.core.errors import InputError
 from leakscope.core.tree import count, lift, norm
 from leakscope.core.types import Outcome, direction
-from leakscope.defences import (
-    Clip,
-    DeepCompression,
-    Defence,
-    GaussianNoise,
-    LaplaceNoise,
-    LowRank,
-    Quantise,
-    RandomMask,
-    Sign,
-    Sparsify,
-)
+from leakscope.defences import DEFENCES, Defence
 from leakscope.defences.stack import check_stack
+from leakscope.defences.strengths import Unit, strengths_of
 from leakscope.experiments.audit.playing import World
 from leakscope.experiments.story import AttackRun
 
+ONE_STRENGTH = "one strength"
 COST = 0.01  # of accuracy; below that, losses are not told apart
 
 
@@ -81,25 +72,27 @@ class Remedy:
 
 
 def remedies_for(world: World) -> list[tuple[str, str, Defence]]:
-    """Return (name, strength in words, defence) of the catalogue, each at two strengths."""
+    """Return (name, strength in words, defence) of every registered defence, at the two strengths that it declares.
+
+    All come at their weaker strength first, so that a short budget has seen every kind; one that declares none comes once.
+    """
     update = direction(world.observation.rounds[0], world.observation.shares)
     length = float(lift(norm)(update).median())
     size = length / math.sqrt(count(update) / world.batch.trials)  # root mean square of a coordinate
-    made: list[tuple[str, str, Defence]] = []
-    for k in (0, 1):  # all at their weaker strength first, so that a short budget has seen every kind
-        sigma, bound = (1.0, 10.0)[k] * size, (0.5, 0.05)[k] * length
-        drop, share, bits, rank = (0.9, 0.99)[k], (0.5, 0.1)[k], (4, 2)[k], (2, 1)[k]
-        made += [
-            ("gaussian_noise", f"sigma {sigma:.2g}", GaussianNoise(sigma)),
-            ("clip", f"bound {bound:.2g}", Clip(bound)),
-            ("sparsify", f"drop {drop:g}", Sparsify(drop)),
-            ("quantise", f"{bits} bits", Quantise(bits)),
-            ("low_rank", f"rank {rank}", LowRank(rank)),
-            ("random_mask", f"share {share:g}", RandomMask(share)),
-            ("deep_compression", f"drop {drop:g}", DeepCompression(drop)),
-            ("laplace_noise", f"sigma {sigma:.2g}", LaplaceNoise(sigma)),
-        ]
-    return [*made, ("sign", "one strength", Sign())]
+    units = {Unit.ONE: None, Unit.COORDINATE: size, Unit.LENGTH: length}
+    weak: list[tuple[str, str, Defence]] = []
+    strong: list[tuple[str, str, Defence]] = []
+    for name, make in DEFENCES.items():
+        found = strengths_of(make)
+        if found is None:
+            weak.append((name, ONE_STRENGTH, make()))
+            continue
+        unit = units[found.unit]
+        for made, strength in ((weak, found.weak), (strong, found.strong)):
+            value = strength if unit is None else strength * unit
+            words = f"{found.setting} {value:g}" if unit is None else f"{found.setting} {value:.2g}"
+            made.append((name, words, make(**{found.setting: value})))
+    return [*weak, *strong]
 
 
 def find(run: AttackRun, control: AttackRun, *, whole: bool, knows: bool) -> Finding:

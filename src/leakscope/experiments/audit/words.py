@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from leakscope.experiments.audit.client_words import client_facts
 from leakscope.experiments.audit.verdict import RULES
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from leakscope.experiments.audit.advice import Advice
     from leakscope.experiments.audit.auditing import Audit
     from leakscope.experiments.audit.remedies import Remedy
     from leakscope.experiments.story import AttackRun
@@ -30,6 +32,8 @@ def audit_text(audit: Audit) -> str:
             f"95 % interval {_percent(asr.low)} to {_percent(asr.high)})"
         )
         lines += [f"    {line}" for line in worst_lines(audit)]
+    if facts := audit_client(audit):
+        lines += ["  the client:", *(f"    {what}: {words}" for what, words in facts)]
     lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
     lines += _unscored(audit)
     if audit.labels is not None:
@@ -106,12 +110,25 @@ def _advice(audit: Audit) -> list[str]:
     left = len(advice.remedies) - SHOWN_REMEDIES
     if left > 0:
         lines.append(f"    and {left} more, on the page")
-    apart = [(remedy.words, remedy.finding.value) for remedy in (*advice.useless, *advice.unproven)]
-    for reason, number in Counter(reason for _, reason in apart).items():
-        lines.append(f"    {reason} ({number}): {_names(apart, reason)}")
+    lines += [f"    {line}" for line in not_shown_lines(advice)]
     for reason, number in Counter(reason for _, reason in advice.skipped).items():
         lines.append(f"    not tried ({number}): {_names(advice.skipped, reason)}: {reason}")
     return lines
+
+
+def not_shown_lines(advice: Advice) -> list[str]:
+    """Return the remedies that were tried and not shown to help, a line for each thing that was found about them."""
+    apart = [(remedy.words, remedy.finding.value) for remedy in (*advice.useless, *advice.unproven)]
+    return [
+        f"{reason} ({number}): {_names(apart, reason)}"
+        for reason, number in Counter(reason for _, reason in apart).items()
+    ]
+
+
+def audit_client(audit: Audit) -> tuple[tuple[str, str], ...]:
+    """Return (what, words) of the client that was played or captured; () where nothing was."""
+    world = audit.world
+    return () if world is None else client_facts(world.client, world.batch.samples)
 
 
 def _names(named: Sequence[tuple[str, str]], reason: str) -> str:
@@ -125,6 +142,7 @@ def audit_record(audit: Audit) -> dict[str, Any]:
         "model": audit.name,
         "grade": audit.grade,
         "rule": RULES[audit.grade],
+        "client": dict(audit_client(audit)),
         "worst": None if audit.worst is None else audit.worst.name,
         "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
         "psnr": _plain(audit.measures.psnr),

@@ -1,7 +1,8 @@
 """Published against measured, place by place: a line for every place that the paper prints or that we ran.
 
-A number agrees when it lies in our 95 % interval. Outside of it, it is close when the difference is small for its kind (`CLOSE`),
-and else it differs, up or down. What we have no number for says why.
+A number agrees when it lies in our 95 % interval. Outside of it, it is close when the difference is small for its kind (`_margin`),
+and else it differs, up or down. Few successes, or an interval so wide that nearly everything lies in it, say neither and are
+not counted. What we have no number for says why.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ from leakscope.core.record import Plain
 from leakscope.experiments.papers.items import Item
 from leakscope.experiments.papers.measures import RATES, Value
 from leakscope.experiments.papers.naming import meets
+from leakscope.experiments.papers.programs.rows import Curve
 from leakscope.experiments.papers.published import PrintedRow
+from leakscope.metrics.interval import Estimate
 
 AGREES, BY_CONTENT, CLOSE_BY, HIGHER, LOWER = "agrees", "agrees by content", "close", "higher", "lower"
-ABSENT = "not measured here"
+TOO_FEW, ABSENT = "too few to say", "not measured here"
 CONVERGENCE, CONTENT = "asr_convergence", "asr_content"
 NO_THRESHOLD = "the attack has no threshold"
 NOT_RUN, NO_SUCCESS = "not run", "no success to count"
 ALIKE = (AGREES, BY_CONTENT, CLOSE_BY)
 JUDGED = (*ALIKE, HIGHER, LOWER)
 COSINES = ("cosine_before", "cosine_greatest", "least_share")
+LEAST = 10  # successes behind a number that is over successes
+WIDE = 5  # times the margin of `close`: an interval that reaches further does not tell whether a number agrees
 RATE_APART, SSIM_APART, PSNR_APART, SHARE_APART, TIMES_APART = 0.05, 0.02, 1.0, 0.2, 3.0
 FLOOR = (
     "by convergence the attack fails and by content it succeeds: noise and dropped coordinates give the gradient distance a floor "
@@ -55,7 +60,7 @@ class Column:
 class Measured:
     """One cell of ours at its place: who measured, how many trials, how they ended, every measure.
 
-    `cell` is its id, `note` what was done otherwise than in the paper.
+    `cell` is its id, `note` what was done otherwise than in the paper, `curves` what its clients show along something.
     """
 
     where: Mapping[str, Plain]
@@ -65,6 +70,7 @@ class Measured:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     cell: str = ""
     note: str = ""
+    curves: Mapping[str, Curve] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +111,43 @@ def judge(value: float, measured: Value, name: str) -> str:
     'agrees'
     >>> judge(25.0, Value(Estimate(60.0, 50.0, 70.0, 20, 20)), "iterations_mean")
     'higher'
+    >>> judge(25.0, Value(Estimate(5.5, 0.0, 50.0, 2, 2), "2 of 20 trials that converged"), "iterations_mean")
+    'too few to say'
     """
     if not measured.there:
         return NO_SUCCESS
     ours = measured.estimate
+    if measured.of_successes and ours.trials < LEAST:
+        return TOO_FEW
     if ours.low <= value <= ours.high or ours.value == value:
-        return AGREES
+        return TOO_FEW if _wide(value, ours, name) else AGREES
     if _close(value, ours.value, name):
         return CLOSE_BY
     return HIGHER if ours.value > value else LOWER
 
 
 def _close(printed: float, ours: float, name: str) -> bool:
-    if name in RATES:
-        return abs(printed - ours) <= RATE_APART
-    if name.startswith("ssim") or name in COSINES:
-        return abs(printed - ours) <= SSIM_APART
-    if name == "psnr":
-        return abs(printed - ours) <= PSNR_APART
     if name.startswith("mse"):
         low, high = sorted((abs(printed), abs(ours)))
         return low > 0 and high / low <= TIMES_APART
-    return abs(printed - ours) <= SHARE_APART * abs(printed)
+    return abs(printed - ours) <= _margin(name, printed)
+
+
+def _wide(printed: float, ours: Estimate, name: str) -> bool:
+    """Return whether an interval reaches more than `WIDE` margins to a side; an MSE is read as a power of ten, and 0 is far away."""
+    if name.startswith("mse"):
+        return ours.low <= 0 < ours.high or ours.high > TIMES_APART**WIDE * ours.value
+    reach = max(ours.high - ours.value, ours.value - ours.low)
+    return reach > WIDE * _margin(name, max(abs(printed), abs(ours.value)))
+
+
+def _margin(name: str, value: float) -> float:
+    """Return by how much two numbers of a measure may differ and be close; no MSE, which is a matter of a factor."""
+    if name in RATES:
+        return RATE_APART
+    if name.startswith("ssim") or name in COSINES:
+        return SSIM_APART
+    return PSNR_APART if name == "psnr" else SHARE_APART * abs(value)
 
 
 def compare(item: Item, cells: Sequence[Measured], *, judged: bool = True) -> Comparison:
@@ -177,6 +198,8 @@ def _verdict(item: Item, row: PrintedRow, cell: Measured | None, where: Mapping[
         word = judge(row.value, cell.values[CONTENT], CONTENT)
         return Verdict(BY_CONTENT if word == AGREES else word, f"{NO_THRESHOLD}: its content is compared")
     word = judge(row.value, cell.values[row.measure], row.measure)
+    if word == TOO_FEW:
+        return Verdict(word)
     if word != NO_SUCCESS and _within_bound(row, cell.values[row.measure].estimate.value):
         return Verdict(AGREES, "the printed number is a bound")
     if word in (AGREES, CLOSE_BY):
@@ -240,11 +263,11 @@ def _key(where: Mapping[str, Plain]) -> Key:
 def agreement(counts: Mapping[str, int]) -> str:
     """Return the verdicts of a column in one sentence.
 
-    >>> agreement({"agrees": 3, "close": 1, "higher": 2, "not measured here": 4})
-    'Of 6 printed numbers that we measured 3 agree, 1 is close, 2 differ (2 of ours higher); 4 not measured here.'
+    >>> agreement({"agrees": 3, "close": 1, "higher": 2, "too few to say": 5, "not measured here": 4})
+    'Of 6 printed numbers that we measured 3 agree, 1 is close, 2 differ (2 of ours higher); 5 too few to say, 4 not measured here.'
     """
     total = sum(counts.get(word, 0) for word in JUDGED)
-    rest = [f"{counts[word]} {word}" for word in (NO_SUCCESS, ABSENT, NOT_RUN) if counts.get(word)]
+    rest = [f"{counts[word]} {word}" for word in (TOO_FEW, NO_SUCCESS, ABSENT, NOT_RUN) if counts.get(word)]
     if not total:
         return (", ".join(rest).capitalize() + ".") if rest else ""
     apart = [f"{counts[word]} of ours {word}" for word in (HIGHER, LOWER) if counts.get(word)]
@@ -271,7 +294,7 @@ def best_reading(comparison: Comparison) -> str:
             for number, line in enumerate(comparison.lines):
                 cell = next((cell.cell or repr(cell) for cell in line.measured if cell.column == column), "")
                 for (title, name), verdict in line.verdicts.items():
-                    if title == column.title and verdict.word in JUDGED:
+                    if title == column.title and verdict.word in (*JUDGED, TOO_FEW):
                         own[number, name] = (verdict.word, cell)
     told = [_best_of({name: spoken[name] for name in group}) for group in _overlapping(spoken)]
     return " ".join(sentence for sentence in told if sentence)
@@ -290,13 +313,19 @@ def _overlapping(spoken: Mapping[str, Spoken]) -> list[list[str]]:
 
 
 def _best_of(spoken: Mapping[str, Spoken]) -> str:
-    """Return the reading with most numbers that agree or are close, of those that all of these speak of and measured apart."""
+    """Return the reading with most numbers that agree or are close, of those that all of these speak of and measured apart.
+
+    A number that is too few to say under any of them is left out and counted.
+    """
     common = set.intersection(*(set(own) for own in spoken.values()))
-    apart = [place for place in common if len({own[place][1] for own in spoken.values()}) > 1]
+    both = [place for place in common if len({own[place][1] for own in spoken.values()}) > 1]
+    apart = [place for place in both if all(own[place][0] != TOO_FEW for own in spoken.values())]
     if len(spoken) < 2 or not apart:
         return ""
     alike = {name: sum(own[place][0] in ALIKE for place in apart) for name, own in spoken.items()}
     told = ", ".join(f"{name} {number}" for name, number in alike.items())
+    few = len(both) - len(apart)
+    told += f"; {few} more {'is' if few == 1 else 'are'} too few to say" if few else ""
     winners = [name for name, number in alike.items() if number >= max(alike.values()) - MARGIN * len(apart)]
     if len(winners) == len(spoken):
         return f"The readings cannot be told apart here: of {len(apart)} printed numbers agree or are close: {told}."

@@ -17,16 +17,22 @@ def gaps_to(
 ) -> list[tuple[Mapping[str, Plain], Value]]:
     """Return by how much every cell exceeds the one with these settings, all other axes equal.
 
-    The interval is that of a difference of two independent means, sqrt(half^2 + half^2) to each side: wider than it need be where
-    both cells attack the same clients.
+    The interval is that of a difference of two independent numbers from the intervals of both (Donner and Zou 2012), for means of
+    equal halves sqrt(half^2 + half^2) to each side: wider than it need be where both cells attack the same clients.
+
+        low = a - b - sqrt((a - a_low)^2 + (b_high - b)^2),      high = a - b + sqrt((a_high - a)^2 + (b - b_low)^2)
     """
     found = []
     for where, ours in known:
         for other, theirs in known:
             if meets(other, minus) and not meets(where, minus) and _rest(where, minus) == _rest(other, minus):
                 a, b = ours.estimate, theirs.estimate
-                gap, half = a.value - b.value, math.hypot(a.high - a.value, b.high - b.value)
-                found.append((where, Value(Estimate(gap, gap - half, gap + half, a.n, a.trials), ours.over)))
+                gap = a.value - b.value
+                down, up = (
+                    math.hypot(a.value - a.low, b.high - b.value),
+                    math.hypot(a.high - a.value, b.value - b.low),
+                )
+                found.append((where, Value(Estimate(gap, gap - down, gap + up, a.n, a.trials), ours.over)))
     return found
 
 

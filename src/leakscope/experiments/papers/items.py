@@ -20,6 +20,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
 from leakscope.core.registry import lookup
 from leakscope.experiments.papers.files import STRICT, as_file, natural, read_mapping
+from leakscope.experiments.papers.plots import Plot, check_plot
 from leakscope.experiments.papers.published import Printed, read_printed
 
 ITEMS = Path(__file__).parent / "items"
@@ -181,11 +182,18 @@ class Item:
     reasons: tuple[Reason, ...] = ()
     pictures: Pictures | None = None
     traces: bool = False
+    plots: tuple[Plot, ...] = ()
 
     @property
     def printed(self) -> Printed:
         """Return what the paper prints."""
         return read_printed(self.name)
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """Return the axes that a cell of the item can have a place on."""
+        rules = [self.where, *(part.where for part in self.parts), *(reading.where for reading in self.readings)]
+        return frozenset(axis for own in rules for axis in own) | ({self.caps.axis} if self.caps else frozenset())
 
 
 def item_files() -> dict[str, Path]:
@@ -197,7 +205,10 @@ def item_files() -> dict[str, Path]:
 def read_item(name: str) -> Item:
     """Return an item by its name; an unknown one raises an error that lists the near names."""
     path = lookup(item_files(), name, "item")
-    return as_file(Item, {"name": name, **read_mapping(path)}, path)
+    item = as_file(Item, {"name": name, **read_mapping(path)}, path)
+    for number, plot in enumerate(item.plots):
+        check_plot(plot, f"{path}: plots.{number}", item.axes, item.measures)
+    return item
 
 
 def find_part(item: Item, name: str) -> Part:

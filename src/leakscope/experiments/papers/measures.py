@@ -3,14 +3,15 @@
 A success is an attack that converged: its own mismatch fell under its threshold (CPL, sections 2.3 and 3.3). Iterations are over
 successes, as the papers print them. SSIM and MSE are over successes where there are any and over everything attacked where there
 are none, and say so. Content is our own rule (`leakscope.metrics.success`), over everything attacked. PSNR and the similarity loss
-are over everything attacked, as SME prints them. What a program measures comes as plain numbers (`value_of`).
+are over everything attacked, as SME prints them. What a program measures comes as plain numbers (`value_of`). Every interval is cut
+to what its measure can be (`bounds`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,13 @@ import torch
 from torch import Tensor
 
 from leakscope.analysis.convergence import SUFFICIENT, change_ratios, shares
+from leakscope.experiments.papers.bounds import cut
 from leakscope.metrics.interval import LEVEL, PSNR_CAP, Estimate, estimate_mean, estimate_rate
 from leakscope.metrics.recovery import THRESHOLD, recovery
 
 Floats = npt.NDArray[np.float64]
 NONE = Estimate(math.nan, math.nan, math.nan, 0, 0)
+CONVERGED = "trials that converged"
 FLOOR = 1e-8  # gradient distances under it are rounding, and their changes say nothing
 
 
@@ -37,6 +40,17 @@ class Value:
     def there(self) -> bool:
         """Return whether there is a number at all."""
         return math.isfinite(self.estimate.value)
+
+    @property
+    def of_successes(self) -> bool:
+        """Return whether it is over the attacks that converged alone."""
+        return self.over.endswith(CONVERGED)
+
+    @property
+    def of_some(self) -> bool:
+        """Return whether attacks were left out of it because they did not converge."""
+        counts = self.over.removesuffix(CONVERGED).split(" of ") if self.of_successes else ()
+        return len({int(count) for count in counts}) > 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,13 +126,14 @@ def _scored(columns: Mapping[str, npt.NDArray[np.generic]], rows: npt.NDArray[np
 def measure(cell: Scored, cap: int | None = None) -> dict[str, Value]:
     """Return every measure of a cell; with a `cap`, attacks that needed more iterations count as failed."""
     success = cell.converged if cap is None else cell.converged & (cell.iterations <= cap)
-    return {name: function(cell, success) for name, function in MEASURES.items()}
+    found = {name: function(cell, success) for name, function in MEASURES.items()}
+    return {name: replace(value, estimate=cut(name, value.estimate)) for name, value in found.items()}
 
 
 def value_of(name: str, numbers: Sequence[float | None]) -> Value:
     """Return the mean of a program's numbers with its interval; None is no number, one number alone has no interval.
 
-    Zeros and ones of a measure that is a rate get the interval of a rate.
+    Zeros and ones of a measure that is a rate, or counts what is so, get the interval of a rate.
     """
     known = [number for number in numbers if number is not None]
     if not known:
@@ -126,9 +141,17 @@ def value_of(name: str, numbers: Sequence[float | None]) -> Value:
     values = torch.tensor(known, dtype=torch.float64)[:, None]
     counted = torch.ones_like(values, dtype=torch.bool)
     over = "" if len(known) == len(numbers) else f"{len(known)} of {len(numbers)} that are finite"
-    if name in RATES and len(known) > 1 and bool(((values == 0) | (values == 1)).all()):
+    if name in RATES | COUNTS and len(known) > 1 and bool(((values == 0) | (values == 1)).all()):
         return Value(estimate_rate(values == 1, counted), over)
-    return Value(estimate_mean(values, counted), over)
+    return Value(cut(name, estimate_mean(values, counted)), over)
+
+
+def with_top_inside(numbers: Mapping[str, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
+    """Return a program's numbers; rows made before `top_inside` was kept get it from the places of their greatest cosines."""
+    if "best_alpha" not in numbers or "top_inside" in numbers:
+        return dict(numbers)
+    inside = [None if alpha is None else float(0 < alpha < 1) for alpha in numbers["best_alpha"]]
+    return {**numbers, "top_inside": inside}
 
 
 def _rate(hit: Tensor, counted: Tensor) -> Value:
@@ -136,7 +159,7 @@ def _rate(hit: Tensor, counted: Tensor) -> Value:
 
 
 def _over(cell: Scored, success: Tensor) -> str:
-    return f"{int(success.sum())} of {cell.trials} trials that converged"
+    return f"{int(success.sum())} of {cell.trials} {CONVERGED}"
 
 
 def _convergence(cell: Scored, success: Tensor) -> Value:
@@ -291,6 +314,7 @@ MEASURES: dict[str, Callable[[Scored, Tensor], Value]] = {
 RATES = frozenset(
     {"asr_convergence", "asr_content", "asr_label", "recovery_rate", "accuracy", "steady_share", "close_of_moving"}
 )
+COUNTS = frozenset({"reversed_u", "top_inside", "worse_on_both", "membership", "tracing", "tracing_reconstructed"})
 TITLES = {
     "iterations_mean": "iterations, mean over successes",
     "iterations_min": "iterations, least of successes",
@@ -310,9 +334,24 @@ TITLES = {
     "similarity_loss_error": "similarity loss, standard error",
     "recovery_rate": f"recovered: MSE at most {THRESHOLD:g}",
     "accuracy": "accuracy",
+    "top_inside": "largest cosine inside the line, share of clients",
     "steady_share": "steady at the end",
     "close_of_moving": f"change under {SUFFICIENT:g}, of those not steady",
     "change_over_value": "change over value at the end, largest",
+    "psnr_private": "PSNR against the private picture x",
+    "psnr_deviation": "PSNR, standard deviation over pictures",
+    "black_level": "brightness of the reconstruction where T(x) is black",
+    "privacy_score": "privacy score (lower is more private)",
+    "privacy_rank": "place by privacy score (1 is most private)",
+    "accuracy_score": "accuracy score (higher is better)",
+    "share_beaten": "share of random policies that are less private",
+    "worse_on_both": "share less private and less accurate than no policy",
+    "correlation": "correlation of privacy score with PSNR against T(x)",
+    "correlation_low": "correlation, low end of its 95 % interval",
+    "correlation_high": "correlation, high end of its 95 % interval",
+    "correlation_private": "correlation of privacy score with PSNR against x",
+    "rank_correlation": "rank correlation (Spearman)",
+    "accuracy_rise": "rise of accuracy after a drop of the rate",
 }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,22 @@ import torch
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Plain
+from leakscope.experiments.papers.bounds import SPREADS
 from leakscope.experiments.papers.claims import Finding, examine_both
 from leakscope.experiments.papers.comparing import Column, Comparison, Measured, compare
 from leakscope.experiments.papers.items import Item, Part, choose_items, home_of
 from leakscope.experiments.papers.joining import joined
-from leakscope.experiments.papers.measures import Scored, measure, score_cells, value_of
+from leakscope.experiments.papers.measures import Scored, Value, measure, score_cells, value_of, with_top_inside
 from leakscope.experiments.papers.naming import belongs, name_cell, setting_at
 from leakscope.experiments.papers.programs.rows import Rows, read_rows, rows_exist
 from leakscope.experiments.papers.progress import landed, partly, wanted
 from leakscope.experiments.papers.saying import meaningful, within_cap
 from leakscope.experiments.papers.scales import SCALES, parts_at, run_directory, scale_of
 from leakscope.experiments.papers.similarity import without_other_distances
+from leakscope.experiments.papers.trace_curves import trace_curves
 from leakscope.store import Run
 
+ACCURACY = "accuracy"
 NEEDED = (
     "trial", "cell", "outcome", "iterations", "mismatch", "sample", "mse", "psnr", "ssim", "recovered", "label_correct",
 )  # fmt: skip
@@ -117,11 +121,35 @@ def row_cells(item: Item, part: Part, rows: Rows) -> list[Measured]:
     """Return the rows of a program in the words of the paper; rules read the place of a row, and `settings` as a part of it."""
     found: list[Measured] = []
     for row in rows.rows:
-        values = {name: value_of(name, numbers) for name, numbers in row.values.items()}
-        trials = max((len(numbers) for numbers in row.values.values()), default=0)
+        numbers = with_top_inside(row.values)
+        trials = trials_of(numbers)
+        values = {name: _with_own_n(name, value_of(name, own), own, trials) for name, own in numbers.items()}
         for where, column in _places(item, part, {"settings": rows.settings, **row.where}):
-            found.append(Measured(where, column, trials, values, cell=row.key, note=part.note))
+            found.append(Measured(where, column, trials, values, cell=row.key, note=part.note, curves=row.curves))
     return found
+
+
+def trials_of(numbers: Mapping[str, Sequence[float | None]]) -> int:
+    """Return the n of a program's row: how many numbers most of its measures have, of ties the larger; accuracy counts alone only.
+
+    >>> trials_of({"rmse": [0.1] * 48, "ratio": [1.0] * 48, "tracing": [0.0] * 10, "accuracy": [1.0] * 1000})
+    48
+    """
+    counted = {name: len(own) for name, own in numbers.items() if not name.endswith(SPREADS)}
+    sizes = Counter(n for name, n in counted.items() if name != ACCURACY) or Counter(counted.values())
+    return max(sizes, key=lambda n: (sizes[n], n), default=max(map(len, numbers.values()), default=0))
+
+
+def _with_own_n(name: str, value: Value, numbers: Sequence[float | None], trials: int) -> Value:
+    """Return a value that says what it is over where that is not the n of its row."""
+    n = len(numbers)
+    if value.over or name.endswith(SPREADS) or (n == trials and name != ACCURACY):
+        return value
+    if name == ACCURACY and n > 1 and all(number in (0, 1) for number in numbers):
+        return replace(value, over=f"{n} test pictures")
+    if n == trials:
+        return value
+    return replace(value, over=f"{n} {'training' if name == ACCURACY else 'number'}{'s' * (n != 1)}")
 
 
 def _named_cells(item: Item, part: Part, cell: Cell, own: Scored) -> list[Measured]:
@@ -129,7 +157,8 @@ def _named_cells(item: Item, part: Part, cell: Cell, own: Scored) -> list[Measur
     for where, column in _places(item, part, cell.settings):
         if item.caps is None:
             values = without_other_distances(meaningful(measure(own), cell.settings), cell.settings)
-            found.append(Measured(where, column, own.trials, values, own.outcomes, cell.id, part.note))
+            curves = trace_curves(own)
+            found.append(Measured(where, column, own.trials, values, own.outcomes, cell.id, part.note, curves))
             continue
         longest = int(setting_at(cell.settings, "attack.iterations") or 0)
         for cap in item.caps.at:

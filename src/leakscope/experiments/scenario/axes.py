@@ -12,6 +12,7 @@ from leakscope.experiments.scenario.problems import Path, Problem, dotted
 
 MOST_CELLS = 1_000_000
 TOLD: Path = ("knowledge", "defence")
+GUARDS: tuple[tuple[str, str], ...] = (("client", "on_data"), ("client", "on_model"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +68,21 @@ def _both_attackers(data: Mapping[str, Any], axes: Sequence[Axis]) -> list[Axis]
     A defence measured against the one alone is half a measurement.
     """
     client, knowledge = data.get("client"), data.get("knowledge")
-    guarded = bool(data.get("defences")) or (
-        isinstance(client, Mapping) and any(client.get(where) for where in ("on_data", "on_model"))
-    )
+    guarded = bool(data.get("defences")) or _guards(client)
     guarded = guarded or any(
-        path[0] == "defences" or path[:2] in (("client", "on_data"), ("client", "on_model"))
+        path[0] == "defences" or path[:2] in GUARDS or (path == ("client",) and any(_guards(row[i]) for row in a.rows))
         for a in axes
-        for path in a.paths
+        for i, path in enumerate(a.paths)
     )
     said = (isinstance(knowledge, Mapping) and "defence" in knowledge) or any(
         path in (TOLD, TOLD[:1]) for axis in axes for path in axis.paths
     )
     return [] if said or not guarded else [Axis(".".join(map(str, TOLD)), (TOLD,), ((False,), (True,)), ((TOLD,),) * 2)]
+
+
+def _guards(client: Any) -> bool:
+    """Return whether raw settings of a client hold a defence; `on_model: {}` is one with its defaults, None is none."""
+    return isinstance(client, Mapping) and any(client.get(where) is not None for _, where in GUARDS)
 
 
 def _attacks(data: Mapping[str, Any], problems: list[Problem]) -> list[Axis]:

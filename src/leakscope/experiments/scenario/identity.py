@@ -20,12 +20,16 @@ LATER: Mapping[str, Mapping[str, Any]] = {
     "model": {"batch_statistics": False},
 }
 
+GRADIENT_UNITS = ("as_gradient", "per_gradient")
+
 
 def cell_id(settings: Mapping[str, Any]) -> str:
     """Return the id of a cell: all its settings but titles, and but how many trials and seeds it has."""
     kept = {key: value for key, value in settings.items() if key not in BESIDE}
-    attack = {key: value for key, value in kept["attack"].items() if key != "label"}
-    return _hash({"results": RESULTS, **kept, "attack": attack} | _as_before(kept) | _by_content(kept))
+    attack = {key: _match_as_before(value) for key, value in kept["attack"].items() if key != "label"}
+    return _hash(
+        {"results": RESULTS, **kept, "attack": attack} | _as_before(kept) | _by_content(kept) | _told_of_noise(kept)
+    )
 
 
 def _as_before(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,6 +48,23 @@ def _as_before(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _local_as_before(local: Any) -> Any:
     """Return the local training without a proximal term of 0, which came later too."""
     return {k: v for k, v in local.items() if k != "proximal" or v} if isinstance(local, Mapping) else local
+
+
+def _match_as_before(piece: Any) -> Any:
+    """Return a Match, or the one inside an objective, with the field it had before `as_gradient` and `per_gradient`."""
+    if not isinstance(piece, Mapping) or "name" not in piece:
+        return piece
+    if piece["name"] != "match":
+        return {key: _match_as_before(value) for key, value in piece.items()}
+    return {key: value for key, value in piece.items() if key not in GRADIENT_UNITS or value} | {"unit": 1.0}
+
+
+def _told_of_noise(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return what sets apart trials of attackers told of noise, whose loss was scaled by it before: results differ."""
+    noisy = any(defence["name"].endswith("_noise") for defence in settings.get("defences", ()))
+    distance = (settings["attack"].get("objective") or {}).get("distance", "squared_l2")
+    told = noisy and settings["knowledge"]["defence"] and distance in ("squared_l2", "l2")
+    return {"told_of_noise": 2} if told else {}
 
 
 def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:

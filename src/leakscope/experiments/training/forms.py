@@ -11,9 +11,11 @@ from functools import partial
 import torch
 from torch import nn
 
+from leakscope.attacks.heap import keep_freed
 from leakscope.attacks.im2col import Im2col
 from leakscope.experiments.training.world import World
 from leakscope.federated import State, train_groups, who_answers
+from leakscope.federated.banded import Banded
 from leakscope.federated.convolution import client_by_client
 from leakscope.models import Functional
 
@@ -26,12 +28,19 @@ class Form:
     split: bool = False
 
 
+def _bands() -> Banded:
+    keep_freed()  # a step's large tensors come and go many times a second
+    return Banded()
+
+
 FORMS: dict[str, Form] = {
     "native": Form(nullcontext),
     "by_client": Form(client_by_client),
     "split": Form(partial(client_by_client, channels_last=True), split=True),
+    "bands": Form(_bands, split=True),
     "im2col": Form(Im2col),
 }
+MEASURED = ("native", "by_client", "split", "bands")  # on CPU im2col lost every comparison at training
 MOST_CLIENTS = 16
 TIMES = 2
 
@@ -51,7 +60,7 @@ def choose_form(world: World, state: State, say: Callable[[str], None] = lambda 
     federation = replace(world.federation, client=short)
     seconds: dict[str, float] = {}
     threads = torch.get_num_threads()
-    for name in ("native", "by_client", "split"):  # on CPU im2col lost every comparison at training
+    for name in MEASURED:
         form, taken = FORMS[name], []
         groups = [some[part::threads] for part in range(min(threads, len(some)))] if form.split else [some]
         for _ in range(TIMES):

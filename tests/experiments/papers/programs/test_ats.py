@@ -12,9 +12,19 @@ import numpy as np
 import pytest
 import torch
 
+from leakscope.core.errors import InputError
+from leakscope.data import load
 from leakscope.defences.on_data import OPERATIONS, parse_policies
+from leakscope.experiments.papers.claims import FAILS, HOLDS, UNDECIDED, examine
+from leakscope.experiments.papers.comparing import Column, Measured
+from leakscope.experiments.papers.items import item_files, read_item
+from leakscope.experiments.papers.measures import value_of
 from leakscope.experiments.papers.programs import ats, ats_scores, ats_world
 from leakscope.experiments.papers.programs.rows import KeptRows, PlannedRows, keeping
+from leakscope.experiments.papers.published import printed_files
+from leakscope.experiments.papers.scales import settings_at
+from leakscope.models import build
+from leakscope.search.utility import Recipe
 
 TINY: dict[str, Any] = {
     "data": {"name": "digits"},
@@ -56,7 +66,7 @@ def scores_of(policies: Sequence[str]) -> list[float]:
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Score without networks."""
-    monkeypatch.setattr(ats_scores, "network_of", lambda *_: SimpleNamespace(model=None))
+    monkeypatch.setattr(ats_scores, "scoring_network", lambda *_: SimpleNamespace(model=None))
     monkeypatch.setattr(
         ats_scores, "score_privacy", lambda s, m, policies, d, n: [[v - 0.01, v + 0.01] for v in scores_of(policies)]
     )
@@ -74,7 +84,7 @@ def test_ranks_follow_the_scores_and_the_published_order_agrees_with_itself(tmp_
 
 
 def test_operations_that_are_equal_share_the_least_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ats_scores, "network_of", lambda *_: SimpleNamespace(model=None))
+    monkeypatch.setattr(ats_scores, "scoring_network", lambda *_: SimpleNamespace(model=None))
     monkeypatch.setattr(
         ats_scores, "score_privacy", lambda s, m, policies, d, n: [[0.2 if p == "3" else 0.4] for p in policies]
     )
@@ -146,13 +156,146 @@ def test_policies_are_attacked_at_networks_trained_with_them_and_rows_resume(tmp
         assert values["psnr_deviation"] == (pytest.approx(float(np.std(values["psnr"], ddof=1))),)
     assert rows.values("none ig")["psnr"] == rows.values("none ig")["psnr_private"]
     assert rows.values("3-1-7 ig")["psnr"] != rows.values("3-1-7 ig")["psnr_private"]
+    right = rows.values("none accuracy")["accuracy"]
+    assert len(right) == load("digits").size("test")
+    assert set(right) == {0.0, 1.0}
     ats_world._trained.cache_clear()
     assert kept(tmp_path, TINY, ats.attacks).added == 0
 
 
-def test_scores_of_one_picture_at_a_time_average_to_the_score(tmp_path: Path) -> None:
-    from leakscope.models import build
+def test_accuracy_is_that_of_the_training_with_one_number_for_each_test_picture(tmp_path: Path) -> None:
+    with keeping(tmp_path, TINY, {}) as rows:
+        trained = ats_world.network_of(TINY, "3-1-7", rows, say, "cpu")
+    right = ats_world.named_rightly(TINY, trained.model, "cpu")
+    assert np.mean(right) == pytest.approx(trained.history[-1].test_accuracy)
+    assert value_of("accuracy", right).estimate.n == load("digits").size("test")
 
+
+def test_a_trained_network_is_kept_beside_the_rows_and_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with keeping(tmp_path, TINY, {}) as rows:
+        first = ats_world.network_of(TINY, "none", rows, say, "cpu")
+        ats_world._trained.cache_clear()
+        monkeypatch.setattr(ats_world, "train_network", lambda *_, **__: pytest.fail("trained again"))
+        again = ats_world.network_of(TINY, "none", rows, say, "cpu")
+        assert again.history == first.history
+        for name, value in first.model.parameters.items():
+            assert torch.equal(value, again.model.parameters[name])
+        for other in (
+            lambda: ats_world.network_of({**TINY, "seed": 1}, "none", rows, say, "cpu"),
+            lambda: ats_world.network_of({**TINY, "share": 0.03}, "none", rows, say, "cpu"),
+            lambda: ats_world.network_of(TINY, "3-1-7", rows, say, "cpu"),
+            lambda: ats_world.network_of(TINY, "none", rows, say, "cpu", augment=False),
+            lambda: ats_world.scoring_network({**TINY, "scoring": {"epochs": 1, "share": 0.02}}, rows, say, "cpu"),
+        ):
+            with pytest.raises(pytest.fail.Exception, match="trained again"):
+                other()
+    assert [file.name for file in (tmp_path / "networks").glob("*/*.safetensors")] != []
+
+
+def test_a_cut_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, real = {**TINY, "epochs": 2}, ats_world.train_network
+    with keeping(tmp_path, settings, {}) as rows:
+        monkeypatch.setattr(ats_world, "train_network", lambda *a, **k: real(*a, **k, epochs=1))
+        assert len(ats_world.network_of(settings, "none", rows, say, "cpu").history) == 1
+        ats_world._trained.cache_clear()
+        monkeypatch.setattr(ats_world, "train_network", real)
+        whole = ats_world.network_of(settings, "none", rows, say, "cpu")
+    planned = PlannedRows()
+    assert planned.directory is None
+    alone = ats_world.network_of(settings, "none", planned, say, "cpu")
+    for name, value in alone.model.parameters.items():
+        assert torch.equal(value, whole.model.parameters[name])
+
+
+def test_the_rate_of_the_scoring_network_never_falls_and_it_sees_a_tenth_of_cifar100(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Recipe] = []
+    monkeypatch.setattr(ats_world, "_trained", lambda recipe, *_: asked.append(recipe))
+    for name in ("ats-figure-2", "ats-figure-5", "ats-figure-6"):
+        item = read_item(name)
+        for scale in ("small", "full"):
+            ats_world.scoring_network(settings_at(item, item.parts[0], scale), PlannedRows(), say, "cpu")
+    assert {recipe.schedule.rate_at(epoch) for recipe in asked for epoch in range(recipe.schedule.epochs)} == {0.1}
+    assert {(recipe.schedule.epochs, 10_000 * recipe.share) for recipe in asked} == {(50, 5_000)}
+    assert {(recipe.transform.crop, recipe.transform.flip) for recipe in asked} == {(4, True)}
+    assert len({repr(recipe) for recipe in asked}) == 2, "one network at each width serves all three figures"
+
+
+CORRELATED: dict[str, Any] = {
+    **TINY,
+    "networks": ["without augmentation", "with crop and flip"],
+    "policies": 4,
+    "images": 2,
+    "at_once": 4,
+    "scored": 1,
+    "first": 0,
+    "scoring": {"epochs": 1, "share": 0.03},
+}
+
+
+def test_policies_attacked_together_give_the_numbers_of_policies_attacked_alone(tmp_path: Path) -> None:
+    together = kept(tmp_path / "together", CORRELATED, ats.correlation)
+    single = {**CORRELATED, "at_once": 2, "networks": CORRELATED["networks"][:1]}
+    alone = kept(tmp_path / "alone", single, ats.correlation)
+    assert list(together.rows)[:5] == list(alone.rows)
+    assert len(together.rows) == 10
+    for key, row in alone.rows.items():
+        assert row.where == together.rows[key].where
+        for name, values in row.values.items():
+            numbers = [np.array(each, dtype=float) for each in (together.values(key)[name], values)]
+            assert np.allclose(*numbers, rtol=1e-4, equal_nan=True), (key, name)
+    networks = list((tmp_path / "together" / ats_world.NETWORKS).iterdir())
+    assert len(networks) == 3, "one to take scores at, two to attack"
+    for policy in (row.where["policy"] for row in together.rows.values() if row.where["policy"] != "all"):
+        scores = [together.values(f"{network}: {policy}")["privacy_score"] for network in CORRELATED["networks"]]
+        assert scores[0] == scores[1], "both are scored at the same network"
+
+
+def test_a_cut_correlation_goes_on_with_the_policies_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**CORRELATED, "networks": ["without augmentation"]}
+    whole, real, groups = kept(tmp_path / "whole", settings, ats.correlation), ats.attack_pictures, []
+
+    def cut(settings: Any, model: Any, policies: Sequence[str], name: str, device: str) -> Any:
+        groups.append(list(policies))
+        if len(groups) == 2:
+            raise KeyboardInterrupt
+        return real(settings, model, policies, name, device)
+
+    monkeypatch.setattr(ats, "attack_pictures", cut)
+    with pytest.raises(KeyboardInterrupt):
+        kept(tmp_path / "cut", settings, ats.correlation)
+    rows = kept(tmp_path / "cut", settings, ats.correlation)
+    assert groups[1] == groups[2]
+    assert rows.added == len(groups[2]) + 1
+    assert set(rows.rows) == set(whole.rows)
+    assert rows.values("without augmentation: all") == whole.values("without augmentation: all")
+
+
+def test_an_attack_that_depends_on_the_policy_takes_one_alone() -> None:
+    with pytest.raises(InputError, match="one policy at a time, got 2"):
+        ats.attack_pictures(TINY, build("lenet_dlg", (1, 8, 8), 10), ["3", "9"], "ig_shift", "cpu")
+
+
+def found_for(low: float, high: float) -> str:
+    """Return what becomes of figure 2's claim for an interval of the correlation."""
+    values = {"correlation": (low + high) / 2, "correlation_low": low, "correlation_high": high}
+    where = {"network": "without augmentation", "policy": "all"}
+    cell = Measured(where, Column("", ""), 1, {name: value_of(name, [value]) for name, value in values.items()})
+    return examine(read_item("ats-figure-2").claims[0], [cell], Column("", "")).word
+
+
+def test_no_correlation_takes_an_interval_that_is_narrow_and_few_policies_prove_nothing() -> None:
+    assert found_for(-0.2, 0.25) == HOLDS
+    assert found_for(-0.36, 0.36) == found_for(-0.9, 0.1) == found_for(0.1, 0.5) == UNDECIDED
+    assert found_for(0.31, 0.8) == found_for(-0.8, -0.31) == FAILS
+
+
+def test_scores_of_one_picture_at_a_time_average_to_the_score(tmp_path: Path) -> None:
     model = build("lenet_dlg", (1, 8, 8), 10)
     made = ats_world.score_privacy({**TINY, "first": 0, "stride": 2}, model, ["none", "3-1-7", "9"], "cpu", 3)
     assert (len(made), {len(own) for own in made}) == (3, {3})
@@ -161,16 +304,11 @@ def test_scores_of_one_picture_at_a_time_average_to_the_score(tmp_path: Path) ->
 
 
 def test_an_unknown_attack_is_refused() -> None:
-    from leakscope.core.errors import InputError
-
     with pytest.raises(InputError, match="ig, ig_shift or ig_policy"):
         ats._attack("dlg", 2, (1, 1))
 
 
 def test_every_published_table_and_figure_of_ats_is_an_experiment() -> None:
-    from leakscope.experiments.papers.items import item_files
-    from leakscope.experiments.papers.published import printed_files
-
     printed = {name for name in printed_files() if name.startswith("ats-")}
     assert len(printed) == 14
     assert printed <= set(item_files())

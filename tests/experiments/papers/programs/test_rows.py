@@ -18,8 +18,8 @@ from leakscope.experiments.papers import programs
 from leakscope.experiments.papers.items import Item, Part, Rule, Scale
 from leakscope.experiments.papers.measures import value_of
 from leakscope.experiments.papers.programs import PROGRAMS, find_program, planned_rows
-from leakscope.experiments.papers.programs.rows import FILE, Keep, keeping, read_rows, rows_exist
-from leakscope.experiments.papers.results import result_of
+from leakscope.experiments.papers.programs.rows import FILE, Curve, Keep, keeping, read_rows, rows_exist
+from leakscope.experiments.papers.results import result_of, row_cells
 from leakscope.experiments.papers.scales import rows_at, run_directory
 from leakscope.metrics.interval import estimate_mean, estimate_rate
 
@@ -134,6 +134,38 @@ def test_one_number_has_no_interval_and_rates_have_that_of_a_rate() -> None:
     assert value_of("accuracy", [1, 0, 1]).estimate == estimate_rate(hits, torch.ones_like(hits))
 
 
+def test_counts_of_zeros_and_ones_never_have_an_interval_of_no_width() -> None:
+    for name in ("reversed_u", "top_inside", "membership"):
+        found = value_of(name, [1.0] * 8).estimate
+        assert found == estimate_rate(torch.ones(8, 1) == 1, torch.ones(8, 1, dtype=torch.bool))
+    assert value_of("membership", [0.25, 0.75]).estimate.value == 0.5  # shares of their own are a mean
+    assert value_of("membership", [0.0, 0.6]).estimate.low == 0  # and cut to what a share can be
+
+
+def test_the_n_of_a_row_is_that_of_most_numbers_and_others_say_their_own(tmp_path: Path) -> None:
+    rows = {"rmse": [0.1] * 48, "ratio": [1.0] * 48, "tracing": [0.0, 0.5] * 5, "rmse_error": [0.1]}
+    right = {"accuracy": [1.0] * 600 + [0.0] * 400}
+    item = Item(
+        name="sme-figure-3", about="", parts=(Part(name="all", program="squares"),), scales={"full": Scale()}, where={}
+    )
+    with keeping(tmp_path, {}, FACTS) as keep:
+        for key, values in (("both", {**rows, **right}), ("alone", right), ("trained", {"accuracy": [0.5, 0.75]})):
+            assert not keep.done(key)
+            keep.add(key, {"key": key}, values)
+    both, alone, trained = row_cells(item, item.parts[0], read_rows(tmp_path))
+    assert (both.trials, alone.trials, trained.trials) == (48, 1000, 2)
+    said = {name: value.over for name, value in both.values.items()}
+    assert said == {
+        "rmse": "",
+        "ratio": "",
+        "tracing": "10 numbers",
+        "rmse_error": "",
+        "accuracy": "1000 test pictures",
+    }
+    assert alone.values["accuracy"].over == "1000 test pictures"
+    assert trained.values["accuracy"].over == ""  # joined to an attack it says how many trainings
+
+
 def test_rows_become_cells_in_the_papers_words_with_a_verdict(tmp_path: Path) -> None:
     item = Item(
         name="sme-figure-3",
@@ -163,3 +195,41 @@ def test_every_program_in_the_table_can_be_found() -> None:
         assert callable(find_program(name))
     with pytest.raises(UnknownNameError, match="unknown program"):
         find_program("squers")
+
+
+LINE = {"x": [0.0, 0.5, 1.0], "y": [[0.25, 0.5, math.nan], [1.0, 2.0, 1 / 3]]}
+
+
+def test_curves_come_back_with_their_row_and_rows_without_them_are_read_as_before(tmp_path: Path) -> None:
+    with keeping(tmp_path, {}, FACTS) as keep:
+        for key, curves in (("a", {"line": LINE}), ("b", None)):
+            keep.done(key)
+            keep.add(key, {}, {"m": [1.0]}, curves=curves)
+    told = json.loads((tmp_path / FILE).read_text("utf-8"))["rows"]
+    assert ["curves" in row for row in told] == [True, False]
+    with_curve, without = read_rows(tmp_path).rows
+    assert without.curves == {}
+    assert with_curve.curves == {"line": Curve((0.0, 0.5, 1.0), ((0.25, 0.5, None), (1.0, 2.0, 0.333333)))}
+    assert list(with_curve.curves["line"].places())[1] == (0.5, (0.5, 2.0))
+    with keeping(tmp_path, {}, FACTS) as keep:  # taken up and written again, nothing is lost
+        keep.done("c")
+        keep.add("c", {}, {"m": [1.0]})
+    assert read_rows(tmp_path).rows[0] == with_curve
+
+
+@pytest.mark.parametrize(
+    ("curve", "said"),
+    [
+        ({"x": [0.0, 0.0], "y": [[1.0, 2.0]]}, "x must be finite numbers that rise"),
+        ({"x": [0.0, math.inf], "y": [[1.0, 2.0]]}, "x must be finite numbers that rise"),
+        ({"x": [], "y": []}, "x must be finite numbers that rise"),
+        ({"x": [0.0, 1.0], "y": [[1.0, 2.0], [1.0]]}, "y must have 2 numbers for each client"),
+        ({"x": [0.0, 1.0], "y": []}, "y must have 2 numbers for each client"),
+    ],
+)
+def test_a_curve_that_is_none_is_refused_and_nothing_is_kept(tmp_path: Path, curve: Any, said: str) -> None:
+    with keeping(tmp_path, {}, FACTS) as keep:
+        keep.done("a")
+        with pytest.raises(InputError, match=f"curve 'line' of row 'a': {said}"):
+            keep.add("a", {}, {}, curves={"line": curve})
+    assert not rows_exist(tmp_path)

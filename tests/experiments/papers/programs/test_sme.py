@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.analysis.line import describe, sample_lines
+from leakscope.analysis.line import Lines, describe, sample_lines
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.surrogate import sme
 from leakscope.clients import Client, told
@@ -20,7 +20,7 @@ from leakscope.core.types import LocalTraining
 from leakscope.experiments.papers.items import read_item
 from leakscope.experiments.papers.programs import find_program
 from leakscope.experiments.papers.programs.rows import KeptRows, keeping
-from leakscope.experiments.papers.programs.sme import reversed_u, steps_of
+from leakscope.experiments.papers.programs.sme import COSINES, PLACES, SHARES, curves_of, reversed_u, steps_of
 from leakscope.experiments.papers.programs.sme_world import FEMNIST, clients_of, in_ink, train_rounds
 from leakscope.experiments.papers.results import result_of
 from leakscope.experiments.papers.scales import run_directory, settings_at
@@ -59,6 +59,21 @@ def test_lines_are_those_of_the_analysis(tmp_path: Path) -> None:
         assert row.values["cosine_greatest_deviation"] == pytest.approx(
             (describe(found)["cosine_greatest"].deviation,), abs=1e-6
         )
+        cosine, share = row.curves[COSINES], row.curves[SHARES]
+        assert cosine.x == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+        torch.testing.assert_close(torch.tensor(cosine.y), found.cosines.float(), atol=1e-5, rtol=0)
+        assert share.x == tuple(range(1, row.where["local_steps"] + 1))
+        torch.testing.assert_close(torch.tensor(share.y), found.shares.float(), atol=1e-5, rtol=0)
+
+
+@given(st.integers(1, 700))
+def test_shares_are_kept_at_some_of_many_steps_the_first_and_the_last_among_them(steps: int) -> None:
+    shares = torch.arange(1.0, steps + 1).expand(2, steps) / steps
+    kept = curves_of(Lines(torch.linspace(0, 1, 3), shares, torch.zeros(2, 3)))[SHARES]
+    assert kept["x"] == sorted(set(kept["x"]))
+    assert (kept["x"][0], kept["x"][-1]) == (1, steps)
+    assert len(kept["x"]) == min(steps, PLACES)
+    assert kept["y"] == [pytest.approx([x / steps for x in kept["x"]])] * 2
 
 
 def test_dark_ink_is_the_picture_turned_over_and_scaled_as_femnist() -> None:

@@ -1,13 +1,15 @@
 """ATS's attacks: every policy against every attacker at networks trained with it, and the privacy score against PSNR.
 
-"[Re] Privacy-preserving collaborative learning with automatic transformation search", tables 1, figures 2 and 4. PSNR is reported
+"[Re] Privacy-preserving collaborative learning with automatic transformation search", table 1, figures 2 and 4. PSNR is reported
 against T(x), as printed (`psnr`), and against x, which is what privacy means (`psnr_private`).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,9 +23,18 @@ from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.types import make_batch
+from leakscope.core.tree import map_tensors
+from leakscope.core.types import Knowledge, Observation, make_batch
 from leakscope.defences.on_data import Transform
-from leakscope.experiments.papers.programs.ats_world import Say, Settings, data_of, network_of, score_privacy
+from leakscope.experiments.papers.programs.ats_world import (
+    Say,
+    Settings,
+    data_of,
+    named_rightly,
+    network_of,
+    score_privacy,
+    scoring_network,
+)
 from leakscope.experiments.papers.programs.rows import Keep
 from leakscope.metrics import PSNR_CAP, clean, psnr
 from leakscope.models import draw_parameters
@@ -42,47 +53,83 @@ ALL = "all"
 
 
 def attacks(settings: Settings, keep: Keep, say: Say, device: str) -> None:
-    """Keep for each policy the accuracy of the network trained with it, and both PSNRs of every attack on that network."""
+    """Keep for each policy the accuracy of the network trained with it, and both PSNRs of every attack on that network.
+
+    The accuracy is zeros and ones, one for each test picture.
+    """
     for policy in settings["policies"]:
         key, where = f"{policy} accuracy", {"policy": policy}
         if not keep.done(key, where):
-            trained = network_of(settings, policy, say, device)
-            keep.add(key, where, {"accuracy": [trained.history[-1].test_accuracy]})
+            trained = network_of(settings, policy, keep, say, device)
+            keep.add(key, where, {"accuracy": named_rightly(settings, trained.model, device)})
         for name in settings["attacks"] if policy != "none" else ["ig"]:
             key, where = f"{policy} {name}", {"policy": policy, "attack": name}
             if not keep.done(key, where):
-                trained = network_of(settings, policy, say, device)
+                trained = network_of(settings, policy, keep, say, device)
                 say(f"policy {policy}, attack {name}: {settings['images']} pictures")
-                keep.add(key, where, attack_pictures(settings, trained.model, policy, name, device))
+                (made,) = attack_pictures(settings, trained.model, [policy], name, device)
+                keep.add(key, where, _with_deviation(made))
 
 
-def attack_pictures(settings: Settings, model: Model, policy: str, name: str, device: str) -> dict[str, list[float]]:
-    """Return what an attack makes of the first test pictures, one a client: numbers for each picture.
+def attack_pictures(
+    settings: Settings, model: Model, policies: Sequence[str], name: str, device: str
+) -> list[dict[str, list[float]]]:
+    """Return what an attack makes of the first test pictures under each policy, one a client: numbers for each picture.
 
-    `psnr` and `psnr_private` in dB; `black_level`, the mean brightness of the reconstruction where T(x) is black (NaN
-    where hardly anything is); `psnr_deviation`, the standard deviation of psnr over pictures, one number.
+    `psnr` and `psnr_private` in dB; `black_level`, the mean brightness of the reconstruction where T(x) is black (NaN where hardly
+    anything is). Every policy meets the same pictures, draws and starts. The clients of all policies are attacked as one batch, which
+    is how a GPU is fast, so that an attack which depends on the policy takes one policy alone.
     """
-    data = data_of(settings)
-    made: dict[str, list[float]] = {"psnr": [], "psnr_private": [], "black_level": []}
-    client = Client(scaling=data.statistics, on_data=Transform(policy))
+    if len(policies) > 1 and name != "ig":
+        raise InputError(f"attack {name} depends on the policy: give one policy at a time, got {len(policies)}")
+    attack = _attack(name, settings["iterations"], settings["bounds"].get(policies[0], (1.1, 0.4)))
+    made: list[dict[str, list[float]]] = [{"psnr": [], "psnr_private": [], "black_level": []} for _ in policies]
     for first in range(0, settings["images"], settings["at_once"]):
         places = range(first, min(first + settings["at_once"], settings["images"]))
-        x, y = data.pictures("test", places), data.labels("test", places)
-        batch, seeds = make_batch(x[:, None], y[:, None], classes=data.classes), [settings["seed"] + i for i in places]
-        update = client.observe(model, draw_parameters(model, Given(), random.key(seeds)), batch, seeds)
-        knowledge = told(model, client, batch, labels=True)
-        if name == "ig_policy":
-            knowledge = tell_defences(knowledge, client, update)
-        attack = _attack(name, settings["iterations"], settings["bounds"].get(policy, (1.1, 0.4)))
-        found = attack.run(model, update, knowledge, seeds, Execution(device=device, form=settings.get("form")))
-        target = client.transformed(batch, seeds).inputs
-        seen = clean(found.inputs if found.seen is None else found.seen)
-        made["psnr"] += _decibels(target, seen)
-        made["psnr_private"] += _decibels(batch.inputs, clean(found.inputs))
-        made["black_level"] += [black_level(a[0], b[0]) for a, b in zip(target, seen, strict=True)]
-    if len(made["psnr"]) > 1:
-        made["psnr_deviation"] = [float(torch.tensor(made["psnr"]).std())]
+        faced = face(settings, model, policies, places, aware=name == "ig_policy")
+        execution = Execution(device=device, form=settings.get("form"))
+        found = attack.run(model, faced.update, faced.knowledge, faced.seeds, execution)
+        guess, seen = clean(found.inputs), clean(found.inputs if found.seen is None else found.seen)
+        for own, x, transformed, inputs, looked in zip(
+            made, *(each.split(len(places)) for each in (faced.truth, faced.transformed, guess, seen)), strict=True
+        ):
+            own["psnr"] += _decibels(transformed, looked)
+            own["psnr_private"] += _decibels(x, inputs)
+            own["black_level"] += [black_level(a[0], b[0]) for a, b in zip(transformed, looked, strict=True)]
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Faced:
+    """Clients with their policies, policy by policy: what they hold, what their networks saw, what a server got and is told."""
+
+    truth: Tensor
+    transformed: Tensor
+    update: Observation
+    knowledge: Knowledge
+    seeds: list[int]
+
+
+def face(settings: Settings, model: Model, policies: Sequence[str], places: range, *, aware: bool = False) -> Faced:
+    """Return for every policy one client for each of these test pictures, all as one batch; `aware` is told the policy."""
+    data = data_of(settings)
+    x, y = data.pictures("test", places), data.labels("test", places)
+    batch, seeds = make_batch(x[:, None], y[:, None], classes=data.classes), [settings["seed"] + i for i in places]
+    weights, parts = draw_parameters(model, Given(), random.key(seeds)), []
+    for policy in policies:
+        client = Client(scaling=data.statistics, on_data=Transform(policy))
+        update = client.observe(model, weights, batch, seeds)
+        knowledge = told(model, client, batch, labels=True)
+        knowledge = tell_defences(knowledge, client, update) if aware else knowledge
+        parts.append((batch.inputs, client.transformed(batch, seeds).inputs, update, knowledge))
+    joined = map_tensors(lambda *each: torch.cat(each), *parts)
+    return Faced(*joined, seeds * len(policies))
+
+
+def _with_deviation(made: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Return the numbers with `psnr_deviation`, the standard deviation of psnr over pictures, one number."""
+    found = made["psnr"]
+    return {**made, "psnr_deviation": [float(torch.tensor(found).std())]} if len(found) > 1 else made
 
 
 def black_level(target: Tensor, guess: Tensor) -> float:
@@ -107,22 +154,53 @@ def _decibels(truth: Tensor, guess: Tensor) -> list[float]:
 
 
 def correlation(settings: Settings, keep: Keep, say: Say, device: str) -> None:
-    """Keep for random policies privacy score and PSNR at one network, and how they correlate; for two networks."""
+    """Keep for random policies privacy score and PSNR, and how they correlate; for each kind of attacked network.
+
+    Scores are taken at one network, which is trained as that of the search; attacks are at a second one, trained to the end.
+    Policies are attacked in groups of `at_once` pictures or fewer, and kept group by group.
+    """
     policies = draw_policies(settings["policies"], settings["seed"])
     for network in settings["networks"]:
-        for policy in policies:
-            key, where = _key(network, policy), {"network": network, "policy": policy}
-            if not keep.done(key, where):
-                trained = network_of(settings, "none", say, device, augment=NETWORKS[network]).model
-                (scores,) = score_privacy(settings, trained, [policy], device, settings["scored"])
-                made = attack_pictures(settings, trained, policy, "ig", device)
-                made.pop("psnr_deviation", None)
-                keep.add(key, where, {**made, "privacy_score": scores})
-                say(f"{network}, {policy}: privacy score {sum(scores) / len(scores):.3f}")
+        missing = [
+            policy
+            for policy in policies
+            if not keep.done(_key(network, policy), {"network": network, "policy": policy})
+        ]
+        for group in groups(missing, max(1, settings["at_once"] // settings["images"])):
+            scores = _privacy(settings, keep, network, group, say, device)
+            attacked = network_of(settings, "none", keep, say, device, augment=NETWORKS[network]).model
+            made = attack_pictures(settings, attacked, group, "ig", device)
+            for policy, own, found in zip(group, scores, made, strict=True):
+                where = {"network": network, "policy": policy}
+                keep.add(_key(network, policy), where, {**found, "privacy_score": own})
+                say(f"{network}, {policy}: privacy score {sum(own) / len(own):.3f}")
         where = {"network": network, "policy": ALL}
         if not keep.done(_key(network, ALL), where):
             rows = [keep.values(_key(network, policy)) for policy in policies]
             keep.add(_key(network, ALL), where, correlate(rows))
+
+
+def _privacy(
+    settings: Settings, keep: Keep, network: str, group: Sequence[str], say: Say, device: str
+) -> list[list[float]]:
+    """Return the privacy scores of policies for each picture; those of the first attacked network are those of every other."""
+    first = settings["networks"][0]
+    if network == first:
+        scoring = scoring_network(settings, keep, say, device).model
+        return score_privacy(settings, scoring, group, device, settings["scored"])
+    known = [keep.values(_key(first, policy))["privacy_score"] for policy in group]
+    return [[math.nan if value is None else value for value in own] for own in known]
+
+
+def groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
+    """Return the names in as few groups of at most `most` as there can be, of sizes that differ by one at most.
+
+    >>> groups(["a", "b", "c", "d"], 3)
+    [['a', 'b'], ['c', 'd']]
+    """
+    number = -(-len(names) // most)
+    cuts = [len(names) * place // number for place in range(number + 1)] if number else [0]
+    return [names[a:b] for a, b in itertools.pairwise(cuts)]
 
 
 def _key(network: str, policy: str) -> str:

@@ -9,7 +9,15 @@ import torch
 from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.defences.on_data import OPERATIONS, Policy
-from leakscope.experiments.papers.programs.ats_world import Say, Settings, network_of, score_accuracy, score_privacy
+from leakscope.experiments.papers.programs.ats_world import (
+    Say,
+    Settings,
+    named_rightly,
+    network_of,
+    score_accuracy,
+    score_privacy,
+    scoring_network,
+)
 from leakscope.experiments.papers.programs.rows import Keep
 from leakscope.search.random_search import draw_policies
 
@@ -32,7 +40,7 @@ def operations(settings: Settings, keep: Keep, say: Say, device: str) -> None:
     compared = keep.done(ALL, {"policy": ALL})
     if compared and not any(missing):
         return
-    trained = network_of(settings, NONE, say, device).model
+    trained = scoring_network(settings, keep, say, device).model
     scores = _scores(settings, trained, names, say, device)
     means = {name: sum(own) / len(own) for name, own in zip(names, scores, strict=True)}
     for name, own, new in zip(names, scores, missing, strict=True):
@@ -81,7 +89,7 @@ def random_policies(settings: Settings, keep: Keep, say: Say, device: str) -> No
         if keep.done(name, {"policy": name}):
             continue
         policies = policies_of(name, settings["policies"], settings["seed"])
-        trained = network_of(settings, NONE, say, device).model
+        trained = scoring_network(settings, keep, say, device).model
         privacy = [sum(own) / len(own) for own in _scores(settings, trained, policies, say, device)]
         accuracy = score_accuracy(settings, policies, device)
         values = {"privacy_score": privacy, "accuracy_score": accuracy}
@@ -124,15 +132,18 @@ def _drawn(number: int, seed: int) -> list[str]:
 
 
 def curves(settings: Settings, keep: Keep, say: Say, device: str) -> None:
-    """Keep for every policy the test accuracy at the end, and by how much it rises in the epochs after each drop of the rate."""
+    """Keep for every policy the test accuracy at the end, and by how much it rises in the epochs after each drop of the rate.
+
+    The accuracy is zeros and ones, one for each test picture; a rise is one number of one training.
+    """
     for policy in settings["policies"]:
         last = {"policy": policy, "at": "end"}
         missing = [not keep.done(f"{policy} drop {n}", {"policy": policy, "at": f"drop {n}"}) for n in DROPS]
         ended = keep.done(f"{policy} end", last)
         if ended and not any(missing):
             continue
-        history = network_of(settings, policy, say, device).history
-        curve = torch.tensor([epoch.test_accuracy for epoch in history])
+        trained = network_of(settings, policy, keep, say, device)
+        curve = torch.tensor([epoch.test_accuracy for epoch in trained.history])
         epochs = [number * len(curve) // 200 for number in (75, 125, 175)]
         wide = max(1, len(curve) // 40)
         for n, at, new in zip(DROPS, epochs, missing, strict=True):
@@ -141,4 +152,4 @@ def curves(settings: Settings, keep: Keep, say: Say, device: str) -> None:
                 rise = float(after.mean() - before.mean())
                 keep.add(f"{policy} drop {n}", {"policy": policy, "at": f"drop {n}"}, {"accuracy_rise": [rise]})
         if not ended:
-            keep.add(f"{policy} end", last, {"accuracy": [float(curve[-1])]})
+            keep.add(f"{policy} end", last, {"accuracy": named_rightly(settings, trained.model, device)})

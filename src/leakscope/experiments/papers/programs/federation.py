@@ -25,7 +25,7 @@ OWN = ("vary", "seeds", "said")
 def accuracy(settings: Mapping[str, Any], keep: Keep, say: Callable[[str], None], device: str) -> None:
     """Keep for every point the test accuracy of the global model after the last round, one number for each seed.
 
-    A training that diverges counts with the accuracy of its last finite round's model, or as no number where there is none.
+    A training that diverges leaves no model, so it counts as no number, whatever was measured before.
     """
     training = {name: value for name, value in settings.items() if name not in OWN}
     for point in points(settings.get("vary", {})):
@@ -71,5 +71,7 @@ def _trained(settings: Mapping[str, Any], say: Callable[[str], None], device: st
 
     with tempfile.TemporaryDirectory() as scratch:
         result = run_training(training_of(settings), Path(scratch) / "training", device=device, say=say)
+    if result.diverged:
+        return math.nan
     measured = [point.accuracy.value for point in result.curve if point.accuracy is not None]
     return measured[-1] if measured else math.nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,19 +18,47 @@ from leakscope.store.durable import replacing
 from leakscope.store.lock import locked
 
 FILE, LOCK, FORMAT = "rows.json", "lock", 1
+DIGITS = 6  # of the numbers of a curve
 Place: TypeAlias = Mapping[str, Plain]
+Told: TypeAlias = Mapping[
+    str, Sequence[Any]
+]  # a curve as a program gives it: {"x": [...], "y": [[...] for each client]}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What clients show along something: places `x` that rise, and for each client a number at each (None: not finite)."""
+
+    x: tuple[float, ...]
+    y: tuple[tuple[float | None, ...], ...]
+
+    def places(self) -> Iterator[tuple[float, tuple[float | None, ...]]]:
+        """Yield each place with the numbers of all clients there."""
+        yield from zip(self.x, zip(*self.y, strict=True), strict=True)
 
 
 class Keep(Protocol):
     """Where a program asks which rows are there and puts those it made."""
 
+    @property
+    def directory(self) -> Path | None:
+        """Return where the rows lie, so that what was long in the making can be kept beside them; None if nowhere."""
+
     def done(self, key: str, where: Place | None = None) -> bool:
         """Return whether a row is there. `where` is its place, as `add` will give it: a listing of rows reads it here."""
 
-    def add(self, key: str, where: Place, values: Mapping[str, Sequence[float]]) -> None:
+    def add(
+        self,
+        key: str,
+        where: Place,
+        values: Mapping[str, Sequence[float]],
+        *,
+        curves: Mapping[str, Told] | None = None,
+    ) -> None:
         """Keep a row: its place in our words, and for each measure the numbers its mean and interval are made from.
 
-        The numbers must be independent: one for each client, run or draw, not one for each picture of a client.
+        The numbers must be independent: one for each client, run or draw, not one for each picture of a client. `curves` are
+        lines to draw, by name: places `x`, and `y` with as many numbers for each client.
         """
 
     def values(self, key: str) -> Mapping[str, Sequence[float | None]]:
@@ -38,11 +67,12 @@ class Keep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell of a program: key, place, numbers by measure (None where one is not finite)."""
+    """One cell of a program: key, place, numbers by measure (None where one is not finite), curves by name."""
 
     key: str
     where: Place
     values: Mapping[str, tuple[float | None, ...]]
+    curves: Mapping[str, Curve] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +89,7 @@ class PlannedRows:
 
     def __init__(self) -> None:
         """Begin with no row."""
+        self.directory: Path | None = None
         self.places: dict[str, Place] = {}
 
     def done(self, key: str, where: Place | None = None) -> bool:
@@ -66,9 +97,16 @@ class PlannedRows:
         self.places[key] = dict(where or {})
         return True
 
-    def add(self, key: str, where: Place, values: Mapping[str, Sequence[float]]) -> None:
+    def add(
+        self,
+        key: str,
+        where: Place,
+        values: Mapping[str, Sequence[float]],
+        *,
+        curves: Mapping[str, Told] | None = None,
+    ) -> None:
         """Raise: a program makes no row that it did not ask for first, or that it was told is there."""
-        del where, values
+        del where, values, curves
         raise InputError(f"row {key!r} was made without asking whether it is there")
 
     def values(self, key: str) -> Mapping[str, tuple[float | None, ...]]:
@@ -85,6 +123,7 @@ class KeptRows:
 
     def __init__(self, directory: Path, settings: Mapping[str, Any], facts: Mapping[str, str]) -> None:
         """Take up the rows that are there; refuse those made with other settings."""
+        self.directory: Path | None = directory
         self.path = directory / FILE
         self.settings, self.facts = _plain(settings), dict(facts)
         self.rows: dict[str, Row] = {}
@@ -105,12 +144,20 @@ class KeptRows:
         self.asked.add(key)
         return key in self.rows
 
-    def add(self, key: str, where: Place, values: Mapping[str, Sequence[float]]) -> None:
+    def add(
+        self,
+        key: str,
+        where: Place,
+        values: Mapping[str, Sequence[float]],
+        *,
+        curves: Mapping[str, Told] | None = None,
+    ) -> None:
         """Keep a row and write the file; a key that is there or that was not asked for is refused."""
         if key in self.rows or key not in self.asked:
             raise InputError(f"row {key!r} was made without asking whether it is there")
         numbers = {name: tuple(_number(value) for value in found) for name, found in values.items()}
-        self.rows[key] = Row(key, dict(where), numbers)
+        kept = {name: _curve(f"curve {name!r} of row {key!r}", told) for name, told in (curves or {}).items()}
+        self.rows[key] = Row(key, dict(where), numbers, kept)
         self.added += 1
         self._write()
         self.tell(key)
@@ -120,7 +167,7 @@ class KeptRows:
         return self.rows[key].values
 
     def _write(self) -> None:
-        rows = [{"key": row.key, "where": row.where, "values": row.values} for row in self.rows.values()]
+        rows = [_told(row) for row in self.rows.values()]
         told = {"format": FORMAT, "facts": self.facts, "settings": self.settings, "rows": rows}
         with clear_errors(self.path.parent, "earlier rows are saved"), replacing(self.path) as file:
             file.write(json.dumps(told, allow_nan=False).encode())
@@ -161,7 +208,30 @@ def read_rows(directory: Path) -> Rows:
 
 def _row(told: Mapping[str, Any]) -> Row:
     values = {name: tuple(_number(v) for v in found) for name, found in told["values"].items()}
-    return Row(str(told["key"]), dict(told["where"]), values)
+    key, curves = str(told["key"]), told.get("curves", {})
+    kept = {name: _curve(f"curve {name!r} of row {key!r}", curve) for name, curve in curves.items()}
+    return Row(key, dict(told["where"]), values, kept)
+
+
+def _told(row: Row) -> dict[str, Any]:
+    curves = {name: {"x": curve.x, "y": curve.y} for name, curve in row.curves.items()}
+    return {"key": row.key, "where": row.where, "values": row.values} | ({"curves": curves} if curves else {})
+
+
+def _curve(name: str, told: Told) -> Curve:
+    """Return a curve; raise where its places do not rise or a client has not one number for each of them."""
+    x, y = [_rounded(v) for v in told["x"]], [tuple(_rounded(v) for v in client) for client in told["y"]]
+    places = tuple(v for v in x if v is not None)
+    if len(places) < len(x) or not places or any(b <= a for a, b in itertools.pairwise(places)):
+        raise InputError(f"{name}: x must be finite numbers that rise, got {list(told['x'])!r:.80}")
+    if not y or any(len(client) != len(places) for client in y):
+        raise InputError(f"{name}: y must have {len(places)} numbers for each client, as x has")
+    return Curve(places, tuple(y))
+
+
+def _rounded(value: float | None) -> float | None:
+    known = _number(value)
+    return None if known is None else float(f"{known:.{DIGITS}g}")
 
 
 def _number(value: float | None) -> float | None:

@@ -36,6 +36,8 @@ from leakscope.metrics import score
 from leakscope.metrics.interval import PSNR_CAP
 
 Say = Callable[[str], None]
+COSINES, SHARES = "cosine along the line", "share along the steps"
+PLACES = 101
 
 
 def steps_of(samples: int, epochs: int, batch: int) -> int:
@@ -60,7 +62,8 @@ def lines(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> Non
             data = in_ink(settings["data"]["name"], ink)
             networks = _networks(settings, data, [one["round"] for _, _, one in wanted], say, device)
             for key, where, one in wanted:
-                keep.add(key, where, statistics(_lines_of(settings, data, one, networks, device)))
+                found = _lines_of(settings, data, one, networks, device)
+                keep.add(key, where, statistics(found), curves=curves_of(found))
 
 
 def _networks(
@@ -90,11 +93,21 @@ def _lines_of(
     )
 
 
+def curves_of(found: Lines) -> dict[str, dict[str, list[Any]]]:
+    """Return what figures 3, 4 and 7 to 10 draw, client by client: cosines over alpha, shares over at most `PLACES` of the steps."""
+    steps = found.shares.shape[1]
+    chosen = torch.linspace(0, steps - 1, min(steps, PLACES)).round().long()
+    return {
+        COSINES: {"x": found.alphas.tolist(), "y": found.cosines.double().tolist()},
+        SHARES: {"x": (chosen + 1).tolist(), "y": found.shares.cpu()[:, chosen].double().tolist()},
+    }
+
+
 def statistics(found: Lines) -> dict[str, list[float]]:
     """Return what tables and figures say of the lines, one number for each client; a `_deviation` is one for all.
 
-    `reversed_u` is 1 where the cosine rises to a place inside the line and falls from there on; `share_fluctuation` is the
-    standard deviation of the share's change from step to step.
+    `top_inside` is 1 where the cosine is greatest at a place inside the line, `reversed_u` where it also rises up to there and falls
+    from there on; `share_fluctuation` is the standard deviation of the share's change from step to step.
     """
     measured = {
         "least_share": found.least_share,
@@ -106,6 +119,7 @@ def statistics(found: Lines) -> dict[str, list[float]]:
         "best_alpha": found.best_alpha,
         "mean_share": found.shares.mean(1),
         "reversed_u": reversed_u(found.cosines),
+        "top_inside": (found.best_alpha > 0) & (found.best_alpha < 1),
     }
     if found.shares.shape[1] > 2:
         measured["share_fluctuation"] = found.shares.diff(dim=1).std(1)

@@ -3,24 +3,36 @@
 Fan et al. 2020, arXiv:2006.11601, tables 1 and 7 to 10, figures 1, 4, 5, 26 and 27. All strengths of a curve are attacked as one batch,
 with the same pictures, weights, starts and draws. rMSE is of the guess clamped to the valid box, so that no diverged trial
 carries a CAP (`analysis.characteristic.Rule`); `rmse_raw` is of the guess as the attack left it, at most 10.
+
+Rows hold numbers whose mean is the value and whose spread is its error: of every trial (iterations, rMSE, labels), of every
+reconstruction (tracing, `inference.tracing.by_cluster`), for a median of ratios `around_median`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from leakscope.analysis.characteristic import Rule, bias_ratio
+from leakscope.analysis.characteristic import Rule, around_median, bias_ratio
 from leakscope.attacks.plan import Execution
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, told
 from leakscope.core.tree import Tree, dot, lift, norm
 from leakscope.core.types import Reconstruction
+from leakscope.data import Dataset
 from leakscope.defences.on_model import Polarisation
 from leakscope.experiments.papers.programs.rows import Keep, Place
+from leakscope.experiments.papers.programs.spn_caps import (
+    CAPS,
+    PRINTED,
+    TRAINED,
+    caps_of,
+    guessed_cap,
+    printed_pictures,
+)
 from leakscope.experiments.papers.programs.spn_training import train_curve
 from leakscope.experiments.papers.programs.spn_world import (
     AWARE,
@@ -33,29 +45,39 @@ from leakscope.experiments.papers.programs.spn_world import (
     client_of,
     place_of,
     printed_accuracies,
+    tell_curve,
     title_of,
 )
 from leakscope.experiments.sweep.world import load_data
 from leakscope.inference.membership import membership
-from leakscope.inference.tracing import partition, trace
+from leakscope.inference.tracing import Tracing, trace_each
 from leakscope.metrics import arrange, clean, match
 
 Say = Callable[[str], None]
 RAW_CAP = 10.0
-ALL = "all"
-TRAINED, PRINTED = "trained", "table 11"
-DISTANCES = {"reconstruction": "rmse", "membership": "membership", "tracing": "tracing"}
+ALL, PARTS = "all", "tracing by participants"
+Numbers = dict[str, list[float]]
+Asked = tuple[str, Place]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A curve against one attacker at one batch: the keys and places of its rows, by strength and by (attack, accuracies)."""
+    """A curve against one attacker at one batch: keys and places of its rows, by strength, (strength, owners), (CAP, accuracies)."""
 
     curve: Curve
     samples: int
     attacker: str
-    strengths: Mapping[int, tuple[str, Place]]
-    caps: Mapping[tuple[str, str], tuple[str, Place]]
+    strengths: Mapping[int, Asked]
+    parts: Mapping[tuple[int, int], Asked]
+    caps: Mapping[tuple[str, str], Asked]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one strength has: numbers by measure, and those of tracing for every number of participants."""
+
+    numbers: Numbers
+    parts: Mapping[int, Numbers]
 
 
 def curves(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> None:
@@ -72,72 +94,75 @@ def curves(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> No
         for one in own:
             attacked = attacked_of(settings, data, one.samples)
             found = attack_curve(settings, attacked, curve, one.attacker, device)
-            _add(keep, one, found, _accuracies(name, curve, right), right)
+            pictures = {TRAINED: right, PRINTED: _printed(data, name, curve)}
+            _add(keep, one, found, pictures, settings["owners"])
 
 
 def _wanted(settings: Mapping[str, Any], curve: Curve, keep: Keep) -> list[Wanted]:
     """Return what is missing of a curve, attacker by attacker."""
-    common = {"data": settings["data"]["name"], "model": settings["model"]["name"]}
     found = []
     for samples in settings["batches"]:
         for attacker in attackers_of(settings, curve):
-            base = {**common, "batch": samples, "attacker": attacker}
-            title = f"{title_of(curve)} B={samples} {attacker}"
-            rows = {
-                number: (
-                    f"{title} {strength:g}",
-                    {**base, **place_of(curve, strength), "strength": strength, "attack": ALL},
-                )
-                for number, strength in enumerate(curve["strengths"])
-            }
-            caps = {
-                (attack, kind): (
-                    f"{title} CAP of {attack}, {kind}",
-                    {**base, **place_of(curve), "attack": attack, "accuracies": kind},
-                )
-                for attack in DISTANCES
-                for kind in settings["accuracies"]
-            }
-            strengths = {number: row for number, row in rows.items() if not keep.done(*row)}
-            missing = {which: row for which, row in caps.items() if not keep.done(*row)}
-            if strengths or missing:
-                found.append(Wanted(curve, samples, attacker, strengths, missing))
+            rows = [
+                {which: row for which, row in some.items() if not keep.done(*row)}
+                for some in _rows(settings, curve, samples, attacker)
+            ]
+            if any(rows):
+                found.append(Wanted(curve, samples, attacker, *rows))
     return found
 
 
-def _accuracies(name: str, curve: Curve, right: Tensor | None) -> dict[str, list[float] | None]:
-    trained = None if right is None else [float(rate) for rate in right.double().mean(1)]
-    return {TRAINED: trained, PRINTED: printed_accuracies(name, curve)}
+def _rows(
+    settings: Mapping[str, Any], curve: Curve, samples: int, attacker: str
+) -> tuple[dict[Any, Asked], dict[Any, Asked], dict[Any, Asked]]:
+    """Return the rows by strength, by strength and number of participants, and by CAP and accuracies."""
+    base = {"data": settings["data"]["name"], "model": settings["model"]["name"], "batch": samples}
+    base |= {"attacker": attacker}
+    title = f"{title_of(curve)} B={samples} {attacker}"
+    strengths: dict[Any, Asked] = {}
+    parts: dict[Any, Asked] = {}
+    for number, strength in enumerate(curve["strengths"]):
+        place = {**base, **place_of(curve, strength), "strength": strength}
+        strengths[number] = (f"{title} {strength:g}", {**place, "attack": ALL})
+        for owners in settings.get("owners_too", ()):
+            key = f"{title} {strength:g} among {owners}"
+            parts[number, owners] = (key, {**place, "attack": PARTS, "owners": owners})
+    caps: dict[Any, Asked] = {
+        (cap, kind): (
+            f"{title} CAP of {cap}, {kind}",
+            {**base, **place_of(curve), "attack": told.attack, "queries": told.queries, "accuracies": kind},
+        )
+        for cap, told in CAPS.items()
+        for kind in settings["accuracies"]
+    }
+    return strengths, parts, caps
 
 
-def _add(
-    keep: Keep, one: Wanted, found: list[dict[str, list[float]]], known: Mapping[str, Any], right: Tensor | None
-) -> None:
+def _printed(data: Dataset, name: str, curve: Curve) -> Tensor | None:
+    rates = printed_accuracies(name, curve)
+    return None if rates is None else printed_pictures(rates, data.size("test"))
+
+
+def _add(keep: Keep, one: Wanted, found: list[Found], pictures: Mapping[str, Tensor | None], owners: int) -> None:
+    right = pictures[TRAINED]
     for number, (key, where) in one.strengths.items():
         accuracy = {} if right is None else {"accuracy": right[number].double().tolist()}
-        keep.add(key, where, {**found[number], **accuracy})
-    for (attack, kind), (key, where) in one.caps.items():
-        measures = {"cap": DISTANCES[attack], **({"cap_raw": "rmse_raw"} if attack == "reconstruction" else {})}
-        rates = known[kind]
-        values = {name: caps_of(rates, [row[of] for row in found]) if rates else [] for name, of in measures.items()}
-        keep.add(key, where, values)
-
-
-def caps_of(accuracies: list[float], distances: list[list[float]]) -> list[float]:
-    """Return the CAP of each trial: the mean over strengths of accuracy times distance (equation 1); their mean is the CAP.
-
-    >>> caps_of([0.5, 1.0], [[1.0, 0.0], [0.5, 1.0]])
-    [0.5, 0.5]
-    """
-    products = torch.tensor(accuracies, dtype=torch.float64)[:, None] * torch.tensor(distances, dtype=torch.float64)
-    found: list[float] = products.mean(0).tolist()
-    return found
+        keep.add(key, where, {**found[number].numbers, **accuracy})
+    for (number, parts), (key, where) in one.parts.items():
+        keep.add(key, where, found[number].parts[parts])
+    for (cap, kind), (key, where) in one.caps.items():
+        known = pictures[kind]
+        made: Numbers = {name: [] for name in CAPS[cap].measures}
+        if known is not None:
+            made = {name: caps_of(known, [row.numbers[of] for row in found]) for name, of in CAPS[cap].measures.items()}
+            made |= {"cap_chance": guessed_cap(known, owners)} if CAPS[cap].attack == "tracing" else {}
+        keep.add(key, where, made)
 
 
 def attack_curve(
     settings: Mapping[str, Any], attacked: Attacked, curve: Curve, attacker: str, device: str
-) -> list[dict[str, list[float]]]:
-    """Return for each strength the numbers of every trial (tracing: of every participant)."""
+) -> list[Found]:
+    """Return what each strength has."""
     times, trials = len(curve["strengths"]), len(attacked.seeds)
     strengths = torch.tensor([float(s) for s in curve["strengths"]]).repeat_interleave(trials)
     batch, weights, seeds = attacked.repeated(times)
@@ -147,50 +172,51 @@ def attack_curve(
     ratio = bias_ratio(plain.rounds[0].sent, seen.rounds[0].sent)
     knowledge = told(attacked.model, client, batch)
     if attacker == AWARE:
-        knowledge = tell_defences(knowledge, client, seen)
-    attack = attack_of(attacker, client, knowledge, strengths, settings["iterations"])
+        knowledge = tell_curve(knowledge, client, seen)
+    attack = attack_of(attacker, client, knowledge, strengths, settings["iterations"], settings["threshold"])
     execution = Execution(device=device, form=settings.get("form"))
     made = attack.run(attacked.model, seen, knowledge, seeds, execution)
     return [
-        {
-            "ratio": ratio[number * trials : (number + 1) * trials].tolist(),
-            **_distances(settings, attacked, made, slice(number * trials, (number + 1) * trials)),
-        }
+        _found(settings, attacked, made, ratio, slice(number * trials, (number + 1) * trials))
         for number in range(times)
     ]
 
 
-def _distances(
-    settings: Mapping[str, Any], attacked: Attacked, made: Reconstruction, own: slice
-) -> dict[str, list[float]]:
+def _found(settings: Mapping[str, Any], attacked: Attacked, made: Reconstruction, ratio: Tensor, own: slice) -> Found:
     truth, labels = attacked.batch.inputs, attacked.batch.labels
     guess, said = made.inputs[own].cpu(), made.labels[own].cpu()
     rmse, _ = Rule().distances(truth, guess)
     raw, _ = Rule(shown=False, cap=RAW_CAP).distances(truth, guess)
-    classes = attacked.model.classes
-    return {
+    classes, owners = attacked.model.classes, settings["owners"]
+    tracing = traced(attacked, guess, [owners, *settings.get("owners_too", ())])
+    numbers = {
+        "ratio": around_median(ratio[own]).tolist(),
+        "iterations": made.iterations[own].double().tolist(),
         "rmse": rmse.mean(1).tolist(),
         "rmse_raw": raw.mean(1).tolist(),
         "membership": membership(truth, labels, guess, said, classes=classes).each.tolist(),
-        **traced(attacked, guess, settings["owners"]),
+        **tracing[owners],
     }
+    return Found(numbers, tracing)
 
 
-def traced(attacked: Attacked, guess: Tensor, owners: int) -> dict[str, list[float]]:
-    """Return the share of wrong participants for the queries of each: all of them, and those that have a reconstruction.
+def traced(attacked: Attacked, guess: Tensor, owners: Sequence[int]) -> dict[int, Numbers]:
+    """Return for each number of participants the share given a wrong one: of all queries, of those that have a reconstruction.
 
     Reconstructions are paired with the samples of their batch first (algorithm 6: the index is that of the true picture).
     """
     truth = attacked.batch.inputs
     order = match(truth, clean(guess), torch.ones(truth.shape[:2], dtype=torch.bool))
     pictures = arrange(clean(guess), order).flatten(0, 1)
-    found = trace(attacked.queries, pictures, attacked.source, participants=owners)
-    owner = partition(len(attacked.queries), owners)
-    wrong, known = (found.owner != owner).double(), torch.zeros(len(owner), dtype=torch.bool)
-    known[attacked.source] = True
+    found = trace_each(attacked.queries, pictures, attacked.source, owners)
+    return {one.participants: _shares(one) for one in found}
+
+
+def _shares(found: Tracing) -> Numbers:
     return {
-        "tracing": [float(wrong[owner == one].mean()) for one in range(owners)],
-        "tracing_reconstructed": [float(wrong[(owner == one) & known].mean()) for one in range(owners)],
+        "tracing": found.all_by.tolist(),
+        "tracing_reconstructed": found.reconstructed_by.tolist(),
+        "tracing_chance": [found.chance],
     }
 
 

@@ -66,7 +66,8 @@ class Training:
         """Let these clients answer from the same weights, and take the mean of what they send."""
         index = torch.tensor(list(who), device=self.device)
         size, many = len(self.grid), len(index)
-        keys = random.fold(random.fold(random.key(number, index.device), "round"), index)
+        own = random.fold(random.key(self.told["seed"], index.device), "round")
+        keys = random.fold(random.fold(own, number), index)
         x, y = self._pictures(index, keys)
         picked = map_tensors(lambda t: t[:, index], (self.client.defences, self.client.on_model, self.private))
         common = {n: w[:, None].expand(size, many, *w.shape[1:]) for n, w in self.weights.items()}

@@ -1,8 +1,9 @@
 """What SPN's programs share: defences with a grid of strengths, the pictures that are attacked, and who attacks them.
 
 Fan et al. 2020, arXiv:2006.11601, table 2. A curve is plain data: `{defence: dp, strengths: [...]}`, with `share` for PPDL and `bits`
-for SPN. PPDL adds its noise first and then sends the largest share of what results: the other way round noise would fill what was
-left out.
+for SPN. PPDL chooses the largest share of the gradient and adds noise to what it sends, nothing to what it leaves out (Shokri and
+Shmatikov 2015). No attacker stops before its iterations are done: an absolute threshold is reached sooner by weak gradients
+than by strong ones, and never under noise, so it would decide how well defences compare.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from torch import Tensor
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import aware
 from leakscope.attacks.polarised import DummyPolarised, spn_aware, spn_head, spn_unaware
-from leakscope.clients import Client
+from leakscope.clients import Client, tell_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.registry import lookup
 from leakscope.core.tree import Tree
-from leakscope.core.types import Batch, Knowledge, make_batch
+from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import Dataset
 from leakscope.defences import GaussianNoise, LaplaceNoise, Sparsify
 from leakscope.defences.on_model import Polarisation
+from leakscope.defences.on_update.sparse import largest
 from leakscope.experiments.papers.programs.rows import Place
 from leakscope.experiments.papers.published import read_printed
 from leakscope.inference.tracing import spread
@@ -36,11 +38,33 @@ UNAWARE, AWARE, DUMMY, HEAD = "unaware", "aware", "dummy", "head"
 Curve = Mapping[str, Any]
 Strength = float | Tensor
 
+
+@dataclass(frozen=True, slots=True)
+class ChosenNoise:
+    """Send the largest `share` of the update's coordinates with noise added, zero for the others: PPDL's order.
+
+    Noise before the choice would choose by the noise where that is larger than the gradient.
+    """
+
+    noise: GaussianNoise
+    share: float
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        """Return what is chosen by the update as it was, with noise."""
+        chosen, noisy = largest(update, self.share, each=False), self.noise.protect_update(update, key)
+        return {name: value * chosen[name] for name, value in noisy.items()}
+
+    @property
+    def parts(self) -> tuple[GaussianNoise, Sparsify]:
+        """Return the two that an attacker is told of: how much noise, and that some coordinates were not sent."""
+        return self.noise, Sparsify(share=self.share)
+
+
 CLIENTS: dict[str, Callable[[Curve, Strength], Client]] = {
     "dp": lambda _, s: Client(defences=(GaussianNoise(s),)),
     "laplace": lambda _, s: Client(defences=(LaplaceNoise(scale=s),)),
     "laplace_equal": lambda _, s: Client(defences=(LaplaceNoise(s),)),
-    "ppdl": lambda curve, s: Client(defences=(GaussianNoise(s), Sparsify(share=curve["share"]))),
+    "ppdl": lambda curve, s: Client(defences=(ChosenNoise(GaussianNoise(s), curve["share"]),)),
     "spn": lambda curve, s: Client(on_model=Polarisation(s, bits=curve.get("bits", 64), spread=RANGE)),
 }
 
@@ -130,8 +154,24 @@ def attackers_of(settings: Mapping[str, Any], curve: Curve) -> Sequence[str]:
     return [name for name in settings["attackers"] if curve["defence"] == "spn" or name in (UNAWARE, AWARE)]
 
 
-def attack_of(kind: str, client: Client, knowledge: Knowledge, strengths: Tensor, iterations: int) -> Matching:
-    """Return the attacker: algorithm 5's, one who knows the defence, one with a dummy head, one who reads the public head alone."""
+def tell_curve(knowledge: Knowledge, client: Client, seen: Observation) -> Knowledge:
+    """Return the Knowledge of an attacker who also knows the defence of a curve; PPDL's is noise and a choice."""
+    parts = [defence.parts if isinstance(defence, ChosenNoise) else (defence,) for defence in client.defences]
+    return tell_defences(knowledge, replace(client, defences=tuple(part for some in parts for part in some)), seen)
+
+
+def attack_of(
+    kind: str, client: Client, knowledge: Knowledge, strengths: Tensor, iterations: int, threshold: float = 0.0
+) -> Matching:
+    """Return the attacker: algorithm 5's, one who knows the defence, one with a dummy head, one who reads the public head alone.
+
+    A `threshold` of 0 lets all of them run to the end, also the one who knows how much noise there is.
+    """
+    made = _attack_of(kind, client, knowledge, strengths, iterations)
+    return replace(made, stop=replace(made.stop, threshold=threshold))
+
+
+def _attack_of(kind: str, client: Client, knowledge: Knowledge, strengths: Tensor, iterations: int) -> Matching:
     if kind == UNAWARE:
         return spn_unaware(iterations=iterations)
     if kind == AWARE:

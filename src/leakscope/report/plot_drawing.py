@@ -1,0 +1,299 @@
+"""A plot of an item as the coordinates of SVG drawings: panels on the same scales, one or two axes, 95 % bars or bands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from leakscope.analysis.characteristic import GREEN_UP_TO, RED_FROM, Region, place
+from leakscope.experiments.papers.measures import title_of
+from leakscope.report import numbers
+from leakscope.report.characteristic_chart import Shade
+from leakscope.report.chart import COLOURS, SHARE, Mark, _marker, _path, _percent, _says
+from leakscope.report.paper_plots import PlotPanel, Plotted, Point, Series
+from leakscope.report.plot_scales import Across, across_of, estimates, in_word, linear, upward
+from leakscope.report.scales import Scale
+
+WIDTH, HEIGHT, TOP, SIDE, MARGIN = 360, 250, 30, 50, 16
+BOTTOM, TURNED_BOTTOM = 44, 92
+LETTER, APART = 7.0, 34.0  # the width of a letter, and between two numbers on an axis
+SHORT = 24  # letters of a name that fits above an axis
+SOME_MARKS = 6
+INSIDE = 10.0  # from the edge of the frame to the first number of an axis
+LINES = ("solid lines", "dashed lines")
+OTHERWISE = "Measured otherwise than in the paper: "
+RATIO_NAME = "log10(||B|| / ||E|| + 1)"
+REGIONS = {
+    Region.GREEN.value: "green: the perturbation is above the gradient",
+    Region.WHITE.value: "white: between",
+    Region.RED.value: "red: the perturbation is below a tenth of the gradient",
+}
+_Placing: TypeAlias = Callable[[float | str, float], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One line: its colour's number, whether it is dashed (right axis), path, bars, band, points, and open marks for print."""
+
+    name: str
+    colour: int
+    dashed: bool
+    symbol: str
+    path: str
+    bars: str
+    band: str
+    marks: tuple[Mark, ...]
+    published: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PanelDrawing:
+    """A panel ready to be written: its title, lines and words for it."""
+
+    title: str
+    series: tuple[Drawn, ...]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlotDrawing:
+    """A plot ready to be written: ticks as (place, text), shades, names of the axes, panels, key, and edges of the frame."""
+
+    title: str
+    note: str
+    across: tuple[tuple[float, str], ...]
+    known: tuple[float, ...]
+    left: tuple[tuple[float, str], ...]
+    right: tuple[tuple[float, str], ...]
+    names: tuple[str, str, str]
+    shades: tuple[Shade, ...]
+    turned: bool
+    panels: tuple[PanelDrawing, ...]
+    key: tuple[Drawn, ...]
+    published: bool
+    last: int
+    floor: int
+    broken: float | None
+    width: int = WIDTH
+    height: int = HEIGHT
+    first: int = SIDE
+    top: int = TOP
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    across: Across
+    left: Scale
+    right: Scale
+    last: int
+    height: int
+    floor: int
+    rates: bool
+    inside: float
+
+    def x(self, at: float) -> float:
+        return round(SIDE + self.inside + at * (self.last - SIDE - 2 * self.inside), 1)
+
+    def y(self, at: float) -> float:
+        return round(self.floor - at * (self.floor - TOP), 1)
+
+
+def draw(made: Plotted) -> PlotDrawing:
+    """Return the drawing of a plot that has panels; all of them share their scales, so that they compare."""
+    plot, every = made.plot, [series for panel in made.panels for series in panel.series]
+    frame = _frame(made, every)
+    names = list(dict.fromkeys(series.name for series in every))
+    panels = tuple(_panel(panel, names, frame, plot.title, bool(plot.curve)) for panel in made.panels)
+    drawn = {series.name: series for panel in panels for series in panel.series}
+    ticks, known, turned = _ticks(made, every, frame)
+    return PlotDrawing(
+        title=plot.title,
+        note=_note(made, panels),
+        across=ticks,
+        known=known,
+        left=tuple((frame.y(at), _percent(text) if made.rates else text) for at, text in frame.left.ticks()),
+        right=tuple((frame.y(at), text) for at, text in frame.right.ticks()) if plot.second_axis else (),
+        names=_names(made),
+        shades=_shades(frame) if plot.regions else (),
+        turned=turned,
+        panels=panels,
+        key=tuple(drawn[name] for name in names),
+        published=any(series.published for series in every),
+        last=frame.last,
+        floor=frame.floor,
+        broken=frame.x(0.055) if frame.across.scale.zero and not frame.across.words else None,
+        height=frame.height,
+    )
+
+
+def _note(made: Plotted, panels: Sequence[PanelDrawing]) -> str:
+    """Return the words below a plot: what its bars or bands are, its own note, and what was done otherwise than in the paper."""
+    every = [series for panel in panels for series in panel.series]
+    words = ["Bars are 95 % intervals."] if any(series.bars for series in every) else []
+    words += ["Bands are 95 % intervals over clients."] if any(series.band for series in every) else []
+    words += [made.plot.note] if made.plot.note else []
+    return " ".join([*words, *([OTHERWISE + "; ".join(made.notes) + "."] if made.notes else [])])
+
+
+def undrawn(made: Plotted) -> str:
+    """Return what a plot does not show: nothing, cells without a place across, or all of it."""
+    if not made.panels:
+        why = "these runs kept no curve; runs made anew do" if made.plot.curve else "nothing of it is measured here"
+        return f"{made.plot.title}: not drawn, {why}."
+    if made.without:
+        return f"{made.plot.title}: {made.without} cells have no number for {title_of(made.plot.x)} and are not drawn."
+    return ""
+
+
+def _frame(made: Plotted, every: Sequence[Series]) -> _Frame:
+    across = across_of(made, every)
+    left, right = (estimates([s for s in every if s.right is side]) for side in (False, True))
+    turned = _turned(across, made)
+    height = HEIGHT + (TURNED_BOTTOM - BOTTOM if turned else 0)
+    return _Frame(
+        across=across,
+        left=SHARE
+        if made.rates
+        else linear(left, zero=not made.plot.curve, cut=bool(made.plot.curve))
+        if _is_linear(made)
+        else upward(left),
+        right=linear(right, zero=True),
+        last=WIDTH - (SIDE if made.plot.second_axis else MARGIN),
+        height=height,
+        floor=height - (TURNED_BOTTOM if turned else BOTTOM),
+        rates=made.rates,
+        inside=0.0 if across.words or _is_linear(made) else INSIDE,
+    )
+
+
+def _is_linear(made: Plotted) -> bool:
+    return bool(made.plot.curve or made.plot.regions)
+
+
+def _turned(across: Across, made: Plotted) -> bool:
+    """Return whether the words below must be turned to have room."""
+    room = (WIDTH - SIDE - (SIDE if made.plot.second_axis else MARGIN)) / max(len(across.words), 1)
+    return any(LETTER * len(word) > room for word in across.words)
+
+
+def _ticks(
+    made: Plotted, every: Sequence[Series], frame: _Frame
+) -> tuple[tuple[tuple[float, str], ...], tuple[float, ...], bool]:
+    """Return the numbers or words below, the places of the points, and whether the words are turned.
+
+    Of the settings of an axis as many are written as have room; other axes have round numbers.
+    """
+    across = frame.across
+    if across.words:
+        spots = tuple((frame.x(across.place(word)), word) for word in across.words)
+        return spots, (), _turned(across, made)
+    known = sorted({float(point.x) for series in every for point in series.points})
+    if made.plot.along or made.plot.curve:
+        return tuple((frame.x(at), text) for at, text in across.scale.ticks()), (), False
+    written: list[tuple[float, str]] = []
+    for x in known:
+        at = frame.x(across.place(x))
+        if not written or at - written[-1][0] >= max(APART, LETTER * len(numbers.short(x))):
+            written.append((at, numbers.short(x)))
+    return tuple(written), tuple(frame.x(across.place(x)) for x in known), False
+
+
+def _names(made: Plotted) -> tuple[str, str, str]:
+    """Return the words for the axis below, the left one and the right one."""
+    plot = made.plot
+    below = plot.across or (RATIO_NAME if plot.regions else title_of(plot.x))
+    if not plot.second_axis:
+        return below, title_of(plot.y[0]) if len(plot.y) == 1 and plot.lines else "", ""
+    left, right = (
+        title_of(names[0]) if len(names) == 1 and len(title_of(names[0])) <= SHORT else ""
+        for names in (plot.y, plot.second_axis)
+    )
+    return below, ": ".join(word for word in (left, LINES[0]) if word), ": ".join(w for w in (right, LINES[1]) if w)
+
+
+def _shades(frame: _Frame) -> tuple[Shade, ...]:
+    borders = [0.0, place(GREEN_UP_TO), place(RED_FROM), frame.across.scale.high]
+    spots = [frame.x(frame.across.scale.place(at)) for at in borders]
+    names = [region.value for region in (Region.GREEN, Region.WHITE, Region.RED)]
+    return tuple(Shade(name, a, round(b - a, 1)) for name, a, b in zip(names, spots, spots[1:], strict=False))
+
+
+def _panel(panel: PlotPanel, names: Sequence[str], frame: _Frame, title: str, curve: bool) -> PanelDrawing:
+    several = len(panel.series)
+    series = tuple(
+        _drawn(one, names.index(one.name), frame, _aside(i, several, frame), curve)
+        for i, one in enumerate(panel.series)
+    )
+    said = "; ".join(_said(one, frame.rates and not one.right) for one in panel.series if one.points)
+    return PanelDrawing(panel.title, series, f"{title}{f', {panel.title}' if panel.title else ''}: {said}")
+
+
+def _aside(number: int, several: int, frame: _Frame) -> float:
+    """Return how far a line's points stand beside a word below, so that bars do not cover each other."""
+    words = len(frame.across.words)
+    if not words:
+        return 0.0
+    step = min(10.0, 0.7 * (frame.last - SIDE) / words / several)
+    return (number - (several - 1) / 2) * step
+
+
+def _drawn(series: Series, number: int, frame: _Frame, aside: float, curve: bool) -> Drawn:
+    scale, share = (frame.right if series.right else frame.left), frame.rates and not series.right
+
+    def spot(x: float | str, value: float) -> tuple[float, float]:
+        return round(frame.x(frame.across.place(x)) + aside, 1), frame.y(scale.place(value))
+
+    spots = [spot(p.x, p.value.value) for p in series.points]
+    every = math.ceil(len(spots) / SOME_MARKS) if curve else 1
+    return Drawn(
+        name=series.name,
+        colour=number % COLOURS,
+        dashed=series.right,
+        symbol=_marker(number, 14, 8),
+        path="" if frame.across.words else _path(spots),
+        bars="" if curve else "".join(_bar(spot, p) for p in series.points),
+        band=_band(spot, series.points) if curve else "",
+        marks=tuple(
+            Mark(_marker(number, *at), f"{series.name}, {in_word(p.x)}: {_says(p.value, share)}")
+            for i, (at, p) in enumerate(zip(spots, series.points, strict=True))
+            if i % every == 0
+        ),
+        published=tuple(
+            Mark(_marker(number, *spot(x, v)), f"{series.name}, {in_word(x)}: published {_value(v, share)}")
+            for x, v in series.published
+        ),
+    )
+
+
+def _bar(spot: _Placing, point: Point) -> str:
+    if not (math.isfinite(point.value.low) and math.isfinite(point.value.high)):
+        return ""
+    (x, low), (_, high) = spot(point.x, point.value.low), spot(point.x, point.value.high)
+    return f"M{x:g} {low:g}V{high:g}M{x - 2.5:g} {low:g}h5M{x - 2.5:g} {high:g}h5"
+
+
+def _band(spot: _Placing, points: Sequence[Point]) -> str:
+    known = [p for p in points if math.isfinite(p.value.low)]
+    if len(known) < 2:
+        return ""
+    return _path([*(spot(p.x, p.value.high) for p in known), *(spot(p.x, p.value.low) for p in known[::-1])]) + "Z"
+
+
+def _value(value: float, share: bool) -> str:
+    return numbers.percent(value) if share else numbers.number(value)
+
+
+def _said(series: Series, share: bool) -> str:
+    """Return a line in words: its first, last and highest point, or all of them where they stand at words."""
+    if any(isinstance(point.x, str) for point in series.points):
+        told = ", ".join(f"{_value(point.value.value, share)} at {in_word(point.x)}" for point in series.points)
+        return f"{series.name} {told}"
+    first, last = series.points[0], series.points[-1]
+    top = max(series.points, key=lambda point: point.value.value)
+    highest = f", highest {_value(top.value.value, share)} at {numbers.number(float(top.x))}"
+    return (
+        f"{series.name} from {_says(first.value, share)} at {numbers.number(float(first.x))} "
+        f"to {_says(last.value, share)} at {numbers.number(float(last.x))}{highest if top not in (first, last) else ''}"
+    )
