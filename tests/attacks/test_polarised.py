@@ -227,6 +227,7 @@ def test_a_sweep_over_weights_is_one_batch_and_gives_what_each_gives_alone(tmp_p
                 "data": "digits",
                 "model": {"name": "lenet_dlg", "width": 2},
                 "client": {"on_model": {"bits": 8}},
+                "knowledge": {"defence": False},
                 "attack": {"name": "spn_aware", "bits": 8, "iterations": 1, "threshold": 0.0},
                 "trials": 1,
                 "baselines": [],

@@ -41,7 +41,7 @@ FORMS: dict[str, Form] = {
     "im2col": Form(Im2col),
 }
 MEASURED = ("native", "by_client", "split", "bands")  # on CPU im2col lost every comparison at training
-MOST_CLIENTS = 16
+MOST_CLIENTS = 48  # with fewer the cost of a step that does not depend on them decides
 TIMES = 2
 
 
