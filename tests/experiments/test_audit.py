@@ -496,13 +496,13 @@ def test_ranking_weighs_what_is_gained_against_what_is_lost(truth: Batch) -> Non
 
 
 def test_only_a_whole_attack_that_knows_shows_that_a_remedy_helps(truth: Batch) -> None:
-    control = run_of(truth, 20)  # of 40: 35 % to 65 %
+    control = run_of(truth, 20)  # of 40, one a client; compared example by example
     for hits, wanted in [
         (25, [Finding.USELESS] * 4),
         (20, [Finding.USELESS] * 4),
         (19, [Finding.CHANCE] * 4),
-        (9, [Finding.CHANCE] * 4),  # 12 % to 38 %
-        (7, [Finding.HELPS, Finding.BLIND, Finding.SHORT, Finding.BLIND]),  # 9 % to 32 %
+        (17, [Finding.CHANCE] * 4),  # 3 of 40 no longer: -1 to 16 %
+        (14, [Finding.HELPS, Finding.BLIND, Finding.SHORT, Finding.BLIND]),  # 6 of 40: 3 to 27 %
         (0, [Finding.HELPS, Finding.BLIND, Finding.SHORT, Finding.BLIND]),
     ]:
         cases = itertools.product((True, False), (True, False))

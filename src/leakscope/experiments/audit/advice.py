@@ -95,7 +95,7 @@ def advise(
     """Return what each remedy leaves of the leak and what it costs, within the budget.
 
     All are compared with a control: the same attack, iterations and clients without the remedy. Where the control falls far
-    behind the audit itself, fewer remedies are tried, with more time for each, and none if that does not help.
+    behind the audit itself, fewer remedies are tried at first, with more time for each, and none if that does not help.
     """
     trial, options = Trial(subject, clients, seed), remedies_for(world)
     judge = _judge(runs, [entry.name for entry in _entries(subject, world) if entry.most is not None])
@@ -107,15 +107,16 @@ def advise(
     best = max(run.summary.content.value for run in runs)
     screening = Budget(budget.used + SCREENING * budget.left, budget.began, budget.clock)
     control, wanted = _control(trial, judge, best, screening, len(options), tell)
-    skipped = [(f"{name} ({strength})", "out of time") for name, strength, _ in options[wanted:]]
     if control is None:
-        return Advice(
-            (), f"in the time left the attack recovers too little even without one; {MORE_TIME}", tuple(skipped)
-        )
+        skipped = tuple((f"{name} ({strength})", "out of time") for name, strength, _ in options)
+        return Advice((), f"in the time left the attack recovers too little even without one; {MORE_TIME}", skipped)
     found, late = _screen(trial, options[:wanted], control, measured, screening, tell)
     key = by_leakage if measured is None else by_cost(control.run.summary.content.value)
     found = _to_the_end(trial, sorted(found, key=key), control, budget, tell)
-    return _sorted(found, key, (*late, *skipped), course, control)
+    spare = Budget(budget.used + budget.left - control.run.seconds, budget.began, budget.clock)
+    more, skipped_now = _screen(trial, options[wanted:], control, measured, spare, tell)
+    found += _to_the_end(trial, sorted(more, key=key), control, budget, tell)
+    return _sorted(found, key, (*late, *skipped_now), course, control)
 
 
 def _judge(runs: Sequence[AttackRun], able: Sequence[str]) -> str | None:

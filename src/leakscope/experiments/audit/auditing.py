@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from leakscope.defences import Defence
     from leakscope.experiments.audit.target import Criterion
 
-MINUTES = 2.0
+MINUTES = 4.0
 CLIENTS = 8
 SUITE_SHARE = 0.6  # of the time; the rest is for remedies
 REMEDY_CLIENTS = 8
 REMEDY_EXAMPLES = 16
+REMEDY_LEAST = 6  # clients: examples of one client are not independent, and an interval over two says nothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,7 +204,7 @@ def _advice(
     best = worst_run(runs, nulls)
     if best is None or grade(runs, nulls, labels) not in ("F", "D", "C"):
         return None
-    clients = min(REMEDY_CLIENTS, world.batch.trials, max(1, REMEDY_EXAMPLES // subject.examples))
+    clients = min(REMEDY_CLIENTS, world.batch.trials, max(REMEDY_LEAST, REMEDY_EXAMPLES // subject.examples))
     return advise(subject, world, runs, budget, tell, clients=clients, seed=seed)
 
 

@@ -19,8 +19,10 @@ from leakscope.defences.stack import check_stack
 from leakscope.defences.strengths import Unit, strengths_of
 from leakscope.experiments.audit.playing import World
 from leakscope.experiments.story import AttackRun
+from leakscope.metrics import estimate_mean
 
 ONE_STRENGTH = "one strength"
+FEWEST = 4  # clients; an interval over fewer says nothing
 COST = 0.01  # of accuracy; below that, losses are not told apart
 
 
@@ -98,19 +100,27 @@ def remedies_for(world: World) -> list[tuple[str, str, Defence]]:
 def find(run: AttackRun, control: AttackRun, *, whole: bool, knows: bool) -> Finding:
     """Return what a run under a remedy shows, beside the control without it.
 
-    Compared are the shares recovered or, where the control recovered nothing, the PSNRs. That a remedy does not help is shown by
-    any attack that gets as much, however short. That it helps is shown only by an attacker who knows it, whose attack was
-    `whole` (it was given the iterations of its authors), and where the 95 % intervals do not meet.
+    Compared are the shares recovered, example by example of the same clients, or, where the control recovered nothing, the PSNRs. That
+    a remedy does not help is shown by any attack that gets as much, however short. That it helps is shown only by an attacker who
+    knows it, whose attack was `whole` (it was given the iterations of its authors), and where the 95 % interval of the difference
+    is above 0 over at least `FEWEST` clients (PSNRs: where the two intervals do not meet).
     """
     shares = control.summary.content.value > 0
     before, after = (each.summary.content if shares else each.summary.means["psnr"] for each in (control, run))
     if after.value >= before.value:
         return Finding.USELESS
-    if not after.high < before.low:
+    if not (_falls(control, run) if shares else after.high < before.low):
         return Finding.CHANCE
     if not knows:
         return Finding.BLIND
     return Finding.HELPS if whole else Finding.SHORT
+
+
+def _falls(control: AttackRun, run: AttackRun) -> bool:
+    """Return whether what is recovered falls beyond chance: intervals of the difference, clustered by client."""
+    gone = control.recovered.double() - run.recovered.double()
+    lost = estimate_mean(gone, control.scores.scored)
+    return lost.trials >= FEWEST and lost.low > 0
 
 
 def cut_off(run: AttackRun) -> bool:
