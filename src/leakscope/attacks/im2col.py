@@ -7,13 +7,14 @@ With weights of its own in every trial a convolution becomes a grouped one, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from leakscope.core.convolutions import Convolving, pair
 
 Window = tuple[int, int, int, int, int, int, int, int]  # kernel, stride, dilation, output: height and width each
 
@@ -69,12 +70,8 @@ class _Pictures(torch.autograd.Function):
         return _Columns.apply(cotangent, ctx.window), None, None  # type: ignore[no-untyped-call]
 
 
-def _two(value: int | Sequence[int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
-
-
 def conv2d(
-    x: Tensor,
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     stride: int | Sequence[int] = 1,
@@ -82,42 +79,30 @@ def conv2d(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Return `F.conv2d(...)` computed as `weight @ unfold(x)`; grouped and unbatched convolutions stay native."""
-    if groups != 1 or x.ndim != 4 or isinstance(padding, str):
-        return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    (sy, sx), (py, px), (dy, dx) = _two(stride), _two(padding), _two(dilation)
+    """Return `F.conv2d(...)` computed as `weight @ unfold(input)`; grouped and unbatched convolutions stay native."""
+    if groups != 1 or input.ndim != 4 or isinstance(padding, str):
+        return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    (sy, sx), (py, px), (dy, dx) = pair(stride), pair(padding), pair(dilation)
     kernel = (weight.shape[-2], weight.shape[-1])
-    height = (x.shape[-2] + 2 * py - dy * (kernel[0] - 1) - 1) // sy + 1
-    width = (x.shape[-1] + 2 * px - dx * (kernel[1] - 1) - 1) // sx + 1
+    height = (input.shape[-2] + 2 * py - dy * (kernel[0] - 1) - 1) // sy + 1
+    width = (input.shape[-1] + 2 * px - dx * (kernel[1] - 1) - 1) // sx + 1
     if kernel == (1, 1) and (py, px) == (0, 0):
-        columns = x[..., ::sy, ::sx].flatten(2)
-    elif x.device.type == "cpu":
+        columns = input[..., ::sy, ::sx].flatten(2)
+    elif input.device.type == "cpu":
         window = (*kernel, sy, sx, dy, dx, height, width)
-        padded = F.pad(x, (px, px, py, py)) if py or px else x
+        padded = F.pad(input, (px, px, py, py)) if py or px else input
         columns = _Columns.apply(padded, window).flatten(3).flatten(1, 2)  # type: ignore[no-untyped-call]
     else:
-        columns = F.unfold(x, kernel, dilation=(dy, dx), padding=(py, px), stride=(sy, sx))
+        columns = F.unfold(input, kernel, dilation=(dy, dx), padding=(py, px), stride=(sy, sx))
     out = weight.flatten(1) @ columns
     if bias is not None:
         out = out + bias[:, None]
     return out.reshape(*out.shape[:-1], height, width)
 
 
-class Im2col(TorchFunctionMode):
+class Im2col(Convolving):
     """Inside this context every ungrouped 2-D convolution is computed as a matrix product."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Route conv2d to the product form, everything else to itself."""
-        del types
-        if func is torch.conv2d:
-            given = dict(kwargs or {})
-            if "input" in given:
-                args = (given.pop("input"), *args)
-            return conv2d(*args, **given)
-        return func(*args, **(kwargs or {}))
+    def __init__(self) -> None:
+        """Convolve as above."""
+        super().__init__(conv2d)

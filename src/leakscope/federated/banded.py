@@ -7,14 +7,14 @@ derivatives only: this is for training, attacks differentiate twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
+from leakscope.core.convolutions import Convolving, pair
 from leakscope.federated.bands import Sizes, by_bands, by_input, convolve, gather_kernel, spread_kernel
 
 Dims = tuple[int | None, ...]
@@ -23,17 +23,12 @@ Needs = tuple[bool, bool, bool]  # of input, weight, bias
 FLAT = 16  # up to so many channels times kernel rows, the rows are made channels
 
 
-class Banded(TorchFunctionMode):
+class Banded(Convolving):
     """Inside this context every ungrouped 2-D convolution of many clients is computed as products with bands."""
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Route conv2d to the function below, everything else to itself."""
-        del types
-        if func is torch.conv2d:
-            return _conv2d(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+    def __init__(self) -> None:
+        """Convolve as below."""
+        super().__init__(_conv2d)
 
 
 def _conv2d(
@@ -48,7 +43,7 @@ def _conv2d(
     if input.ndim != 4 or groups != 1 or isinstance(padding, str) or input.shape[1] != weight.shape[1]:
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
     there, here, *kernel = weight.shape
-    sizes = Sizes(_two(input.shape[2:]), (here, there), _two(kernel), _two(stride), _two(padding), _two(dilation))
+    sizes = Sizes(pair(input.shape[2:]), (here, there), pair(kernel), pair(stride), pair(padding), pair(dilation))
     if min(sizes.out) < 1:
         return torch.conv2d(input, weight, bias, stride, padding, dilation)  # says what is wrong
     if here < here * sizes.kernel[0] <= FLAT:
@@ -144,7 +139,3 @@ def _backward(cotangent: Tensor, x: Tensor, bands: Tensor, sizes: Sizes, needs: 
 def _leading(value: Tensor, dim: int | None, number: int) -> Tensor:
     """Return a tensor that leads with the clients; what they have in common is repeated in view."""
     return value.expand(number, *value.shape) if dim is None else value.movedim(dim, 0)
-
-
-def _two(value: int | Sequence[int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))

@@ -9,15 +9,17 @@ differentiate twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from leakscope.core.convolutions import Convolving, pair
 
 Setting = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int, bool]  # stride, padding, dilation, groups, last
 Needs = tuple[bool, bool, bool]
@@ -31,33 +33,17 @@ def client_by_client(*, channels_last: bool = False) -> Iterator[None]:
     """Inside, every 2-D convolution of many clients is computed client by client, on as many cores as torch has threads."""
     threads = torch.get_num_threads()
     if threads == 1:
-        with _ClientByClient(channels_last):
+        with Convolving(partial(_conv2d, channels_last)):
             yield
         return
     with ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,)) as pool:
         token = _POOL.set(pool)
         try:
-            with _ClientByClient(channels_last):
+            with Convolving(partial(_conv2d, channels_last)):
                 yield
         finally:
             _POOL.reset(token)
             torch.set_num_threads(threads)  # a new thread's own number becomes everybody's
-
-
-class _ClientByClient(TorchFunctionMode):
-    """Routes conv2d to the function below, everything else to itself."""
-
-    def __init__(self, channels_last: bool) -> None:
-        super().__init__()
-        self.last = channels_last
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        del types
-        if func is torch.conv2d:
-            return _conv2d(self.last, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
 
 
 def _conv2d(
@@ -72,7 +58,7 @@ def _conv2d(
 ) -> Tensor:
     if input.ndim != 4 or isinstance(padding, str):
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-    setting = (_two(stride), _two(padding), _two(dilation), groups, last)
+    setting = (pair(stride), pair(padding), pair(dilation), groups, last)
     out: Tensor = _Convolution.apply(input, weight, bias, setting)  # type: ignore[no-untyped-call]
     return out
 
@@ -174,7 +160,3 @@ def _spread(f: Callable[[Any], Any], items: list[Any]) -> list[Any]:
     """Return f of every item, on the pool's threads where there is one."""
     pool = _POOL.get()
     return [f(item) for item in items] if pool is None else list(pool.map(f, items))
-
-
-def _two(value: int | Sequence[int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from leakscope.core.record import Plain
+from leakscope.experiments.papers.bounds import cut
 from leakscope.experiments.papers.comparing import Line, Measured, Verdict
 from leakscope.experiments.papers.measures import RATES, Value, title_of
 from leakscope.experiments.papers.published import PrintedRow
 from leakscope.experiments.papers.results import Result
-from leakscope.metrics.interval import Estimate
 from leakscope.report.numbers import number, number_interval, percent, percent_interval
 from leakscope.report.sheet import say
 
@@ -125,16 +125,9 @@ def entry_of(name: str, value: Value | None, verdict: Verdict = Verdict("")) -> 
         return Entry()
     if not value.there:
         return Entry("none", "", value.over, verdict.word, verdict.reason)
-    kept = _within_range(name, value.estimate)
+    kept = cut(name, value.estimate)
     interval = percent_interval(kept) if name in RATES else number_interval(kept)
     return Entry(in_words(name, value.estimate.value), interval, value.over, verdict.word, verdict.reason)
-
-
-def _within_range(name: str, estimate: Estimate) -> Estimate:
-    """Return the estimate with its interval cut to what the measure can be: an MSE is not negative, an SSIM at most 1."""
-    if name.startswith("mse"):
-        return replace(estimate, low=max(estimate.low, 0.0))
-    return replace(estimate, high=min(estimate.high, 1.0)) if name.startswith("ssim") else estimate
 
 
 def in_words(name: str, value: float) -> str:
