@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from leakscope.core.tree import take
 from leakscope.defences import Sparsify
 from leakscope.defences.on_model import Polarisation
 from leakscope.experiments.papers.items import item_files, read_item
-from leakscope.experiments.papers.programs import find_program, planned_rows, spn, spn_federations
+from leakscope.experiments.papers.programs import find_program, planned_rows, spn, spn_federations, spn_training
 from leakscope.experiments.papers.programs.spn_caps import caps_of, printed_pictures
 from leakscope.experiments.papers.programs.spn_training import Training, train_curve
 from leakscope.experiments.papers.programs.spn_world import (
@@ -69,7 +70,8 @@ SETTINGS: dict[str, Any] = {
 class Kept:
     """Rows in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory
         self.rows: dict[str, tuple[Mapping[str, Plain], Mapping[str, Sequence[float]]]] = {}
 
     def done(self, key: str, where: Mapping[str, Plain] | None = None) -> bool:
@@ -354,6 +356,21 @@ def test_accuracies_of_table_11_are_counted_picture_by_picture() -> None:
         assert where == {"data": "digits", "model": "dlnet", "defence": "dp", "sigma": strength}
         assert values["accuracy"] == right[number].double().tolist()
         assert len(values["accuracy"]) == 20
+
+
+def test_a_program_that_goes_on_does_not_train_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run("spn_strengths", told(), Kept(tmp_path))
+    trained: list[str] = []
+    genuine = train_curve
+    monkeypatch.setattr(
+        spn_training, "train_curve", lambda *given: trained.append(given[1]["defence"]) or genuine(*given)
+    )
+    assert run("spn_strengths", told(), Kept(tmp_path)).rows == first.rows
+    assert trained == []
+    other = told()
+    other["training"]["seed"] = 1
+    assert run("spn_strengths", other, Kept(tmp_path)).rows.keys() == first.rows.keys()
+    assert trained == ["dp"]
 
 
 FEDERATION: dict[str, Any] = {

@@ -33,7 +33,7 @@ from leakscope.experiments.papers.programs.spn_caps import (
     guessed_cap,
     printed_pictures,
 )
-from leakscope.experiments.papers.programs.spn_training import train_curve
+from leakscope.experiments.papers.programs.spn_training import kept_curve
 from leakscope.experiments.papers.programs.spn_world import (
     AWARE,
     RANGE,
@@ -90,7 +90,7 @@ def curves(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> No
         if not own or data is None:
             continue
         say(f"{name}, {title_of(curve)}")
-        right = train_curve(settings, curve, data, say, device) if settings.get("training") else None
+        right = kept_curve(settings, curve, data, keep.directory, say, device) if settings.get("training") else None
         for one in own:
             attacked = attacked_of(settings, data, one.samples)
             found = attack_curve(settings, attacked, curve, one.attacker, device)

@@ -22,7 +22,7 @@ from leakscope.data.partition import PARTITIONS
 from leakscope.defences import GaussianNoise, Sparsify
 from leakscope.defences.on_model import Polarisation
 from leakscope.experiments.papers.programs.rows import Keep, Place
-from leakscope.experiments.papers.programs.spn_training import train_curve
+from leakscope.experiments.papers.programs.spn_training import kept_curve
 from leakscope.experiments.papers.programs.spn_world import network_of, place_of, title_of
 from leakscope.experiments.sweep.world import load_data
 from leakscope.federated import (
@@ -60,7 +60,7 @@ def strengths(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) ->
         if not missing:
             continue
         say(f"{name}, {title_of(curve)}")
-        right = train_curve(settings, curve, load_data(name), say, device)
+        right = kept_curve(settings, curve, load_data(name), keep.directory, say, device)
         for number in missing:
             keep.add(*rows[number], {"accuracy": right[number].double().tolist()})
 

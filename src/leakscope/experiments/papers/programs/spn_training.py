@@ -11,8 +11,11 @@ All strengths begin at the same weights and see the same pictures in the same or
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,11 +27,14 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, lift, map_tensors, to
 from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
-from leakscope.experiments.papers.programs.spn_world import RANGE, Curve, client_of, network_of
+from leakscope.experiments.papers.programs.spn_world import RANGE, Curve, client_of, network_of, title_of
 from leakscope.learning.tree_adam import Adam
 from leakscope.models import Uniform, draw_parameters
+from leakscope.store.disk import clear_errors
+from leakscope.store.durable import replacing
 
 AT_ONCE = 500
+TRAININGS, RIGHT = "trainings", "right"
 GRADIENT, WEIGHTS = "gradient", "weights"
 
 
@@ -118,6 +124,35 @@ class Training:
                 said = lift(lambda w, x=x: self.public.apply(w, {}, x, key)[0].argmax(-1))(self.weights)
                 found.append((said == y).cpu())
         return torch.cat(found, dim=1)
+
+
+def kept_curve(
+    settings: Mapping[str, Any],
+    curve: Curve,
+    data: Dataset,
+    directory: Path | None,
+    say: Callable[[str], None],
+    device: str,
+) -> Tensor:
+    """Return what `train_curve` does; it is kept in the directory, so that a program that goes on does not train again."""
+    from safetensors.torch import load, save
+
+    if directory is None:
+        return train_curve(settings, curve, data, say, device)
+    path = directory / TRAININGS / f"{title_of(curve)}-{_digest(settings, curve)}.safetensors"
+    if path.is_file():
+        return load(path.read_bytes())[RIGHT].bool()
+    found = train_curve(settings, curve, data, say, device)
+    with clear_errors(directory, "earlier rows are saved"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(save({RIGHT: found.to(torch.uint8)}))
+    return found
+
+
+def _digest(settings: Mapping[str, Any], curve: Curve) -> str:
+    told = {"curve": dict(curve), **{name: settings[name] for name in ("data", "model", "training")}}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def train_curve(
