@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from leakscope import __version__
 from leakscope.experiments.papers.claims import FAILS, HOLDS, SO_FAR, UNMEASURED, UNTESTED, Finding
-from leakscope.experiments.papers.comparing import best_reading
+from leakscope.experiments.papers.readings import best_reading
 from leakscope.experiments.papers.results import Result
 from leakscope.experiments.papers.scales import scale_of
 from leakscope.report.page import _environment, _read

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from leakscope.core.record import Plain
 from leakscope.experiments.papers.comparing import Measured
-from leakscope.experiments.papers.measures import RATES, title_of, value_of
+from leakscope.experiments.papers.measures import RATES, value_of
 from leakscope.experiments.papers.naming import meets
 from leakscope.experiments.papers.plots import ATTACKER, READING, Plot
 from leakscope.experiments.papers.results import Result
+from leakscope.experiments.papers.titles import title_of
 from leakscope.metrics.interval import Estimate
 from leakscope.report.sheet import say
 

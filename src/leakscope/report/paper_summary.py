@@ -7,21 +7,12 @@ from dataclasses import replace
 
 from leakscope import __version__
 from leakscope.experiments.papers.claims import UNMEASURED, UNTESTED, Finding
-from leakscope.experiments.papers.comparing import (
-    BY_CONTENT,
-    HIGHER,
-    LEAST,
-    LOWER,
-    NO_SUCCESS,
-    WIDE,
-    Column,
-    agreement,
-    best_reading,
-)
+from leakscope.experiments.papers.comparing import BY_CONTENT, HIGHER, LEAST, LOWER, NO_SUCCESS, WIDE, Column, agreement
 from leakscope.experiments.papers.items import home_of
-from leakscope.experiments.papers.measures import title_of
+from leakscope.experiments.papers.readings import best_reading
 from leakscope.experiments.papers.results import Result
 from leakscope.experiments.papers.scales import scale_of
+from leakscope.experiments.papers.titles import title_of
 from leakscope.report.paper_columns import RULE as COLUMN_RULE
 from leakscope.report.paper_columns import ColumnTable, columns_of
 from leakscope.report.paper_table import Entry, Grid, GridRow, grid_of

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from leakscope.core.record import Plain
 from leakscope.experiments.papers.bounds import cut
 from leakscope.experiments.papers.comparing import Line, Measured, Verdict
-from leakscope.experiments.papers.measures import RATES, Value, title_of
+from leakscope.experiments.papers.measures import RATES, Value
 from leakscope.experiments.papers.published import PrintedRow
 from leakscope.experiments.papers.results import Result
+from leakscope.experiments.papers.titles import title_of
 from leakscope.report.numbers import number, number_interval, percent, percent_interval
 from leakscope.report.sheet import say
 

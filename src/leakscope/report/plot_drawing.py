@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from leakscope.analysis.characteristic import GREEN_UP_TO, RED_FROM, Region, place
-from leakscope.experiments.papers.measures import title_of
+from leakscope.experiments.papers.titles import title_of
 from leakscope.report import numbers
 from leakscope.report.characteristic_chart import Shade
 from leakscope.report.chart import COLOURS, SHARE, Mark, _marker, _path, _percent, _says

@@ -26,12 +26,12 @@ from leakscope.experiments.papers.comparing import (
     Column,
     Measured,
     agreement,
-    best_reading,
     compare,
     judge,
 )
 from leakscope.experiments.papers.items import Item, read_item
 from leakscope.experiments.papers.measures import MEASURES, NONE, Value
+from leakscope.experiments.papers.readings import best_reading
 from leakscope.metrics.interval import Estimate
 
 PLACE = {"data": "lfw_face", "model": "lenet", "attack": "cpl", "start": "patterned"}

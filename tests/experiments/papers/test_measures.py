@@ -13,17 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakscope.experiments.papers.bounds import bounds_of
-from leakscope.experiments.papers.measures import (
-    MEASURES,
-    NONE,
-    RATES,
-    Scored,
-    Value,
-    measure,
-    score_cells,
-    title_of,
-    with_top_inside,
-)
+from leakscope.experiments.papers.measures import MEASURES, NONE, RATES, Value, measure, with_top_inside
+from leakscope.experiments.papers.scored import Scored, score_cells
+from leakscope.experiments.papers.titles import title_of
 from leakscope.metrics.interval import estimate_mean, estimate_rate
 
 OUTCOMES = ("converged", "exhausted", "stalled", "diverged")

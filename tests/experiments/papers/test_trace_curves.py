@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakscope.experiments.papers.measures import MEASURES, Scored
+from leakscope.experiments.papers.measures import MEASURES
+from leakscope.experiments.papers.scored import Scored
 from leakscope.experiments.papers.trace_curves import CHANGES, trace_curves
 
 

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from leakscope.analysis.convergence import SUFFICIENT, change_ratios, shares
+from leakscope.analysis.convergence import change_ratios, shares
 from leakscope.experiments.papers.bounds import cut
-from leakscope.metrics.interval import LEVEL, PSNR_CAP, Estimate, estimate_mean, estimate_rate
-from leakscope.metrics.recovery import THRESHOLD, recovery
+from leakscope.experiments.papers.scored import Scored
+from leakscope.metrics.interval import LEVEL, Estimate, estimate_mean, estimate_rate
+from leakscope.metrics.recovery import recovery
 
 Floats = npt.NDArray[np.float64]
 NONE = Estimate(math.nan, math.nan, math.nan, 0, 0)
@@ -51,76 +52,6 @@ class Value:
         """Return whether attacks were left out of it because they did not converge."""
         counts = self.over.removesuffix(CONVERGED).split(" of ") if self.of_successes else ()
         return len({int(count) for count in counts}) > 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scored:
-    """The trials of one cell: by trial (T) outcome and iterations, by sample (T x N, padded) what was scored.
-
-    `trace` is the mismatch of every trial at iterations `trace_at` (T x K), where an item asks for it.
-    """
-
-    ids: tuple[str, ...]
-    converged: Tensor
-    stalled: Tensor
-    iterations: Tensor
-    scored: Tensor
-    mse: Tensor
-    ssim: Tensor
-    recovered: Tensor
-    label: Tensor
-    psnr: Tensor
-    mismatch: Tensor
-    outcomes: Mapping[str, int] = field(default_factory=dict)
-    trace: Tensor | None = None
-    trace_at: Tensor | None = None
-
-    @property
-    def trials(self) -> int:
-        """Return T."""
-        return len(self.converged)
-
-
-def score_cells(columns: Mapping[str, npt.NDArray[np.generic]]) -> dict[int, Scored]:
-    """Return place of the cell -> its trials, from the columns of a stored run (`Run.columns`)."""
-    cells = np.asarray(columns["cell"], dtype=np.int64)
-    order = np.argsort(cells, kind="stable")  # rows of a trial stay together
-    bounds = np.flatnonzero(np.diff(cells[order])) + 1
-    return {int(cells[rows[0]]): _scored(columns, rows) for rows in np.split(order, bounds) if len(rows)}
-
-
-def _scored(columns: Mapping[str, npt.NDArray[np.generic]], rows: npt.NDArray[np.int64]) -> Scored:
-    trial = columns["trial"][rows]
-    first = np.ones(len(rows), dtype=np.bool_)
-    first[1:] = trial[1:] != trial[:-1]
-    number = np.cumsum(first) - 1
-    place = np.arange(len(rows)) - np.flatnonzero(first)[number]
-    shape = (int(number[-1]) + 1, int(place.max()) + 1)
-
-    def spread(name: str) -> Tensor:
-        values = np.full(shape, np.nan)
-        values[number, place] = np.asarray(columns[name][rows], dtype=np.float64)
-        return torch.from_numpy(values)
-
-    outcome = columns["outcome"][rows][first].astype(str)
-    names, counts = np.unique(outcome, return_counts=True)
-    iterations, mismatch = (
-        np.asarray(columns[name][rows][first], dtype=np.float64) for name in ("iterations", "mismatch")
-    )
-    return Scored(
-        ids=tuple(str(name) for name in trial[first]),
-        converged=torch.from_numpy(outcome == "converged"),
-        stalled=torch.from_numpy(outcome == "stalled"),
-        iterations=torch.from_numpy(iterations),
-        scored=spread("sample") >= 0,
-        mse=spread("mse"),
-        ssim=spread("ssim"),
-        recovered=spread("recovered") == 1,
-        label=spread("label_correct"),
-        psnr=spread("psnr").clamp_max(PSNR_CAP),
-        mismatch=torch.from_numpy(mismatch),
-        outcomes={str(name): int(count) for name, count in zip(names, counts, strict=True)},
-    )
 
 
 def measure(cell: Scored, cap: int | None = None) -> dict[str, Value]:
@@ -315,46 +246,3 @@ RATES = frozenset(
     {"asr_convergence", "asr_content", "asr_label", "recovery_rate", "accuracy", "steady_share", "close_of_moving"}
 )
 COUNTS = frozenset({"reversed_u", "top_inside", "worse_on_both", "membership", "tracing", "tracing_reconstructed"})
-TITLES = {
-    "iterations_mean": "iterations, mean over successes",
-    "iterations_min": "iterations, least of successes",
-    "iterations_max": "iterations, most of successes",
-    "iterations_variance": "iterations, variance over successes",
-    "asr_convergence": "success by convergence",
-    "asr_content": "content recovered (our rule)",
-    "asr_label": "label right",
-    "label_minus_content": "label right minus content recovered",
-    "ssim": "SSIM",
-    "mse": "MSE",
-    "ssim_all": "SSIM, everything attacked",
-    "mse_all": "MSE, everything attacked",
-    "psnr": "PSNR, everything attacked",
-    "psnr_error": "PSNR, standard error",
-    "similarity_loss": "similarity loss at the end",
-    "similarity_loss_error": "similarity loss, standard error",
-    "recovery_rate": f"recovered: MSE at most {THRESHOLD:g}",
-    "accuracy": "accuracy",
-    "top_inside": "largest cosine inside the line, share of clients",
-    "steady_share": "steady at the end",
-    "close_of_moving": f"change under {SUFFICIENT:g}, of those not steady",
-    "change_over_value": "change over value at the end, largest",
-    "psnr_private": "PSNR against the private picture x",
-    "psnr_deviation": "PSNR, standard deviation over pictures",
-    "black_level": "brightness of the reconstruction where T(x) is black",
-    "privacy_score": "privacy score (lower is more private)",
-    "privacy_rank": "place by privacy score (1 is most private)",
-    "accuracy_score": "accuracy score (higher is better)",
-    "share_beaten": "share of random policies that are less private",
-    "worse_on_both": "share less private and less accurate than no policy",
-    "correlation": "correlation of privacy score with PSNR against T(x)",
-    "correlation_low": "correlation, low end of its 95 % interval",
-    "correlation_high": "correlation, high end of its 95 % interval",
-    "correlation_private": "correlation of privacy score with PSNR against x",
-    "rank_correlation": "rank correlation (Spearman)",
-    "accuracy_rise": "rise of accuracy after a drop of the rate",
-}
-
-
-def title_of(name: str) -> str:
-    """Return a measure in words."""
-    return TITLES.get(name, name.replace("_", " "))

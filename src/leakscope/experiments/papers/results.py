@@ -18,12 +18,13 @@ from leakscope.experiments.papers.claims import Finding, examine_both
 from leakscope.experiments.papers.comparing import Column, Comparison, Measured, compare
 from leakscope.experiments.papers.items import Item, Part, choose_items, home_of
 from leakscope.experiments.papers.joining import joined
-from leakscope.experiments.papers.measures import Scored, Value, measure, score_cells, value_of, with_top_inside
+from leakscope.experiments.papers.measures import Value, measure, value_of, with_top_inside
 from leakscope.experiments.papers.naming import belongs, name_cell, setting_at
 from leakscope.experiments.papers.programs.rows import Rows, read_rows, rows_exist
 from leakscope.experiments.papers.progress import landed, partly, wanted
 from leakscope.experiments.papers.saying import meaningful, within_cap
 from leakscope.experiments.papers.scales import SCALES, parts_at, run_directory, scale_of
+from leakscope.experiments.papers.scored import Scored, score_cells
 from leakscope.experiments.papers.similarity import without_other_distances
 from leakscope.experiments.papers.trace_curves import trace_curves
 from leakscope.store import Run

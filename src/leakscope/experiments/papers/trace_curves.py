@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from leakscope.analysis.convergence import change_ratios
-from leakscope.experiments.papers.measures import FLOOR, Scored
+from leakscope.experiments.papers.measures import FLOOR
 from leakscope.experiments.papers.programs.rows import Curve
+from leakscope.experiments.papers.scored import Scored
 
 CHANGES = "change over value at the end"
 DECADES, A_DECADE = (-8, 1), 4  # from 1e-8 to 10, four places a decade
