@@ -208,8 +208,8 @@ def test_the_form_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.
     run_training(training_of(told), tmp_path, say=said.append)
     assert len(said) == 1
     assert re.fullmatch(
-        r"convolutions (native|by_client|split|bands) "
-        r"\(native \d+ ms, by_client \d+ ms, split \d+ ms, bands \d+ ms for one epoch.*",
+        r"convolutions (native|by_client|split|bands|windows) "
+        r"\(native \d+ ms, by_client \d+ ms, split \d+ ms, bands \d+ ms, windows \d+ ms for one epoch.*",
         said[0],
     )
     monkeypatch.setattr(forms_module, "choose_form", lambda *_: pytest.fail("measured again"))
@@ -217,7 +217,7 @@ def test_the_form_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.
     run_training(training_of({**told, "rounds": 2}), tmp_path)
 
 
-@pytest.mark.parametrize("form", ["by_client", "split", "bands", "im2col"])
+@pytest.mark.parametrize("form", ["by_client", "split", "bands", "windows", "im2col"])
 def test_forms_differ_in_rounding_only(tmp_path: Path, form: str) -> None:
     told = small(model={"name": "lenet_dlg", "width": 2}, rounds=1, checkpoints=[])
     made = {}

@@ -40,16 +40,30 @@ def _conv2d(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor:
-    if input.ndim != 4 or groups != 1 or isinstance(padding, str) or input.shape[1] != weight.shape[1]:
+    sizes = sizes_of(input, weight, stride, padding, dilation, groups)
+    if sizes is None:
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-    there, here, *kernel = weight.shape
-    sizes = Sizes(pair(input.shape[2:]), (here, there), pair(kernel), pair(stride), pair(padding), pair(dilation))
-    if min(sizes.out) < 1:
-        return torch.conv2d(input, weight, bias, stride, padding, dilation)  # says what is wrong
+    here = sizes.channels[0]
     if here < here * sizes.kernel[0] <= FLAT:
         input, weight, sizes = _flattened(input, weight, sizes)
     out: Tensor = _Convolution.apply(input, weight, bias, sizes)[0]  # type: ignore[no-untyped-call]
     return out
+
+
+def sizes_of(
+    input: Tensor,
+    weight: Tensor,
+    stride: int | Sequence[int],
+    padding: int | Sequence[int] | str,
+    dilation: int | Sequence[int],
+    groups: int,
+) -> Sizes | None:
+    """Return the sizes of an ungrouped convolution of several pictures; None for any other, and for a mistaken one."""
+    if input.ndim != 4 or groups != 1 or isinstance(padding, str) or input.shape[1] != weight.shape[1]:
+        return None
+    there, here, *kernel = weight.shape
+    sizes = Sizes(pair(input.shape[2:]), (here, there), pair(kernel), pair(stride), pair(padding), pair(dilation))
+    return None if min(sizes.out) < 1 else sizes
 
 
 def _flattened(x: Tensor, weight: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Sizes]:
@@ -87,8 +101,8 @@ class _Convolution(torch.autograd.Function):
     def vmap(
         info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        x, weight = (_leading(v, d, info.batch_size) for v, d in zip((x, weight), dims, strict=False))
-        bias = None if bias is None else _leading(bias, dims[2], info.batch_size)
+        x, weight = (leading(v, d, info.batch_size) for v, d in zip((x, weight), dims, strict=False))
+        bias = None if bias is None else leading(bias, dims[2], info.batch_size)
         return _forward(x, weight, bias, sizes), (0, 0)
 
 
@@ -116,7 +130,7 @@ class _Backward(torch.autograd.Function):
         info: Any, dims: Dims, cotangent: Tensor, x: Tensor, bands: Tensor, sizes: Sizes, needs: Needs
     ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
         cotangent, x, bands = (
-            _leading(v, d, info.batch_size) for v, d in zip((cotangent, x, bands), dims, strict=False)
+            leading(v, d, info.batch_size) for v, d in zip((cotangent, x, bands), dims, strict=False)
         )
         return _backward(cotangent, x, bands, sizes, needs), (0, 0, 0)
 
@@ -136,6 +150,6 @@ def _backward(cotangent: Tensor, x: Tensor, bands: Tensor, sizes: Sizes, needs: 
         )
 
 
-def _leading(value: Tensor, dim: int | None, number: int) -> Tensor:
+def leading(value: Tensor, dim: int | None, number: int) -> Tensor:
     """Return a tensor that leads with the clients; what they have in common is repeated in view."""
     return value.expand(number, *value.shape) if dim is None else value.movedim(dim, 0)

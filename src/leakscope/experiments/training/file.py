@@ -72,12 +72,12 @@ class HowToRun:
     """What of the way to run may change the numbers in their last digits.
 
     `together` clients train as one batch. `form` is how their convolutions are done: 'native' (grouped), 'by_client', 'split', 'bands',
-    'im2col'; left out, the fastest is measured when the training begins, and kept.
+    'windows', 'im2col'; left out, the fastest is measured when the training begins, and kept.
     """
 
     dtype: str = "float32"
     together: int = 32
-    form: Literal["native", "by_client", "split", "bands", "im2col"] | None = None
+    form: Literal["native", "by_client", "split", "bands", "windows", "im2col"] | None = None
 
     def __post_init__(self) -> None:
         lookup(DTYPES, self.dtype, "dtype")

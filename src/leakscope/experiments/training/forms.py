@@ -17,6 +17,7 @@ from leakscope.experiments.training.world import World
 from leakscope.federated import State, train_groups, who_answers
 from leakscope.federated.banded import Banded
 from leakscope.federated.convolution import client_by_client
+from leakscope.federated.windowed import Windowed
 from leakscope.models import Functional
 
 
@@ -33,14 +34,20 @@ def _bands() -> Banded:
     return Banded()
 
 
+def _windows() -> Windowed:
+    keep_freed()
+    return Windowed()
+
+
 FORMS: dict[str, Form] = {
     "native": Form(nullcontext),
     "by_client": Form(client_by_client),
     "split": Form(partial(client_by_client, channels_last=True), split=True),
     "bands": Form(_bands, split=True),
+    "windows": Form(_windows, split=True),
     "im2col": Form(Im2col),
 }
-MEASURED = ("native", "by_client", "split", "bands")  # on CPU im2col lost every comparison at training
+MEASURED = ("native", "by_client", "split", "bands", "windows")  # on CPU im2col lost every comparison at training
 MOST_CLIENTS = 48  # with fewer the cost of a step that does not depend on them decides
 TIMES = 2
 
