@@ -100,11 +100,14 @@ def test_scores_do_not_feel_how_many_threads_there_are() -> None:
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            found.append(privacy_scores(model, x, y, POLICIES, scaling=SCALING, line=Line(points=3, at_once=2)))
+            privacy = privacy_scores(model, x, y, POLICIES, scaling=SCALING, line=Line(points=3, at_once=2))
+            accuracy = accuracy_scores(model, [(x, y)], POLICIES, scaling=SCALING)
+            found.append((privacy, accuracy))
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
+    for one, three in zip(*found, strict=True):
+        torch.testing.assert_close(one, three, rtol=1e-9, atol=1e-12)
 
 
 @given(number=st.integers(1, 300), most=st.integers(1, 40), times=st.integers(1, 5))
@@ -148,6 +151,28 @@ def test_jacobians_agree_with_autograd() -> None:
     torch.testing.assert_close(jacobians(model, x), torch.stack(slow), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(("name", "in_place"), [("head.weight", True), ("conv.weight", True), ("norm.weight", False)])
+def test_jacobians_follow_weights_that_change_in_place_or_are_exchanged(name: str, in_place: bool) -> None:
+    model, (x, _) = network(), pictures(3)
+    before = jacobians(model, x)
+    torch.testing.assert_close(jacobians(model, x), before, rtol=0, atol=0)
+    if in_place:
+        model.parameters[name].mul_(-0.5)
+    else:
+        model.parameters[name] = -0.5 * model.parameters[name]
+    same = model.with_parameters({key: value.clone() for key, value in model.parameters.items()})
+    made = jacobians(model, x)
+    assert not torch.equal(made, before)
+    torch.testing.assert_close(made, jacobians(same, x), rtol=1e-12, atol=1e-15)
+
+
+def test_jacobians_of_a_network_whose_pictures_would_meet_are_taken_one_by_one() -> None:
+    model = to(build("resnet20", (1, 28, 28), 10, {"width": 2, "batch_statistics": True}), dtype=torch.float64)
+    x, _ = pictures(3)
+    alone = torch.cat([jacobians(model, one[None]) for one in x])
+    torch.testing.assert_close(jacobians(model, x), alone, rtol=1e-9, atol=1e-12)
+
+
 def test_correlation_is_numpys() -> None:
     rows = torch.randn(6, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(correlation(rows), torch.from_numpy(np.corrcoef(rows.numpy())))
@@ -174,6 +199,16 @@ def test_accuracy_scores_agree_with_the_authors_form_one_batch_at_a_time() -> No
                 each = np.log(v + 1e-5) + 1.0 / (v + 1e-5)
                 slow.append(-each.sum() if authors else each.mean())
             assert float(made[number]) == pytest.approx(np.mean(slow), rel=1e-7)
+
+
+def test_accuracy_scores_do_not_feel_other_policies_and_what_they_draw() -> None:
+    model, batch = network(), pictures(8)
+    hows = [*POLICIES, Transform("none", crop=2), Transform("3-1-7", crop=2, flip=True), Transform("3-1-7", crop=1)]
+    made = accuracy_scores(model, [batch], hows, scaling=SCALING, seed=3)
+    for number, how in enumerate(hows):
+        alone = accuracy_scores(model, [batch], [how], scaling=SCALING, seed=3)
+        torch.testing.assert_close(made[number], alone[0], rtol=1e-9, atol=1e-9)
+    assert len(set(made.tolist())) == len(hows)
 
 
 def test_the_two_forms_are_one_up_to_sign_and_count() -> None:

@@ -14,7 +14,7 @@ the threshold -85 belongs to that form alone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,11 +25,14 @@ from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.defences.on_data import Transform
 from leakscope.search.cores import on_cores
+from leakscope.search.recording import Recording, recorded
 from leakscope.search.sample_gradients import input_gradients
 
 EPSILON = 1e-5
 THRESHOLD = -85.0
-AT_ONCE = 64  # pictures, of all policies together: a bound on memory
+AT_ONCE = 64  # pictures of all policies together, on each thread: a bound on memory
+MOST_KEPT = 4  # recordings
+_KEPT: dict[tuple[object, ...], tuple[Recording | None, object]] = {}
 
 
 def first_of_each_label(labels: Tensor) -> Tensor:
@@ -44,8 +47,44 @@ def first_of_each_label(labels: Tensor) -> Tensor:
 
 def jacobians(model: Model, inputs: Tensor) -> Tensor:
     """Return the gradient of the summed logits by every input, N x numbers of an input; inputs are in network space."""
-    made = None if inputs.is_cuda else input_gradients(model, torch.sum, inputs)
-    return (_each(model, inputs) if made is None else made).flatten(1)
+    return jacobian(model, inputs)(inputs)
+
+
+def jacobian(model: Model, like: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the function from inputs like these to `jacobians`: as one batch on a CPU, recorded where that can be."""
+    graph = None if like.is_cuda else _recording(model, like)
+
+    def rows(inputs: Tensor) -> Tensor:
+        if graph is not None:
+            return graph(inputs).flatten(1)
+        made = None if inputs.is_cuda else input_gradients(model, torch.sum, inputs)
+        return (_each(model, inputs) if made is None else made).flatten(1)
+
+    return rows
+
+
+def _recording(model: Model, like: Tensor) -> Recording | None:
+    """Return the recorded gradients by a batch of inputs; that of a network is kept while its values are the same."""
+    values = (*model.parameters.values(), *model.buffers.values())
+    key = (id(model.apply), like.shape[1:], like.dtype, *((id(value), value._version) for value in values))
+    if key not in _KEPT:
+        layouts = (torch.channels_last, torch.contiguous_format) if like.ndim == 4 else (torch.contiguous_format,)
+        tried = (_recorded(model, like, layout) for layout in layouts)
+        made = next((each for each in tried if each is not None), None)
+        _KEPT[key] = (made, (model.apply, values))  # these too: an id must not come to mean another
+        while len(_KEPT) > MOST_KEPT:
+            _KEPT.pop(next(iter(_KEPT)))
+    return _KEPT[key][0]
+
+
+def _recorded(model: Model, like: Tensor, layout: torch.memory_format) -> Recording | None:
+    """Return the gradients by pictures and with filters of this layout, if they can be recorded; channels last is faster."""
+
+    def lie(value: Tensor) -> Tensor:
+        return value.contiguous(memory_format=layout) if value.ndim == 4 else value
+
+    held = model.with_parameters({name: lie(value) for name, value in model.parameters.items()})
+    return recorded(functools.partial(input_gradients, held, torch.sum), like.shape[1:], like.dtype, layout)
 
 
 def _each(model: Model, inputs: Tensor) -> Tensor:
@@ -97,8 +136,20 @@ def accuracy_scores(
         kept = pictures[first_of_each_label(labels)]
         own = random.fold(random.fold(random.key(seed, device=kept.device), "accuracy score"), number)
         keys = random.fold(own.expand(len(kept)), torch.arange(len(kept), device=kept.device))
-        seen = scaling.scale(torch.cat([how.change(kept, how.draw(keys)) for how in transforms]), 3)
-        rows = torch.cat(on_cores(functools.partial(jacobians, model), seen.split(AT_ONCE), threads))
+        seen = scaling.scale(torch.cat(_changed(kept, keys, transforms, threads)), 3)
+        parts = min(len(seen), -(-len(seen) // (AT_ONCE * threads)) * threads)
+        rows = torch.cat(on_cores(jacobian(model, seen), seen.tensor_split(parts), threads))
         related = correlation(rows.unflatten(0, (len(transforms), len(kept))))
         made += score_of(torch.linalg.eigvalsh(related), authors=authors) / len(batches)
     return made
+
+
+def _changed(pictures: Tensor, keys: Tensor, transforms: Sequence[Transform], threads: int) -> list[Tensor]:
+    """Return the pictures as each policy makes them; policies that draw alike share their draws."""
+    alike = [(len(how.policies), how.crop) for how in transforms]
+    draws = {kind: how.draw(keys) for kind, how in dict(zip(alike, transforms, strict=True)).items()}
+
+    def change(number: int) -> Tensor:
+        return transforms[number].change(pictures, draws[alike[number]])
+
+    return on_cores(change, range(len(transforms)), threads)

@@ -1,0 +1,192 @@
+"""A function of a batch as the flat graph of its tensor operations, recorded once and played on batches of any size.
+
+Modules, autograd and function modes cost more Python than a small network costs arithmetic, and threads take turns at Python. The
+function is run on two and on three examples; what its operations do below autograd is written down, backward passes included. A
+number that grew with the batch, such as a side of a view, is written down as so much for each example. What does not depend on the
+batch, such as weights with a norm folded into them, is computed once and held: who changes a weight in place records anew.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+
+SIZES = (2, 3)  # examples of the two recordings
+ATEN = torch.ops.aten
+FRESH = (  # they make tensors of their own
+    ATEN.convolution.default,
+    ATEN.convolution_backward.default,
+    ATEN.add.Tensor,
+    ATEN.threshold_backward.default,
+)
+
+
+class NotRecordableError(Exception):
+    """The operations depend on values, or on the number of examples other than by a factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The operations of a function; its inputs must lie in memory as they lay when it was recorded."""
+
+    graph: GraphModule
+    layout: torch.memory_format
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return what the recorded function makes of a batch."""
+        with torch.no_grad():
+            made: Tensor = self.graph(laid_out(inputs, self.layout))
+        return made
+
+
+def recorded(
+    f: Callable[[Tensor], Tensor | None],
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    layout: torch.memory_format = torch.contiguous_format,
+) -> Recording | None:
+    """Return `f` as a flat graph for batches of inputs of this shape and layout on the CPU; None if it cannot be."""
+    try:
+        few, more = (_record(f, laid_out(torch.zeros(size, *shape, dtype=dtype), layout)) for size in SIZES)
+        graph = _merged(few, more)
+    except (NotRecordableError, RuntimeError):  # the second: such as a view of pictures whose channels are last
+        return None
+    _spare_copies(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return Recording(graph, layout)
+
+
+def laid_out(inputs: Tensor, layout: torch.memory_format) -> Tensor:
+    """Return a copy with these strides, also where there is one channel and any strides would do."""
+    return torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device, memory_format=layout).copy_(inputs)
+
+
+def _record(f: Callable[[Tensor], Tensor | None], batch: Tensor) -> GraphModule:
+    """Return the operations of one run, its sizes as they were."""
+    told = _Recorder(batch)
+    with told:
+        out = f(batch)
+    if out is None or id(out) not in told.nodes:
+        raise NotRecordableError
+    told.graph.output(told.nodes[id(out)])
+    return GraphModule(told.held, told.graph)
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down every operation on what came from the batch; keeps all tensors alive, so that an id means one of them."""
+
+    def __init__(self, batch: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = Graph()
+        self.held: dict[str, Any] = {}
+        self.alive: list[Any] = [batch]
+        self.nodes = {id(batch): self.graph.placeholder("batch")}
+        self.places = {batch.untyped_storage().data_ptr()}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: torch would load its compiler, for more than a second, to keep it out of here."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, and write it down if it has to do with the batch."""
+        del types
+        told = dict(kwargs or {})
+        out = func(*args, **told)
+        self.alive.append((args, told, out))
+        if any(isinstance(leaf, Tensor) and id(leaf) in self.nodes for leaf in tree_leaves((args, told))):
+            self._write(func, args, told, out)
+        return out
+
+    def _write(self, func: Any, args: tuple[Any, ...], told: dict[str, Any], out: Any) -> None:
+        if func._schema.is_mutable and id(args[0]) not in self.nodes:
+            raise NotRecordableError  # a held tensor would change at every playing
+        node = self.graph.call_function(func, *tree_map_only(Tensor, self._node, (args, told)))
+        if isinstance(out, Tensor):
+            self._name(out, node)
+            return
+        if not isinstance(out, (tuple, list)):
+            raise NotRecordableError  # a value was read
+        for place, each in enumerate(out):
+            if isinstance(each, Tensor):
+                self._name(each, self.graph.call_function(operator.getitem, (node, place)))
+
+    def _name(self, out: Tensor, node: Node) -> None:
+        self.nodes[id(out)] = node
+        self.places.add(out.untyped_storage().data_ptr())
+        node.meta["kind"] = out.shape, out.dtype
+
+    def _node(self, value: Tensor) -> Node:
+        if id(value) not in self.nodes:
+            place = value.untyped_storage().data_ptr()
+            if place and place in self.places:
+                raise NotRecordableError  # it came from the batch by a way that was not seen
+            name = f"held{len(self.held)}"
+            self.held[name] = value
+            self.nodes[id(value)] = self.graph.get_attr(name)
+        return self.nodes[id(value)]
+
+
+def _merged(few: GraphModule, more: GraphModule) -> GraphModule:
+    """Return the graph for any number of examples, made of those for SIZES."""
+    nodes = list(few.graph.nodes)
+    if [(n.op, n.target) for n in nodes] != [(n.op, n.target) for n in more.graph.nodes]:
+        raise NotRecordableError
+    with few.graph.inserting_after(nodes[0]):
+        count = few.graph.call_function(ATEN.sym_size.int, (nodes[0], 0))
+    for a, b in zip(nodes, more.graph.nodes, strict=True):
+        left, form = tree_flatten((a.args, a.kwargs))
+        right, other = tree_flatten((b.args, b.kwargs))
+        if form != other:
+            raise NotRecordableError
+        with few.graph.inserting_before(a):
+            both = [_both(count, *pair) for pair in zip(left, right, strict=True)]
+        a.args, a.kwargs = tree_unflatten(both, form)
+    return few
+
+
+def _both(count: Node, a: Any, b: Any) -> Any:
+    """Return an argument for `count` examples, made of those for SIZES."""
+    if isinstance(a, Node) and isinstance(b, Node) and a.name == b.name:
+        return a
+    if type(a) is type(b) and not isinstance(a, Node) and a == b:
+        return a
+    if type(a) is int and type(b) is int and a % SIZES[0] == 0 and a // SIZES[0] * SIZES[1] == b:
+        return count.graph.call_function(operator.mul, (count, a // SIZES[0]))
+    raise NotRecordableError
+
+
+def _spare_copies(graph: Graph) -> None:
+    """Let sums and rectifiers write into an operand that nothing else reads; without autograd a detached tensor is itself."""
+    for node in graph.nodes:
+        node.meta["fresh"] = node.target in FRESH
+    for node in graph.nodes:
+        if node.target is ATEN.detach.default:
+            node.replace_all_uses_with(node.args[0])
+        elif node.target is ATEN.relu.default and _is_free(node.args[0], node):
+            node.target = ATEN.relu_.default
+        elif node.target is ATEN.threshold_backward.default and _is_free(node.args[0], node):
+            node.target, node.kwargs = ATEN.threshold_backward.grad_input, {"grad_input": node.args[0]}
+        elif node.target is ATEN.add.Tensor and not node.kwargs:
+            free = [place for place in (0, 1) if _is_free(node.args[place], node)]
+            if free:
+                node.target, node.args = ATEN.add_.Tensor, (node.args[free[0]], node.args[1 - free[0]])
+
+
+def _is_free(value: Any, reader: Node) -> bool:
+    """Return whether a node is memory of its own, alike in shape and kind to what its only reader makes of it."""
+    if not isinstance(value, Node) or len(value.users) > 1 or value.meta.get("kind") != reader.meta["kind"]:
+        return False
+    made = value.args[0] if value.target is operator.getitem else value
+    return isinstance(made, Node) and bool(made.meta["fresh"])
