@@ -16,13 +16,14 @@ from leakscope.attacks.labels import JOINT, LABEL_RULES, _apportion, _length, co
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.recipes import dlg, ig
 from leakscope.attacks.simulate import LABEL
-from leakscope.clients import Client, told
+from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
-from leakscope.core.tree import take
-from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Round, Shares, make_batch
+from leakscope.core.tree import lift, norm, take
+from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Round, Shares, direction, make_batch
+from leakscope.defences import Clip
 from leakscope.models import Init, Torch, Uniform, build, draw_parameters, from_module
 
 torch.set_num_threads(1)
@@ -265,6 +266,25 @@ def test_counts_from_an_update_are_nearly_exact_whether_or_not_its_length_is_tol
     seen, knowledge, batch = play(model, 6, client=Client(local))
     read = counts(model, seen, knowledge if told_local else replace(knowledge, local=None), KEYS)
     assert overlap(read, batch.labels, 20) >= bound
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize(
+    "local", [None, LocalTraining(epochs=5, batch_size=2, rate=0.004)], ids=["gradient", "weights"]
+)
+@pytest.mark.parametrize("share", [0.05, 20.0])
+def test_counts_survive_a_clip_that_the_attacker_is_told_of(
+    share: float, local: LocalTraining | None, each: bool
+) -> None:
+    """A clip that bites hides the length; one that does not leaves it as it was."""
+    model = build("cnn_mnist", (1, 8, 8), 20)
+    plain, knowledge, batch = play(model, 6, client=Client(local))
+    sent = direction(plain.rounds[0], plain.shares)
+    length = float(lift(norm)({model.head.bias: sent[model.head.bias]} if each and model.head else sent).median())
+    client = Client(local, defences=(Clip(share * length, each=each),))
+    seen, _, _ = play(model, 6, client=client)
+    read = counts(model, seen, tell_defences(knowledge, client, seen), KEYS)
+    assert overlap(read, batch.labels, 20) >= 0.95
 
 
 def test_after_adam_the_classes_that_occur_are_found() -> None:

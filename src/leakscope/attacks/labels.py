@@ -23,12 +23,13 @@ from torch import Tensor
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, Model
-from leakscope.core.tree import lift
+from leakscope.core.tree import lift, norm
 from leakscope.core.types import Knowledge, Observation, Shares, direction
 
 LabelRule = Callable[[Model, Observation, Knowledge, Tensor], Tensor]
 DUMMIES = 64
 ROUNDS = 4  # of deciding which classes are missing and how long the update is
+TOUCHING = 0.999  # of its bound: an update this long was shrunk to it
 
 
 def known(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
@@ -137,6 +138,9 @@ def counts(model: Model, observation: Observation, knowledge: Knowledge, key: Te
     prediction = _mean_prediction(model, observation, knowledge, key)
     if observation.shares is Shares.WEIGHTS:
         gradient = gradient / _length(gradient, prediction, knowledge)
+    if knowledge.bound is not None:
+        shrunk = _clipped(model, observation, knowledge, knowledge.bound)
+        gradient = torch.where(shrunk, gradient / _read_length(gradient, prediction, knowledge), gradient)
     share = (prediction - gradient).clamp_min(0)
     return _apportion(share / share.sum(1, keepdim=True).clamp_min(1e-12), _present(knowledge, share))
 
@@ -151,14 +155,32 @@ def _present(knowledge: Knowledge, like: Tensor) -> Tensor:
 def _length(pull: Tensor, prediction: Tensor, knowledge: Knowledge) -> Tensor:
     """Return what to divide an update by to have a mean gradient: as told for SGD, else read off the update (T x 1).
 
-    Told, it is `LocalTraining.length`. Not told, or after Adam, whose steps are no sums of gradients,
-    `pull_c = s (p_c - n_c / N)` is solved for s: a class that no sample
-    has is pushed by `s p_c`. At least C - N classes are such, those of the largest `pull_c / p_c`; with the s they give,
-    classes of less than half a sample join them. Where every class occurs, s comes out too small and counts too uneven.
+    Told, it is `LocalTraining.length`. Not told, or after Adam, whose steps are no sums of gradients, see `_read_length`.
     """
     local, total = knowledge.local, _present(knowledge, pull).sum(1)
     if local is not None and local.optimiser == "sgd":
         return local.length([int(n) for n in total.tolist()]).to(pull)[:, None]
+    return _read_length(pull, prediction, knowledge)
+
+
+def _clipped(model: Model, observation: Observation, knowledge: Knowledge, bound: Tensor) -> Tensor:
+    """Return whether an update was shrunk by the clip that the attacker is told of, T x 1: its norm is the bound."""
+    first, head = observation.rounds[0], _head(model)
+    sent = direction(first, observation.shares)
+    if knowledge.bound_each:
+        name = head.weight if head.bias is None else head.bias
+        sent = {name: sent[name]}
+    return (lift(norm)(sent) >= TOUCHING * bound.to(observation.samples.device))[:, None]
+
+
+def _read_length(pull: Tensor, prediction: Tensor, knowledge: Knowledge) -> Tensor:
+    """Return the length s of an update read off its classes (T x 1), where nothing or a clip says how long it is.
+
+    `pull_c = s (p_c - n_c / N)` is solved for s: a class that no sample
+    has is pushed by `s p_c`. At least C - N classes are such, those of the largest `pull_c / p_c`; with the s they give,
+    classes of less than half a sample join them. Where every class occurs, s comes out too small and counts too uneven.
+    """
+    total = _present(knowledge, pull).sum(1)
     number = max(pull.shape[1] - knowledge.samples, 1)
     ratio = pull / prediction.clamp_min(1e-12)
     surely = ratio >= ratio.topk(number, dim=1).values[:, -1:]
