@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import typer
 
+from leakscope.attacks.recipes import ATTACKS
 from leakscope.cli import app
+from leakscope.data import SOURCES
+from leakscope.experiments.scenario import schema
+from leakscope.experiments.scenario.pieces import piece_type
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -19,7 +25,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: \S.* -->\n\Z")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SPOKEN = re.compile(r"`([^`\n]+)`")
-LONG = ("tutorial", "baselines", "weight-updates", "aware", "adding-a-piece")  # whose Python takes over five seconds
+LONG = ("tutorial", "baselines", "weight-updates", "aware")  # whose Python takes over five seconds
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -29,6 +35,25 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def own_tables() -> Iterator[None]:
+    """Let a document add names to the tables and set variables of the environment; all of it is undone afterwards."""
+    tables: tuple[MutableMapping[str, Any], ...] = (ATTACKS, SOURCES, os.environ)
+    before = [dict(table) for table in tables]
+    forget_names()
+    yield
+    for table, kept in zip(tables, before, strict=True):
+        table.clear()
+        table.update(kept)
+    forget_names()
+
+
+def forget_names() -> None:
+    """Make the next scenario look at the tables as they are now: their names are read once in a process."""
+    for remembered in (piece_type, schema.cell_model, schema.file_model):
+        remembered.cache_clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +111,7 @@ def spoken_lines(document: str) -> Iterator[str]:
     ids=[str(p.relative_to(ROOT)) for p in DOCUMENTS],
 )
 def test_the_python_of_a_document_runs(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: Path, tmp_path: Path, own_tables: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": path.stem}
@@ -102,6 +127,15 @@ def test_the_documents_have_python_that_runs() -> None:
     for name in ("README.md", "docs/tutorial.md", "docs/adding-a-piece.md"):
         document = (ROOT / name).read_text(encoding="utf-8")
         assert any(block.language == "python" and not block.skipped for block in blocks(document)), name
+
+
+@pytest.mark.parametrize("kind", ["An attack", "A data set", "A defence"])
+def test_adding_a_piece_has_a_worked_example_of_every_kind_people_add(kind: str) -> None:
+    document = (ROOT / "docs/adding-a-piece.md").read_text(encoding="utf-8")
+    own = document.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
+    shown = [block for block in blocks(own) if block.language == "python"]
+    assert any("assert" in block.text for block in shown)
+    assert not any(block.skipped for block in shown)
 
 
 @each_document
