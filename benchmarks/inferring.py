@@ -2,7 +2,8 @@
 
     python benchmarks/inferring.py [clients of each kind and size]
 
-Digits, 1, 4, 8 and 16 examples a client, fresh weights and weights trained on other digits. The table is in docs/inferring.md.
+Digits, 1, 4, 8 and 16 examples a client, and 64 in rows of their own, where the layers are too narrow to show N; fresh weights and
+weights trained on other digits. The table is in docs/inferring.md.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from leakscope.defences import GaussianNoise
 from leakscope.models import from_module
 
 SIZES = (1, 4, 8, 16)
+MANY = 64
 CLIENTS = {
     "one gradient": Client(),
     "1 step": Client(LocalTraining(rate=0.1)),
@@ -59,6 +61,10 @@ def dense() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 40), nn.Tanh(), nn.Linear(40, 10))
 
 
+def relu() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
 def conv() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, stride=2, padding=1),
@@ -87,7 +93,7 @@ def main(clients: int) -> None:
         "| model | weights | client | N right | N not known | N wrong | labels wrong | rate x steps, mean error | n |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
-    for name, make in (("dense", dense), ("conv", conv)):
+    for name, make in (("dense", dense), ("relu", relu), ("conv", conv)):
         for weights in ("fresh", "trained"):
             torch.manual_seed(0)
             module = make() if weights == "fresh" else trained(make(), data)
@@ -97,6 +103,10 @@ def main(clients: int) -> None:
                 for size in SIZES:
                     count(tally, data, model, client, size, clients)
                 print(f"| {name} | {weights} | {kind} | {tally.row()}", flush=True)
+            for kind in ("one gradient", "4 steps"):
+                tally = Tally()
+                count(tally, data, model, CLIENTS[kind], MANY, clients)
+                print(f"| {name} | {weights} | {kind}, {MANY} examples | {tally.row()}", flush=True)
 
 
 def count(tally: Tally, data: Dataset, model: Model, client: Client, size: int, clients: int) -> None:

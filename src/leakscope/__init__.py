@@ -36,7 +36,7 @@ SOURCES = {
     ),
     "leakscope.defences.on_data": ("Transform",),
     "leakscope.defences.on_model": ("Polarisation",),
-    "leakscope.experiments.audit": ("Target", "audit", "audit_captures"),
+    "leakscope.experiments.audit": ("Audit", "Target", "audit", "audit_captures"),
     "leakscope.experiments.scenario": ("scenario_of",),
     "leakscope.experiments.sweep": ("run_scenario",),
     "leakscope.metrics": ("Scores", "Summary", "score", "summarise"),
@@ -47,6 +47,7 @@ SOURCES = {
 WHERE = {name: module for module, names in SOURCES.items() for name in names}
 
 __all__ = [
+    "Audit",
     "Batch",
     "Client",
     "Clip",
@@ -121,7 +122,7 @@ if TYPE_CHECKING:
     )
     from leakscope.defences.on_data import Transform
     from leakscope.defences.on_model import Polarisation
-    from leakscope.experiments.audit import Target, audit, audit_captures
+    from leakscope.experiments.audit import Audit, Target, audit, audit_captures
     from leakscope.experiments.scenario import scenario_of
     from leakscope.experiments.sweep import run_scenario
     from leakscope.metrics import Scores, Summary, score, summarise

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from leakscope.analysis.inferring import Inferred, Sure, infer
 from leakscope.core.types import Shares
+from leakscope.data import load
 from leakscope.models import from_module
 
 
@@ -33,7 +34,7 @@ def trained(
     kind: type[torch.optim.Optimizer] = torch.optim.SGD,
 ) -> Inferred:
     """Return what is inferred from a client that trained with plain torch."""
-    model = from_module(module.eval(), input_shape=(1, 4, 6))
+    model = from_module(module.eval(), input_shape=tuple(x.shape[1:]))
     module.train()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     optimiser = kind(module.parameters(), lr=rate)  # type: ignore[call-arg]
@@ -46,9 +47,9 @@ def trained(
     return infer(model, before, sent, shares=Shares.WEIGHTS)
 
 
-def client(seed: int, samples: int, classes: int = 6) -> tuple[Tensor, Tensor]:
+def client(seed: int, samples: int, classes: int = 6, shape: tuple[int, ...] = (1, 4, 6)) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    x = torch.rand(samples, 1, 4, 6, generator=generator)
+    x = torch.rand(samples, *shape, generator=generator)
     return x, torch.randint(classes, (samples,), generator=generator)
 
 
@@ -70,6 +71,54 @@ def test_a_full_rank_claims_nothing() -> None:
     ):
         assert made.samples.value is None
         assert made.samples.sure is Sure.UNKNOWN
+
+
+def relu(seed: int, units: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, units), nn.ReLU(), nn.Linear(units, 6))
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_units_of_relu_sleep_on_digits(seed: int, steps: int) -> None:
+    """64 digits, 32 units, some of which no digit wakes; and corners of the picture that are always empty."""
+    digits, chosen = load("digits"), range(seed * 64, seed * 64 + 64)
+    x, y = digits.pictures("train", chosen), torch.as_tensor(digits.labels("train", chosen))
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    assert trained(network, x, y, steps=steps).samples.value is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 9999), samples=st.integers(32, 64), steps=st.integers(1, 4))
+def test_units_of_relu_that_sleep_do_not_make_a_full_rank_a_number_of_examples(
+    seed: int, samples: int, steps: int
+) -> None:
+    made = trained(relu(seed, 32), *client(seed, samples, shape=(1, 8, 8)), steps=steps)
+    assert made.samples.value is None
+    assert "full" in made.samples.why
+
+
+def test_inputs_that_are_always_zero_do_not_either() -> None:
+    x, y = client(0, 40)
+    x[..., 2:] = 0  # 8 of 24 are left
+    torch.manual_seed(0)
+    assert trained(dense(), x, y).samples.value is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 9999), samples=st.integers(1, 8))
+def test_relu_hides_no_number_that_a_layer_can_show(seed: int, samples: int) -> None:
+    made = trained(relu(seed, 64), *client(seed, samples, shape=(1, 8, 8)), rate=0.5)
+    assert made.samples.value == samples
+
+
+def test_a_change_that_is_no_number_claims_nothing() -> None:
+    torch.manual_seed(0)
+    model = from_module(dense(), input_shape=(1, 4, 6))
+    large = {name: torch.full_like(value, 3e38) for name, value in model.parameters.items()}
+    made = infer(model, large, {name: -value for name, value in large.items()}, shares=Shares.WEIGHTS)
+    assert (made.samples.value, made.rate_times_steps.value, made.labels) == (None, None, None)
 
 
 def test_after_several_steps_a_last_layer_alone_claims_nothing() -> None:

@@ -104,6 +104,37 @@ def test_weight_updates_of_one_example_give_it_away_whatever_the_number_of_steps
     assert torch.equal(found.labels, batch.labels)
 
 
+class Offset(nn.Module):
+    """Ends in something else than a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x) + x.mean()
+
+
+@pytest.mark.parametrize(
+    ("made", "loss"), [(None, "mse"), (None, "softmax_cross_entropy"), (Offset(), "cross_entropy")], ids=str
+)
+def test_pictures_come_back_where_labels_cannot_be_read(made: nn.Module | None, loss: str) -> None:
+    module = made or nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+    model = to(from_module(module, input_shape=(5,)), dtype=torch.float64)
+    seen, knowledge, batch = play(model, draw(0, 6, 1, 5), Client(loss=loss))
+    with pytest.warns(UserWarning, match="labels are drawn at random, they cannot be read: "):
+        found = analytic().run(model, seen, knowledge, SEEDS)
+    assert_close(found.inputs, batch.inputs, rtol=1e-8, atol=1e-8)
+    assert (found.outcome == Outcome.CONVERGED).all()
+    assert found.labels.shape == batch.labels.shape
+    assert len(found.labels.unique()) > 1
+    with pytest.warns(UserWarning, match="drawn at random"):
+        again = analytic().run(model, seen, knowledge, SEEDS)
+    assert torch.equal(found.labels, again.labels)
+    told_of = analytic().run(model, seen, replace(knowledge, labels=batch.labels), SEEDS)
+    assert torch.equal(told_of.labels, batch.labels)
+
+
 def test_every_trial_is_read_as_it_is_alone() -> None:
     model = network("mlp")
     seen, knowledge, _ = play(model, draw(0, 6, 2, *SHAPE))
@@ -220,6 +251,17 @@ def test_a_first_layer_that_stays_at_home_is_refused() -> None:
     seen, knowledge, _ = play(model, draw(0, 6, 1, *SHAPE))
     with pytest.raises(InputError, match="dense1"):
         analytic().run(model, seen, knowledge, SEEDS)
+
+
+def test_a_frozen_first_layer_is_refused() -> None:
+    """It has no gradient, whatever the client sends."""
+    layers = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+    layers[0].requires_grad_(False)
+    model = to(from_module(layers, input_shape=(5,)), dtype=torch.float64)
+    seen, knowledge, _ = play(model, draw(0, 1, 1, 5), seeds=[0])
+    assert set(seen.rounds[0].sent) == {"2.weight", "2.bias"}
+    with pytest.raises(InputError, match="dense layer with a bias that is trained"):
+        analytic().run(model, seen, knowledge, [0])
 
 
 def test_the_wrong_number_of_seeds_is_refused() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 from torch import nn
 from typer.testing import CliRunner
 
@@ -16,6 +17,7 @@ from leakscope.attacks.recipes import prior_only
 from leakscope.cli import app
 from leakscope.core.errors import InputError
 from leakscope.experiments.audit import playing, suite, unscored
+from leakscope.experiments.audit.auditing import CLIENTS, MINUTES
 from leakscope.store.captures import Capture, write_capture
 
 BRIEF = ["--minutes", "0.01", "--clients", "2", "--no-remedies", "--quiet"]
@@ -92,6 +94,20 @@ def test_a_file_brings_its_own_gate_and_options_stand_above_it(place: Path) -> N
     assert run("audit.yaml", *BRIEF, "--fail-above", "asr=1")[0] == 0
 
 
+@pytest.mark.parametrize("gate", ["asr: 5", "ssim: -1", "labels: .nan", "psnr: .inf"])
+def test_a_file_whose_gate_means_nothing_is_refused(place: Path, gate: str) -> None:
+    (place / "audit.yaml").write_text(f"build: cli_audited:build\nfail_above: {{{gate}}}\n")
+    with pytest.raises(InputError, match="fail_above"):
+        run("audit.yaml", *BRIEF)
+
+
+def test_the_help_says_the_defaults_that_are_used() -> None:
+    """Reading them from where they stand would load torch for every command."""
+    told = {option.name: option.help or "" for option in typer.main.get_command(app).commands["audit"].params}  # type: ignore[attr-defined]
+    assert f"; {MINUTES:g} if not given" in told["minutes"]
+    assert f"; {CLIENTS} if not given" in told["clients"]
+
+
 def test_captures_need_a_model_and_are_audited_with_one(place: Path) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.Sigmoid(), nn.Linear(6, 2))
@@ -112,6 +128,11 @@ def test_captures_need_a_model_and_are_audited_with_one(place: Path) -> None:
         (["nothing.yaml"], "cannot read nothing.yaml"),
         (["nowhere:build"], "cannot be imported"),
         (["cli_audited:build", "--fail-above", "x=1"], "--fail-above"),
+        (["cli_audited:build", "--fail-above", ""], "--fail-above is empty"),
+        (["cli_audited:build", "--fail-above", "  "], "--fail-above is empty"),
+        (["cli_audited:build", "--fail-above", "psnr=18,asr=5"], r"--fail-above: asr .* 0\.\.1, got 5"),
+        (["cli_audited:build", "--fail-above", "ssim=-0.1"], r"--fail-above: ssim .* 0\.\.1, got -0\.1"),
+        (["cli_audited:build", "--fail-above", "labels=1.01"], r"--fail-above: labels .* 0\.\.1"),
         (["cli_audited:build", "--minutes", "0"], "minutes must be"),
         (["cli_audited:build", "--examples", "99"], "examples must lie"),
         (["cli_audited:build", "--model", "a:b"], "--model is for"),

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,58 @@ def test_a_client_that_fails_in_mid_round_stops_nothing(flwr: Any, tmp_path: Pat
     captures = read_captures(tmp_path)
     assert recorder.written == len(captures) == 4 + 2 + 4 - (4 if torch.isnan(made["1.weight"]).any() else 0)
     assert {(c.round, c.partition) for c in captures} >= {(1, p) for p in range(4)} | {(2, 0), (2, 3)}
+
+
+@pytest.mark.parametrize("lie", [float("inf"), float("nan"), -1, 0.5, 2.0**80], ids=str)
+@pytest.mark.parametrize("metric", ["num-examples", "partition-id"])
+def test_a_client_that_lies_about_a_number_hides_no_other(flwr: Any, tmp_path: Path, metric: str, lie: float) -> None:
+    def trouble(partition: int, _: int, content: Any) -> None:
+        if partition == 1:
+            content["metrics"][metric] = lie
+
+    module = importlib.import_module("flwr.serverapp.strategy")
+    recorder = Recorder(Recording(directory=tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 2.0**80 is whole, and no count: that client is left out
+        trained(flwr, record(module.FedAvg(fraction_evaluate=0.0), recorder), client(flwr, trouble=trouble), rounds=1)
+    told = {c.client: (c.partition, c.examples) for c in read_captures(tmp_path)}
+    honest = {"100": (0, 6), "102": (2, 8), "103": (3, 9)}
+    liar = {"101": (1, None) if metric == "num-examples" else (None, 7)}
+    assert told == (honest if lie == 2.0**80 else honest | liar)
+
+
+def test_one_client_that_cannot_be_read_is_the_only_one_left_out(
+    flwr: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = flower._answers
+
+    def fails_once(given: Any, replied: Any) -> Any:
+        if recorder.written == 1 and not recorder.left_out:
+            raise ValueError("garbage")
+        return answers(given, replied)
+
+    monkeypatch.setattr(flower, "_answers", fails_once)
+    module = importlib.import_module("flwr.serverapp.strategy")
+    recorder = Recorder(Recording(directory=tmp_path))
+    with pytest.warns(UserWarning, match="garbage"):
+        trained(flwr, record(module.FedAvg(fraction_evaluate=0.0), recorder), client(flwr), rounds=1)
+    assert (recorder.written, recorder.left_out.total()) == (3, 1)
+
+
+def test_numbers_of_the_servers_configuration_that_are_not_finite_are_left_out(flwr: Any, tmp_path: Path) -> None:
+    module = importlib.import_module("flwr.serverapp.strategy")
+    strategy = record(module.FedAvg(fraction_evaluate=0.0), Recording(directory=tmp_path))
+    told = {"lr": float("nan"), "decay": float("inf"), "rate": 0.5, "epochs": 2, "name": "inf", "shuffle": True}
+    strategy.start(
+        grid=make_grid(client(flwr), 2),
+        initial_arrays=flwr.ArrayRecord(net().state_dict()),
+        train_config=flwr.ConfigRecord(told),
+        num_rounds=1,
+    )
+    captures = read_captures(tmp_path)
+    assert len(captures) == 2
+    want = {"rate": 0.5, "epochs": 2, "name": "inf", "shuffle": True, "server-round": 1}
+    assert all(capture.config == want for capture in captures)
 
 
 def test_a_disk_that_is_full_does_not_stop_training(flwr: Any, tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import nn
 
+from leakscope.clients import Client
 from leakscope.clients.private import PrivateClient, private_gradient
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import norm, take
 from leakscope.core.types import LocalTraining, make_batch
+from leakscope.defences import Clip, GaussianNoise
 from leakscope.integrations.opacus import ACCOUNTANTS, epsilon, epsilon_of, multiplier_for
 from leakscope.learning.losses import cross_entropy, one_hot
 from leakscope.models import from_module
@@ -72,6 +74,13 @@ def test_clipped_gradients_are_those_of_opacus(opacus: Any, bound: float) -> Non
         torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("accountant", sorted(ACCOUNTANTS))
+@pytest.mark.parametrize("delta", [0.5, 0.9])
+def test_epsilon_is_never_below_zero(opacus: Any, accountant: str, delta: float) -> None:
+    assert epsilon(multiplier=50.0, rate=0.01, steps=1, delta=delta, accountant=accountant) == 0
+    assert epsilon(multiplier=50.0, rate=0.01, steps=1, delta=1e-9, accountant=accountant) > 0
+
+
 def test_no_example_moves_the_sum_by_more_than_the_bound() -> None:
     x, y = data()
     whole = ours(x, y, bound=0.1, multiplier=0.0)
@@ -114,6 +123,33 @@ def test_steps_of_a_private_client_are_private_gradients_in_a_row() -> None:
     sent = take(seen.rounds[0].sent, 1)
     for name in now:
         torch.testing.assert_close(sent[name], now[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bound", [0.05, 100.0])
+def test_one_gradient_of_one_example_is_a_clip_and_noise_on_the_update(bound: float) -> None:
+    """What docs/dp.md says to give to an audit."""
+    model = from_module(net(), input_shape=(1, 4, 4))
+    x, y = data(1)
+    T = 60
+    batch = make_batch(x.expand(T, 1, 1, 4, 4), y.expand(T, 1), classes=4)
+    weights = {n: v.expand(T, *v.shape) for n, v in model.parameters.items()}
+    seeds = list(range(T))
+    clipped = [
+        client.observe(model, weights, batch, seeds).rounds[0].sent
+        for client in (PrivateClient(bound=bound, multiplier=0.0), Client(defences=(Clip(bound),)))
+    ]
+    spread = [
+        client.observe(model, weights, batch, seeds).rounds[0].sent
+        for client in (
+            PrivateClient(bound=bound, multiplier=2.0),
+            Client(defences=(Clip(bound), GaussianNoise(2.0 * bound))),
+        )
+    ]
+    for name, value in clipped[0].items():
+        torch.testing.assert_close(value, clipped[1][name])
+    for sent in spread:
+        noise = torch.cat([(value - clipped[0][name]).flatten() for name, value in sent.items()])
+        assert float(noise.std()) == pytest.approx(2.0 * bound, rel=0.03)
 
 
 def test_examples_join_by_chance_at_the_rate_that_is_accounted_for() -> None:

@@ -11,10 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.random import key, uniform
 from leakscope.core.tree import to
-from leakscope.models import MODELS, from_module
+from leakscope.core.types import LocalTraining, make_batch
+from leakscope.models import MODELS, Torch, Uniform, draw_parameters, from_module
+from leakscope.models.initialise import Kaiming, Lecun
 
 KEY = key(3)
 
@@ -154,6 +157,71 @@ def test_name_and_private_parameters() -> None:
     assert from_module(nn.Linear(4, 3), input_shape=(4,)).name == "Linear"
 
 
+# -- frozen layers
+
+
+def half_frozen(frozen: int) -> nn.Module:
+    """Return a dense network of which layer 0 or 2 is not trained."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    module[frozen].requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize("frozen", [0, 2])
+def test_a_frozen_layer_is_a_constant_and_its_values_still_count(frozen: int) -> None:
+    module = half_frozen(frozen)
+    model = from_module(module, input_shape=(4,))
+    names = {f"{frozen}.weight", f"{frozen}.bias"}
+    assert set(model.buffers) == names
+    assert set(model.parameters) == {"0.weight", "0.bias", "2.weight", "2.bias"} - names
+    x = torch.rand(3, 4)
+    output, buffers = model.apply(model.parameters, model.buffers, x, KEY)
+    assert torch.equal(output, module(x))
+    assert all(torch.equal(buffers[name], model.buffers[name]) for name in names)
+    assert (model.entry is None) == (frozen == 0)
+    assert (model.head is None) == (frozen == 2)
+
+
+@pytest.mark.parametrize("layer", ["weight", "bias"])
+def test_a_layer_that_is_frozen_in_part_is_no_dense_layer(layer: str) -> None:
+    module = nn.Linear(4, 3)
+    getattr(module, layer).requires_grad_(False)
+    model = from_module(module, input_shape=(4,))
+    assert (model.head, model.entry) == (None, None)
+
+
+def test_a_client_sends_what_an_optimiser_of_torch_would_move() -> None:
+    module = half_frozen(0)
+    model = from_module(module, input_shape=(4,))
+    x, y = torch.rand(1, 2, 4), torch.tensor([[0, 2]])
+    batch = make_batch(x, y, classes=3)
+    weights = {name: value[None] for name, value in model.parameters.items()}
+    sent = Client(LocalTraining(rate=0.1, epochs=2)).observe(model, weights, batch, [0]).rounds[0].sent
+    optimiser = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1)
+    for _ in range(2):
+        optimiser.zero_grad()
+        F.cross_entropy(module(x[0]), y[0]).backward()
+        optimiser.step()
+    assert set(sent) == {"2.weight", "2.bias"}
+    for name, value in sent.items():
+        torch.testing.assert_close(value[0], module.state_dict()[name])
+
+
+@pytest.mark.parametrize("scheme", [Uniform(), Torch(), Kaiming(), Lecun()])
+def test_first_weights_leave_frozen_layers_alone(scheme: Uniform | Torch | Kaiming | Lecun) -> None:
+    model = from_module(half_frozen(0), input_shape=(4,))
+    assert set(draw_parameters(model, scheme, key([0, 1]))) == {"2.weight", "2.bias"}
+
+
+def test_frozen_values_are_checked_and_may_be_called_private() -> None:
+    module = half_frozen(0)
+    assert from_module(module, input_shape=(4,), private=("0.bias", "2.bias")).private == {"2.bias"}
+    module[0].bias[0] = float("inf")
+    with pytest.raises(InputError, match=r"'0\.bias' holds NaN or infinity"):
+        from_module(module, input_shape=(4,))
+
+
 class Pair(nn.Linear):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         return super().forward(x), x
@@ -181,6 +249,7 @@ def poisoned() -> nn.Module:
         (Pair(4, 3), (4,), "Pair must give N rows of logits .* got tuple"),
         (poisoned(), (4,), "parameter '1.bias' holds NaN"),
         (nn.LazyLinear(3), (4,), "LazyLinear has lazy layers"),
+        (nn.Linear(4, 3).requires_grad_(False), (4,), "all parameters of Linear are frozen"),
         (Noisy(4, 3), (4,), r"Noisy draws from torch's global generator .* call eval\(\)"),
         (nn.Linear(4, 3), (), "input_shape must be the shape of ONE input"),
     ],

@@ -6,7 +6,7 @@ With W the weights of a dense layer, a_i its inputs and d_i the gradients at its
     rank(dW) <= min(N, rows, columns),
 
 and for the layer that reads the input the same holds after any number of local steps of SGD, because its a_i are the inputs
-themselves. Where the rank is below both sides it is N (unless examples are linearly dependent). For the last layer under cross
+themselves. Where the rank is well below both sides it is N (unless examples are linearly dependent). For the last layer under cross
 entropy, `o = W h + b`, S steps at rate r change the bias by
 
     b_before - b_after = r S (p - y),   p, y the mean prediction and the label shares,
@@ -16,13 +16,15 @@ is missing, and a lower bound if none is. Then `y = p - (b_before - b_after) / (
 this way; Yin et al. 2021 and Wainakh et al. 2022 batches.) Batch norm counts the batches it saw: where its counter is sent,
 the number of steps is in plain sight. One step of Adam moves every weight by its rate, whatever the gradient.
 
-A full rank says nothing: more examples than the layer can show, noise, or an optimiser that scales each weight by itself.
+A full rank says nothing: more examples than the layer can show, noise, or an optimiser that scales each weight by itself. Full is
+counted over rows and columns that moved: ReLU leaves units asleep, and those that only the same few examples woke are dependent.
 An estimate says what it is: exact, about, or not known and why. docs/inferring.md has the measured errors.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 import torch
@@ -36,10 +38,12 @@ from leakscope.core.types import Shares
 DUMMIES = 256
 RANK_TOLERANCE = 1e-4  # of the largest singular value; float32 weights blur the rest
 GAP = 0.03  # the first singular value that is left out, over the last that counts
+ROOM = 0.85  # of the full rank, which units that wake for the same few examples leave a little below
 ADAM_SPREAD = 0.02
 SPREAD = 0.1  # mean distance of predictions from their mean (half the sum over classes); fresh networks have 0.03
 TELLS_APART = "the network already tells inputs apart, so its mean prediction on others says little about the client's"
 COUNTER = "num_batches_tracked"
+UNMOVED = "the last bias did not move, or not by a number"
 SAME = "every weight moved by the same amount: signs or one step of Adam, which hide the size of the gradient"
 
 
@@ -133,14 +137,21 @@ def _samples(model: Model, change: Tree, steps: Guess, shares: Shares) -> Guess:
 
 
 def _rank_guess(matrix: Tensor, lost: int, why: str) -> Guess:
-    """Return the rank as a number of examples; `lost` ranks are missing by construction (softmax rows add up to zero)."""
-    values = torch.linalg.svdvals(matrix.double().reshape(matrix.shape[0], -1))
-    if float(values[0]) == 0:
-        return Guess(None, Sure.UNKNOWN, "the update is zero")
-    rank = int((values > RANK_TOLERANCE * values[0]).sum())
-    full = min(matrix.shape[0] - lost, matrix[0].numel())
-    if rank >= full:
-        return Guess(None, Sure.UNKNOWN, f"{why} is full: too many examples, noise, or an optimiser other than SGD")
+    """Return the rank as a number of examples; `lost` ranks are missing by construction (softmax rows add up to zero).
+
+    Full is what rows and columns that moved allow: units of ReLU that no example woke and inputs that are always 0 have none.
+    """
+    matrix = matrix.double().reshape(matrix.shape[0], -1)
+    values = torch.linalg.svdvals(matrix)
+    if not 0 < float(values[0]) < math.inf:
+        return Guess(None, Sure.UNKNOWN, "the update is zero, or too large for a number")
+    least = RANK_TOLERANCE * values[0]
+    rank = int((values > least).sum())
+    rows, columns = (int((matrix.norm(dim=side) > least).sum()) for side in (1, 0))
+    if rank > ROOM * min(rows - lost, columns):
+        return Guess(
+            None, Sure.UNKNOWN, f"{why} is full or nearly: too many examples, noise, or an optimiser other than SGD"
+        )
     if float(values[rank]) > GAP * float(values[rank - 1]):
         return Guess(None, Sure.UNKNOWN, f"{why} has no clear end: noise, rounding, or an optimiser other than SGD")
     return Guess(float(rank), Sure.ABOUT, why)
@@ -167,9 +178,7 @@ def _labels(
     elif loss != "cross_entropy":
         problem = f"the loss is {loss}; only cross entropy can be read this way"
     elif adam is not None:
-        problem = (
-            "every weight moved by the same amount: signs or one step of Adam, which hide the size of the gradient"
-        )
+        problem = SAME
     if problem is not None or head is None or head.bias is None:
         return Guess(None, Sure.UNKNOWN, problem or ""), None, problem or ""
     held = [before] if shares is Shares.GRADIENT else [before, {**before, **sent}]
@@ -183,8 +192,8 @@ def _labels(
     else:
         quotient = float((drop / mean.clamp_min(TINY)).max())
         product = Guess(quotient, Sure.ABOUT, "from classes that did not occur; a lower bound if all did")
-    if not product.value or product.value <= 0:
-        return Guess(None, Sure.UNKNOWN, "the last bias did not move"), None, "the last bias did not move"
+    if product.value is None or not 0 < product.value < math.inf:
+        return Guess(None, Sure.UNKNOWN, UNMOVED), None, UNMOVED
     share = (mean - drop / product.value).clamp_min(0)
     return product, (share / share.sum().clamp_min(TINY)), "from the change of the last bias and the mean prediction"
 

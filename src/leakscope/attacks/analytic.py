@@ -8,6 +8,7 @@ that only one example activates gives that example, any other a mixture. Aono et
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from leakscope.attacks.attack import check_observation
 from leakscope.attacks.labels import LABEL_RULES
+from leakscope.attacks.null import draw_labels
 from leakscope.attacks.plan import Execution
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -31,7 +33,8 @@ class Analytic:
     One example: the mean of `dW_k / db_k` over units weighted by `db_k^2` (least squares, exact without noise). N examples:
     the rows are clustered greedily by farthest point into N candidates; exact only for units that one example alone
     activates. An update whose relative residual is above `threshold` (noise, several examples in one unit) is not explained:
-    its attack counts as exhausted.
+    its attack counts as exhausted. Pictures need no labels: where these are neither told nor to be read (another loss than
+    cross entropy, no dense last layer) they are drawn at random, with a warning.
     """
 
     name: str = "analytic"
@@ -59,8 +62,8 @@ class Analytic:
             )
         if entry is None or entry.bias is None:
             raise InputError(
-                f"model {model.name!r} does not begin with a dense layer with a bias; the analytic attack cannot read it: "
-                "use cpl, dlg or ig"
+                f"model {model.name!r} does not begin with a dense layer with a bias that is trained; the analytic attack "
+                "cannot read it: use cpl, dlg or ig"
             )
         seen = [direction(r, observation.shares) for r in observation.rounds]
         weight = torch.stack([s[entry.weight] for s in seen]).mean(0)
@@ -74,11 +77,16 @@ class Analytic:
 
     @staticmethod
     def _labels(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> Tensor:
-        keys = random.key(list(seeds))
         if knowledge.labels is not None:
             return knowledge.labels
         rule = "idlg" if knowledge.samples == 1 else "counts"
-        return LABEL_RULES[rule](model, observation, knowledge, keys)
+        try:
+            return LABEL_RULES[rule](model, observation, knowledge, random.key(list(seeds)))
+        except InputError as error:  # pictures need no labels
+            why = str(error).partition("; use ")[0]  # no other rule is asked for here
+            warnings.warn(f"labels are drawn at random, they cannot be read: {why}", stacklevel=3)
+            device = next(iter(observation.rounds[0].sent.values())).device
+            return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
 
 
 def _recover(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from leakscope.experiments.audit.reading import Request
 
 YAML = (".yaml", ".yml")
+SHARES = ("asr", "ssim", "labels")  # limits that lie in 0..1
 
 
 @app.command()
@@ -30,7 +32,9 @@ def audit(
     model: Annotated[
         str | None, typer.Option(help="For captures: package.module:build that returns the model.", show_default=False)
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Time it may take; 2 if not given.", show_default=False)] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Minutes it may take; 4 if not given.", show_default=False)
+    ] = None,
     clients: Annotated[int | None, typer.Option(help="Clients to play; 8 if not given.", show_default=False)] = None,
     examples: Annotated[
         int | None, typer.Option(help="Examples an update is computed from; fewer leak more.", show_default=False)
@@ -44,19 +48,45 @@ def audit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while it runs.")] = False,
 ) -> None:
     """Attack your own model with the fixed suite and end with a grade; with --fail-above, a gate for CI."""
-    from leakscope.experiments.audit.verdict import parse_gate
-
-    limits: Mapping[str, float] = parse_gate(fail_above) if fail_above else {}
+    limits = read_gate(fail_above)
     request = find_request(what, model)
+    if not limits:
+        limits = request.limits
+        check_limits(limits, "fail_above")
     done = carry_out(request, what, minutes, clients, examples, seed, remedies=remedies, quiet=quiet)
     typer.echo(str(done))
     if out is not None:
         typer.echo(f"page: {write_audit(done, out)}")
-    failed = done.failures(limits or request.limits)
+    failed = done.failures(limits)
     for line in failed:
         typer.echo(f"leakscope: gate failed: {line}", err=True)
     if failed:
         raise typer.Exit(1)
+
+
+def read_gate(text: str | None) -> Mapping[str, float]:
+    """Return the limits of --fail-above, none if it was not given; an empty text is refused, as a gate that lets all pass."""
+    from leakscope.experiments.audit.verdict import parse_gate
+
+    if text is None:
+        return {}
+    if not text.strip():
+        raise InputError(
+            "--fail-above is empty, which would let everything pass (is a variable unset?): give limits such as "
+            "asr=0.05,psnr=18, or leave it out"
+        )
+    limits = parse_gate(text)
+    check_limits(limits, "--fail-above")
+    return limits
+
+
+def check_limits(limits: Mapping[str, float], where: str) -> None:
+    """Refuse limits that can never, or only ever, be exceeded."""
+    for name, limit in limits.items():
+        if name in SHARES and not 0 <= limit <= 1:
+            raise InputError(f"{where}: {name} is a share and must lie in 0..1, got {limit:g}")
+        if not math.isfinite(limit):
+            raise InputError(f"{where}: {name} needs a finite number, got {limit:g}")
 
 
 def find_request(what: str, model: str | None) -> Request:

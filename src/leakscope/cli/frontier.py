@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -23,17 +24,36 @@ def frontier(
     seed: Annotated[int, typer.Option(help="Seed of weights and noise.")] = 0,
 ) -> None:
     """Train with DP-SGD and with other defences, attack the same clients, and write a page (extra 'dp')."""
-    from leakscope.experiments.frontier import FrontierSettings, measure_frontier
+    from leakscope.experiments.frontier import ATTACKED, FrontierSettings, measure_frontier
     from leakscope.integrations.opacus import promise_of
     from leakscope.report.frontier_page import page_of_frontier
     from leakscope.report.page import write
 
-    settings = FrontierSettings(clients=clients, rounds=rounds, iterations=iterations, seed=seed)
-
+    attacked = min(clients, ATTACKED)
+    settings = FrontierSettings(clients=clients, rounds=rounds, attacked=attacked, iterations=iterations, seed=seed)
+    command = command_of(out, clients, rounds, iterations, delta, accountant, seed)
     promise = promise_of(delta=delta, accountant=accountant)
     made = measure_frontier(settings, promise, tell=partial(typer.echo, err=True))
     try:
-        path = write(page_of_frontier(made, command="leakscope frontier"), out / "index.html")
+        path = write(page_of_frontier(made, command=command), out / "index.html")
     except OSError as error:
         raise InputError(f"--out {out} cannot be written ({error.strerror})") from None
     typer.echo(f"page: {path}")
+
+
+def command_of(out: Path, clients: int, rounds: int, iterations: int, delta: float, accountant: str, seed: int) -> str:
+    """Return the command that measures this very frontier again, ready for a shell.
+
+    >>> command_of(Path("my page"), 256, 40, 40, 1e-05, "rdp", 0)
+    "leakscope frontier --out 'my page' --clients 256 --rounds 40 --iterations 40 --delta 1e-05 --accountant rdp --seed 0"
+    """
+    options = {
+        "--out": out,
+        "--clients": clients,
+        "--rounds": rounds,
+        "--iterations": iterations,
+        "--delta": delta,
+        "--accountant": accountant,
+        "--seed": seed,
+    }
+    return shlex.join(["leakscope", "frontier", *(word for pair in options.items() for word in map(str, pair))])

@@ -35,6 +35,7 @@ from leakscope.models import Torch, draw_parameters, from_module
 EpsilonOf = Callable[[PrivateClient, int, int], float]
 DP = "DP-SGD"
 UNDEFENDED = "undefended"
+ATTACKED = 8  # clients, where there are as many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +45,15 @@ class FrontierSettings:
     clients: int = 256
     rounds: int = 40
     rate: float = 0.5
-    attacked: int = 8
+    attacked: int = ATTACKED
     iterations: int = 40
     bound: float = 1.0
     multipliers: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise InputError(f"clients must be at least 1, got {self.clients}")
         if not 1 <= self.attacked <= self.clients:
             raise InputError(f"attacked must lie in 1..{self.clients}, the number of clients, got {self.attacked}")
         if min(self.rounds, self.iterations) < 1 or not self.multipliers or not self.bound > 0 or not self.rate > 0:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -119,23 +121,25 @@ class _Watch:
         usable = {str(r.metadata.src_node_id): r.content for r in replies if r.has_content()}
         known = [client for client in usable if client in self.handed_out]
         for client in self.recorder.settings.choose(server_round, known):
-            given, config = self.handed_out[client]
-            found = next(_answers(given, usable[client].array_records.values()), None)
-            if found is None:
-                self.recorder.leave_out(f"client {client} sent no arrays like those it was given")
-                continue
-            metrics = usable[client].metric_records
-            self.recorder.record(
-                Capture(
-                    round=server_round,
-                    client=client,
-                    before=found[0],
-                    sent=found[1],
-                    partition=_whole(metrics, PARTITION),
-                    examples=_whole(metrics, self.examples),
-                    config=config,
-                )
+            self._safely(partial(self._record_one, server_round, client, usable[client]))
+
+    def _record_one(self, server_round: int, client: str, content: Any) -> None:
+        given, config = self.handed_out[client]
+        found = next(_answers(given, content.array_records.values()), None)
+        if found is None:
+            self.recorder.leave_out(f"client {client} sent no arrays like those it was given")
+            return
+        self.recorder.record(
+            Capture(
+                round=server_round,
+                client=client,
+                before=found[0],
+                sent=found[1],
+                partition=_whole(content.metric_records, PARTITION),
+                examples=_whole(content.metric_records, self.examples),
+                config=config,
             )
+        )
 
 
 def _answers(given: list[Tree], replied: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:
@@ -149,12 +153,12 @@ def _answers(given: list[Tree], replied: Iterable[Any]) -> Iterator[tuple[Tree, 
 
 
 def plain_config(records: Mapping[str, Any]) -> dict[str, Plain]:
-    """Return what the server told a client, as plain values; lists and bytes are left out."""
+    """Return what the server told a client, as plain values; lists, bytes and numbers that are not finite are left out."""
     return {
         str(name): value
         for record in records.values()
         for name, value in record.items()
-        if isinstance(value, str | int | float | bool)
+        if isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value))
     }
 
 
@@ -162,7 +166,7 @@ def _whole(metrics: Mapping[str, Any], name: str) -> int | None:
     """Return a whole number that a client reported among its metrics, None if it did not."""
     for record in metrics.values():
         value = record.get(name)
-        if isinstance(value, int | float) and value >= 0 and value == int(value):
+        if isinstance(value, int | float) and math.isfinite(value) and value >= 0 and value == int(value):
             return int(value)
     return None
 

@@ -23,7 +23,8 @@ def epsilon(*, multiplier: float, rate: float, steps: int, delta: float, account
     """Return the epsilon of `steps` Gaussian steps on Poisson samples of rate q, at this delta; infinity without noise.
 
     'rdp' composes Renyi divergences (Mironov 2017) and is never below the truth; 'prv' composes privacy loss random variables
-    numerically (Gopi et al. 2021, arXiv:2106.02848) and is tighter, up to an error of 0.01.
+    numerically (Gopi et al. 2021, arXiv:2106.02848) and is tighter, up to an error of 0.01. Never below 0: for a large delta
+    their formulas are, and no promise is stronger than 0.
     """
     kind = lookup(ACCOUNTANTS, accountant, "accountant")
     if not multiplier >= 0 or not 0 < rate <= 1 or steps < 1 or not 0 < delta < 1:
@@ -37,7 +38,7 @@ def epsilon(*, multiplier: float, rate: float, steps: int, delta: float, account
     made.history = [(multiplier, rate, steps)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of orders at the edge of its list, which only loosen the bound
-        return float(made.get_epsilon(delta))
+        return max(0.0, float(made.get_epsilon(delta)))
 
 
 def epsilon_of(client: PrivateClient, *, samples: int, delta: float, rounds: int = 1, accountant: str = "prv") -> float:

@@ -5,7 +5,7 @@ from leakscope.models.adapter import Functional, from_module
 from leakscope.models.catalogue import MODELS, build
 from leakscope.models.dropout import KeyedDropout
 from leakscope.models.initialise import INITS, Given, Init, Torch, Uniform, draw_parameters, torch_bounds
-from leakscope.models.vmapping import vmap_problem
+from leakscope.models.vmapping import Lack, Shortfall, find_shortfall, vmap_problem
 
 __all__ = [
     "ACTIVATIONS",
@@ -15,10 +15,13 @@ __all__ = [
     "Given",
     "Init",
     "KeyedDropout",
+    "Lack",
+    "Shortfall",
     "Torch",
     "Uniform",
     "build",
     "draw_parameters",
+    "find_shortfall",
     "from_module",
     "torch_bounds",
     "vmap_problem",

@@ -64,8 +64,9 @@ def from_module(
 
     `input_shape` is the shape of ONE input. The module keeps its mode: in train mode its torch dropouts draw from the
     key of the call (`KeyedDropout`), in eval mode they do nothing. `private` names parameters that never leave the
-    client. `example` is N inputs to run once, needed only where numbers in [0, 1] will not do (such as token numbers).
-    From that run come the number of classes and the dense layers an attacker may use:
+    client. A frozen parameter (`requires_grad=False`) is not trained and nothing of it is sent: it becomes a buffer, and
+    a layer of frozen weights is no `head` and no `entry`. `example` is N inputs to run once, needed only where numbers in
+    [0, 1] will not do (such as token numbers). From that run come the number of classes and the dense layers an attacker may use:
 
     - `head`: the `nn.Linear` whose output is the model's output; nonnegative if an activation without negative values
       feeds it, at most through pooling, reshaping or dropout
@@ -78,12 +79,16 @@ def from_module(
     shape = shape_of("input_shape", input_shape)
     title = name or type(module).__name__
     own = _private_copy(module, title)
-    parameters = {key: value.detach() for key, value in own.named_parameters()}
+    weights = {key: value.detach() for key, value in own.named_parameters()}
+    parameters = {key: weights[key] for key, value in own.named_parameters() if value.requires_grad}
     buffers = {key: value.detach() for key, value in own.named_buffers()}
-    _check_values(title, parameters, buffers)
+    _check_values(title, weights, buffers)
+    if not parameters:
+        raise InputError(f"all parameters of {title} are frozen (requires_grad=False): nothing is trained or sent")
     hidden = frozenset(private)
     for one in hidden:
-        lookup(parameters, one, f"private parameter of {title}")
+        lookup(weights, one, f"private parameter of {title}")
+    buffers |= {key: value for key, value in weights.items() if key not in parameters}
     apply = Functional(own)
     found = _probe(apply, title, parameters, buffers, _example(parameters, shape, example))
     return Model(
@@ -95,7 +100,7 @@ def from_module(
         classes=_classes(title, found.output, shape),
         head=found.head,
         entry=found.entry,
-        private=hidden,
+        private=hidden & parameters.keys(),
         narrowest=found.narrowest,
         draws=any(isinstance(layer, KeyedDropout) and layer.training for layer in own.modules()),
     )

@@ -78,7 +78,8 @@ class Kaiming:
         for prefix, layer in module.named_modules():
             if isinstance(layer, _FAN_IN):
                 name = f"{prefix}.weight" if prefix else "weight"
-                drawn[name] = drawn[name] * math.sqrt(6)  # Torch draws from 1 / sqrt(fan_in)
+                if name in drawn:  # not frozen
+                    drawn[name] = drawn[name] * math.sqrt(6)  # Torch draws from 1 / sqrt(fan_in)
         return drawn
 
 
@@ -98,9 +99,10 @@ class Lecun:
             if not isinstance(layer, _FAN_IN):
                 continue
             weight, bias = (f"{prefix}.{name}" if prefix else name for name in ("weight", "bias"))
-            root = math.sqrt(layer.weight[0].numel())
-            cut = math.sqrt(2) * torch.erfinv(math.erf(math.sqrt(2)) * drawn[weight] * root)
-            drawn[weight] = cut / (_CUT_DEVIATION * root)
+            if weight in drawn:  # not frozen
+                root = math.sqrt(layer.weight[0].numel())
+                cut = math.sqrt(2) * torch.erfinv(math.erf(math.sqrt(2)) * drawn[weight] * root)
+                drawn[weight] = cut / (_CUT_DEVIATION * root)
             if bias in drawn:
                 drawn[bias] = torch.zeros_like(drawn[bias])
         return drawn

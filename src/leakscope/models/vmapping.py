@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 
 import torch
@@ -15,15 +17,37 @@ from leakscope.core.tree import Tree, dot
 from leakscope.models.adapter import Functional
 
 
+class Lack(enum.Enum):
+    """What a model lacks: many trials in one `vmap`, a second derivative, or any derivative that `torch.func` can take."""
+
+    VMAP = "vmap"
+    SECOND = "second derivative"
+    FIRST = "first derivative"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """What a model lacks, and the sentence that says so."""
+
+    lack: Lack
+    sentence: str
+
+
 def vmap_problem(model: Model) -> str | None:
-    """Return None if many trials of an attack can share one `vmap`, else one sentence that says what cannot.
+    """Return None if many trials of an attack can share one `vmap`, else one sentence that says what cannot."""
+    found = find_shortfall(model)
+    return None if found is None else found.sentence
+
+
+def find_shortfall(model: Model) -> Shortfall | None:
+    """Return what a model lacks for attacks that match gradients; None if nothing.
 
     Tried on two trials with weights of their own and buffers in common: the gradient with respect to x of
     ||grad_w sum(output(w, x)^2)||^2, the second-order step of every attack that matches gradients.
     """
-    first = next(iter(model.parameters.values()))
-    keys = random.key([0, 1], first.device)
-    x = random.uniform(keys, (2, *model.input_shape), first.dtype)
+    like = next(iter(model.parameters.values()))
+    keys = random.key([0, 1], like.device)
+    x = random.uniform(keys, (2, *model.input_shape), like.dtype)
     weights = {name: torch.stack([value, value]) for name, value in model.parameters.items()}
 
     def steepest(w: Tree, x: Tensor, key: Tensor) -> Tensor:
@@ -35,17 +59,27 @@ def vmap_problem(model: Model) -> str | None:
     except torch.OutOfMemoryError:
         raise
     except Exception as problem:  # a user's network may raise anything
-        return _sentence(model, problem, alone=_works(lambda: steepest(model.parameters, x[0], keys[0])))
+        alone = _works(lambda: steepest(model.parameters, x[0], keys[0]))
+        first = vmap(lambda w, x, key: _gradient(model, w, x, key), randomness="error")
+        slope = alone or _works(lambda: first(weights, x, keys))
+        lack = Lack.VMAP if alone else Lack.SECOND if slope else Lack.FIRST
+        return Shortfall(lack, _sentence(model, problem, lack))
     return None
 
 
-def _gradient_norm(model: Model, w: Tree, x: Tensor, key: Tensor) -> Tensor:
-    """Return the squared length of the gradient of sum(output^2) with respect to the weights."""
+def _gradient(model: Model, w: Tree, x: Tensor, key: Tensor) -> Tree:
+    """Return the gradient of sum(output^2) with respect to the weights."""
 
     def loss(w: Tree) -> Tensor:
         return model.apply(w, model.buffers, x, key)[0].square().sum()
 
-    gradient = grad(loss)(w)
+    found: Tree = grad(loss)(w)
+    return found
+
+
+def _gradient_norm(model: Model, w: Tree, x: Tensor, key: Tensor) -> Tensor:
+    """Return the squared length of that gradient."""
+    gradient = _gradient(model, w, x, key)
     return dot(gradient, gradient)
 
 
@@ -58,12 +92,14 @@ def _works(attempt: Callable[[], object]) -> bool:
     return True
 
 
-def _sentence(model: Model, problem: Exception, *, alone: bool) -> str:
+def _sentence(model: Model, problem: Exception, lack: Lack) -> str:
     """Return what went wrong, naming the layer in which it happened if that can be told."""
     text = (str(problem) or type(problem).__name__).splitlines()[0].rstrip(".")
     layer = _layer_of(problem) or _recurrent_layer(model)
     where = f"layer {layer} of {model.name}" if layer else model.name
-    if not alone:
+    if lack is Lack.FIRST:
+        return f"{where} has no derivative that torch.func can take: {text}"
+    if lack is Lack.SECOND:
         return f"{where} has no second derivative, with or without vmap: {text}"
     if "data-dependent control flow" in text:
         return f"vmap cannot run {where}: it decides by a tensor's value (.item(), or `if` on a tensor)"
