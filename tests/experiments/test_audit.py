@@ -20,7 +20,7 @@ from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 from leakscope.core.types import Batch, LocalTraining, Outcome, make_batch
-from leakscope.defences import DEFENCES, Clip, GaussianNoise, LowRank, Sign, Sparsify
+from leakscope.defences import DEFENCES, Clip, GaussianNoise, Sign, Sparsify
 from leakscope.defences.on_data import Transform
 from leakscope.defences.on_model import Polarisation
 from leakscope.defences.strengths import tried
@@ -34,11 +34,12 @@ from leakscope.experiments.audit import (
     playing,
     suite,
 )
-from leakscope.experiments.audit.advice import Advice, Control, Trial, _judge, _to_the_end, _tried, advise
+from leakscope.experiments.audit.advice import Advice, _judge, advise
 from leakscope.experiments.audit.budget import LEAST_ITERATIONS, Budget, iterations_within, start_budget
 from leakscope.experiments.audit.playing import LabelReading, make_world, scored
 from leakscope.experiments.audit.reading import load_build, read_request
 from leakscope.experiments.audit.remedies import (
+    ELSEWHERE,
     Finding,
     Remedy,
     by_cost,
@@ -151,7 +152,7 @@ def test_remedies_are_tried_and_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.advice is not None
     tried = {r.name: r for r in (*made.advice.remedies, *made.advice.useless, *made.advice.unproven)}
     assert set(tried) == some
-    assert not made.advice.skipped
+    assert made.advice.skipped == ELSEWHERE
     assert tried["clip"].finding is Finding.USELESS  # a division does not see a clip
     assert all(remedy.finding is Finding.HELPS and remedy.lost is not None for remedy in made.advice.remedies)
     assert "what would help" in str(made)
@@ -537,53 +538,20 @@ def test_a_division_judges_nothing_and_the_strongest_of_the_others_does(truth: B
     assert _judge(runs[:1], []) is None
 
 
-def test_an_attack_without_time_to_succeed_judges_no_remedy() -> None:
+@pytest.mark.parametrize(("most", "said"), [(4, "ig with all its iterations"), (200, "more minutes")])
+def test_an_attack_that_does_not_succeed_judges_no_remedy(
+    monkeypatch: pytest.MonkeyPatch, most: int, said: str
+) -> None:
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": most, "sme": 4})
+    monkeypatch.setattr(advice, "fitting", lambda *_, **__: [])  # no time for more
+    monkeypatch.setattr(advice, "fitting_iterations", lambda *_: 4)
     subject = make_subject(target(model=conv()))
     world = make_world(subject, 2, 0)
     won = scored("ig", "", world.batch, guessed(world.batch.inputs, world.batch.labels), 1.0)
     made = advise(subject, world, [won], start_budget(5), lambda _: None, clients=2, seed=0)
     assert made.remedies == ()
-    assert len(made.skipped) == 17
-    assert "more minutes" in made.ranking
-
-
-def cut_short(attack: str, most: int, clients: int = 4) -> tuple[Trial, Control]:
-    """Return some clients, and a control that recovered all of them at its first iteration."""
-    subject = make_subject(target(model=conv()))
-    world = make_world(subject, clients, 0)
-    won = scored(attack, "", world.batch, guessed(world.batch.inputs, world.batch.labels), 0.0)
-    return Trial(subject, clients, 0), Control(attack, won, 1, most)
-
-
-def test_a_remedy_that_a_short_attack_left_is_not_said_to_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 60, "sme": 4})
-    trial, control = cut_short("ig", 60)
-    brief = _tried(trial, "clip", "", Clip(0.01), control, 1)
-    assert (brief.recovered, brief.finding, brief.confirmed) == (0.0, Finding.SHORT, "")
-    assert "1 of 60 iterations" in brief.met
-    slow = replace(control, run=replace(control.run, seconds=60.0))
-    (late,) = _to_the_end(trial, [brief], slow, Budget(60, 0.0, lambda: 0.0), print)
-    assert late is brief  # an hour is not there
-    (whole,) = _to_the_end(trial, [brief], control, start_budget(5), lambda _: None)
-    assert whole.finding is Finding.USELESS  # a clip hides nothing from one who compares directions
-    assert whole.recovered == 1.0
-
-
-def test_a_remedy_that_no_attacker_here_knows_is_not_said_to_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 4})
-    trial, control = cut_short("ig", 1)
-    assert _tried(trial, "low_rank", "", LowRank(1), control, 1).finding is Finding.BLIND
-    assert _tried(trial, "gaussian_noise", "", GaussianNoise(10.0), control, 1).finding is Finding.HELPS
-
-
-def test_remedies_meet_the_attacker_who_knows_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise InputError("cannot be told")
-
-    trial, control = cut_short("cpl", 1)
-    monkeypatch.setattr(suite, "aware", refuse)
-    with pytest.raises(InputError, match="no cpl that knows it"):
-        _tried(trial, "clip", "", Clip(0.01), control, 1)
+    assert len(made.skipped) == 17 + len(ELSEWHERE)
+    assert said in made.ranking
 
 
 # -- defences on the data and on the network

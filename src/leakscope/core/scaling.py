@@ -10,6 +10,8 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 
+MANY = 16  # values, as the columns of a table: making them one by one is then slower than a copy
+
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
@@ -37,6 +39,8 @@ class Scaling:
         channels = x.shape[-rank]
         if len(values) not in (1, channels):
             raise InputError(f"Scaling has {len(values)} channels, the input has {channels}")
+        if x.device.type == "cpu" and len(values) > MANY:
+            return torch.tensor(values, dtype=x.dtype).reshape(-1, *[1] * (rank - 1))
         each = [torch.full((), value, dtype=x.dtype, device=x.device) for value in values]  # made there, not copied
         return torch.stack(each).reshape(-1, *[1] * (rank - 1))
 

@@ -14,7 +14,7 @@ from leakscope import __version__
 from leakscope.core.record import Cell
 from leakscope.core.tree import take
 from leakscope.core.types import Batch, direction
-from leakscope.experiments.audit import RULES, Audit
+from leakscope.experiments.audit import COUNTED, RULES, Audit
 from leakscope.experiments.audit.advice import tried
 from leakscope.experiments.audit.client_words import client_facts
 from leakscope.experiments.audit.playing import World
@@ -85,7 +85,7 @@ def _sentence(words: str) -> str:
 
 
 def _explanation(audit: Audit) -> str:
-    parts = [f"The rule of this grade: {RULES[audit.grade]}."]
+    parts = [f"The rule of this grade: {RULES[audit.grade]}.", *([_sentence(COUNTED)] if audit.nulls else [])]
     if audit.worst is not None and audit.measures.asr is not None:
         asr = audit.measures.asr
         parts.append(
@@ -116,10 +116,10 @@ def _explanation(audit: Audit) -> str:
 
 def _limits(audit: Audit) -> str:
     left_out = "; ".join(f"{item.what} ({item.why})" for item in audit.untested)
-    skipped = "; ".join(name for name, _ in audit.advice.skipped) if audit.advice else ""
+    skipped = "; ".join(f"{name} ({why})" for name, why in audit.advice.skipped) if audit.advice else ""
     parts = [
         f"Not tested: {left_out}." if left_out else "",
-        f"Remedies not tried for lack of time: {skipped}." if skipped else "",
+        f"Remedies not tried: {skipped}." if skipped else "",
         f"The audit was given {audit.minutes:g} minutes; an attacker has as long as it likes. It looked at one set of weights "
         "and one sample. An example that did not come back here is not thereby safe.",
         " ".join(_sentence(note) for note in audit.notes),

@@ -3,6 +3,16 @@
 from leakscope.experiments.audit.auditing import Audit, audit, audit_target
 from leakscope.experiments.audit.captured import audit_captures
 from leakscope.experiments.audit.target import Target, UntestedError
-from leakscope.experiments.audit.verdict import RULES, parse_gate
+from leakscope.experiments.audit.verdict import COUNTED, RULES, parse_gate
 
-__all__ = ["RULES", "Audit", "Target", "UntestedError", "audit", "audit_captures", "audit_target", "parse_gate"]
+__all__ = [
+    "COUNTED",
+    "RULES",
+    "Audit",
+    "Target",
+    "UntestedError",
+    "audit",
+    "audit_captures",
+    "audit_target",
+    "parse_gate",
+]

@@ -1,40 +1,54 @@
-"""What would help: the catalogue of defences against the attacker who knows each of them, first briefly, then to the end.
+"""What would help: the catalogue of defences against the attacker who knows each of them, and in which order they are told.
 
-A short attack shows that a remedy does not help: it gets as much as without it. It never shows that one helps, for it may have
-failed for lack of time alone. So what a short attack leaves is attacked again with the iterations of the attack's authors, the most
-promising first; what there was no time for is named as not tested long enough.
+All remedies are attacked together, first briefly, then with the iterations of the attack's authors. A short attack shows that a
+remedy does not help: it gets as much as without it. It never shows that one helps, for it may have failed for lack of time
+alone. So what there was no time to attack to the end is named as not tested long enough.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from leakscope.core.errors import InputError
-from leakscope.core.types import direction
 from leakscope.defences import Defence
-from leakscope.defences.stack import revealed
-from leakscope.experiments.audit.budget import Budget
-from leakscope.experiments.audit.playing import Tell, World, fitting_iterations, make_world, run_with
+from leakscope.experiments.audit.budget import LEAST_ITERATIONS, Budget
+from leakscope.experiments.audit.judging import (
+    Candidate,
+    Met,
+    Trial,
+    control_case,
+    entries_of,
+    fitting,
+    make_candidate,
+    meet,
+)
+from leakscope.experiments.audit.playing import Tell, World, fitting_iterations
 from leakscope.experiments.audit.remedies import (
+    ELSEWHERE,
     Finding,
     Remedy,
     by_cost,
     by_leakage,
-    cut_off,
     find,
     remedies_for,
-    stacked,
 )
-from leakscope.experiments.audit.suite import TOLD, Entry, plan_suite
+from leakscope.experiments.audit.suite import TOLD
 from leakscope.experiments.audit.target import Subject
+from leakscope.experiments.audit.together import Case, batches
 from leakscope.experiments.audit.utility import Course, accuracy_with, find_course
 from leakscope.experiments.story import AttackRun
 
 ENOUGH = 0.5  # of what the audit recovered; a control below that cannot judge remedies
-SCREENING = 0.5  # of the time; the rest is for attacks to the end
+BRIEF = 16  # the first attack has one iteration in so many of those that its authors run
+SCREENING = 0.4  # of the time at most, for that first attack
+MARGIN = 0.9  # of the time left; the rest is for what the pace did not foresee
 MORE_TIME = "give it more minutes"
+LATE = "out of time"
+SETTLED = (Finding.USELESS, Finding.BLIND)  # of which a longer attack says the least that is new
+Key = Callable[[Remedy], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +74,39 @@ def tried(advice: Advice) -> tuple[Remedy, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Control:
-    """The attack without a remedy, as the remedies are attacked first: its run, its iterations, and what its authors run."""
+    """The attack without a remedy: its run, its iterations, what its authors run, and whether it recovers enough to judge by."""
 
     attack: str
     run: AttackRun
     iterations: int
     most: int
+    enough: bool = True
 
     @property
-    def seconds(self) -> float:
-        """Return about what the attack takes with the iterations of its authors."""
-        return self.run.seconds * self.most / max(int(self.run.reconstruction.iterations.max()), 1)
+    def whole(self) -> bool:
+        """Return whether the attack had the iterations of its authors."""
+        return self.iterations >= self.most
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trial:
-    """The clients that remedies are tried on: the subject, how many clients, and the seed that draws them."""
+class Hearing:
+    """What is to be judged: the clients without a remedy, the remedies, what the audit recovered, the time, who hears of it."""
 
-    subject: Subject
-    clients: int
-    seed: int
+    control: Case
+    candidates: Sequence[Candidate]
+    best: float
+    budget: Budget
+    tell: Tell
+
+    @property
+    def cases(self) -> list[Case]:
+        """Return all of them; number 0 is the control."""
+        return [self.control, *(each.case for each in self.candidates)]
+
+    @property
+    def most(self) -> int:
+        """Return the iterations that the attack's authors run."""
+        return self.control.entry.most or 0
 
 
 def advise(
@@ -95,28 +122,24 @@ def advise(
     """Return what each remedy leaves of the leak and what it costs, within the budget.
 
     All are compared with a control: the same attack, iterations and clients without the remedy. Where the control falls far
-    behind the audit itself, fewer remedies are tried at first, with more time for each, and none if that does not help.
+    behind the audit itself, nothing can be said of any remedy.
     """
     trial, options = Trial(subject, clients, seed), remedies_for(world)
-    judge = _judge(runs, [entry.name for entry in _entries(subject, world) if entry.most is not None])
+    judge = _judge(runs, [entry.name for entry in entries_of(subject, world) if entry.most is not None])
     if judge is None:
         why = "no attacker who knows a defence can handle this model"
-        return Advice((), why, tuple((f"{name} ({strength})", why) for name, strength, _ in options))
+        return Advice((), why, (*((f"{name} ({strength})", why) for name, strength, _ in options), *ELSEWHERE))
     course: Course | str = find_course(subject)
-    measured = course if isinstance(course, Course) else None
+    candidates, skipped = _candidates(trial, options, judge)
     best = max(run.summary.content.value for run in runs)
-    screening = Budget(budget.used + SCREENING * budget.left, budget.began, budget.clock)
-    control, wanted = _control(trial, judge, best, screening, len(options), tell)
-    if control is None:
-        skipped = tuple((f"{name} ({strength})", "out of time") for name, strength, _ in options)
-        return Advice((), f"in the time left the attack recovers too little even without one; {MORE_TIME}", skipped)
-    found, late = _screen(trial, options[:wanted], control, measured, screening, tell)
-    key = by_leakage if measured is None else by_cost(control.run.summary.content.value)
-    found = _to_the_end(trial, sorted(found, key=key), control, budget, tell)
-    spare = Budget(budget.used + budget.left - control.run.seconds, budget.began, budget.clock)
-    more, skipped_now = _screen(trial, options[wanted:], control, measured, spare, tell)
-    found += _to_the_end(trial, sorted(more, key=key), control, budget, tell)
-    return _sorted(found, key, (*late, *skipped_now), course, control)
+    control, found, late = _judged(Hearing(control_case(trial, judge), candidates, best, budget, tell), course)
+    if control is None or not control.enough:
+        whole = control is not None and control.whole
+        why = f"{judge} with all its iterations" if whole else "in the time left the attack"
+        why += f" recovers too little even without one{'' if whole else f'; {MORE_TIME}'}"
+        reason = "nothing to judge by" if whole else LATE
+        return Advice((), why, (*skipped, *((each.words, reason) for each in candidates), *ELSEWHERE))
+    return _sorted(found, (*skipped, *late, *ELSEWHERE), course, control)
 
 
 def _judge(runs: Sequence[AttackRun], able: Sequence[str]) -> str | None:
@@ -126,106 +149,98 @@ def _judge(runs: Sequence[AttackRun], able: Sequence[str]) -> str | None:
     return None if chosen is None else chosen.name.removesuffix(f", {TOLD}")
 
 
-def _control(
-    trial: Trial, attack: str, before: float, budget: Budget, options: int, tell: Tell
-) -> tuple[Control | None, int]:
-    """Return the control, and how many remedies there is time for; (None, 0) where no remedy could be judged."""
-    world = make_world(trial.subject, trial.clients, trial.seed)
-    entry = _entry(trial.subject, world, attack)
-    for wanted in (options, options // 2, options // 4):
-        iterations = fitting_iterations(world, entry, budget.left / (wanted + 2))
-        tell(f"control: {attack}, {iterations} iterations without a remedy")
-        control = Control(attack, run_with(world, entry, iterations), iterations, entry.most or 0)
-        if control.run.summary.content.value >= ENOUGH * before:
-            return control, wanted
-    return None, 0
-
-
-def _screen(
-    trial: Trial,
-    options: Sequence[tuple[str, str, Defence]],
-    control: Control,
-    course: Course | None,
-    budget: Budget,
-    tell: Tell,
-) -> tuple[list[Remedy], list[tuple[str, str]]]:
-    """Return the remedies after the iterations of the control, and (name, why) of those left out."""
-    found: list[Remedy] = []
+def _candidates(
+    trial: Trial, options: Sequence[tuple[str, str, Defence]], attack: str
+) -> tuple[list[Candidate], list[tuple[str, str]]]:
+    """Return the remedies ready to be attacked, and (name, why) of those that cannot be."""
+    made: list[Candidate] = []
     skipped: list[tuple[str, str]] = []
     for name, strength, defence in options:
-        if budget.left <= 0:
-            skipped.append((f"{name} ({strength})", "out of time"))
-            continue
-        tell(f"remedy {name}, {strength}")
         try:
-            made = _tried(trial, name, strength, defence, control, control.iterations)
+            made.append(make_candidate(trial, name, strength, defence, attack))
         except InputError as error:
             skipped.append((f"{name} ({strength})", str(error)))
-            continue
-        if course is not None and made.finding is not Finding.USELESS:
-            accuracy = accuracy_with(course, stacked(trial.subject.client.defences, defence))
-            made = replace(made, accuracy=accuracy, lost=course.accuracy - accuracy)
-        found.append(made)
-    return found, skipped
+    return made, skipped
 
 
-def _to_the_end(trial: Trial, ranked: list[Remedy], control: Control, budget: Budget, tell: Tell) -> list[Remedy]:
-    """Return the remedies after those not tested long enough met the whole attack, in order, as long as there is time."""
-    made = []
-    for remedy in ranked:
-        needed = control.seconds if cut_off(remedy.run) else remedy.run.seconds
-        if remedy.finding is Finding.SHORT and budget.left >= needed:
-            tell(f"{remedy.words} against {control.attack}, {control.most} iterations")
-            again = _tried(trial, remedy.name, remedy.strength, remedy.defence, control, control.most)
-            remedy = replace(again, accuracy=remedy.accuracy, lost=remedy.lost)
-        made.append(remedy)
-    return made
+def _judged(hearing: Hearing, course: Course | str) -> tuple[Control | None, list[Remedy], list[tuple[str, str]]]:
+    """Return the control, what was found of each remedy, and (name, why) of those that met no attack.
+
+    The most promising meet the whole attack first if there is no time for all; what a short attack settles last.
+    """
+    case, cases, numbered = hearing.control, hearing.cases, dict(enumerate(hearing.candidates, 1))
+    brief = max(math.ceil(hearing.most / BRIEF), LEAST_ITERATIONS)
+    each = (
+        SCREENING * hearing.budget.left / (2 * len(batches(cases)) + 1)
+    )  # a batch takes longer than its control alone
+    fit = fitting_iterations(case.world, case.entry, each)
+    first = meet(cases, min(brief, fit, hearing.most), hearing.budget, hearing.tell)
+    late = [(one.words, first.failed.get(n, LATE)) for n, one in numbered.items() if n not in first.runs]
+    if 0 not in first.runs:
+        return None, [], late
+    control = _control(hearing, first.runs[0], first.iterations)
+    found = {n: _found(one, first.runs[n], control, course) for n, one in numbered.items() if n in first.runs}
+    if not control.whole:
+        control = _to_the_end(hearing, found, first, control, _key(course, control))
+    return control, list(found.values()), late
 
 
-def _tried(trial: Trial, name: str, strength: str, defence: Defence, control: Control, iterations: int) -> Remedy:
+def _to_the_end(hearing: Hearing, found: dict[int, Remedy], first: Met, control: Control, order: Key) -> Control:
+    """Return the control of the whole attack, and write into `found` what it shows of as many remedies as there is time for.
+
+    The time is foreseen from the pace of the first attack; what is left over goes to the next ones.
+    """
+    cases, budget, last = hearing.cases, hearing.budget, control
+    waiting = sorted(found, key=lambda n: (found[n].finding in SETTLED, order(found[n])))
+    while chosen := fitting(waiting, first, control.most, MARGIN * budget.left, control=not last.whole):
+        numbers = chosen if last.whole else [0, *chosen]
+        met = meet([cases[n] for n in numbers], control.most, budget, hearing.tell)
+        runs = {numbers[place]: run for place, run in met.runs.items()}
+        if 0 in runs:
+            last = _control(hearing, runs[0], control.most)
+        if not last.whole:
+            return control
+        for n in set(chosen) & set(runs):
+            made = _found(hearing.candidates[n - 1], runs[n], last, None)
+            found[n] = replace(made, accuracy=found[n].accuracy, lost=found[n].lost)
+        waiting = [n for n in waiting if n not in chosen]
+    return last
+
+
+def _control(hearing: Hearing, run: AttackRun, iterations: int) -> Control:
+    """Return the control of an attack with so many iterations."""
+    enough = run.summary.content.value >= ENOUGH * hearing.best
+    return Control(hearing.control.entry.name, run, iterations, hearing.most, enough)
+
+
+def _found(candidate: Candidate, run: AttackRun, control: Control, course: Course | str | None) -> Remedy:
     """Return a remedy that met the attacker who knows it and, where the first layer allows it, the division."""
-    subject = trial.subject
-    world = make_world(subject, trial.clients, trial.seed, defences=stacked(subject.client.defences, defence))
-    entry = _entry(subject, world, control.attack)
-    told = run_with(world, entry, iterations)
-    runs = [told, *(run_with(world, each, 0) for each in _entries(subject, world) if each.most is None)]
-    worst = max(runs, key=lambda run: (run.summary.content.value, run.summary.means["psnr"].value))
-    update = direction(world.observation.rounds[0], world.observation.shares)
-    finding = find(
-        worst,
-        control.run,
-        whole=iterations >= control.most,
-        knows=bool(revealed((defence,), update)),
-    )
-    met = f"{control.attack} that knows it, {iterations} of {control.most} iterations"
-    return Remedy(name, strength, defence, worst, finding, met)
+    runs = [run] if candidate.divided is None else [run, candidate.divided]
+    worst = max(runs, key=lambda each: (each.summary.content.value, each.summary.means["psnr"].value))
+    finding = find(worst, control.run, whole=control.whole, knows=candidate.knows)
+    if not control.enough:
+        finding = Finding.SHORT
+    knows = "it and the labels" if candidate.knows else "the labels"
+    met = f"{control.attack} that knows {knows}, {control.iterations} of {control.most} iterations"
+    made = Remedy(candidate.name, candidate.strength, candidate.defence, worst, finding, met)
+    if not isinstance(course, Course):
+        return made
+    accuracy = accuracy_with(course, candidate.case.world.client.defences)
+    return replace(made, accuracy=accuracy, lost=course.accuracy - accuracy)
 
 
-def _entry(subject: Subject, world: World, attack: str) -> Entry:
-    """Return the attack as the suite has it in this world; told of the defences where there are any, never untold."""
-    wanted = attack if world.informed is None else f"{attack}, {TOLD}"
-    for entry in _entries(subject, world):
-        if entry.name in (wanted, attack) and entry.informed == (world.informed is not None):
-            return replace(entry, name=attack)
-    raise InputError(f"no {attack} that knows it can be run")
-
-
-def _entries(subject: Subject, world: World) -> list[Entry]:
-    steps = 1 if world.client.local is None else world.client.local.steps(subject.examples)
-    return plan_suite(subject.model, world.knowledge, world.informed, steps=steps, shares=world.observation.shares)[0]
+def _key(course: Course | str, control: Control) -> Key:
+    """Return the order of remedies: by what accuracy they cost where that was measured, else by what is left alone."""
+    return by_cost(control.run.summary.content.value) if isinstance(course, Course) else by_leakage
 
 
 def _sorted(
-    found: Sequence[Remedy],
-    key: Callable[[Remedy], tuple[float, float]],
-    skipped: tuple[tuple[str, str], ...],
-    course: Course | str,
-    control: Control,
+    found: Sequence[Remedy], skipped: tuple[tuple[str, str], ...], course: Course | str, control: Control
 ) -> Advice:
     """Return the advice: what helps apart from what does not and from what nobody knows."""
 
     def those(*kinds: Finding) -> tuple[Remedy, ...]:
-        return tuple(sorted((remedy for remedy in found if remedy.finding in kinds), key=key))
+        return tuple(sorted((remedy for remedy in found if remedy.finding in kinds), key=_key(course, control)))
 
     return Advice(
         remedies=those(Finding.HELPS),
@@ -241,8 +256,8 @@ def _ranking(found: Sequence[Remedy], course: Course | str, control: Control) ->
     """Return in words how remedies were ranked, against what, and how many were shown nothing about."""
     summary, counts = control.run.summary, Counter(remedy.finding for remedy in found)
     against = (
-        f"; without a remedy {control.attack} recovers {summary.content.value:.0%} of {summary.samples} examples in "
-        f"{control.iterations} iterations"
+        f"; without a remedy {control.attack}, told the labels, recovers {summary.content.value:.0%} of {summary.samples} "
+        f"examples in {control.iterations} iterations"
     )
     for finding in (Finding.USELESS, Finding.CHANCE, Finding.BLIND, Finding.SHORT):
         against += f"; {finding.value}: {counts[finding]}" if counts[finding] else ""

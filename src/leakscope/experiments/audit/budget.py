@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from leakscope.core.errors import InputError
+from leakscope.experiments.audit.checking import positive_number
 
 LEAST_ITERATIONS = 5
 PROBE = 3
@@ -35,9 +35,7 @@ class Budget:
 
 def start_budget(minutes: float, clock: Callable[[], float] = time.monotonic) -> Budget:
     """Return a budget that begins now."""
-    if not 0 < minutes <= MOST_MINUTES:
-        raise InputError(f"minutes must be in (0, {MOST_MINUTES:g}], got {minutes:g}")
-    return Budget(60 * minutes, clock(), clock)
+    return Budget(60 * positive_number(minutes, "minutes", MOST_MINUTES), clock(), clock)
 
 
 def iterations_within(seconds: float, probe: Callable[[int], float], most: int) -> int:

@@ -17,20 +17,22 @@ from leakscope.attacks.plan import Execution
 from leakscope.clients import Client, tell_defences
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.scaling import Scaling
 from leakscope.core.types import Batch, Knowledge, Observation, Shares, make_batch
 from leakscope.experiments.audit.auditing import CLIENTS, MINUTES, Audit
 from leakscope.experiments.audit.budget import Budget, start_budget
+from leakscope.experiments.audit.checking import check_numbers
 from leakscope.experiments.audit.gathering import (
     choose,
     list_one,
     local_training,
     model_of_captures,
     observe_captures,
-    truth_of_captures,
 )
 from leakscope.experiments.audit.playing import (
     LabelReading,
     Tell,
+    UnscoredRun,
     World,
     fastest_threads,
     guarded,
@@ -38,11 +40,13 @@ from leakscope.experiments.audit.playing import (
     read_labels,
     run_entries,
 )
-from leakscope.experiments.audit.suite import Entry, Untested, plan_suite
-from leakscope.experiments.audit.target import Criterion, Subject, Target, make_client
+from leakscope.experiments.audit.suite import Entry, Untested, plan_suite, unknown_defences
+from leakscope.experiments.audit.target import Criterion, Subject, Target, UntestedError, check_batch, make_client
+from leakscope.experiments.audit.truths import ask_truth, batch_of_truth, scaling_of_captures
 from leakscope.experiments.audit.unscored import unscored_runs
 from leakscope.experiments.audit.verdict import Measures, grade, measure
 from leakscope.experiments.engines.contract import torch_threads
+from leakscope.models import find_shortfall
 from leakscope.store.captures import list_captures
 
 
@@ -55,6 +59,7 @@ class Request:
     minutes: float
     seed: int
     notes: list[str]
+    untested: list[Untested]
 
 
 def audit_captures(
@@ -67,8 +72,13 @@ def audit_captures(
     tell: Tell = lambda _: None,
 ) -> Audit:
     """Return the audit of captured updates; every capture is checked first, all of them before any is attacked."""
-    request = Request(target, start_budget(minutes), minutes, seed, [])
-    world, known = _gathered(directory, request, clients)
+    clients, seed = check_numbers(clients, seed)
+    request = Request(target, start_budget(minutes), minutes, seed, [], [])
+    try:
+        world, known = _gathered(directory, request, clients)
+    except UntestedError as error:
+        request.untested.append(Untested("these captures", str(error)))
+        return _unscored(request, [], [])
     local = world.client.local
     entries, untested = plan_suite(
         world.subject.model,
@@ -76,22 +86,31 @@ def audit_captures(
         world.informed,
         steps=None if local is None else local.steps(world.knowledge.samples),
         shares=world.observation.shares,
+        unmatched=world.subject.unmatched,
+        unknown=unknown_defences(world.client, world.observation),
     )
+    request.untested.extend(untested)
     if not known:
-        return _unscored(request, world, entries, untested, tell)
-    return _scored(request, world, entries, untested, tell)
+        return _unscored(request, *unscored_runs(world, entries, request.budget, tell))
+    return _scored(request, world, entries, tell)
 
 
 def _gathered(directory: Path, request: Request, clients: int) -> tuple[World, bool]:
     """Return the world of the captures, and whether the truth behind them is known."""
     target, notes = request.target, request.notes
-    model, scaling = model_of_captures(target, notes)
-    listed = [list_one(path, model) for path in list_captures(directory)]
+    loss = _loss(target.loss)
+    model, inputs = model_of_captures(target, notes)
+    client = make_client(target, Scaling(), loss)
+    listed = [list_one(path, model, configured=client.local is not None) for path in list_captures(directory)]
     notes.append(f"{len(listed)} captures in {directory}")
-    client = make_client(target, scaling, _loss(target.loss))
-    chosen, samples = choose(listed, model, target, clients, notes)
-    client = replace(client, local=client.local or local_training(chosen[0], model, notes))
-    observation = observe_captures(chosen, model, samples, Shares(chosen[0].shares))
+    chosen = choose(listed, model, target, clients, notes, request.untested)
+    samples, shares = chosen.samples, Shares(chosen.captures[0].shares)
+    truth = ask_truth(chosen.captures, target, model, samples, notes)
+    scaling = scaling_of_captures(target, inputs, None if truth is None else truth[0], notes)
+    local = client.local or local_training(chosen, model, target, notes)
+    client = replace(client, local=local, scaling=scaling)
+    check_batch(model, client, samples)
+    observation = observe_captures(chosen.captures, model, samples, shares)
     knowledge = Knowledge(
         input_shape=model.input_shape,
         classes=model.classes,
@@ -100,9 +119,9 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[World, b
         scaling=scaling,
         local=client.local,
     )
-    truth = truth_of_captures(chosen, target, model, scaling, samples, notes)
-    seeds = tuple(request.seed * 100_000 + t for t in range(len(chosen)))
-    return _world(model, client, truth, observation, knowledge, seeds), truth is not None
+    batch = None if truth is None else batch_of_truth(truth, scaling, model)
+    seeds = tuple(request.seed * 100_000 + t for t in range(len(chosen.captures)))
+    return _world(model, client, batch, observation, knowledge, seeds), truth is not None
 
 
 def _loss(loss: Criterion) -> str:
@@ -125,15 +144,15 @@ def _world(
         torch.zeros(T, N, *model.input_shape), torch.zeros(T, N, dtype=torch.int64), classes=model.classes
     )
     batch = blank if truth is None else truth
-    subject = Subject(model, client, batch.inputs.flatten(0, 1), batch.labels.flatten(), N, ())
+    lacks = find_shortfall(model)
+    unmatched = None if lacks is None else lacks.sentence
+    subject = Subject(model, client, batch.inputs.flatten(0, 1), batch.labels.flatten(), N, (), unmatched)
     informed = tell_defences(knowledge, client, observation) if guarded(client) else None
     weights = observation.rounds[0].before
     return World(subject, client, batch, weights, seeds, observation, knowledge, informed, Execution(form="native"))
 
 
-def _scored(
-    request: Request, world: World, entries: Sequence[Entry], untested: Sequence[Untested], tell: Tell
-) -> Audit:
+def _scored(request: Request, world: World, entries: Sequence[Entry], tell: Tell) -> Audit:
     """Return the audit of captures whose truth is known."""
     budget = request.budget
     reading = read_labels(world)
@@ -141,7 +160,7 @@ def _scored(
         runs, failed = run_entries(world, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), tell)
     nulls = null_runs(world.subject, world, request.seed)
     labels = reading if isinstance(reading, LabelReading) else None
-    left_out = [*untested, *failed, *([reading] if isinstance(reading, Untested) else [])]
+    left_out = [*request.untested, *failed, *([reading] if isinstance(reading, Untested) else [])]
     return Audit(
         name=_name(request),
         grade=grade(runs, nulls, labels),
@@ -159,11 +178,8 @@ def _scored(
     )
 
 
-def _unscored(
-    request: Request, world: World, entries: Sequence[Entry], untested: Sequence[Untested], tell: Tell
-) -> Audit:
+def _unscored(request: Request, runs: Sequence[UnscoredRun], failed: Sequence[Untested]) -> Audit:
     """Return the audit of captures whose truth nobody knows."""
-    runs, failed = unscored_runs(world, entries, request.budget, tell)
     return Audit(
         name=_name(request),
         grade="unscored" if len(runs) > 1 else "untested",
@@ -171,7 +187,7 @@ def _unscored(
         runs=(),
         nulls=(),
         labels=None,
-        untested=(*untested, *failed),
+        untested=(*request.untested, *failed),
         advice=None,
         notes=tuple(request.notes),
         world=None,

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.labels import LABEL_RULES
-from leakscope.attacks.null import draw_labels
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import prior_only
 from leakscope.clients import Client, tell_defences, told
@@ -20,6 +19,7 @@ from leakscope.core.tree import Tree
 from leakscope.core.types import Batch, Knowledge, Observation, Reconstruction, make_batch
 from leakscope.defences import Defence
 from leakscope.experiments.audit.budget import Budget, iterations_within
+from leakscope.experiments.audit.guessing import expected_overlap, lower_end
 from leakscope.experiments.audit.suite import Entry, Untested, labels_problem
 from leakscope.experiments.audit.target import Subject
 from leakscope.experiments.baselines import baselines
@@ -49,12 +49,13 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class LabelReading:
-    """The share of labels that a rule read off the update, beside uniform guessing; each the mean overlap of a client."""
+    """The share of labels that a rule read off the update, beside what guessing has on average; each a mean overlap."""
 
     rule: str
     share: float
     guessing: float
     n: int
+    low: float | None = None  # of the 95 % interval of the share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +115,7 @@ def fitting_iterations(world: World, entry: Entry, seconds: float) -> int:
     def probe(n: int) -> float:
         began = time.perf_counter()
         entry.make(n).run(
-            world.subject.model, world.observation, _known(world, entry), list(world.seeds), world.execution
+            world.subject.model, world.observation, known_to(world, entry), list(world.seeds), world.execution
         )
         return time.perf_counter() - began
 
@@ -124,11 +125,12 @@ def fitting_iterations(world: World, entry: Entry, seconds: float) -> int:
 def run_with(world: World, entry: Entry, iterations: int) -> AttackRun:
     """Return one attack on all clients, with so many iterations at most."""
     note = "no iterations" if entry.most is None else f"{iterations} iterations at most; its authors run {entry.most}"
-    args = (world.subject.model, world.observation, _known(world, entry))
+    args = (world.subject.model, world.observation, known_to(world, entry))
     return play(entry.name, note, entry.make(iterations), *args, world.batch, list(world.seeds), world.execution)
 
 
-def _known(world: World, entry: Entry) -> Knowledge:
+def known_to(world: World, entry: Entry) -> Knowledge:
+    """Return what an attack knows in a world: of the defences too, where it is one that is told."""
     return world.informed if entry.informed and world.informed is not None else world.knowledge
 
 
@@ -146,7 +148,9 @@ def fastest_threads(world: World, entries: Sequence[Entry]) -> int:
     def seconds(threads: int) -> float:
         with torch_threads(threads):
             began = time.perf_counter()
-            attack.run(world.subject.model, world.observation, _known(world, heavy), list(world.seeds), world.execution)
+            attack.run(
+                world.subject.model, world.observation, known_to(world, heavy), list(world.seeds), world.execution
+            )
             return time.perf_counter() - began
 
     try:
@@ -205,9 +209,9 @@ def read_labels(world: World) -> LabelReading | Untested:
     keys = random.key(list(world.seeds))
     try:
         guess = LABEL_RULES[rule](world.subject.model, world.observation, knowledge, keys)
-    except InputError as error:
-        return Untested("label recovery", str(error))
+    except (InputError, RuntimeError) as error:
+        return Untested("label recovery", (str(error).strip() or type(error).__name__).splitlines()[0])
     truth, mask = world.batch.labels, world.batch.mask
-    blind = draw_labels(world.seeds, knowledge.samples, knowledge.classes)
-    mean = torch.stack([label_overlap(truth, each, mask).double().mean() for each in (guess, blind)])
-    return LabelReading(rule, float(mean[0]), float(mean[1]), int(mask.sum()))
+    found, blind = label_overlap(truth, guess, mask), expected_overlap(truth, mask, knowledge.classes)
+    low = lower_end(found, knowledge.samples)
+    return LabelReading(rule, float(found.double().mean()), blind, int(mask.sum()), low)

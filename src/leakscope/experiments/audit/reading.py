@@ -97,6 +97,10 @@ def _target(name: str, made: object) -> Target:
 
 def read_request(path: Path) -> Request:
     """Return what a YAML file asks for, or every mistake in it, a line each."""
+    if path.suffix == ".py":
+        parts = path.with_suffix("").parts
+        module = ".".join(parts) if all(part.isidentifier() for part in parts) else path.stem
+        raise InputError(f"{path} is Python: name the function in it that builds the target, such as {module}:build")
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -24,6 +24,10 @@ from leakscope.metrics import estimate_mean
 ONE_STRENGTH = "one strength"
 FEWEST = 4  # clients; an interval over fewer says nothing
 COST = 0.01  # of accuracy; below that, losses are not told apart
+ELSEWHERE = (
+    ("transformed pictures", "no strengths are declared for it; set on_data of the client and audit again"),
+    ("a private head", "no strengths are declared for it; set on_model of the client and audit again"),
+)  # (what, why): defences outside the table of those on the update
 
 
 class Finding(enum.Enum):

@@ -6,7 +6,7 @@
 | label recovery | the model ends in a dense layer and the loss is cross entropy |
 | CPL, IG | always, if the model has a second derivative |
 | SME | the client takes several local steps |
-| the same, told of the defences | a defence is configured, be it on the update, the data or the network |
+| the same, told of the defences | a defence is configured, be it on the update, the data or the network, that tells something of itself |
 | ig_policy | pictures are transformed (`on_data`), and the draws are few enough to try them all |
 | spn_aware | there is a private head (`on_model`) |
 | null baselines | always: prior only; class mean and nearest public picture where the sample has examples to spare |
@@ -14,8 +14,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from leakscope.attacks.analytic import Analytic
@@ -24,12 +24,15 @@ from leakscope.attacks.aware import aware
 from leakscope.attacks.known_policy import KnownPolicy, ways
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.recipes import ATTACKS
+from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.types import Knowledge, Shares
+from leakscope.core.types import Knowledge, Observation, Shares, direction
+from leakscope.defences.stack import revealed
 
 PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
 TOLD = "told of the defences"
+UNKNOWN = "no attacker here knows it: none uses what it does to an update"
 PICTURE_RANK = 3
 
 
@@ -59,13 +62,17 @@ def plan_suite(
     steps: int | None,
     shares: Shares,
     unmatched: str | None = None,
+    unknown: Sequence[str] = (),
 ) -> tuple[list[Entry], list[Untested]]:
     """Return the attacks to run, the cheapest first, and what cannot be run.
 
-    `informed` is told of the defences; `steps` is the number of local steps (None: not known).
+    `informed` is told of the defences; `steps` is the number of local steps (None: not known). `unknown` names the defences of which
+    nothing can be told: where there are no others, nobody is told of the defences.
     """
     entries: list[Entry] = []
-    untested: list[Untested] = []
+    untested = [Untested(f"an attacker who is {TOLD}: {name}", UNKNOWN) for name in unknown]
+    if informed is not None and unknown and _alike(knowledge, informed):
+        informed = None
     if model.entry is not None and model.entry.bias is not None:
         entries.append(Entry("analytic", lambda _: Analytic(), None))
     else:
@@ -94,6 +101,17 @@ def plan_suite(
     if informed is not None and unmatched is None:
         entries += _made_for(informed, settings)
     return entries, untested
+
+
+def unknown_defences(client: Client, observation: Observation) -> list[str]:
+    """Return the defences on the update of which no attacker here can be told anything, by name."""
+    update = direction(observation.rounds[0], observation.shares)
+    return [type(defence).__name__ for defence in client.defences if not revealed((defence,), update)]
+
+
+def _alike(knowledge: Knowledge, informed: Knowledge) -> bool:
+    """Return whether who is told of the defences knows no more."""
+    return all(getattr(knowledge, each.name) is getattr(informed, each.name) for each in fields(Knowledge))
 
 
 def _made_for(informed: Knowledge, settings: _Settings) -> list[Entry]:

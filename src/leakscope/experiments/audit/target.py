@@ -7,7 +7,6 @@ the meaning is clear it is put right and noted; where it is not, one line says w
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,17 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.clients import Client
+from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Defence
-from leakscope.learning.losses import LOSSES, one_hot
-from leakscope.models import from_module, vmap_problem
+from leakscope.defences.on_update import RememberingDefence, UpdateDefence
+from leakscope.experiments.audit.checking import whole_number
+from leakscope.experiments.audit.criterion import find_loss
+from leakscope.models import Lack, find_shortfall, from_module
 
 Criterion = str | Callable[[Tensor, Tensor], Tensor]
 Truth = Callable[[int], tuple[Tensor, Tensor]]
-NO_SECOND = "no second derivative"
+ONE_LOGIT = "the model gives one number for an input (a single logit); no attack here reads that: give two logits, one for each class"
 
 
 class UntestedError(InputError):
@@ -74,8 +76,7 @@ class Subject:
 
 def make_subject(target: Target) -> Subject:
     """Return the target ready to be attacked; `UntestedError` where no attack here can handle it."""
-    if not isinstance(target.model, nn.Module):
-        raise InputError(f"audit needs an nn.Module, got {type(target.model).__name__}")
+    check_module(target.model)
     if target.inputs is None or target.labels is None:
         raise InputError("audit needs inputs and labels: a sample of your own data")
     notes: list[str] = []
@@ -87,19 +88,46 @@ def make_subject(target: Target) -> Subject:
         model = from_module(module, input_shape=tuple(inputs.shape[1:]), example=inputs[:2])
     except InputError as error:
         raise UntestedError(str(error)) from None
+    if model.classes == 1:
+        raise UntestedError(ONE_LOGIT)
     labels = class_numbers(target.labels, len(inputs), model.classes, notes)
-    client = make_client(target, scaling, find_loss(target.loss, model, inputs, labels, notes))
-    if not 1 <= target.examples <= len(inputs):
-        raise InputError(f"examples must lie in 1..{len(inputs)}, the size of the sample, got {target.examples}")
-    problem = vmap_problem(model)
-    if problem is not None and NO_SECOND not in problem:
-        raise UntestedError(problem)
-    return Subject(model, client, pictures, labels, target.examples, tuple(notes), problem)
+    client = make_client(target, scaling, find_loss(target.loss, model, inputs, notes))
+    examples = whole_number(target.examples, "examples", 1, len(inputs))
+    check_batch(model, client, examples)
+    lacks = find_shortfall(model)
+    if lacks is not None and lacks.lack is not Lack.SECOND:
+        raise UntestedError(lacks.sentence)
+    return Subject(model, client, pictures, labels, examples, tuple(notes), None if lacks is None else lacks.sentence)
+
+
+def check_module(model: object) -> None:
+    """Refuse what is no network."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"audit needs an nn.Module, got {type(model).__name__}")
+
+
+def check_batch(model: Model, client: Client, examples: int) -> None:
+    """Refuse a batch of one example where batch norm in train mode needs more to normalise by."""
+    local = client.local
+    number = examples if local is None or local.batch_size is None else min(local.batch_size, examples)
+    like = next(iter(model.parameters.values()))
+    x = random.uniform(random.key(0), (number, *model.input_shape), like.dtype)
+    try:
+        with torch.no_grad():
+            model.apply(model.parameters, model.buffers, x, random.key(0))
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise InputError(f"the model cannot run on a batch of {number}: {_line(error)}") from None
+        which = "examples" if number == examples else "a batch size"
+        raise InputError(
+            f"batch norm in train mode needs {which} of at least 2 (it normalises by the batch), got {number}; or call "
+            "model.eval()"
+        ) from None
 
 
 def make_client(target: Target, scaling: Scaling, loss: str) -> Client:
     """Return the client that the target describes."""
-    defences = tuple(target.defences)
+    defences = list_defences(target.defences)
     if isinstance(target.client, Client):
         if defences and target.client.defences:
             raise InputError("audit was given defences twice: in client and by themselves; give them once")
@@ -107,6 +135,15 @@ def make_client(target: Target, scaling: Scaling, loss: str) -> Client:
     if target.client is not None and not isinstance(target.client, LocalTraining):
         raise InputError(f"audit(client=...) takes a LocalTraining or a Client, got {type(target.client).__name__}")
     return Client(local=target.client, loss=loss, scaling=scaling, defences=defences)
+
+
+def list_defences(given: object) -> tuple[Defence, ...]:
+    """Return the defences in order; one by itself is taken, what is none is refused."""
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    for one in several:
+        if not isinstance(one, UpdateDefence | RememberingDefence) or isinstance(one, type):
+            raise InputError(f"defences must be defences of the update, such as [Clip(1.0)], got {one!r:.60}")
+    return tuple(several)
 
 
 def check_inputs(inputs: Tensor, notes: list[str]) -> Tensor:
@@ -119,6 +156,8 @@ def check_inputs(inputs: Tensor, notes: list[str]) -> Tensor:
     if not inputs.is_floating_point():
         if inputs.dtype == torch.uint8:
             raise InputError("inputs are bytes; give what the model takes: floating numbers (divide by 255, normalise)")
+        if inputs.is_complex():
+            raise UntestedError(f"inputs are complex numbers ({inputs.dtype}); no attack here searches over those")
         raise UntestedError(
             f"inputs are whole numbers ({inputs.dtype}), such as token numbers; no attack here searches over those"
         )
@@ -181,6 +220,13 @@ def find_scaling(
             )
     elif low >= 0 and high <= 1:
         scaling, pictures = Scaling(), inputs
+    elif rank == 1:
+        scaling = _by_column(inputs)
+        pictures = scaling.unscale(inputs, rank)
+        notes.append(
+            "mean and std were not given: in every column the range of the sample was read as [0, 1], so that no column "
+            "outweighs the others"
+        )
     else:
         width = high - low if high > low else 1.0
         scaling = Scaling((-low / width,), (1 / width,))
@@ -189,9 +235,22 @@ def find_scaling(
     return scaling, pictures.clamp(0, 1)
 
 
-def class_numbers(labels: Tensor, number: int, classes: int, notes: list[str]) -> Tensor:
-    """Return M class numbers; one-hot rows are read, soft labels refused."""
-    labels = labels.detach().cpu()
+def _by_column(table: Tensor) -> Scaling:
+    """Return the scaling that makes the range of every column [0, 1]; a column without a range is only moved to 0."""
+    low, high = table.double().amin(0), table.double().amax(0)
+    narrow = high - low <= 1e-7 * torch.maximum(low.abs(), high.abs()).clamp_min(1e-23)  # what float32 can tell apart
+    width = torch.where(narrow, 1.0, high - low)
+    return Scaling(tuple((-low / width).tolist()), tuple((1 / width).tolist()))
+
+
+def class_numbers(labels: object, number: int, classes: int, notes: list[str]) -> Tensor:
+    """Return M class numbers; lists and arrays are taken, one-hot rows are read, soft labels refused."""
+    try:
+        labels = torch.as_tensor(labels).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"labels must be class numbers (a tensor, an array or a list), got {type(labels).__name__}"
+        ) from None
     if labels.ndim == 2 and labels.shape == (number, classes) and classes > 1:
         rows = labels.double()
         if not bool((((rows == 0) | (rows == 1)).all(1) & (rows.sum(1) == 1)).all()):
@@ -212,48 +271,6 @@ def class_numbers(labels: Tensor, number: int, classes: int, notes: list[str]) -
     if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise InputError(f"labels must lie in 0..{classes - 1}, got {int(labels.min())}..{int(labels.max())}")
     return labels
-
-
-def find_loss(loss: Criterion, model: Model, inputs: Tensor, labels: Tensor, notes: list[str]) -> str:
-    """Return the name of a loss: the one given, or the one whose values a given function returns on the sample."""
-    if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise InputError(f"loss must be one of {', '.join(LOSSES)} or a function, got {loss!r}")
-        return loss
-    if not callable(loss):
-        raise InputError(f"loss must be a name or a function (output, labels) -> loss, got {type(loss).__name__}")
-    few = 4 if model.classes != 4 else 3  # another number than of classes, so that nothing fits by accident
-    x, y = inputs[:few], labels[:few]
-    with torch.no_grad():
-        output = model.apply(model.parameters, model.buffers, x, torch.tensor(0))[0]
-    targets = one_hot(y, model.classes, output.dtype)
-    value = _value(loss, output, y, targets)
-    for name, ours in LOSSES.items():
-        each = ours(output, targets)
-        if value.shape == () and torch.allclose(value, each.mean(), rtol=1e-3, atol=1e-5):
-            return name
-        if value.shape == each.shape and torch.allclose(value, each, rtol=1e-3, atol=1e-5):
-            notes.append("the loss returns a value for each example; its mean is taken")
-            return name
-        if value.shape == () and len(x) > 1 and torch.allclose(value, each.sum(), rtol=1e-3, atol=1e-5):
-            raise InputError(f"the loss sums over examples; give its mean ({name} is known here)")
-    raise InputError(f"the loss is none that attacks here can simulate: give one of {', '.join(LOSSES)}")
-
-
-def _value(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Return the loss with class numbers, or with one-hot rows where it wants those."""
-    said = ""
-    for wanted in (labels, targets):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                made = loss(output, wanted)
-        except Exception as error:  # a user's loss may raise anything
-            said = said or _line(error)
-            continue
-        if isinstance(made, Tensor):
-            return made.detach().float()
-    raise InputError(f"the loss cannot compare the model's output with labels: {said or 'it returns no tensor'}")
 
 
 def _line(error: BaseException) -> str:

@@ -33,6 +33,8 @@ def unscored_runs(
                 runs.append(_run(world, entry, 0.9 * budget.seconds / heavy))
             except InputError as error:
                 untested.append(Untested(entry.name, str(error)))
+            except RuntimeError as error:  # a layer of the user's network that cannot be differentiated
+                untested.append(Untested(entry.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
     labels = torch.zeros(world.observation.trials, world.knowledge.samples, dtype=torch.int64)
     null = prior_only().guess(replace(world.knowledge, labels=labels), list(world.seeds))
     runs.append(UnscoredRun("prior_only", "without the update", null, null.mismatch, structure(null.inputs), 0.0))

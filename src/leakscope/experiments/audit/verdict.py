@@ -10,7 +10,9 @@
 | untested | no attack here can handle the model: nothing is known |
 | unscored | captured updates without the truth: what came back is there, how close it is nobody can say |
 
-Examples that a null baseline recovers as well do not count: they needed no update. A grade speaks of what was tried.
+A recovered example counts unless a null baseline recovers it too and comes as close, within 3 dB (twice the MSE): then it needed no
+update. Labels are read better than by guessing if the lower end of the 95 % interval of their share is above what uniform guessing has
+on average. A grade speaks of what was tried.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch import Tensor
 from leakscope.core.errors import InputError
 from leakscope.experiments.audit.playing import LabelReading
 from leakscope.experiments.story import AttackRun
-from leakscope.metrics.interval import Estimate, estimate_rate
+from leakscope.metrics.interval import Estimate, estimate_rate, wilson
 
 RULES = {
     "F": "the worst attack recovered at least half of the examples",
@@ -35,7 +37,10 @@ RULES = {
     "unscored": "no truth was given: what came back is kept, but how close it is cannot be said",
     "untested": "no attack here can handle the model: nothing is known about what it leaks",
 }
-HALF, TWENTIETH, CLOSER, READ = 0.5, 0.05, 3.0, 0.1
+COUNTED = (
+    "a recovered example counts unless a null baseline, which sees no update, recovers it as closely (within 3 dB)"
+)
+HALF, TWENTIETH, CLOSER = 0.5, 0.05, 3.0
 GATES = ("asr", "psnr", "ssim", "labels")
 
 
@@ -57,10 +62,13 @@ class Measures:
 
 
 def excess(run: AttackRun, nulls: Sequence[AttackRun]) -> Tensor:
-    """Return which examples an attack recovered that no null baseline did (T x N)."""
+    """Return which examples an attack recovered that no null baseline recovered as closely, within 3 dB (T x N).
+
+    An exact copy counts even where the mean of the class is close: examples of a narrow class are still private.
+    """
     hit = run.recovered
     for null in nulls:
-        hit = hit & ~null.recovered
+        hit = hit & ~(null.recovered & (null.scores.mse <= run.scores.mse * 10 ** (CLOSER / 10)))
     return hit
 
 
@@ -96,9 +104,14 @@ def grade(runs: Sequence[AttackRun], nulls: Sequence[AttackRun], labels: LabelRe
         return "D"
     if share > 0 or (nulls and max(_psnr(run) for run in runs) >= blind + CLOSER):
         return "C"
-    if labels is not None and labels.share >= labels.guessing + READ:
+    if labels is not None and _surely(labels) > labels.guessing:
         return "B"
     return "A"
+
+
+def _surely(labels: LabelReading) -> float:
+    """Return the lower end of the interval of the share; where nobody said it, as if each label were read by itself."""
+    return wilson(labels.share, labels.n)[0] if labels.low is None else labels.low
 
 
 def _psnr(run: AttackRun) -> float:

@@ -117,11 +117,13 @@ def _advice(audit: Audit) -> list[str]:
 
 
 def not_shown_lines(advice: Advice) -> list[str]:
-    """Return the remedies that were tried and not shown to help, a line for each thing that was found about them."""
-    apart = [(remedy.words, remedy.finding.value) for remedy in (*advice.useless, *advice.unproven)]
+    """Return the remedies that were tried and not shown to help, a line for each thing that was found, and against which attack."""
+    apart: dict[tuple[str, str], list[str]] = {}
+    for remedy in (*advice.useless, *advice.unproven):
+        apart.setdefault((remedy.finding.value, remedy.met), []).append(remedy.words)
     return [
-        f"{reason} ({number}): {_names(apart, reason)}"
-        for reason, number in Counter(reason for _, reason in apart).items()
+        f"{found} ({len(names)}): {', '.join(names)}{f' [against {met}]' if met else ''}"
+        for (found, met), names in apart.items()
     ]
 
 
