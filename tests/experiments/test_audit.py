@@ -162,8 +162,11 @@ def test_remedies_are_tried_and_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.advice.remedies
     page = page_of_audit(made, command="x")
     assert "What would help most" in page.explanation
-    assert f"Tried and not shown to help: does not help ({len(made.advice.useless)}): " in page.explanation
-    assert tried["clip"].words in page.explanation
+    helps = page.findings[-1]
+    assert helps.title == "What would help"
+    assert helps.lines[0].startswith(made.advice.remedies[0].words)
+    unhelpful = next(line for line in helps.lines if line.startswith(f"does not help ({len(made.advice.useless)}): "))
+    assert tried["clip"].words in unhelpful
     shown = render(page)
     for remedy in (*made.advice.useless, *made.advice.unproven):
         assert f"{remedy.name}, {remedy.strength}" in shown
@@ -595,9 +598,9 @@ def test_the_verdict_names_what_clients_do_to_their_data_and_network() -> None:
 def test_where_no_remedy_helps_the_page_says_so() -> None:
     made = audit_target(target(), minutes=BRIEF, clients=2, remedies=False)
     why = "in the time left the attack recovers too little even without one"
-    said = page_of_audit(replace(made, advice=Advice((), why)), command="x").explanation
-    assert f"No remedy was shown to help ({why})" in said
-    assert "Tried and not" not in said
+    helps = page_of_audit(replace(made, advice=Advice((), why)), command="x").findings[-1]
+    assert helps.words == f"No remedy was shown to help ({why})."
+    assert not helps.lines
 
 
 def test_too_many_draws_are_left_to_the_attack_that_learns_them() -> None:

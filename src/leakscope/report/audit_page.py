@@ -18,12 +18,12 @@ from leakscope.experiments.audit import COUNTED, RULES, Audit
 from leakscope.experiments.audit.advice import tried
 from leakscope.experiments.audit.client_words import client_facts
 from leakscope.experiments.audit.playing import World
-from leakscope.experiments.audit.remedies import Finding
-from leakscope.experiments.audit.words import not_shown_lines, worst_lines
+from leakscope.experiments.audit.remedies import Finding as Found
+from leakscope.experiments.audit.words import helping_lines, not_shown_lines, not_tried_lines, worst_lines
 from leakscope.experiments.story import AttackRun, Story
 from leakscope.metrics.scoring import arrange
 from leakscope.report.gallery import Spot, gallery_of
-from leakscope.report.page_data import Exact, Page, Pair, Provenance, Threat
+from leakscope.report.page_data import Exact, Finding, Page, Pair, Provenance, Threat
 from leakscope.report.picture import drawable
 from leakscope.report.records import download_of
 from leakscope.report.results import Results, Tensors
@@ -47,6 +47,7 @@ def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit")
         title=title,
         headline=_headline(audit),
         explanation=_explanation(audit),
+        findings=_findings(audit),
         threat=_threat(audit),
         rule=RULE,
         limits=_limits(audit),
@@ -92,7 +93,6 @@ def _explanation(audit: Audit) -> str:
             f"The attack that did most: {audit.worst.name} ({100 * asr.value:.0f} %, 95 % interval "
             f"{100 * asr.low:.0f} to {100 * asr.high:.0f} %, n = {asr.n})."
         )
-    parts += [f"{line[:1].upper()}{line[1:]}." for line in worst_lines(audit)]
     if audit.labels is not None:
         read = audit.labels
         parts.append(
@@ -100,26 +100,28 @@ def _explanation(audit: Audit) -> str:
         )
     if audit.advice is not None and audit.advice.remedies:
         best = audit.advice.remedies[0]
-        cost = "" if best.lost is None else f", {100 * best.lost:.0f} points of accuracy lost"
-        parts.append(
-            f"What would help most: {best.name} ({best.strength}), which leaves {100 * best.recovered:.0f} % recovered{cost}"
-            f"{f', also against {best.confirmed}' if best.confirmed else ''}. "
-            f"Remedies are ranked {audit.advice.ranking}."
-        )
-    if audit.advice is not None:
-        if not audit.advice.remedies:
-            parts.append(f"No remedy was shown to help ({audit.advice.ranking}).")
-        if lines := not_shown_lines(audit.advice):
-            parts.append(f"Tried and not shown to help: {'; '.join(lines)}.")
+        cost = "" if best.lost is None else f" and costs {100 * best.lost:.0f} points of accuracy"
+        parts.append(f"What would help most: {best.words}, which leaves {100 * best.recovered:.0f} % recovered{cost}.")
     return " ".join(parts)
+
+
+def _findings(audit: Audit) -> tuple[Finding, ...]:
+    """Return the worst examples, and what came of every remedy."""
+    found = []
+    if worst := worst_lines(audit):
+        found.append(Finding(title="The worst", words="", lines=tuple(_sentence(line) for line in worst)))
+    if (advice := audit.advice) is not None:
+        helping = helping_lines(advice)
+        words = f"Ranked {advice.ranking}." if helping else f"No remedy was shown to help ({advice.ranking})."
+        lines = (*helping, *not_shown_lines(advice), *not_tried_lines(advice))
+        found.append(Finding(title="What would help", words=words, lines=lines))
+    return tuple(found)
 
 
 def _limits(audit: Audit) -> str:
     left_out = "; ".join(f"{item.what} ({item.why})" for item in audit.untested)
-    skipped = "; ".join(f"{name} ({why})" for name, why in audit.advice.skipped) if audit.advice else ""
     parts = [
         f"Not tested: {left_out}." if left_out else "",
-        f"Remedies not tried: {skipped}." if skipped else "",
         f"The audit was given {audit.minutes:g} minutes; an attacker has as long as it likes. It looked at one set of weights "
         "and one sample. An example that did not come back here is not thereby safe.",
         " ".join(_sentence(note) for note in audit.notes),
@@ -168,7 +170,7 @@ def _cells(audit: Audit, world: World) -> Iterator[tuple[Cell, AttackRun, Batch]
         yield cell, run, world.batch
     for number, remedy in enumerate(tried(audit.advice) if audit.advice else ()):
         lost = "" if remedy.lost is None else f", accuracy {-100 * remedy.lost:+.0f} points"
-        found = "" if remedy.finding is Finding.HELPS else f": {remedy.finding.value}"
+        found = "" if remedy.finding is Found.HELPS else f": {remedy.finding.value}"
         axes = {REMEDY: f"{remedy.name}, {remedy.strength}{lost}{found}"}
         settings = {ATTACK: {"name": f"{remedy.run.name}, told of the defence"}}
         few = take(world.batch, slice(0, remedy.run.reconstruction.trials))

@@ -211,6 +211,15 @@ class Download:
     note: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something found, as a list under a title of its own; `words` stand before the list."""
+
+    title: str
+    words: str
+    lines: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Page:
     """Everything on the page, top to bottom.
@@ -226,6 +235,7 @@ class Page:
     rule: str
     limits: str
     provenance: Provenance
+    findings: tuple[Finding, ...] = ()
     download: Download | None = None
     sections: tuple[Section, ...] = ()
     every: Section | None = None

@@ -31,7 +31,7 @@ def audit_text(audit: Audit) -> str:
             f"  {audit.worst.name} recovered {audit.recovered} of {asr.n} examples ({_percent(asr.value)}, "
             f"95 % interval {_percent(asr.low)} to {_percent(asr.high)})"
         )
-        lines += [f"    {line}" for line in worst_lines(audit)]
+        lines += [f"    worst: {line}" for line in worst_lines(audit)]
     if facts := audit_client(audit):
         lines += ["  the client:", *(f"    {what}: {words}" for what, words in facts)]
     lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
@@ -60,7 +60,7 @@ def worst_lines(audit: Audit) -> list[str]:
     places = [(t, s) for t in range(scores.trials) for s in range(labels.shape[1]) if bool(scores.scored[t, s])]
     places.sort(key=lambda place: float(scores.mse[place]))
     return [
-        f"worst: client {t}, example {s} (class {int(labels[t, s])}): MSE {float(scores.mse[t, s]):.2g}, "
+        f"client {t}, example {s} (class {int(labels[t, s])}): MSE {float(scores.mse[t, s]):.2g}, "
         f"PSNR {float(scores.psnr[t, s]):.1f} dB"
         for t, s in places[:SHOWN_WORST]
     ]
@@ -101,19 +101,29 @@ def _advice(audit: Audit) -> list[str]:
         lines = [f"  what would help, ranked {advice.ranking}:"]
     else:
         lines = [f"  what would help: no remedy was shown to ({advice.ranking})"]
-    for remedy in advice.remedies[:SHOWN_REMEDIES]:
-        cost = "" if remedy.lost is None else f", accuracy {-100 * remedy.lost:+.0f} points"
-        lines.append(
-            f"    {remedy.words}: recovered {_percent(remedy.recovered)}, PSNR {remedy.psnr:.1f} dB{cost} "
-            f"(against {remedy.confirmed})"
-        )
+    lines += [f"    {line}" for line in helping_lines(advice)[:SHOWN_REMEDIES]]
     left = len(advice.remedies) - SHOWN_REMEDIES
     if left > 0:
         lines.append(f"    and {left} more, on the page")
-    lines += [f"    {line}" for line in not_shown_lines(advice)]
-    for reason, number in Counter(reason for _, reason in advice.skipped).items():
-        lines.append(f"    not tried ({number}): {_names(advice.skipped, reason)}: {reason}")
+    return [*lines, *(f"    {line}" for line in (*not_shown_lines(advice), *not_tried_lines(advice)))]
+
+
+def helping_lines(advice: Advice) -> list[str]:
+    """Return the remedies that were shown to help, the best first, a line each: what is left, what it costs, who met it."""
+    lines = []
+    for remedy in advice.remedies:
+        cost = "" if remedy.lost is None else f", accuracy {-100 * remedy.lost:+.0f} points"
+        lines.append(
+            f"{remedy.words}: recovered {_percent(remedy.recovered)}, PSNR {remedy.psnr:.1f} dB{cost} "
+            f"(against {remedy.confirmed})"
+        )
     return lines
+
+
+def not_tried_lines(advice: Advice) -> list[str]:
+    """Return the remedies that were not tried, a line for each reason."""
+    reasons = Counter(reason for _, reason in advice.skipped)
+    return [f"not tried ({number}): {_names(advice.skipped, why)}: {why}" for why, number in reasons.items()]
 
 
 def not_shown_lines(advice: Advice) -> list[str]:
