@@ -17,6 +17,8 @@ from leakscope.search.accuracy_score import jacobians
 from leakscope.search.recording import SIZES, laid_out, recorded
 from leakscope.search.sample_gradients import input_gradients
 
+pytestmark = pytest.mark.slow
+
 KERNEL = torch.randn(2, 2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 

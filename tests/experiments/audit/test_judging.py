@@ -34,6 +34,8 @@ from leakscope.experiments.audit.target import make_subject
 from leakscope.experiments.audit.together import Case, OutOfTimeError, Pace, batches, run_together
 from leakscope.experiments.story import AttackRun
 
+pytestmark = pytest.mark.slow
+
 LONG = Budget(3600, 0.0, lambda: 0.0)
 
 
