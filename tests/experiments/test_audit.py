@@ -419,7 +419,7 @@ def test_iterations_fit_into_the_time() -> None:
 
     assert iterations_within(22.5, probe, 1000) == 40
     assert iterations_within(1e9, probe, 300) == 300
-    assert iterations_within(0.0, probe, 300) == LEAST_ITERATIONS
+    assert iterations_within(0.0, lambda n: 0.2 * probe(n), 300) == LEAST_ITERATIONS
     assert iterations_within(0.0, probe, 3) == 3
 
 
@@ -430,8 +430,25 @@ def test_a_slow_attack_is_not_probed_twice() -> None:
         asked.append(n)
         return 10.0
 
-    assert iterations_within(20.0, probe, 300) == LEAST_ITERATIONS
+    assert iterations_within(30.0, probe, 300) == LEAST_ITERATIONS
     assert asked == [1]
+
+
+def test_an_attack_that_would_take_far_more_than_its_time_is_not_run() -> None:
+    asked: list[int] = []
+
+    def probe(n: int) -> float:
+        asked.append(n)
+        return 10.0
+
+    with pytest.raises(InputError, match="no time: an iteration takes about 10 s here and 5 are the least, in 20 s"):
+        iterations_within(20.0, probe, 300)
+    assert asked == [1, 1]
+
+
+def test_a_long_first_start_is_not_taken_for_long_iterations() -> None:
+    took = iter([30.0, 0.5, 2.0])
+    assert iterations_within(20.0, lambda _: next(took), 300) == 39
 
 
 def test_a_budget_runs_down_and_never_below_zero() -> None:

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from leakscope.core.errors import InputError
 from leakscope.experiments.audit.checking import positive_number
 
 LEAST_ITERATIONS = 5
+OVER, GRACE = 2.0, 10.0  # times its share of the budget, and seconds in any case, for the least iterations of an attack
 PROBE = 3
 MOST_MINUTES = 24 * 60.0
 
@@ -42,11 +44,18 @@ def iterations_within(seconds: float, probe: Callable[[int], float], most: int) 
     """Return how many iterations, at most `most`, take about `seconds`; `probe(n)` is what n iterations took.
 
     The probe runs twice with a few iterations: what the first start costs is not charged to every iteration. At least
-    `LEAST_ITERATIONS`, whatever they take.
+    `LEAST_ITERATIONS`; where these would take more than `OVER` times as long and more than `GRACE` seconds, the attack is
+    not run, and the error says what to do.
     """
     if most <= LEAST_ITERATIONS:
         return most
     once = probe(1)
+    longest = max(OVER * seconds, GRACE) / LEAST_ITERATIONS
+    if once > longest and (once := probe(1)) > longest:  # the first start may have been what took long
+        raise InputError(
+            f"no time: an iteration takes about {once:.2g} s here and {LEAST_ITERATIONS} are the least, in {seconds:.2g} s; give it "
+            "more minutes or fewer clients"
+        )
     if once > seconds / LEAST_ITERATIONS:
         return LEAST_ITERATIONS
     more = probe(1 + PROBE)

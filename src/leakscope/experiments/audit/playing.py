@@ -29,6 +29,7 @@ from leakscope.metrics import score, summarise
 from leakscope.metrics.labels import label_overlap
 
 LEAST_PUBLIC = 8
+LONG = 2.0  # seconds of an iteration, from which on all threads are taken untried
 Tell = Callable[[str], None]
 
 
@@ -137,7 +138,8 @@ def known_to(world: World, entry: Entry) -> Knowledge:
 def fastest_threads(world: World, entries: Sequence[Entry]) -> int:
     """Return one thread, or all that torch has: whichever evaluates the first attack faster here and now.
 
-    Small networks lose more by sharing work than they gain, most of all on a machine that does other things too.
+    Small networks lose more by sharing work than they gain, most of all on a machine that does other things too. Where an iteration
+    takes seconds, nothing is compared: there is work enough to share, and no time to waste.
     """
     heavy = next((entry for entry in entries if entry.most is not None), None)
     every = torch.get_num_threads()
@@ -154,7 +156,8 @@ def fastest_threads(world: World, entries: Sequence[Entry]) -> int:
             return time.perf_counter() - began
 
     try:
-        seconds(1)  # the first run pays for what later ones find ready
+        if seconds(every) > LONG:  # the first run pays for what later ones find ready
+            return every
         return min((1, every), key=seconds)
     except (InputError, RuntimeError):
         return 1  # what is wrong with the attack is said when it is run

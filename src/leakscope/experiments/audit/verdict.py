@@ -7,7 +7,7 @@
 | C | it recovered any, or came 3 dB closer on average than every null baseline |
 | B | no content, but labels were read better than by guessing |
 | A | nothing of this suite, within this budget, did better than knowing nothing |
-| untested | no attack here can handle the model: nothing is known |
+| untested | no attack could be run (the model, or too little time): nothing is known |
 | unscored | captured updates without the truth: what came back is there, how close it is nobody can say |
 
 A recovered example counts unless a null baseline recovers it too and comes as close, within 3 dB (twice the MSE): then it needed no
@@ -35,7 +35,7 @@ RULES = {
     "B": "no content was recovered, but labels were read better than by guessing",
     "A": "no attack of the suite did better than knowing nothing, within this budget",
     "unscored": "no truth was given: what came back is kept, but how close it is cannot be said",
-    "untested": "no attack here can handle the model: nothing is known about what it leaks",
+    "untested": "no attack here could be run on the model: nothing is known about what it leaks",
 }
 COUNTED = (
     "a recovered example counts unless a null baseline, which sees no update, recovers it as closely (within 3 dB)"
