@@ -169,7 +169,7 @@ def _cells(audit: Audit, world: World) -> Iterator[tuple[Cell, AttackRun, Batch]
         cell = Cell(id=f"null-{number}", settings={ATTACK: {"name": run.name}}, axes={ATTACK: run.name}, baseline=True)
         yield cell, run, world.batch
     for number, remedy in enumerate(tried(audit.advice) if audit.advice else ()):
-        lost = "" if remedy.lost is None else f", accuracy {-100 * remedy.lost:+.0f} points"
+        lost = "" if remedy.lost is None else f", accuracy {round(-100 * remedy.lost):+d} points"
         found = "" if remedy.finding is Found.HELPS else f": {remedy.finding.value}"
         axes = {REMEDY: f"{remedy.name}, {remedy.strength}{lost}{found}"}
         settings = {ATTACK: {"name": f"{remedy.run.name}, told of the defence"}}

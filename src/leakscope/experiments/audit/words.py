@@ -112,7 +112,7 @@ def helping_lines(advice: Advice) -> list[str]:
     """Return the remedies that were shown to help, the best first, a line each: what is left, what it costs, who met it."""
     lines = []
     for remedy in advice.remedies:
-        cost = "" if remedy.lost is None else f", accuracy {-100 * remedy.lost:+.0f} points"
+        cost = "" if remedy.lost is None else f", accuracy {round(-100 * remedy.lost):+d} points"
         lines.append(
             f"{remedy.words}: recovered {_percent(remedy.recovered)}, PSNR {remedy.psnr:.1f} dB{cost} "
             f"(against {remedy.confirmed})"
