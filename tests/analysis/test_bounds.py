@@ -121,6 +121,7 @@ def logistic(w: Tensor) -> Tensor:
     return torch.nn.functional.softplus(-(x @ w)).mean() + 0.05 * w.square().sum()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(constant=st.floats(-5, 5), steps=st.integers(2, 20))
 def test_a_constant_in_the_loss_changes_no_bound(constant: float, steps: int) -> None:

@@ -89,6 +89,7 @@ def test_units_of_relu_sleep_on_digits(seed: int, steps: int) -> None:
     assert trained(network, x, y, steps=steps).samples.value is None
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 9999), samples=st.integers(32, 64), steps=st.integers(1, 4))
 def test_units_of_relu_that_sleep_do_not_make_a_full_rank_a_number_of_examples(
@@ -215,6 +216,7 @@ def test_what_cannot_be_read_is_said() -> None:
     assert zero.samples.value is None
 
 
+@pytest.mark.slow
 def test_a_network_that_tells_inputs_apart_gives_no_labels() -> None:
     torch.manual_seed(0)
     module, (x, y) = dense(), client(0, 30)

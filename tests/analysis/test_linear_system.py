@@ -84,6 +84,7 @@ def test_the_attack_refuses_what_the_theorem_does_not_cover() -> None:
 # -- theorem 2.2
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.floats(1e-6, 10.0), st.floats(0.0, 10.0), st.integers(0, 10**6))
 def test_no_measured_error_of_a_layer_breaks_the_bound_where_condition_2_holds(

@@ -25,7 +25,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: \S.* -->\n\Z")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SPOKEN = re.compile(r"`([^`\n]+)`")
-LONG = ("tutorial", "baselines", "weight-updates", "aware", "adding-a-piece")  # whose Python takes over five seconds
+LONG = ("tutorial", "baselines", "weight-updates", "aware", "adding-a-piece", "polarisation")  # long
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 

@@ -141,6 +141,7 @@ def test_local_steps_bring_sme() -> None:
     assert "sme" not in {run.name for run in one.runs}
 
 
+@pytest.mark.slow
 def test_remedies_are_tried_and_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "find_course", partial(find_course, rounds=20))
     some = {"gaussian_noise", "clip", "sparsify", "quantise"}
