@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.experiments.test_audit_target import Old, Through
 from torch import Tensor, nn
 
 from leakscope.core.errors import InputError
@@ -184,34 +185,13 @@ def test_truth_may_list_its_labels_and_lie_outside_the_range_of_the_sample(tmp_p
 # -- models
 
 
-class Old(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.tanh()
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return slope * (1 - x.tanh() ** 2)
-
-
-class Odd(nn.Module):
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        self.body, self.head, self.function = nn.Linear(6, 5), nn.Linear(5, 3), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.function(self.body(x)))
-
-
 @pytest.mark.parametrize("function", [Old.apply, lambda x: x if float(x.sum()) < 9 else -x])
 @pytest.mark.parametrize("truth", [None, held])
 def test_attacks_that_cannot_run_on_a_model_are_named_and_the_division_stays(
     tmp_path: Path, function: Any, truth: Any
 ) -> None:
     torch.manual_seed(0)
-    model = Odd(function)
+    model = Through(function, 6)
     write(tmp_path, 0, model=model)
     made = audited(tmp_path, model=model, truth=truth)
     assert {item.what for item in made.untested} >= {"cpl", "ig"}

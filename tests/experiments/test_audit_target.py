@@ -173,9 +173,9 @@ class Old(torch.autograd.Function):
 
 
 class Through(nn.Module):
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, features: int = 5) -> None:
         super().__init__()
-        self.body, self.head, self.function = nn.Linear(5, 4), nn.Linear(4, 3), function
+        self.body, self.head, self.function = nn.Linear(features, 4), nn.Linear(4, 3), function
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.function(self.body(x)))

@@ -84,9 +84,11 @@ def _gradient_norm(model: Model, w: Tree, x: Tensor, key: Tensor) -> Tensor:
 
 
 def _works(attempt: Callable[[], object]) -> bool:
-    """Return whether the same step runs without vmap."""
+    """Return whether an attempt ends well; what it is short of memory for is not the model's fault."""
     try:
         attempt()
+    except torch.OutOfMemoryError:
+        raise
     except Exception:  # as above; the answer is all we need
         return False
     return True

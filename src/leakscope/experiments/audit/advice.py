@@ -20,12 +20,11 @@ from leakscope.experiments.audit.judging import (
     Met,
     Trial,
     control_case,
-    entries_of,
     fitting,
     make_candidate,
     meet,
 )
-from leakscope.experiments.audit.playing import Tell, World, fitting_iterations
+from leakscope.experiments.audit.playing import Tell, World, fitting_iterations, plan_world
 from leakscope.experiments.audit.remedies import (
     ELSEWHERE,
     Finding,
@@ -125,7 +124,7 @@ def advise(
     behind the audit itself, nothing can be said of any remedy.
     """
     trial, options = Trial(subject, clients, seed), remedies_for(world)
-    judge = _judge(runs, [entry.name for entry in entries_of(subject, world) if entry.most is not None])
+    judge = _judge(runs, [entry.name for entry in plan_world(world)[0] if entry.most is not None])
     if judge is None:
         why = "no attacker who knows a defence can handle this model"
         return Advice((), why, (*((f"{name} ({strength})", why) for name, strength, _ in options), *ELSEWHERE))

@@ -17,10 +17,11 @@ from leakscope.experiments.audit.playing import (
     fastest_threads,
     make_world,
     null_runs,
+    plan_world,
     read_labels,
     run_entries,
 )
-from leakscope.experiments.audit.suite import Entry, Untested, plan_suite, unknown_defences
+from leakscope.experiments.audit.suite import Entry, Untested, unknown_defences
 from leakscope.experiments.audit.target import Subject, Target, UntestedError, make_subject
 from leakscope.experiments.audit.verdict import Measures, excess, failures, grade, measure, worst_run
 from leakscope.experiments.engines.contract import torch_threads
@@ -139,7 +140,7 @@ def audit_target(
     except UntestedError as error:
         return _untested(name, str(error), minutes, budget, seed)
     world = make_world(subject, clients, seed)
-    entries, untested = _planned(subject, world)
+    entries, untested = plan_world(world, unknown=unknown_defences(world.client, world.observation))
     with torch_threads(fastest_threads(world, entries)):
         runs, nulls, labels, failed = _attacked(subject, world, entries, budget, tell, remedies=remedies, seed=seed)
         advice = _advice(subject, world, runs, nulls, labels, budget, tell, seed) if remedies else None
@@ -157,20 +158,6 @@ def audit_target(
         minutes=minutes,
         seconds=budget.used,
         seed=seed,
-    )
-
-
-def _planned(subject: Subject, world: World) -> tuple[list[Entry], list[Untested]]:
-    """Return the suite for this world, and what of it cannot be run."""
-    steps = 1 if world.client.local is None else world.client.local.steps(subject.examples)
-    return plan_suite(
-        subject.model,
-        world.knowledge,
-        world.informed,
-        steps=steps,
-        shares=world.observation.shares,
-        unmatched=subject.unmatched,
-        unknown=unknown_defences(world.client, world.observation),
     )
 
 

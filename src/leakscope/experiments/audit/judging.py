@@ -14,9 +14,9 @@ from leakscope.core.types import direction
 from leakscope.defences import Defence
 from leakscope.defences.stack import revealed
 from leakscope.experiments.audit.budget import Budget
-from leakscope.experiments.audit.playing import Tell, World, make_world, run_with
+from leakscope.experiments.audit.playing import Tell, World, make_world, plan_world, run_with
 from leakscope.experiments.audit.remedies import cut_off, stacked
-from leakscope.experiments.audit.suite import TOLD, Entry, plan_suite
+from leakscope.experiments.audit.suite import TOLD, Entry
 from leakscope.experiments.audit.target import Subject
 from leakscope.experiments.audit.together import Case, OutOfTimeError, Pace, batches, run_together
 from leakscope.experiments.story import AttackRun
@@ -71,7 +71,7 @@ def told_labels(world: World) -> World:
 def control_case(trial: Trial, attack: str) -> Case:
     """Return the clients without a remedy."""
     world = told_labels(make_world(trial.subject, trial.clients, trial.seed))
-    return Case(world, entry_of(trial.subject, world, attack))
+    return Case(world, entry_of(world, attack))
 
 
 def make_candidate(trial: Trial, name: str, strength: str, defence: Defence, attack: str) -> Candidate:
@@ -79,26 +79,20 @@ def make_candidate(trial: Trial, name: str, strength: str, defence: Defence, att
     subject = trial.subject
     own = stacked(subject.client.defences, defence)
     world = told_labels(make_world(subject, trial.clients, trial.seed, defences=own))
-    case = Case(world, entry_of(subject, world, attack), f"{name} ({strength})")
-    divided = [run_with(world, each, 0) for each in entries_of(subject, world) if each.most is None]
+    case = Case(world, entry_of(world, attack), f"{name} ({strength})")
+    divided = [run_with(world, each, 0) for each in plan_world(world)[0] if each.most is None]
     update = direction(world.observation.rounds[0], world.observation.shares)
     knows = bool(revealed((defence,), update))
     return Candidate(name, strength, defence, case, knows, divided[0] if divided else None)
 
 
-def entry_of(subject: Subject, world: World, attack: str) -> Entry:
+def entry_of(world: World, attack: str) -> Entry:
     """Return the attack as the suite has it in this world; told of the defences where there are any, never untold."""
     wanted = attack if world.informed is None else f"{attack}, {TOLD}"
-    for entry in entries_of(subject, world):
+    for entry in plan_world(world)[0]:
         if entry.name in (wanted, attack) and entry.informed == (world.informed is not None):
             return replace(entry, name=attack)
     raise InputError(f"no {attack} that knows it can be run")
-
-
-def entries_of(subject: Subject, world: World) -> list[Entry]:
-    """Return the suite in this world."""
-    steps = 1 if world.client.local is None else world.client.local.steps(subject.examples)
-    return plan_suite(subject.model, world.knowledge, world.informed, steps=steps, shares=world.observation.shares)[0]
 
 
 def meet(cases: Sequence[Case], iterations: int, budget: Budget, tell: Tell) -> Met:

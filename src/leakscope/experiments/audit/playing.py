@@ -20,7 +20,7 @@ from leakscope.core.types import Batch, Knowledge, Observation, Reconstruction, 
 from leakscope.defences import Defence
 from leakscope.experiments.audit.budget import Budget, iterations_within
 from leakscope.experiments.audit.guessing import expected_overlap, lower_end
-from leakscope.experiments.audit.suite import Entry, Untested, labels_problem
+from leakscope.experiments.audit.suite import Entry, Untested, labels_problem, plan_suite
 from leakscope.experiments.audit.target import Subject
 from leakscope.experiments.baselines import baselines
 from leakscope.experiments.engines.contract import torch_threads
@@ -133,6 +133,20 @@ def run_with(world: World, entry: Entry, iterations: int) -> AttackRun:
 def known_to(world: World, entry: Entry) -> Knowledge:
     """Return what an attack knows in a world: of the defences too, where it is one that is told."""
     return world.informed if entry.informed and world.informed is not None else world.knowledge
+
+
+def plan_world(world: World, *, unknown: Sequence[str] = ()) -> tuple[list[Entry], list[Untested]]:
+    """Return the suite for the clients of a world, and what of it cannot be run; `unknown` names defences that tell nothing."""
+    local, subject = world.client.local, world.subject
+    return plan_suite(
+        subject.model,
+        world.knowledge,
+        world.informed,
+        steps=1 if local is None else local.steps(subject.examples),
+        shares=world.observation.shares,
+        unmatched=subject.unmatched,
+        unknown=unknown,
+    )
 
 
 def fastest_threads(world: World, entries: Sequence[Entry]) -> int:
