@@ -29,6 +29,8 @@ TITLES = {
     "close_of_moving": f"change under {SUFFICIENT:g}, of those not steady",
     "change_over_value": "change over value at the end, largest",
     "psnr_private": "PSNR against the private picture x",
+    "psnr_gain": "PSNR above the default attack",
+    "psnr_private_gain": "PSNR against x above the default attack",
     "psnr_deviation": "PSNR, standard deviation over pictures",
     "black_level": "brightness of the reconstruction where T(x) is black",
     "privacy_score": "privacy score (lower is more private)",

@@ -156,6 +156,10 @@ def test_policies_are_attacked_at_networks_trained_with_them_and_rows_resume(tmp
         assert values["psnr_deviation"] == (pytest.approx(float(np.std(values["psnr"], ddof=1))),)
     assert rows.values("none ig")["psnr"] == rows.values("none ig")["psnr_private"]
     assert rows.values("3-1-7 ig")["psnr"] != rows.values("3-1-7 ig")["psnr_private"]
+    default, enhanced = rows.values("3-1-7 ig"), rows.values("3-1-7 ig_shift")
+    for name in ("psnr", "psnr_private"):
+        assert f"{name}_gain" not in default
+        assert enhanced[f"{name}_gain"] == tuple(b - a for a, b in zip(default[name], enhanced[name], strict=True))
     right = rows.values("none accuracy")["accuracy"]
     assert len(right) == load("digits").size("test")
     assert set(right) == {0.0, 1.0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,19 +202,16 @@ def test_two_fragments_in_one_notebook_work_side_by_side(make_page: MakePage, op
     assert not second.locator("#viewer").is_visible()
 
 
-def test_two_hundred_trials_open_in_under_two_seconds(
+def test_two_hundred_trials_are_a_page_of_bounded_size(
     make_run: Any, make_cells: Any, browser: Browser, tmp_path: Path
 ) -> None:
     from leakscope.report import write
 
     cells = make_cells(sigmas=(0.0, 0.001, 0.01, 0.1))
     path = write(page_of_run(make_run(cells, trials=25, shape=(3, 32, 32), shots=12), command="c"), tmp_path / "p.html")
-    times = []
-    for _ in range(3):  # the best of three: other work on this machine is not the page's
-        tab = browser.new_page()
-        began = time.perf_counter()
-        tab.goto(path.as_uri(), wait_until="load")
-        assert tab.locator("#count").inner_text().startswith("200 shown")
-        times.append(time.perf_counter() - began)
-        tab.close()
-    assert min(times) < 2
+    tab = browser.new_page()
+    tab.goto(path.as_uri(), wait_until="load")
+    assert tab.locator("#count").inner_text().startswith("200 shown")
+    assert tab.evaluate("document.querySelectorAll('*').length") < 40 * 200
+    assert path.stat().st_size < 6e6
+    tab.close()

@@ -68,7 +68,10 @@ def attacks(settings: Settings, keep: Keep, say: Say, device: str) -> None:
                 trained = network_of(settings, policy, keep, say, device)
                 say(f"policy {policy}, attack {name}: {settings['images']} pictures")
                 (made,) = attack_pictures(settings, trained.model, [policy], name, device)
-                keep.add(key, where, _with_deviation(made))
+                gained = (
+                    {} if name == "ig" or "ig" not in settings["attacks"] else gains(keep.values(f"{policy} ig"), made)
+                )
+                keep.add(key, where, {**_with_deviation(made), **gained})
 
 
 def attack_pictures(
@@ -124,6 +127,18 @@ def face(settings: Settings, model: Model, policies: Sequence[str], places: rang
         parts.append((batch.inputs, client.transformed(batch, seeds).inputs, update, knowledge))
     joined = map_tensors(lambda *each: torch.cat(each), *parts)
     return Faced(*joined, seeds * len(policies))
+
+
+def gains(default: Mapping[str, Sequence[float | None]], made: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Return by how much an attack is above the default one, picture by picture: `psnr_gain`, and against x `psnr_private_gain`.
+
+    >>> gains({"psnr": [6.0, 7.0], "psnr_private": [8.0, None]}, {"psnr": [9.0, 7.5], "psnr_private": [9.0, 9.0]})
+    {'psnr_gain': [3.0, 0.5], 'psnr_private_gain': [1.0, nan]}
+    """
+    return {
+        f"{name}_gain": [b - (math.nan if a is None else a) for a, b in zip(default[name], made[name], strict=True)]
+        for name in ("psnr", "psnr_private")
+    }
 
 
 def _with_deviation(made: dict[str, list[float]]) -> dict[str, list[float]]:
