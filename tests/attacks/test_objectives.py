@@ -289,6 +289,17 @@ def test_everything_that_rounds_to_the_observed_is_a_match(seed: int, bits: int,
     assert_close(squared_l2(far, nearest(far, rounded, told)), slow)
 
 
+@pytest.mark.parametrize("distance", [squared_l2, l2, l1, cosine, angle])
+def test_the_gradient_of_a_rounded_match_is_that_of_the_distance_to_the_nearest(distance: Any) -> None:
+    seen, told = {n: v.round() for n, v in tree(3).items()}, torch.tensor(3)
+    at = {n: v + 0.3 * w for (n, v), w in zip(tree(3).items(), tree(4).values(), strict=True)}
+    fast = torch.func.grad(lambda a: Match(distance, rounded=True)(view(a, seen, bits=told)))(at)
+    slow = torch.func.grad(lambda a: distance(a, nearest(a, seen, told)))(at)
+    assert max(float(v.abs().max()) for v in slow.values()) > 1e-3
+    for name in at:
+        assert_close(fast[name], slow[name])
+
+
 @pytest.mark.parametrize("distance", [squared_l2, l2])
 def test_a_mismatch_in_units_of_the_noise_is_about_one_at_the_truth(distance: Any) -> None:
     sigma = torch.tensor(0.3, dtype=torch.float64)

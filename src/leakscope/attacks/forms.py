@@ -5,14 +5,15 @@ Every form computes the same thing, the gradient of (mismatch + priors) with res
 is fastest depends on network, shape and device, so the engine measures (see `plan`). Always vmap(grad(f)): summing over a
 vmapped f and calling backward gives wrong gradients through normalisation layers.
 
-After a few calls the vmapped forms are traced into a flat graph of tensor operations. It runs the same operations in the
-same order, so the bits stay, without the cost of the function transforms: half the time of a narrow batch.
+After a few calls the vmapped forms are traced into a flat graph of tensor operations. It runs the same operations, so the bits
+stay, without the cost of the function transforms: half the time of a narrow batch. What depends on the facts alone is computed
+once (see `hoist`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from leakscope.attacks.graphs import Flat, find_graph, graph_key, keep_graph, own_memory
 from leakscope.attacks.heap import keep_freed
+from leakscope.attacks.hoist import Hoisted, bind, hoist
 from leakscope.attacks.im2col import Im2col
 from leakscope.attacks.lanes import lanes, padded, spare_lanes
 from leakscope.attacks.memory import is_out_of_memory
@@ -109,22 +111,24 @@ class Evaluator:
         self.real = trials(unknowns) if real is None else real
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[tuple[Tensor, Flat]] = []
+        self._bound: list[Callable[..., Flat]] = []
 
     def __call__(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
         """Return the evaluation of every trial."""
+        moving = (*unknowns.values(), iteration)
         if self.form == "loop":
             return self._loop(unknowns, iteration)
         if self.form in THREADED:
-            return self._parallel((*unknowns.values(), iteration, *self.fixed))
+            return self._parallel(moving)
         if self.form == "split":
-            return self._split((*unknowns.values(), iteration))
-        flat = (*unknowns.values(), iteration, *self.fixed)
-        call = self._ready(flat)
+            return self._split(moving)
+        [call] = self._ready(moving, [self.fixed])
         with torch.no_grad():
-            return self._packed(call(*flat))
+            return self._packed(call(*moving))
 
-    def _ready(self, flat: Flat) -> Callable[..., Flat]:
-        """Return the evaluation of a whole batch: vmapped at first, traced after a few calls."""
+    def _ready(self, moving: Flat, parts: Sequence[Flat]) -> list[Callable[..., Flat]]:
+        """Return the evaluation of each part of a batch (what is fixed about it): vmapped at first, traced after a few calls."""
+        flat, before = (*moving, *parts[0]), self._call
         if self._call is None:
             known = find_graph(self._key(flat))
             fresh = self._kept if self.form == "compiled" else lambda _: self._lifted()
@@ -133,7 +137,9 @@ class Evaluator:
         elif self._calls == self._trace_after and self.form != "compiled" and not self._done:
             self._call = self._kept(flat)
         self._calls += 1
-        return self._call
+        if self._call is not before:
+            self._bound = [bind(self._call, fixed) for fixed in parts]
+        return self._bound
 
     def _key(self, flat: Flat) -> str:
         form = "native" if self.form == "split" else self.form  # a part runs the graph a whole batch of its width would
@@ -142,7 +148,9 @@ class Evaluator:
     def _kept(self, flat: Flat) -> Callable[..., Flat]:
         """Return the traced (or compiled) evaluation, and keep it for the next chunk of this shape."""
         graph = self._compiled(flat) if self.form == "compiled" else self._traced(flat)
-        if self.form == "compiled" or isinstance(graph, torch.fx.GraphModule):  # else it could not be traced
+        if isinstance(graph, torch.fx.GraphModule):
+            graph = hoist(graph, len(self.names) + 1)
+        if self.form == "compiled" or isinstance(graph, torch.fx.GraphModule | Hoisted):  # else it could not be traced
             keep_graph(self._key(flat), graph, self.model, self.facts)
         return graph
 
@@ -207,16 +215,17 @@ class Evaluator:
         finally:
             torch.set_num_threads(threads)
 
-    def _parallel(self, flat: Flat) -> Evaluation:
+    def _parallel(self, moving: Flat) -> Evaluation:
         """Run one traced graph of a single trial on every trial, one core each: no grouped kernels, no barriers.
 
         A trial is computed by itself on one thread, so its bits cannot depend on its neighbours.
         """
         if self.single is None:
-            self.single = self._single(tuple(t[0] for t in flat))
-        run = self.single
-        rows = self._on_cores(lambda i: run(*[t[i] for t in flat]), range(self.real))
-        rows += rows[:1] * (flat[0].shape[0] - self.real)
+            self.single = self._single(tuple(t[0] for t in (*moving, *self.fixed)))
+        if not self._bound:
+            self._bound = [bind(self.single, tuple(t[i] for t in self.fixed)) for i in range(self.real)]
+        rows = self._on_cores(lambda i: self._bound[i](*[t[i] for t in moving]), range(self.real))
+        rows += rows[:1] * (moving[0].shape[0] - self.real)
         return self._packed(tuple(torch.stack(column) for column in zip(*rows, strict=True)))
 
     def _split(self, moving: Flat) -> Evaluation:
@@ -226,9 +235,9 @@ class Evaluator:
         """
         if not self._parts:
             self._parts = self._cut()
-        parts = [(*(t[index] for t in moving), *fixed) for index, fixed in self._parts]
-        call = self._ready(parts[0])
-        flat = self._on_cores(lambda part: call(*part), parts)
+        parts = [tuple(t[index] for t in moving) for index, _ in self._parts]
+        calls = self._ready(parts[0], [fixed for _, fixed in self._parts])
+        flat = self._on_cores(lambda i: calls[i](*parts[i]), range(len(parts)))
         each = -(-self.real // len(flat))
         whole = [torch.cat([t[:each] for t in column])[: self.real] for column in zip(*flat, strict=True)]
         more = moving[0].shape[0] - self.real
@@ -262,7 +271,7 @@ class Evaluator:
             ) from None
         graph.graph.eliminate_dead_code()
         graph.recompile()
-        single: Callable[..., Flat] = graph
+        single: Callable[..., Flat] = hoist(graph, len(self.names) + 1)
         keep_graph(key, single, self.model, self.facts)
         return single
 

@@ -214,7 +214,11 @@ class Match:
                 simulated = shrink(simulated, bound)
         if self.rounded:
             bits = _told(view.knowledge.bits, "rounded", "bits", "the bits of the quantisation")
-            observed = nearest(simulated, observed, bits)
+            still = (
+                self.distance in SCALED
+            )  # where the two differ the nearest does not move, and elsewhere nothing is left
+            guess = {name: value.detach() for name, value in simulated.items()} if still else simulated
+            observed = nearest(guess, observed, bits)
         return simulated, observed
 
     def _sent(self, view: View) -> Tree | None:
@@ -271,7 +275,7 @@ def nearest(simulated: Tree, observed: Tree, bits: Tensor) -> Tree:
     made = {}
     for name, seen in observed.items():
         step = seen.abs().amax() / (torch.exp2(bits.to(seen.dtype) - 1) - 1).clamp_min(1)
-        made[name] = torch.minimum(torch.maximum(simulated[name], seen - step), seen + step)
+        made[name] = simulated[name].clamp(seen - step, seen + step)
     return made
 
 

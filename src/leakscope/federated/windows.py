@@ -7,12 +7,14 @@ matrix, and windows overlap in memory:
 
     Y_j = W X_j,    W' = sum over j of Y'_j X_j^T,    X' = the same sum with the kernel turned round, phase by phase of the stride.
 
-Clients follow one another, so that what one reads and writes stays in the processor's own cache. Every tensor leads with them.
+Clients follow one another, so that what one reads and writes stays in the processor's own cache; the loops over them run as
+TorchScript, since two cores in Python wait for each other. Every tensor leads with the clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -53,21 +55,89 @@ class Folded:
         taken = min(width, fold.columns - fold.left)
         steps = (channels * whole, fold.apart, whole, fold.step)
         shape = (taken, fold.slots, channels, fold.rows, pictures)
-        self.inner = padded[:, :, above : above + height]
-        self.met = padded.as_strided(shape, (*(step * pictures for step in steps), 1), (above + fold.first) * pictures)
-        self.place = room[fold.left : fold.left + taken]
+        inner = padded[:, :, above : above + height]
+        met = padded.as_strided(shape, (*(step * pictures for step in steps), 1), (above + fold.first) * pictures)
+        self.room = [inner, room[fold.left : fold.left + taken], met]  # see `_fill`
         self.matrix = room.view(fold.columns, fold.slots * channels, fold.rows * pictures)
 
-    def fill(self, client: Tensor) -> None:
-        """Take in one client's numbers."""
-        self.inner.copy_(client)
-        self.place.copy_(self.met)
+    def multiply(
+        self,
+        sources: Tensor,
+        own: list[list[Tensor]],
+        windows: list[Tensor],
+        outs: list[list[Tensor]],
+        bias: Tensor | None = None,
+    ) -> None:
+        """Write the products of each client's matrices with its windows, job by job; `bias` is added to the first job's."""
+        offsets = [] if bias is None else _each(bias[:, None, :, None])
+        MULTIPLY(sources, self.room, own, windows, outs, offsets)
+
+    def correlate(self, sources: Tensor, slopes: Tensor, windows: Tensor) -> Tensor:
+        """Return for each client the sum over columns of its slopes times its windows, turned round where windows are low."""
+        low = windows.shape[1] < NARROW
+        own, seen = (slopes, windows.mT) if low else (slopes.mT, windows)
+        wide, there = windows.shape[1], slopes.shape[2]
+        part = slopes.new_empty(len(windows), *((there, wide) if low else (wide, there)))
+        made = slopes.new_empty(len(slopes), *part.shape[1:])
+        CORRELATE(sources, self.room, _each(own), seen, low, part, _each(made))
+        return made if low else made.mT
 
     def windows(self, start: int, step: int, number: int, wide: int) -> Tensor:
         """Return a view of so many windows, number x (wide slots channels) x (rows pictures)."""
         _, height, length = self.matrix.shape
         column = height * length
         return self.matrix.as_strided((number, wide * height, length), (step * column, length, 1), start * column)
+
+
+def _fill(client: Tensor, room: list[Tensor]) -> None:
+    """Take in one client: padded first, then its rows where kernels meet them."""
+    room[0].copy_(client)
+    room[1].copy_(room[2])
+
+
+def _multiply(
+    sources: Tensor,
+    room: list[Tensor],
+    own: list[list[Tensor]],
+    windows: list[Tensor],
+    outs: list[list[Tensor]],
+    offsets: list[Tensor],
+) -> None:
+    for client, source in enumerate(sources.unbind(0)):
+        _fill(source, room)
+        for job, window in enumerate(windows):
+            torch.bmm(own[job][client], window, out=outs[job][client])
+        if len(offsets) > 0:
+            outs[0][client].add_(offsets[client])
+
+
+def _correlate(
+    sources: Tensor,
+    room: list[Tensor],
+    slopes: list[Tensor],
+    windows: Tensor,
+    low: bool,
+    part: Tensor,
+    sums: list[Tensor],
+) -> None:
+    for client, source in enumerate(sources.unbind(0)):
+        _fill(source, room)
+        if low:
+            torch.bmm(slopes[client], windows, out=part)
+        else:
+            torch.bmm(windows, slopes[client], out=part)
+        torch.sum(part, [0], out=sums[client])
+
+
+def _script(loop: Callable[..., None]) -> Callable[..., None]:
+    """Return a loop over clients as torch runs it without Python, which would hold up the other cores."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        made: Callable[..., None] = torch.jit.script(loop)
+        return made
+
+
+MULTIPLY, CORRELATE = _script(_multiply), _script(_correlate)
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Tensor:
@@ -79,31 +149,17 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Te
     windows = folded.windows(0, sizes.stride[1], width, _span(sizes))
     kernels = _each_column(_stuffed(weight, sizes).permute(0, 1, 4, 3, 2).flatten(2), width)
     made = x.new_empty(len(x), width, there, height * pictures)
-    offsets = None if bias is None else bias[:, None, :, None].unbind(0)
-    for place, (client, kernel, out) in enumerate(zip(sources, kernels, made, strict=True)):
-        folded.fill(client)
-        torch.bmm(kernel, windows, out=out)
-        if offsets is not None:
-            out.add_(offsets[place])
+    folded.multiply(sources, [kernels], [windows], [_each(made)], bias)
     return _pictures(made.view(len(x), width, there, height, pictures))
 
 
 def by_weight(cotangent: Tensor, x: Tensor, sizes: Sizes) -> Tensor:
     """Return the cotangent of the kernels, clients x out x in x height x width."""
-    (_, width), (here, there), (rows, _) = sizes.out, sizes.channels, sizes.kernel
-    sources, cotangents = _columns(x), _columns(cotangent).contiguous().flatten(3)
+    (_, width), here, (rows, _) = sizes.out, sizes.channels[0], sizes.kernel
+    sources, slopes = _columns(x), _columns(cotangent).contiguous().flatten(3)
     folded = Folded(_forward(sizes), sources[0])
-    windows = folded.windows(0, sizes.stride[1], width, _span(sizes))
-    wide = windows.shape[1]
-    narrow = wide < NARROW
-    made = x.new_empty(len(x), there, wide) if narrow else x.new_empty(len(x), wide, there)
-    parts = x.new_empty(width, *made.shape[1:])
-    for client, slope, out in zip(sources, cotangents, made, strict=True):
-        folded.fill(client)
-        factors = (slope, windows.mT) if narrow else (windows, slope.mT)
-        torch.bmm(*factors, out=parts)
-        torch.sum(parts, 0, out=out)
-    apart: Tensor = (made if narrow else made.mT).unflatten(2, (_span(sizes), rows, here))
+    made = folded.correlate(sources, slopes, folded.windows(0, sizes.stride[1], width, _span(sizes)))
+    apart: Tensor = made.unflatten(2, (_span(sizes), rows, here))
     return apart[:, :, :: sizes.dilation[1]].permute(0, 1, 4, 3, 2).contiguous()  # as weights are: Adam reads it often
 
 
@@ -113,35 +169,43 @@ def by_input(cotangent: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
     sources = _columns(cotangent)
     pictures = sources.shape[-1]
     phases = list(_phases(sources[0], _stuffed(weight, sizes), sizes))
+    all_there = sum(len(phase.columns) for phase in phases) == down * across
+    whole = (cotangent.new_empty if all_there else cotangent.new_zeros)(len(cotangent), width, here, height, pictures)
     alone = down == across == 1
-    made = cotangent.new_empty if len(phases) == down * across else cotangent.new_zeros
-    whole = made(len(cotangent), width, here, height, pictures)
-    for place, (client, target) in enumerate(zip(sources, whole, strict=True)):
-        for phase in phases:
-            if phase.fills:
-                phase.folded.fill(client)
-            kernel = phase.kernels[place]
-            if alone:
-                torch.bmm(kernel, phase.windows, out=target.view(width, here, height * pictures))
-            else:
-                part = target[phase.column :: across, :, phase.row :: down]
-                part.copy_(torch.bmm(kernel, phase.windows).view(part.shape))
+    for phase in phases:
+        made = [
+            whole.flatten(3) if alone else whole.new_empty(len(whole), len(column.windows), here, phase.length)
+            for column in phase.columns
+        ]
+        own, windows = [column.kernels for column in phase.columns], [column.windows for column in phase.columns]
+        phase.folded.multiply(sources, own, windows, [_each(each) for each in made])
+        if not alone:
+            for column, each in zip(phase.columns, made, strict=True):
+                part = whole[:, column.first :: across, :, phase.first :: down]
+                part.copy_(each.view(part.shape))
     return _pictures(whole)
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """One phase of the stride: its first row and column, the kernels of all clients, the windows, and who fills them."""
+class Columns:
+    """A phase of the stride by width: its first column, the kernels of all clients, and the windows they meet."""
 
-    row: int
-    column: int
-    kernels: tuple[Tensor, ...]
+    first: int
+    kernels: list[Tensor]
     windows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A phase of the stride by height: its first row, the length of its products' rows, who folds, its phases by width."""
+
+    first: int
+    length: int
     folded: Folded
-    fills: bool
+    columns: list[Columns]
 
 
-def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Phase]:
+def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Rows]:
     """Yield the phases that meet any output; `weight` has its columns side by side, whatever the dilation."""
     (height, width), (down, across), (up, left) = sizes.picture, sizes.stride, sizes.padding
     ends = [_met(column, left, across, _span(sizes), width) for column in range(min(across, width))]
@@ -151,17 +215,20 @@ def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Phase]:
         kernel_rows = [k for k in range(sizes.kernel[0]) if (row + up - k * sizes.dilation[0]) % down == 0][::-1]
         if not kernel_rows:
             continue
+        first_row, last_row = kernel_rows[-1], kernel_rows[0] + 1
+        row_step = kernel_rows[0] - kernel_rows[1] if len(kernel_rows) > 1 else 1
         met = [(row + up - k * sizes.dilation[0]) // down for k in kernel_rows]
         apart = met[1] - met[0] if len(met) > 1 else 1
-        fold = Fold(met[0], apart, len(met), 1, len(range(row, height, down)), before, columns)
-        folded, fills = Folded(fold, like), True
+        rows = len(range(row, height, down))
+        folded = Folded(Fold(met[0], apart, len(met), 1, rows, before, columns), like)
+        found = []
         for column, (number, start, wide) in enumerate(ends):
             if not wide:
                 continue
-            turned = weight[:, :, :, kernel_rows][..., (column + left) % across :: across].flip(-1)
+            turned = weight[:, :, :, first_row:last_row:row_step][..., (column + left) % across :: across].flip(-2, -1)
             kernels = _each_column(turned.permute(0, 2, 4, 3, 1).flatten(2), number)
-            yield Phase(row, column, kernels, folded.windows(before + start, 1, number, wide), folded, fills)
-            fills = False
+            found.append(Columns(column, kernels, folded.windows(before + start, 1, number, wide)))
+        yield Rows(row, rows * like.shape[-1], folded, found)
 
 
 def _met(column: int, left: int, across: int, span: int, width: int) -> tuple[int, int, int]:
@@ -191,9 +258,13 @@ def _stuffed(weight: Tensor, sizes: Sizes) -> Tensor:
     return whole
 
 
-def _each_column(kernels: Tensor, number: int) -> tuple[Tensor, ...]:
+def _each_column(kernels: Tensor, number: int) -> list[Tensor]:
     """Return each client's kernel, as one view for so many columns."""
-    return kernels.contiguous()[:, None].expand(-1, number, -1, -1).unbind(0)
+    return _each(kernels.contiguous()[:, None].expand(-1, number, -1, -1))
+
+
+def _each(clients: Tensor) -> list[Tensor]:
+    return list(clients.unbind(0))
 
 
 def _columns(x: Tensor) -> Tensor:

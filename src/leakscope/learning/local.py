@@ -122,7 +122,8 @@ class _Stepper:
             carry["velocity"] = {name: torch.zeros_like(value) for name, value in parameters.items()}
         if self.local.optimiser == "adam":
             carry["first"] = {name: torch.zeros_like(value) for name, value in parameters.items()}
-            carry["second"] = {name: torch.zeros_like(value) for name, value in parameters.items()}
+            # sqrt has an infinite slope at 0, which a parameter without gradient would reach: it begins out of the way
+            carry["second"] = {name: torch.full_like(value, 1e-30) for name, value in parameters.items()}
         if self.local.proximal:
             carry["anchor"] = parameters
         return carry
@@ -176,9 +177,8 @@ class _Stepper:
         second = {n: torch.lerp(carry["second"][n], g * g, (1 - b2) * moving) for n, g in gradient.items()}
         root = (1 - b2**count) ** 0.5
         rate = moving * root * self.local.rate / (1 - b1**count)
-        # sqrt has an infinite slope at 0, which a parameter without gradient reaches: shift it out of the way
         moved = {
-            n: torch.addcmul(p, first[n] / ((second[n] + 1e-30).sqrt() + ADAM_EPSILON * root), rate, value=-1)
+            n: torch.addcmul(p, first[n] / (second[n].sqrt() + ADAM_EPSILON * root), rate, value=-1)
             for n, p in carry["parameters"].items()
         }
         steps = {"steps": carry["taken"]["steps"] + moving}
