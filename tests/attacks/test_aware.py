@@ -389,6 +389,7 @@ def test_simulated_steps_are_exact_at_the_truth_where_one_gradient_is_not() -> N
 # -- dropout
 
 
+@pytest.mark.slow
 def test_the_known_key_gives_the_clients_own_masks() -> None:
     model = network(dropout=0.3)
     seen, knowledge = seen_by(Client(), model)

@@ -95,6 +95,7 @@ def test_the_bundled_pictures_are_those_of_the_official_files(data_directory: Pa
         assert y[i] == label
 
 
+@pytest.mark.slow
 def test_every_row_of_adult_comes_back(data_directory: Path) -> None:
     path = data_directory / "adult.csv.gz"
     data = read_adult(path)

@@ -236,6 +236,7 @@ def test_no_file_of_a_sweep_holds_a_secret(tmp_path: Path) -> None:
     assert not leaks(files, guard.draw(guard.polarise(model), keys))
 
 
+@pytest.mark.slow
 def test_no_checkpoint_of_an_attack_holds_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = to(network(), dtype=torch.float32), to(batch_of(1), dtype=torch.float32)
     client = Client(on_model=SPN)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from leakscope.core.convolutions import Convolving
 from leakscope.federated.bands import Sizes, by_bands, by_input, convolve, gather_kernel, spread_kernel
-from leakscope.federated.products import Dims, Way, all_leading, cotangents, keep, sizes_of
+from leakscope.federated.products import WAYS, Dims, Way, all_leading, cotangents, keep, sizes_of
 
-BANDS = Way(
-    "bands", by_input, lambda cotangent, x, kept, sizes: gather_kernel(by_bands(cotangent, x, kept, sizes), sizes)
+WAYS["bands"] = Way(
+    by_input, lambda cotangent, x, kept, sizes: gather_kernel(by_bands(cotangent, x, kept, sizes), sizes)
 )
 FLAT = 16  # up to so many channels times kernel rows, the rows are made channels
 
@@ -71,7 +71,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        return cotangents(ctx, cotangent, BANDS)
+        return cotangents(ctx, cotangent, "bands")
 
     @staticmethod
     def vmap(

@@ -12,7 +12,7 @@ many clients at once: every tensor leads with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,6 +31,17 @@ class Sizes:
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> Sizes:
+        """Return the sizes that `numbers` gave."""
+        first, second = numbers[::2], numbers[1::2]
+        return cls(*zip(first, second, strict=True))
+
+    def numbers(self) -> list[int]:
+        """Return all sizes in a row, for an operator of torch."""
+        pairs = (self.picture, self.channels, self.kernel, self.stride, self.padding, self.dilation)
+        return [number for pair in pairs for number in pair]
 
     @property
     def out(self) -> tuple[int, int]:

@@ -13,24 +13,27 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType
+from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from leakscope.core.convolutions import pair
 from leakscope.federated.bands import Sizes
 
 Dims = tuple[int | None, ...]
-Needs = tuple[bool, bool, bool]  # of input, weight, bias
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How products are laid out: its name, and the cotangents of input and weight from what the convolution kept of its kernel.
+    """How products are laid out: the cotangents of input and weight from what the convolution kept of its kernel.
 
     `by_input(cotangent, kept, sizes)` and `by_weight(cotangent, x, kept, sizes)`; every tensor leads with the clients.
     """
 
-    name: str
     by_input: Callable[[Tensor, Tensor, Sizes], Tensor]
     by_weight: Callable[[Tensor, Tensor, Tensor, Sizes], Tensor]
+
+
+WAYS: dict[str, Way] = {}
 
 
 def sizes_of(
@@ -68,48 +71,45 @@ def keep(ctx: Any, x: Tensor, kept: Tensor, bias: Tensor | None, sizes: Sizes) -
     ctx.biased, ctx.sizes = bias is not None, sizes
 
 
-def cotangents(ctx: Any, cotangent: Tensor, way: Way) -> tuple[Tensor | None, ...]:
+def cotangents(ctx: Any, cotangent: Tensor, way: str) -> tuple[Tensor | None, ...]:
     """Return the cotangents of input, weight, bias and sizes; None where nobody needs one."""
+    levels = [level.key() for level in retrieve_all_functorch_interpreters()]
+    if levels.count(TransformType.Grad) > 1 or (not levels and torch.is_grad_enabled()):
+        raise RuntimeError(f"{way} are for training: they have no second derivative")
     x, kept = ctx.saved_tensors
     needs = (bool(ctx.needs_input_grad[0]), bool(ctx.needs_input_grad[1]), bool(ctx.biased))
-    made = _Backward.apply(cotangent, x, kept, ctx.sizes, needs, way)  # type: ignore[no-untyped-call]
+    made = torch.ops.leakscope.cotangents(cotangent, x, kept, ctx.sizes.numbers(), needs, way)
     return *(value if needed else None for value, needed in zip(made, needs, strict=True)), None
 
 
-class _Backward(torch.autograd.Function):
-    """The cotangents of input, weight and bias; one that nobody needs is a zero."""
-
-    @staticmethod
-    def forward(
-        cotangent: Tensor, x: Tensor, kept: Tensor, sizes: Sizes, needs: Needs, way: Way
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        to_x, to_weight, to_bias = _backward(cotangent[None], x[None], kept[None], sizes, needs, way)
-        return to_x[0], to_weight[0], to_bias[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        del output
-        ctx.way = inputs[5]
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> None:
-        raise RuntimeError(f"{ctx.way.name} are for training: they have no second derivative")
-
-    @staticmethod
-    def vmap(
-        info: Any, dims: Dims, cotangent: Tensor, x: Tensor, kept: Tensor, sizes: Sizes, needs: Needs, way: Way
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
-        cotangent, x, kept = (leading(v, d, info.batch_size) for v, d in zip((cotangent, x, kept), dims, strict=False))
-        return _backward(cotangent, x, kept, sizes, needs, way), (0, 0, 0)
-
-
-def _backward(
-    cotangent: Tensor, x: Tensor, kept: Tensor, sizes: Sizes, needs: Needs, way: Way
+def _all_clients(
+    cotangent: Tensor, x: Tensor, kept: Tensor, numbers: Sequence[int], needs: Sequence[bool], way: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    nothing = cotangent.new_zeros(len(cotangent))
+    """Return the cotangents of input, weight and bias, all leading with the clients; one that nobody needs is a zero for each."""
+    nothing, sizes = cotangent.new_zeros(len(cotangent)), Sizes.of(numbers)
     with torch._C.DisableTorchFunction():  # hundreds of small operations need not pass through the mode
         return (
-            way.by_input(cotangent, kept, sizes) if needs[0] else nothing,
-            way.by_weight(cotangent, x, kept, sizes) if needs[1] else nothing,
+            WAYS[way].by_input(cotangent, kept, sizes) if needs[0] else nothing,
+            WAYS[way].by_weight(cotangent, x, kept, sizes) if needs[1] else nothing,
             cotangent.sum((1, 3, 4)) if needs[2] else nothing,
         )
+
+
+def _one_client(cotangent: Tensor, x: Tensor, kept: Tensor, *settings: Any) -> tuple[Tensor, ...]:
+    return tuple(value[0] for value in _all_clients(cotangent[None], x[None], kept[None], *settings))
+
+
+def _batched(
+    info: Any, dims: Dims, cotangent: Tensor, x: Tensor, kept: Tensor, *settings: Any
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    cotangent, x, kept = (leading(v, d, info.batch_size) for v, d in zip((cotangent, x, kept), dims, strict=False))
+    return _all_clients(cotangent, x, kept, *settings), (0, 0, 0)
+
+
+# An operator of our own: as an autograd.Function inside the backward pass of another, the transforms take 1 ms for each call.
+_LIBRARY = torch.library.Library("leakscope", "FRAGMENT")
+_LIBRARY.define(
+    "cotangents(Tensor cotangent, Tensor x, Tensor kept, int[] sizes, bool[] needs, str way) -> (Tensor, Tensor, Tensor)"
+)
+_LIBRARY.impl("cotangents", _one_client, "CompositeExplicitAutograd")
+torch.library.register_vmap("leakscope::cotangents", _batched, lib=_LIBRARY)

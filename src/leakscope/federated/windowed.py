@@ -10,10 +10,10 @@ from torch import Tensor
 
 from leakscope.core.convolutions import Convolving
 from leakscope.federated.bands import Sizes
-from leakscope.federated.products import Dims, Way, all_leading, cotangents, keep, sizes_of
+from leakscope.federated.products import WAYS, Dims, Way, all_leading, cotangents, keep, sizes_of
 from leakscope.federated.windows import by_input, by_weight, convolve
 
-WINDOWS = Way("windows", by_input, lambda cotangent, x, _, sizes: by_weight(cotangent, x, sizes))
+WAYS["windows"] = Way(by_input, lambda cotangent, x, _, sizes: by_weight(cotangent, x, sizes))
 
 
 class Windowed(Convolving):
@@ -54,7 +54,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        return cotangents(ctx, cotangent, WINDOWS)
+        return cotangents(ctx, cotangent, "windows")
 
     @staticmethod
     def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> tuple[Tensor, int]:

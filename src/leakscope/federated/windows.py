@@ -63,14 +63,13 @@ class Folded:
     def multiply(
         self,
         sources: Tensor,
-        own: list[list[Tensor]],
+        own: list[Tensor],
         windows: list[Tensor],
-        outs: list[list[Tensor]],
+        outs: list[Tensor],
         bias: Tensor | None = None,
     ) -> None:
         """Write the products of each client's matrices with its windows, job by job; `bias` is added to the first job's."""
-        offsets = [] if bias is None else _each(bias[:, None, :, None])
-        MULTIPLY(sources, self.room, own, windows, outs, offsets)
+        MULTIPLY(sources, self.room, own, windows, outs, None if bias is None else bias[:, None, :, None])
 
     def correlate(self, sources: Tensor, slopes: Tensor, windows: Tensor) -> Tensor:
         """Return for each client the sum over columns of its slopes times its windows, turned round where windows are low."""
@@ -79,7 +78,7 @@ class Folded:
         wide, there = windows.shape[1], slopes.shape[2]
         part = slopes.new_empty(len(windows), *((there, wide) if low else (wide, there)))
         made = slopes.new_empty(len(slopes), *part.shape[1:])
-        CORRELATE(sources, self.room, _each(own), seen, low, part, _each(made))
+        CORRELATE(sources, self.room, own, seen, low, part, made)
         return made if low else made.mT
 
     def windows(self, start: int, step: int, number: int, wide: int) -> Tensor:
@@ -98,30 +97,24 @@ def _fill(client: Tensor, room: list[Tensor]) -> None:
 def _multiply(
     sources: Tensor,
     room: list[Tensor],
-    own: list[list[Tensor]],
+    own: list[Tensor],
     windows: list[Tensor],
-    outs: list[list[Tensor]],
-    offsets: list[Tensor],
+    outs: list[Tensor],
+    offsets: Tensor | None,
 ) -> None:
-    for client, source in enumerate(sources.unbind(0)):
-        _fill(source, room)
-        for job, window in enumerate(windows):
-            torch.bmm(own[job][client], window, out=outs[job][client])
-        if len(offsets) > 0:
+    for client in range(sources.size(0)):
+        _fill(sources[client], room)
+        for job in range(len(windows)):
+            torch.bmm(own[job][client], windows[job], out=outs[job][client])
+        if offsets is not None:
             outs[0][client].add_(offsets[client])
 
 
 def _correlate(
-    sources: Tensor,
-    room: list[Tensor],
-    slopes: list[Tensor],
-    windows: Tensor,
-    low: bool,
-    part: Tensor,
-    sums: list[Tensor],
+    sources: Tensor, room: list[Tensor], slopes: Tensor, windows: Tensor, low: bool, part: Tensor, sums: Tensor
 ) -> None:
-    for client, source in enumerate(sources.unbind(0)):
-        _fill(source, room)
+    for client in range(sources.size(0)):
+        _fill(sources[client], room)
         if low:
             torch.bmm(slopes[client], windows, out=part)
         else:
@@ -149,7 +142,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Te
     windows = folded.windows(0, sizes.stride[1], width, _span(sizes))
     kernels = _each_column(_stuffed(weight, sizes).permute(0, 1, 4, 3, 2).flatten(2), width)
     made = x.new_empty(len(x), width, there, height * pictures)
-    folded.multiply(sources, [kernels], [windows], [_each(made)], bias)
+    folded.multiply(sources, [kernels], [windows], [made], bias)
     return _pictures(made.view(len(x), width, there, height, pictures))
 
 
@@ -178,7 +171,7 @@ def by_input(cotangent: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
             for column in phase.columns
         ]
         own, windows = [column.kernels for column in phase.columns], [column.windows for column in phase.columns]
-        phase.folded.multiply(sources, own, windows, [_each(each) for each in made])
+        phase.folded.multiply(sources, own, windows, made)
         if not alone:
             for column, each in zip(phase.columns, made, strict=True):
                 part = whole[:, column.first :: across, :, phase.first :: down]
@@ -191,7 +184,7 @@ class Columns:
     """A phase of the stride by width: its first column, the kernels of all clients, and the windows they meet."""
 
     first: int
-    kernels: list[Tensor]
+    kernels: Tensor
     windows: Tensor
 
 
@@ -258,13 +251,9 @@ def _stuffed(weight: Tensor, sizes: Sizes) -> Tensor:
     return whole
 
 
-def _each_column(kernels: Tensor, number: int) -> list[Tensor]:
-    """Return each client's kernel, as one view for so many columns."""
-    return _each(kernels.contiguous()[:, None].expand(-1, number, -1, -1))
-
-
-def _each(clients: Tensor) -> list[Tensor]:
-    return list(clients.unbind(0))
+def _each_column(kernels: Tensor, number: int) -> Tensor:
+    """Return kernels as they meet so many columns: clients x columns x out x in, one view for all columns."""
+    return kernels.contiguous()[:, None].expand(-1, number, -1, -1)
 
 
 def _columns(x: Tensor) -> Tensor:
