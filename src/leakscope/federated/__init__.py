@@ -3,7 +3,15 @@
 from leakscope.federated.decay import Decay
 from leakscope.federated.federation import Federation, State, begin, is_finite, parameters_of
 from leakscope.federated.holdings import Holdings, deal
-from leakscope.federated.rounds import Played, client_seeds, play_round, train_clients, train_groups, who_answers
+from leakscope.federated.rounds import (
+    Played,
+    client_seeds,
+    groups_of,
+    play_round,
+    train_clients,
+    train_groups,
+    who_answers,
+)
 from leakscope.federated.saving import pack, pack_private, unpack
 from leakscope.federated.selection import SELECTIONS, Count, Everyone, Selection, Share
 from leakscope.federated.servers import SERVERS, Averaging, Deltas, DistributedSGD, RoundRobin, Server
@@ -30,6 +38,7 @@ __all__ = [
     "begin",
     "client_seeds",
     "deal",
+    "groups_of",
     "is_finite",
     "measure_utility",
     "pack",

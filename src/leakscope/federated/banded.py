@@ -13,9 +13,12 @@ from leakscope.core.convolutions import Convolving
 from leakscope.federated.bands import Sizes, by_bands, by_input, convolve, gather_kernel, spread_kernel
 from leakscope.federated.products import WAYS, Dims, Way, all_leading, cotangents, keep, sizes_of
 
-WAYS["bands"] = Way(
-    by_input, lambda cotangent, x, kept, sizes: gather_kernel(by_bands(cotangent, x, kept, sizes), sizes)
-)
+
+def _by_weight(cotangent: Tensor, x: Tensor, bands: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    return gather_kernel(by_bands(cotangent, x, bands, sizes), sizes), cotangent.sum((1, 3, 4))
+
+
+WAYS["bands"] = Way(by_input, _by_weight)
 FLAT = 16  # up to so many channels times kernel rows, the rows are made channels
 
 

@@ -24,13 +24,13 @@ Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How products are laid out: the cotangents of input and weight from what the convolution kept of its kernel.
+    """How products are laid out: the cotangents of input, and of weight and bias, from what the convolution kept of its kernel.
 
     `by_input(cotangent, kept, sizes)` and `by_weight(cotangent, x, kept, sizes)`; every tensor leads with the clients.
     """
 
     by_input: Callable[[Tensor, Tensor, Sizes], Tensor]
-    by_weight: Callable[[Tensor, Tensor, Tensor, Sizes], Tensor]
+    by_weight: Callable[[Tensor, Tensor, Tensor, Sizes], tuple[Tensor, Tensor]]
 
 
 WAYS: dict[str, Way] = {}
@@ -88,11 +88,10 @@ def _all_clients(
     """Return the cotangents of input, weight and bias, all leading with the clients; one that nobody needs is a zero for each."""
     nothing, sizes = cotangent.new_zeros(len(cotangent)), Sizes.of(numbers)
     with torch._C.DisableTorchFunction():  # hundreds of small operations need not pass through the mode
-        return (
-            WAYS[way].by_input(cotangent, kept, sizes) if needs[0] else nothing,
-            WAYS[way].by_weight(cotangent, x, kept, sizes) if needs[1] else nothing,
-            cotangent.sum((1, 3, 4)) if needs[2] else nothing,
-        )
+        to_x = WAYS[way].by_input(cotangent, kept, sizes) if needs[0] else nothing
+        if needs[1]:
+            return to_x, *WAYS[way].by_weight(cotangent, x, kept, sizes)
+        return to_x, nothing, cotangent.sum((1, 3, 4)) if needs[2] else nothing
 
 
 def _one_client(cotangent: Tensor, x: Tensor, kept: Tensor, *settings: Any) -> tuple[Tensor, ...]:

@@ -82,7 +82,7 @@ def play_round(
         total: Tree | None = None
         buffers: list[tuple[Tensor, Tree]] = []
         start = after
-        groups = list(_groups(turn, counts, federation.together, torch.get_num_threads() if split else 1))
+        groups = list(groups_of(turn, counts, federation.together, torch.get_num_threads() if split else 1))
         for group, answer in train_groups(federation, model, holdings, start, groups, around=around, split=split):
             own = torch.tensor([shares[client] for client in group], dtype=torch.float64, device=_device(start))
             total = add_weighted(total, own, federation.server.read(start.weights, answer.update))
@@ -191,7 +191,7 @@ def _one(client: Client, model: Model) -> Callable[..., Answer]:
     return one
 
 
-def _groups(clients: Sequence[int], counts: Tensor, together: int, parts: int = 1) -> Iterator[list[int]]:
+def groups_of(clients: Sequence[int], counts: Tensor, together: int, parts: int = 1) -> Iterator[list[int]]:
     """Yield the clients by rising size, so many at a time; in a multiple of `parts` groups where there are enough."""
     by_size = sorted(clients, key=lambda client: (int(counts[client]), client))
     groups = -(-len(by_size) // together)

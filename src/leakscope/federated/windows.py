@@ -71,15 +71,21 @@ class Folded:
         """Write the products of each client's matrices with its windows, job by job; `bias` is added to the first job's."""
         MULTIPLY(sources, self.room, own, windows, outs, None if bias is None else bias[:, None, :, None])
 
-    def correlate(self, sources: Tensor, slopes: Tensor, windows: Tensor) -> Tensor:
-        """Return for each client the sum over columns of its slopes times its windows, turned round where windows are low."""
+    def spread(self, sources: Tensor, own: list[Tensor], windows: list[Tensor], targets: list[Tensor]) -> None:
+        """Write the same products into targets that do not lie together, clients x columns x out x rows x pictures."""
+        shaped = [target.new_empty(target.shape[1:]) for target in targets]
+        SPREAD(sources, self.room, own, windows, [each.flatten(2) for each in shaped], shaped, targets)
+
+    def correlate(self, sources: Tensor, slopes: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return for each client the sum over columns of its slopes times its windows, and the sum of the slopes."""
         low = windows.shape[1] < NARROW
         own, seen = (slopes, windows.mT) if low else (slopes.mT, windows)
         wide, there = windows.shape[1], slopes.shape[2]
         part = slopes.new_empty(len(windows), *((there, wide) if low else (wide, there)))
         made = slopes.new_empty(len(slopes), *part.shape[1:])
-        CORRELATE(sources, self.room, own, seen, low, part, made)
-        return made if low else made.mT
+        sums = slopes.new_empty(len(slopes), there)
+        CORRELATE(sources, self.room, slopes, own, seen, low, part, made, sums)
+        return made if low else made.mT, sums
 
     def windows(self, start: int, step: int, number: int, wide: int) -> Tensor:
         """Return a view of so many windows, number x (wide slots channels) x (rows pictures)."""
@@ -110,16 +116,41 @@ def _multiply(
             outs[0][client].add_(offsets[client])
 
 
+def _spread(
+    sources: Tensor,
+    room: list[Tensor],
+    own: list[Tensor],
+    windows: list[Tensor],
+    products: list[Tensor],
+    shaped: list[Tensor],
+    targets: list[Tensor],
+) -> None:
+    for client in range(sources.size(0)):
+        _fill(sources[client], room)
+        for job in range(len(windows)):
+            torch.bmm(own[job][client], windows[job], out=products[job])
+            targets[job][client].copy_(shaped[job])
+
+
 def _correlate(
-    sources: Tensor, room: list[Tensor], slopes: Tensor, windows: Tensor, low: bool, part: Tensor, sums: Tensor
+    sources: Tensor,
+    room: list[Tensor],
+    slopes: Tensor,
+    own: Tensor,
+    windows: Tensor,
+    low: bool,
+    part: Tensor,
+    made: Tensor,
+    sums: Tensor,
 ) -> None:
     for client in range(sources.size(0)):
         _fill(sources[client], room)
         if low:
-            torch.bmm(slopes[client], windows, out=part)
+            torch.bmm(own[client], windows, out=part)
         else:
-            torch.bmm(windows, slopes[client], out=part)
-        torch.sum(part, [0], out=sums[client])
+            torch.bmm(windows, own[client], out=part)
+        torch.sum(part, [0], out=made[client])
+        torch.sum(slopes[client], [0, 2], out=sums[client])
 
 
 def _script(loop: Callable[..., None]) -> Callable[..., None]:
@@ -130,7 +161,7 @@ def _script(loop: Callable[..., None]) -> Callable[..., None]:
         return made
 
 
-MULTIPLY, CORRELATE = _script(_multiply), _script(_correlate)
+MULTIPLY, SPREAD, CORRELATE = _script(_multiply), _script(_spread), _script(_correlate)
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Tensor:
@@ -146,14 +177,15 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Te
     return _pictures(made.view(len(x), width, there, height, pictures))
 
 
-def by_weight(cotangent: Tensor, x: Tensor, sizes: Sizes) -> Tensor:
-    """Return the cotangent of the kernels, clients x out x in x height x width."""
+def by_weight(cotangent: Tensor, x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """Return the cotangents of the kernels, clients x out x in x height x width, and of the bias."""
     (_, width), here, (rows, _) = sizes.out, sizes.channels[0], sizes.kernel
     sources, slopes = _columns(x), _columns(cotangent).contiguous().flatten(3)
     folded = Folded(_forward(sizes), sources[0])
-    made = folded.correlate(sources, slopes, folded.windows(0, sizes.stride[1], width, _span(sizes)))
+    made, bias = folded.correlate(sources, slopes, folded.windows(0, sizes.stride[1], width, _span(sizes)))
     apart: Tensor = made.unflatten(2, (_span(sizes), rows, here))
-    return apart[:, :, :: sizes.dilation[1]].permute(0, 1, 4, 3, 2).contiguous()  # as weights are: Adam reads it often
+    kernels = apart[:, :, :: sizes.dilation[1]].permute(0, 1, 4, 3, 2)
+    return kernels.contiguous(), bias  # as weights are: Adam reads them often
 
 
 def by_input(cotangent: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
@@ -164,18 +196,13 @@ def by_input(cotangent: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
     phases = list(_phases(sources[0], _stuffed(weight, sizes), sizes))
     all_there = sum(len(phase.columns) for phase in phases) == down * across
     whole = (cotangent.new_empty if all_there else cotangent.new_zeros)(len(cotangent), width, here, height, pictures)
-    alone = down == across == 1
     for phase in phases:
-        made = [
-            whole.flatten(3) if alone else whole.new_empty(len(whole), len(column.windows), here, phase.length)
-            for column in phase.columns
-        ]
         own, windows = [column.kernels for column in phase.columns], [column.windows for column in phase.columns]
-        phase.folded.multiply(sources, own, windows, made)
-        if not alone:
-            for column, each in zip(phase.columns, made, strict=True):
-                part = whole[:, column.first :: across, :, phase.first :: down]
-                part.copy_(each.view(part.shape))
+        if down == across == 1:
+            phase.folded.multiply(sources, own, windows, [whole.flatten(3)])
+        else:
+            targets = [whole[:, column.first :: across, :, phase.first :: down] for column in phase.columns]
+            phase.folded.spread(sources, own, windows, targets)
     return _pictures(whole)
 
 
@@ -190,10 +217,9 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A phase of the stride by height: its first row, the length of its products' rows, who folds, its phases by width."""
+    """A phase of the stride by height: its first row, who folds, its phases by width."""
 
     first: int
-    length: int
     folded: Folded
     columns: list[Columns]
 
@@ -221,7 +247,7 @@ def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Rows]:
             turned = weight[:, :, :, first_row:last_row:row_step][..., (column + left) % across :: across].flip(-2, -1)
             kernels = _each_column(turned.permute(0, 2, 4, 3, 1).flatten(2), number)
             found.append(Columns(column, kernels, folded.windows(before + start, 1, number, wide)))
-        yield Rows(row, rows * like.shape[-1], folded, found)
+        yield Rows(row, folded, found)
 
 
 def _met(column: int, left: int, across: int, span: int, width: int) -> tuple[int, int, int]:

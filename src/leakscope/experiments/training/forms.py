@@ -15,7 +15,7 @@ from torch import nn
 from leakscope.attacks.heap import keep_freed
 from leakscope.attacks.im2col import Im2col
 from leakscope.experiments.training.world import World
-from leakscope.federated import State, train_groups, who_answers
+from leakscope.federated import State, groups_of, train_groups, who_answers
 from leakscope.federated.banded import Banded
 from leakscope.federated.convolution import client_by_client
 from leakscope.federated.windowed import Windowed
@@ -49,7 +49,7 @@ FORMS: dict[str, Form] = {
     "im2col": Form(Im2col),
 }
 MEASURED = ("native", "by_client", "split", "bands", "windows")  # on CPU im2col lost every comparison at training
-MOST_CLIENTS = 48  # with fewer the cost of a step that does not depend on them decides
+MOST_CLIENTS = 100  # with fewer the cost of a step that does not depend on them decides
 TIMES = 3
 NEAR = 1.5  # a form is measured a third time where its best is within this factor of the best of all
 
@@ -61,9 +61,8 @@ def choose_form(world: World, state: State, say: Callable[[str], None] = lambda 
     if next(iter(state.weights.values())).is_cuda:
         return "im2col"  # grouped convolutions are slow there, and client by client leaves the card idle
     answered = who_answers(world.federation, state.rounds, world.holdings.clients) or (0,)
-    some = sorted(answered, key=lambda client: len(world.holdings.shares[client]))[
-        : min(MOST_CLIENTS, world.federation.together)
-    ]
+    counts, together = world.holdings.counts, world.federation.together
+    some = sorted(answered, key=lambda client: int(counts[client]))[:MOST_CLIENTS]
     client = world.federation.client
     short = client if client.local is None else replace(client, local=replace(client.local, epochs=1))
     federation = replace(world.federation, client=short)
@@ -74,7 +73,7 @@ def choose_form(world: World, state: State, say: Callable[[str], None] = lambda 
             if turn > 1 and seconds[name] > NEAR * min(seconds.values()):
                 continue
             form = FORMS[name]
-            groups = [some[part::threads] for part in range(min(threads, len(some)))] if form.split else [some]
+            groups = list(groups_of(some, counts, together, threads if form.split else 1))
             began = time.perf_counter()
             list(
                 train_groups(
