@@ -17,9 +17,18 @@ from leakscope.core.types import Batch, direction
 from leakscope.experiments.audit import COUNTED, RULES, Audit
 from leakscope.experiments.audit.advice import tried
 from leakscope.experiments.audit.client_words import client_facts
-from leakscope.experiments.audit.playing import World
+from leakscope.experiments.audit.cut_short import MEANING
+from leakscope.experiments.audit.playing import World, guarded
 from leakscope.experiments.audit.remedies import Finding as Found
-from leakscope.experiments.audit.words import helping_lines, not_shown_lines, not_tried_lines, worst_lines
+from leakscope.experiments.audit.suite import TOLD, is_told
+from leakscope.experiments.audit.words import (
+    audit_told,
+    helping_lines,
+    labels_words,
+    not_shown_lines,
+    not_tried_lines,
+    worst_lines,
+)
 from leakscope.experiments.story import AttackRun, Story
 from leakscope.metrics.scoring import arrange
 from leakscope.report.gallery import Spot, gallery_of
@@ -94,10 +103,7 @@ def _explanation(audit: Audit) -> str:
             f"{100 * asr.low:.0f} to {100 * asr.high:.0f} %, n = {asr.n})."
         )
     if audit.labels is not None:
-        read = audit.labels
-        parts.append(
-            f"Labels read off the update before any search: {100 * read.share:.0f} % (guessing: {100 * read.guessing:.0f} %)."
-        )
+        parts.append(f"Labels, before any search: {labels_words(audit.labels)}.")
     if audit.advice is not None and audit.advice.remedies:
         best = audit.advice.remedies[0]
         cost = "" if best.lost is None else f" and costs {100 * best.lost:.0f} points of accuracy"
@@ -106,10 +112,13 @@ def _explanation(audit: Audit) -> str:
 
 
 def _findings(audit: Audit) -> tuple[Finding, ...]:
-    """Return the worst examples, and what came of every remedy."""
+    """Return the worst examples, the attacks that were cut short, and what came of every remedy."""
     found = []
     if worst := worst_lines(audit):
         found.append(Finding(title="The worst", words="", lines=tuple(_sentence(line) for line in worst)))
+    if audit.short:
+        lines = tuple(f"{cut.name}: {cut.words}" for cut in audit.short)
+        found.append(Finding(title="Not tested long enough", words=_sentence(MEANING), lines=lines))
     if (advice := audit.advice) is not None:
         helping = helping_lines(advice)
         words = f"Ranked {advice.ranking}." if helping else f"No remedy was shown to help ({advice.ranking})."
@@ -122,6 +131,7 @@ def _limits(audit: Audit) -> str:
     left_out = "; ".join(f"{item.what} ({item.why})" for item in audit.untested)
     parts = [
         f"Not tested: {left_out}." if left_out else "",
+        f"Not tested long enough: {'; '.join(cut.name for cut in audit.short)}." if audit.short else "",
         f"The audit was given {audit.minutes:g} minutes; an attacker has as long as it likes. It looked at one set of weights "
         "and one sample. An example that did not come back here is not thereby safe.",
         " ".join(_sentence(note) for note in audit.notes),
@@ -140,9 +150,26 @@ def _threat(audit: Audit) -> Threat:
             *((what, (words,)) for what, words in client_facts(world.client, world.batch.samples)),
             *((run.name, (run.note,)) for run in audit.runs),
         ),
-        told=ALWAYS_TOLD,
-        hidden=(*ALWAYS_HIDDEN, FACTS["labels"]),
+        told=(*ALWAYS_TOLD, *([] if world.knowledge.local is None else [FACTS["local"]]), *_told(audit)),
+        hidden=(*ALWAYS_HIDDEN, FACTS["labels"], *_hidden(audit, world)),
     )
+
+
+def _told(audit: Audit) -> list[str]:
+    """Return what only some attackers were told: of the defences, a line for each, and of the remedies."""
+    who = ", ".join(run.name.removesuffix(f", {TOLD}") for run in audit.runs if is_told(run.name))
+    lines = [f"only {who}, where {TOLD}: of {what}: {words}" for what, words in audit_told(audit)]
+    if audit.advice is not None and tried(audit.advice):
+        lines.append("only where a remedy was tried: the labels, and of the remedy what is told of its kind")
+    return lines
+
+
+def _hidden(audit: Audit, world: World) -> list[str]:
+    """Return what attackers were not told of the defences, where the client has any."""
+    if not guarded(world.client):
+        return []
+    others = ", to the other attackers" if audit_told(audit) else ""
+    return [f"that the client defends itself, and how{others}"]
 
 
 def _facts(audit: Audit, results: Results | None) -> tuple[tuple[str, str], ...]:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from leakscope.experiments.audit.advice import Advice, advise
 from leakscope.experiments.audit.budget import Budget, start_budget
 from leakscope.experiments.audit.checking import check_numbers
+from leakscope.experiments.audit.cut_short import CutShort
 from leakscope.experiments.audit.playing import (
     LabelReading,
+    Suite,
     Tell,
     UnscoredRun,
     World,
@@ -48,7 +50,7 @@ class Audit:
     """What an audit found. Prints as text; `failures(limits)` is the gate.
 
     `worst` is the attack that recovered most, `nulls` what one gets without the update, `untested` what was left out and
-    why, `advice` what would help. `unscored` are attacks on captured updates whose truth is not known. `world` is None where
+    why, `short` the attacks that the time cut short, `advice` what would help. `unscored` are attacks on captured updates whose truth is not known. `world` is None where
     nothing could be run or scored.
     """
 
@@ -66,6 +68,7 @@ class Audit:
     seconds: float
     seed: int
     unscored: tuple[UnscoredRun, ...] = ()
+    short: tuple[CutShort, ...] = ()
 
     @property
     def worst(self) -> AttackRun | None:
@@ -142,37 +145,35 @@ def audit_target(
     world = make_world(subject, clients, seed)
     entries, untested = plan_world(world, unknown=unknown_defences(world.client, world.observation))
     with torch_threads(fastest_threads(world, entries)):
-        runs, nulls, labels, failed = _attacked(subject, world, entries, budget, tell, remedies=remedies, seed=seed)
+        done, nulls, reading = _attacked(subject, world, entries, budget, tell, remedies=remedies, seed=seed)
+        runs, labels = done.runs, reading if isinstance(reading, LabelReading) else None
         advice = _advice(subject, world, runs, nulls, labels, budget, tell, seed) if remedies else None
     return Audit(
         name=name,
         grade=grade(runs, nulls, labels),
         measures=measure(runs, nulls, labels),
-        runs=tuple(runs),
+        runs=runs,
         nulls=tuple(nulls),
         labels=labels,
-        untested=(*untested, *failed),
+        untested=(*untested, *done.untested, *([reading] if isinstance(reading, Untested) else [])),
         advice=advice,
         notes=subject.notes,
         world=world,
         minutes=minutes,
         seconds=budget.used,
         seed=seed,
+        short=done.short,
     )
 
 
 def _attacked(
     subject: Subject, world: World, entries: Sequence[Entry], budget: Budget, tell: Tell, *, remedies: bool, seed: int
-) -> tuple[list[AttackRun], list[AttackRun], LabelReading | None, list[Untested]]:
-    """Return the runs of the suite, the null baselines, the labels read, and what failed."""
+) -> tuple[Suite, list[AttackRun], LabelReading | Untested]:
+    """Return what came of the suite, the null baselines, and the labels read."""
     reading = read_labels(world)
     share = SUITE_SHARE if remedies else 0.9
     part = Budget(share * budget.seconds, budget.began, budget.clock)
-    runs, failed = run_entries(world, entries, part, tell)
-    nulls = null_runs(subject, world, seed)
-    if isinstance(reading, Untested):
-        return runs, nulls, None, [*failed, reading]
-    return runs, nulls, reading, failed
+    return run_entries(world, entries, part, tell), null_runs(subject, world, seed), reading
 
 
 def _advice(

@@ -22,6 +22,7 @@ from leakscope.core.types import Batch, Knowledge, Observation, Shares, make_bat
 from leakscope.experiments.audit.auditing import CLIENTS, MINUTES, Audit
 from leakscope.experiments.audit.budget import Budget, start_budget
 from leakscope.experiments.audit.checking import check_numbers
+from leakscope.experiments.audit.cut_short import CutShort
 from leakscope.experiments.audit.gathering import (
     choose,
     list_one,
@@ -157,15 +158,15 @@ def _scored(request: Request, world: World, entries: Sequence[Entry], tell: Tell
     budget = request.budget
     reading = read_labels(world)
     with torch_threads(fastest_threads(world, entries)):
-        runs, failed = run_entries(world, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), tell)
+        done = run_entries(world, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), tell)
     nulls = null_runs(world.subject, world, request.seed)
     labels = reading if isinstance(reading, LabelReading) else None
-    left_out = [*request.untested, *failed, *([reading] if isinstance(reading, Untested) else [])]
+    left_out = [*request.untested, *done.untested, *([reading] if isinstance(reading, Untested) else [])]
     return Audit(
         name=_name(request),
-        grade=grade(runs, nulls, labels),
-        measures=measure(runs, nulls, labels),
-        runs=tuple(runs),
+        grade=grade(done.runs, nulls, labels),
+        measures=measure(done.runs, nulls, labels),
+        runs=done.runs,
         nulls=tuple(nulls),
         labels=labels,
         untested=tuple(left_out),
@@ -175,10 +176,13 @@ def _scored(request: Request, world: World, entries: Sequence[Entry], tell: Tell
         minutes=request.minutes,
         seconds=budget.used,
         seed=request.seed,
+        short=done.short,
     )
 
 
-def _unscored(request: Request, runs: Sequence[UnscoredRun], failed: Sequence[Untested]) -> Audit:
+def _unscored(
+    request: Request, runs: Sequence[UnscoredRun], failed: Sequence[Untested], short: Sequence[CutShort] = ()
+) -> Audit:
     """Return the audit of captures whose truth nobody knows."""
     return Audit(
         name=_name(request),
@@ -195,6 +199,7 @@ def _unscored(request: Request, runs: Sequence[UnscoredRun], failed: Sequence[Un
         seconds=request.budget.used,
         seed=request.seed,
         unscored=tuple(runs),
+        short=tuple(short),
     )
 
 

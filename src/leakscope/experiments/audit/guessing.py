@@ -34,14 +34,15 @@ def expected_overlap(labels: Tensor, mask: Tensor, classes: int) -> float:
     return sum(shares) / len(shares)
 
 
-def lower_end(overlaps: Tensor, samples: int) -> float:
-    """Return the lower end of the 95 % interval of a mean overlap, seen with T clients of so many labels each.
+def overlap_interval(overlaps: Tensor, samples: int) -> tuple[float, float]:
+    """Return the 95 % interval of a mean overlap, seen with T clients of so many labels each.
 
-    The lower of Wilson's interval over all labels, which a share of 0 or 1 has too, and of the t interval over clients, whose labels
+    It covers Wilson's interval over all labels, which a share of 0 or 1 has too, and the t interval over clients, whose labels
     share an update.
     """
-    every = wilson(float(overlaps.double().mean()), len(overlaps) * samples)[0]
+    low, high = wilson(float(overlaps.double().mean()), len(overlaps) * samples)
     if len(overlaps) == 1 or samples == 1:
-        return every
-    between = estimate_mean(overlaps[:, None], torch.ones_like(overlaps[:, None], dtype=torch.bool)).low
-    return every if math.isnan(between) else min(every, between)
+        return low, high
+    counted = torch.ones_like(overlaps[:, None], dtype=torch.bool)
+    between = estimate_mean(overlaps[:, None], counted, within=(0.0, 1.0))
+    return (low, high) if math.isnan(between.low) else (min(low, between.low), max(high, between.high))

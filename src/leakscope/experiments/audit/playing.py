@@ -19,7 +19,8 @@ from leakscope.core.tree import Tree
 from leakscope.core.types import Batch, Knowledge, Observation, Reconstruction, make_batch
 from leakscope.defences import Defence
 from leakscope.experiments.audit.budget import Budget, iterations_within
-from leakscope.experiments.audit.guessing import expected_overlap, lower_end
+from leakscope.experiments.audit.cut_short import CutShort, find_cut_of
+from leakscope.experiments.audit.guessing import expected_overlap, overlap_interval
 from leakscope.experiments.audit.suite import Entry, Untested, labels_problem, plan_suite
 from leakscope.experiments.audit.target import Subject
 from leakscope.experiments.baselines import baselines
@@ -57,6 +58,7 @@ class LabelReading:
     guessing: float
     n: int
     low: float | None = None  # of the 95 % interval of the share
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +76,15 @@ class UnscoredRun:
     left: Tensor
     structure: Tensor
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What came of the attacks of a suite: the runs, those of them that the time cut short, and what could not be run."""
+
+    runs: tuple[AttackRun, ...]
+    short: tuple[CutShort, ...]
+    untested: tuple[Untested, ...]
 
 
 def make_world(subject: Subject, clients: int, seed: int, *, defences: Sequence[Defence] | None = None) -> World:
@@ -101,11 +112,6 @@ def public_examples(subject: Subject, world: World, seed: int) -> tuple[Tensor, 
     order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
     rest = order[world.batch.trials * subject.examples :]
     return subject.inputs[rest], subject.labels[rest]
-
-
-def run_entry(world: World, entry: Entry, seconds: float) -> AttackRun:
-    """Return one attack on all clients, with as many iterations as fit into the seconds."""
-    return run_with(world, entry, fitting_iterations(world, entry, seconds))
 
 
 def fitting_iterations(world: World, entry: Entry, seconds: float) -> int:
@@ -177,22 +183,23 @@ def fastest_threads(world: World, entries: Sequence[Entry]) -> int:
         return 1  # what is wrong with the attack is said when it is run
 
 
-def run_entries(
-    world: World, entries: Sequence[Entry], budget: Budget, tell: Tell
-) -> tuple[list[AttackRun], list[Untested]]:
+def run_entries(world: World, entries: Sequence[Entry], budget: Budget, tell: Tell) -> Suite:
     """Return the runs of all attacks, each given an even share of what is left; what fails is untested, and why."""
     runs: list[AttackRun] = []
+    short: list[CutShort | None] = []
     untested: list[Untested] = []
     for number, entry in enumerate(entries):
         heavy = sum(each.most is not None for each in entries[number:]) or 1
         tell(f"{entry.name}: {world.batch.trials} clients")
         try:
-            runs.append(run_entry(world, entry, budget.left / heavy))
+            iterations = fitting_iterations(world, entry, budget.left / heavy)
+            runs.append(run_with(world, entry, iterations))
+            short.append(find_cut_of(runs[-1], iterations, entry.most))
         except InputError as error:
             untested.append(Untested(entry.name, str(error)))
         except RuntimeError as error:  # a layer of the user's network that cannot be differentiated
             untested.append(Untested(entry.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
-    return runs, untested
+    return Suite(tuple(runs), tuple(cut for cut in short if cut is not None), tuple(untested))
 
 
 def null_runs(subject: Subject, world: World, seed: int) -> list[AttackRun]:
@@ -230,5 +237,5 @@ def read_labels(world: World) -> LabelReading | Untested:
         return Untested("label recovery", (str(error).strip() or type(error).__name__).splitlines()[0])
     truth, mask = world.batch.labels, world.batch.mask
     found, blind = label_overlap(truth, guess, mask), expected_overlap(truth, mask, knowledge.classes)
-    low = lower_end(found, knowledge.samples)
-    return LabelReading(rule, float(found.double().mean()), blind, int(mask.sum()), low)
+    low, high = overlap_interval(found, knowledge.samples)
+    return LabelReading(rule, float(found.double().mean()), blind, int(mask.sum()), low, high)

@@ -16,23 +16,23 @@ import functools
 import importlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ValidationError, create_model
 from torch import nn
 
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
-from leakscope.data import load
+from leakscope.data import SOURCES, load
 from leakscope.defences.on_data import Transform
 from leakscope.defences.on_model import Polarisation
 from leakscope.experiments.audit.target import Target
 from leakscope.experiments.audit.verdict import GATES
-from leakscope.experiments.scenario.pieces import KINDS, STRICT, list_of, model_of, piece_type
+from leakscope.experiments.scenario.pieces import KINDS, STRICT, AlsoByName, list_of, model_of, piece_type
 from leakscope.experiments.scenario.problems import Problem, ScenarioError
 from leakscope.experiments.scenario.settings import DataChoice
 from leakscope.experiments.scenario.text import read_text
@@ -40,6 +40,7 @@ from leakscope.models import draw_parameters, from_module
 
 MOST_BYTES = 1 << 20
 SAMPLE = 64
+OF_DATA = ("name", "part", "first")  # what an audit takes of a choice of data; it plays the clients itself
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,10 +126,11 @@ def read_request(path: Path) -> Request:
 def file_model() -> type[BaseModel]:
     """Return the pydantic model of an audit file."""
     gate = create_model("fail_above", __config__=STRICT, **dict.fromkeys(GATES, (float | None, None)))  # type: ignore[call-overload]
-    fields: dict[str, Any] = {
+    data: Any = Annotated[model_of(DataChoice, "data"), BeforeValidator(_by_name), AlsoByName(tuple(SOURCES))]
+    parts: dict[str, Any] = {
         "build": (str | None, None),
         "model": (piece_type("model") | None, None),
-        "data": (model_of(DataChoice, "data") | None, None),
+        "data": (data | None, None),
         "weights": (piece_type("weights"), {"name": "uniform", "a": 0.5}),
         "client": (model_of(LocalTraining, "client") | None, None),
         "defences": (list_of(piece_type("defences")), []),
@@ -141,7 +143,11 @@ def file_model() -> type[BaseModel]:
         "seed": (int | None, None),
         "fail_above": (gate | None, None),
     }
-    return create_model("audit", __config__=STRICT, **fields)
+    return create_model("audit", __config__=STRICT, **parts)
+
+
+def _by_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
 
 
 def _request(path: Path, told: Mapping[str, Any]) -> Request:
@@ -177,6 +183,7 @@ def _named(path: Path, told: Mapping[str, Any]) -> Target:
     if told["model"] is None or told["data"] is None:
         raise InputError(f"{path}: model and data belong together")
     choice = DataChoice(**told["data"])
+    _check_choice(path, choice)
     data = load(choice.name)
     part = range(choice.first, min(choice.first + SAMPLE, data.size(choice.part)))
     inputs, labels = data.pictures(choice.part, part), data.labels(choice.part, part)
@@ -187,6 +194,16 @@ def _named(path: Path, told: Mapping[str, Any]) -> Target:
     )
     module.load_state_dict({name: value[0] for name, value in drawn.items()}, strict=False)
     return Target(model=module, inputs=inputs, labels=labels)
+
+
+def _check_choice(path: Path, choice: DataChoice) -> None:
+    """Refuse what a scenario says of its data and an audit would ignore."""
+    for each in fields(choice):
+        if each.name not in OF_DATA and getattr(choice, each.name) != each.default:
+            instead = "; examples says how many a client holds" if each.name == "samples" else ""
+            raise InputError(
+                f"{path}: data.{each.name} is for scenarios; an audit takes {', '.join(OF_DATA)} of data{instead}"
+            )
 
 
 def _line(error: BaseException) -> str:

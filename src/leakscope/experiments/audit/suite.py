@@ -34,6 +34,7 @@ PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
 TOLD = "told of the defences"
 UNKNOWN = "no attacker here knows it: none uses what it does to an update"
 PICTURE_RANK = 3
+MADE_FOR = ("ig_policy", "spn_aware")  # attacks that were made for a defence on the data or on the network
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,11 @@ def plan_suite(
     if informed is not None and unmatched is None:
         entries += _made_for(informed, settings)
     return entries, untested
+
+
+def is_told(name: str) -> bool:
+    """Return whether an attack of the suite, by its name, is told of the defences."""
+    return name.endswith(f", {TOLD}") or name in MADE_FOR
 
 
 def unknown_defences(client: Client, observation: Observation) -> list[str]:

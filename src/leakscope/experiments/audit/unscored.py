@@ -14,6 +14,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.types import Reconstruction
 from leakscope.experiments.audit.budget import Budget, iterations_within
+from leakscope.experiments.audit.cut_short import CutShort, find_cut
 from leakscope.experiments.audit.playing import Tell, UnscoredRun, World, fastest_threads
 from leakscope.experiments.audit.suite import PICTURE_RANK, Entry, Untested
 from leakscope.experiments.engines.contract import torch_threads
@@ -21,16 +22,19 @@ from leakscope.experiments.engines.contract import torch_threads
 
 def unscored_runs(
     world: World, entries: Sequence[Entry], budget: Budget, tell: Tell
-) -> tuple[list[UnscoredRun], list[Untested]]:
-    """Return what every attack made of the captures, the null baseline last, and what could not be run."""
+) -> tuple[list[UnscoredRun], list[Untested], list[CutShort]]:
+    """Return what every attack made of the captures, the null baseline last, what could not be run, and what was cut short."""
     runs: list[UnscoredRun] = []
     untested: list[Untested] = []
+    short: list[CutShort] = []
     heavy = sum(entry.most is not None for entry in entries) or 1
     with torch_threads(fastest_threads(world, entries)):
         for entry in entries:
             tell(f"{entry.name}: {world.observation.trials} captures")
             try:
-                runs.append(_run(world, entry, 0.9 * budget.seconds / heavy))
+                run, cut = _run(world, entry, 0.9 * budget.seconds / heavy)
+                runs.append(run)
+                short += [] if cut is None else [cut]
             except InputError as error:
                 untested.append(Untested(entry.name, str(error)))
             except RuntimeError as error:  # a layer of the user's network that cannot be differentiated
@@ -38,10 +42,11 @@ def unscored_runs(
     labels = torch.zeros(world.observation.trials, world.knowledge.samples, dtype=torch.int64)
     null = prior_only().guess(replace(world.knowledge, labels=labels), list(world.seeds))
     runs.append(UnscoredRun("prior_only", "without the update", null, null.mismatch, structure(null.inputs), 0.0))
-    return runs, untested
+    return runs, untested, short
 
 
-def _run(world: World, entry: Entry, seconds: float) -> UnscoredRun:
+def _run(world: World, entry: Entry, seconds: float) -> tuple[UnscoredRun, CutShort | None]:
+    """Return one attack with as many iterations as fit into the seconds, and how it was cut short."""
     knowledge = world.informed if entry.informed and world.informed is not None else world.knowledge
 
     def attack(iterations: int) -> tuple[Reconstruction, float]:
@@ -55,8 +60,9 @@ def _run(world: World, entry: Entry, seconds: float) -> UnscoredRun:
     made, took = attack(iterations)
     first = made.trace[:, 0].clamp_min(1e-12)
     left = made.mismatch / first if entry.most is not None else made.mismatch
-    note = "no iterations" if entry.most is None else f"{iterations} iterations at most"
-    return UnscoredRun(entry.name, note, made, left, structure(made.inputs), took)
+    note = "no iterations" if entry.most is None else f"{iterations} iterations at most; its authors run {entry.most}"
+    run = UnscoredRun(entry.name, note, made, left, structure(made.inputs), took)
+    return run, find_cut(entry.name, made, iterations, entry.most)
 
 
 def structure(pictures: Tensor) -> Tensor:

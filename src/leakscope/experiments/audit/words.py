@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from leakscope.experiments.audit.client_words import client_facts
+from leakscope.experiments.audit.cut_short import MEANING
+from leakscope.experiments.audit.suite import is_told
+from leakscope.experiments.audit.told_words import told_facts
 from leakscope.experiments.audit.verdict import RULES
 
 if TYPE_CHECKING:
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 
     from leakscope.experiments.audit.advice import Advice
     from leakscope.experiments.audit.auditing import Audit
+    from leakscope.experiments.audit.playing import LabelReading
     from leakscope.experiments.audit.remedies import Remedy
     from leakscope.experiments.story import AttackRun
 
@@ -34,14 +39,19 @@ def audit_text(audit: Audit) -> str:
         lines += [f"    worst: {line}" for line in worst_lines(audit)]
     if facts := audit_client(audit):
         lines += ["  the client:", *(f"    {what}: {words}" for what, words in facts)]
+    if told := audit_told(audit):
+        lines += [
+            "  attackers who are told of the defences know:",
+            *(f"    of {what}: {words}" for what, words in told),
+        ]
     lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
     lines += _unscored(audit)
     if audit.labels is not None:
-        read = audit.labels
-        lines.append(
-            f"  labels: {_percent(read.share)} read off the update (guessing: {_percent(read.guessing)}; n = {read.n})"
-        )
+        lines.append(f"  labels: {labels_words(audit.labels)}")
     lines += _advice(audit)
+    if audit.short:
+        lines.append(f"  not tested long enough ({MEANING}):")
+        lines += [f"    {cut.name}: {cut.words}" for cut in audit.short]
     if audit.untested:
         lines.append("  not tested:")
         lines += [f"    {item.what}: {item.why}" for item in audit.untested]
@@ -64,6 +74,16 @@ def worst_lines(audit: Audit) -> list[str]:
         f"PSNR {float(scores.psnr[t, s]):.1f} dB"
         for t, s in places[:SHOWN_WORST]
     ]
+
+
+def labels_words(read: LabelReading) -> str:
+    """Return the share of labels that was read off the update, with its interval and n, beside that of guessing."""
+    ends = (
+        ""
+        if read.low is None or read.high is None
+        else f"95 % interval {_percent(read.low)} to {_percent(read.high)}, "
+    )
+    return f"{_percent(read.share)} read off the update ({ends}n = {read.n}; guessing: {_percent(read.guessing)})"
 
 
 def _runs(title: str, runs: tuple[AttackRun, ...]) -> list[str]:
@@ -143,6 +163,13 @@ def audit_client(audit: Audit) -> tuple[tuple[str, str], ...]:
     return () if world is None else client_facts(world.client, world.batch.samples)
 
 
+def audit_told(audit: Audit) -> tuple[tuple[str, str], ...]:
+    """Return (defence, facts) as attackers of this audit were told them; () where none that is told was run and scored."""
+    if audit.world is None or not any(is_told(run.name) for run in audit.runs):
+        return ()
+    return told_facts(audit.world)
+
+
 def _names(named: Sequence[tuple[str, str]], reason: str) -> str:
     return ", ".join(name for name, why in named if why == reason)
 
@@ -155,11 +182,13 @@ def audit_record(audit: Audit) -> dict[str, Any]:
         "grade": audit.grade,
         "rule": RULES[audit.grade],
         "client": dict(audit_client(audit)),
+        "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_told(audit)],
         "worst": None if audit.worst is None else audit.worst.name,
         "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
         "psnr": _plain(audit.measures.psnr),
         "ssim": _plain(audit.measures.ssim),
         "labels": _plain(audit.measures.labels),
+        "label_recovery": None if audit.labels is None else _labels(audit.labels),
         "attacks": [_run(run) for run in audit.runs],
         "null_baselines": [_run(run) for run in audit.nulls],
         "remedies": [_remedy(r) for r in (audit.advice.remedies if audit.advice else ())],
@@ -172,10 +201,22 @@ def audit_record(audit: Audit) -> dict[str, Any]:
         ],
         "ranking": audit.advice.ranking if audit.advice else None,
         "untested": [{"what": item.what, "why": item.why} for item in audit.untested],
+        "not_tested_long_enough": [{**asdict(cut), "words": cut.words} for cut in audit.short],
         "notes": list(audit.notes),
         "minutes": audit.minutes,
         "seconds": audit.seconds,
         "seed": audit.seed,
+    }
+
+
+def _labels(read: LabelReading) -> dict[str, Any]:
+    return {
+        "rule": read.rule,
+        "value": read.share,
+        "low": read.low,
+        "high": read.high,
+        "n": read.n,
+        "guessing": read.guessing,
     }
 
 
