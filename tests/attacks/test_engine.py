@@ -466,6 +466,23 @@ def test_a_form_that_a_network_cannot_take_is_left_out_or_refused(monkeypatch: p
         QUICK.run(model, seen, w.knowledge, w.seeds, Execution(form="channels_last"))
 
 
+@pytest.mark.parametrize(("live", "best"), [(1, "loop"), (400, "native")])
+def test_copies_laid_out_in_spare_count_against_the_forms_that_evaluate_them(
+    live: int, best: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = {"native": 100.0, "im2col": 80.0, "loop": 40.0}
+    monkeypatch.setattr(plan, "measure_form", lambda _model, _problem, form, **_: rates[form])
+    monkeypatch.setattr(plan, "MEASURING", 0.0)
+    w = world(4)
+    problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
+    chosen, measured = plan.choose_form(w.model, problem, torch.device("cpu"), 10.0, live=live)
+    assert chosen == best
+    spare = plan.spare_lanes(w.model, w.knowledge, torch.device("cpu"))
+    assert spare > 0
+    assert measured["native"] == pytest.approx(100.0 * live / plan.lanes(live, spare))
+    assert measured["loop"] == 40.0
+
+
 @pytest.mark.parametrize("hidden", [1, 2, 4])
 def test_bits_do_not_depend_on_neighbours_in_networks_with_narrow_layers(hidden: int) -> None:
     w = world(19, name="mlp", shape=(1, 8, 8), settings={"hidden": [hidden]}, labels=True)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from leakscope.attacks.forms import FORMS, THREADED, TRACE_AFTER, Evaluator
+from leakscope.attacks.forms import ALONE, FORMS, THREADED, TRACE_AFTER, Evaluator
+from leakscope.attacks.lanes import lanes, spare_lanes
 from leakscope.attacks.memory import available, is_out_of_memory, peak_bytes
 from leakscope.attacks.state import Problem, Progress
 from leakscope.core.errors import InputError
@@ -155,9 +156,18 @@ def predict_bytes(model: Model, problem: Problem, form: str) -> tuple[int, int]:
 
 
 def choose_form(
-    model: Model, problem: Problem, device: torch.device, evaluations: float, *, native: float | None = None
+    model: Model,
+    problem: Problem,
+    device: torch.device,
+    evaluations: float,
+    *,
+    native: float | None = None,
+    live: int | None = None,
 ) -> tuple[str, dict[str, float]]:
-    """Return the fastest form for this network, shape and device, and the measured rates.
+    """Return the fastest form for this network, shape and device, and the measured rates of `live` trials at once (its own width).
+
+    Where lanes are laid out in spare (see `lanes`) the forms that evaluate them too are the slower for it: a single trial of a
+    network with two classes has 16 copies beside it.
 
     Measuring ends when it has taken `MEASURING` of the work: the plain forms always, then those that are traced first, the
     likeliest first. `native` is a rate measured before. On CUDA the compiled form is taken without a measurement when the
@@ -165,7 +175,8 @@ def choose_form(
     """
     began = time.perf_counter()
     width, threads = trials(problem.unknowns), torch.get_num_threads()
-    rates = {"native": native or measure_form(model, problem, "native", seconds=0.1)}
+    counts = {form: _share_live(form, live or width, model, problem, device) for form in FORMS}
+    rates = {"native": counts["native"] * (native or measure_form(model, problem, "native", seconds=0.1))}
 
     def work() -> float:
         return width * evaluations / max(rates.values())
@@ -177,7 +188,7 @@ def choose_form(
             if is_out_of_memory(error):
                 raise
             return  # not every network can be run in every form, such as `view` with channels last
-        rates[form] = max(rates.get(form, 0.0), rate)
+        rates[form] = max(rates.get(form, 0.0), counts[form] * rate)
 
     if work() > LONG:
         try_form("native")
@@ -188,7 +199,7 @@ def choose_form(
         if len(model.input_shape) != 3:
             del hopes["channels_last"]
         if threads > 1:
-            hopes["split"] = GAINS["vmap"] * rates["native"] * threads
+            hopes["split"] = GAINS["vmap"] * rates["native"] * threads * counts["split"] / counts["native"]
         hopes |= {form: GAINS["vmap"] * rates[form] for form in ("native", "im2col") if form in rates}
         hopeful = [form for form, rate in hopes.items() if rate > max(rates.values())]
         if len(hopeful) == 1 and hopeful[0] in rates:
@@ -202,6 +213,15 @@ def choose_form(
     if device.type == "cuda" and work() > COMPILE_PAYS_AFTER and not model.draws:  # compiled draws are not trusted
         best = "compiled"
     return best, rates
+
+
+def _share_live(form: str, live: int, model: Model, problem: Problem, device: torch.device) -> float:
+    """Return the share of the lanes a form evaluates that count, with so many live trials."""
+    if form in ALONE:
+        return 1.0
+    spare = spare_lanes(model, problem.facts.knowledge, device)
+    parts = torch.get_num_threads() if form == "split" else 1
+    return live / (parts * lanes(-(-live // parts), spare))
 
 
 def _fitting(model: Model, problem: Problem, execution: Execution, device: torch.device) -> tuple[int, int, int]:
@@ -233,7 +253,7 @@ def make_plan(model: Model, problem: Problem, execution: Execution, evaluations:
     rates: dict[str, float] = {}
     if form is None:
         sample = narrow(problem, min(max(width, 4), 64) if device.type == "cpu" else width)
-        form, rates = choose_form(model, sample, device, evaluations)
+        form, rates = choose_form(model, sample, device, evaluations, live=width)
     return Plan(
         form=form,
         dtype=execution.dtype,

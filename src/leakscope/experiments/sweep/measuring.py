@@ -81,7 +81,8 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
         rates = {form or "native": measure_form(world.model, sample, form or "native", seconds=0.1)}
         if form is None and evaluations / rates["native"] > WORTH_CHOOSING:
             each_lane = evaluations / len(sample.unknowns["guess"])
-            form, rates = choose_form(world.model, sample, device, each_lane, native=rates["native"])
+            live = min(width, total) * restarts
+            form, rates = choose_form(world.model, sample, device, each_lane, native=rates["native"], live=live)
     rate = max(rates.values())
     told = {name: round(value, 3) for name, value in rates.items()}
     return Measured(form or "native", int(min(fits, 10**9)), evaluations / rate, told, each * restarts)
