@@ -781,6 +781,25 @@ def test_a_function_by_name_builds_the_target(tmp_path: Path, monkeypatch: pytes
             load_build(name)
 
 
+def test_a_python_file_is_told_by_the_name_it_is_imported_under(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "project" / "federation"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "audit.py").write_text("def build(): return None\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=f"federation.audit:build in the directory {tmp_path / 'project'}$"):
+        read_request(Path("project/federation/audit.py"))
+    with pytest.raises(InputError, match=r"run this in the directory that holds federation, or install it$"):
+        load_build("federation.audit:build")
+    monkeypatch.chdir(tmp_path / "project")
+    with pytest.raises(InputError, match=r"such as federation\.audit:build$"):
+        read_request(Path("federation/audit.py"))
+    with pytest.raises(InputError, match=r"name its function too, such as federation\.audit:build$"):
+        load_build("federation.audit")
+
+
 def test_a_file_says_what_to_audit(tmp_path: Path) -> None:
     path = tmp_path / "audit.yaml"
     path.write_text(
@@ -797,6 +816,17 @@ def test_a_file_says_what_to_audit(tmp_path: Path) -> None:
     assert make_subject(replace(request.target, client=None)).model.classes == 10
 
 
+def test_data_may_be_named_by_a_word_as_in_a_scenario(tmp_path: Path) -> None:
+    path = tmp_path / "audit.yaml"
+    path.write_text("model: lenet_cpl\ndata: digits\n")
+    short = read_request(path).target
+    path.write_text("model: lenet_cpl\ndata: {name: digits}\n")
+    long = read_request(path).target
+    assert short.inputs is not None
+    assert long.inputs is not None
+    assert torch.equal(short.inputs, long.inputs)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -806,6 +836,9 @@ def test_a_file_says_what_to_audit(tmp_path: Path) -> None:
         ("model: lenet_cpl", "belong together"),
         ("clinet: {}", "clinet"),
         ("model: lenet_cpl\ndata: {name: digits}\nclient: {rate: -1.0}", "rate must be above 0"),
+        ("model: lenet_cpl\ndata: digitts", "digitts"),
+        ("model: lenet_cpl\ndata: {name: digits, samples: 4}", "data.samples is for scenarios.* examples says"),
+        ("model: lenet_cpl\ndata: {name: digits, mix: equal}", "data.mix is for scenarios"),
         ("model: lenet_cpl\ndata: {name: digits}\nfail_above: {mse: 1}", "mse"),
         ("model: lenet_cpl\ndata: {name: digits}\ndefences: [clipp]", "clipp"),
         ("a: *b", "YAML"),

@@ -16,10 +16,11 @@ from leakscope.data import load
 from leakscope.defences import GaussianNoise
 from leakscope.experiments.audit import playing, suite
 from leakscope.experiments.audit.auditing import audit_target
-from leakscope.experiments.audit.guessing import expected_overlap, lower_end
+from leakscope.experiments.audit.guessing import expected_overlap, overlap_interval
 from leakscope.experiments.audit.playing import LabelReading, make_world, read_labels, scored
 from leakscope.experiments.audit.target import Target, find_scaling, make_subject
 from leakscope.experiments.audit.verdict import excess, grade
+from leakscope.experiments.audit.words import labels_words
 from leakscope.metrics import label_overlap
 from leakscope.metrics.interval import wilson
 
@@ -94,11 +95,18 @@ def test_padding_is_not_guessed() -> None:
     assert expected_overlap(labels, mask, 2) == pytest.approx(sum(parts) / 2)
 
 
-def test_the_lower_end_of_a_share_is_wilsons_and_never_above_that_between_clients() -> None:
-    assert lower_end(torch.tensor([1.0, 1.0, 0.0]), 1) == pytest.approx(wilson(2 / 3, 3)[0])
-    assert lower_end(torch.tensor([1.0, 1.0]), 2) == pytest.approx(wilson(1.0, 4)[0])  # all alike is no certainty
-    apart = torch.tensor([1.0, 0.0, 1.0, 0.0])
-    assert lower_end(apart, 50) < wilson(0.5, 200)[0]
+def test_the_interval_of_a_share_is_wilsons_and_never_within_that_between_clients() -> None:
+    assert overlap_interval(torch.tensor([1.0, 1.0, 0.0]), 1) == pytest.approx(wilson(2 / 3, 3))
+    assert overlap_interval(torch.tensor([1.0, 1.0]), 2) == pytest.approx(wilson(1.0, 4))  # all alike is no certainty
+    low, high = overlap_interval(torch.tensor([1.0, 0.0, 1.0, 0.0]), 50)
+    assert 0 <= low < wilson(0.5, 200)[0]
+    assert wilson(0.5, 200)[1] < high <= 1
+
+
+def test_labels_are_told_with_their_interval_and_n() -> None:
+    words = labels_words(LabelReading("counts", 0.75, 0.1, 16, *wilson(0.75, 16)))
+    assert words == "75 % read off the update (95 % interval 51 % to 90 %, n = 16; guessing: 10 %)"
+    assert labels_words(LabelReading("cpl", 1.0, 0.5, 8)) == "100 % read off the update (n = 8; guessing: 50 %)"
 
 
 def test_noise_that_hides_everything_is_seldom_graded_b() -> None:

@@ -23,6 +23,7 @@ from leakscope.experiments.audit.remedies import Finding as Found
 from leakscope.experiments.audit.suite import TOLD, is_told
 from leakscope.experiments.audit.words import (
     audit_told,
+    doubt_lines,
     helping_lines,
     labels_words,
     not_shown_lines,
@@ -96,6 +97,7 @@ def _sentence(words: str) -> str:
 
 def _explanation(audit: Audit) -> str:
     parts = [f"The rule of this grade: {RULES[audit.grade]}.", *([_sentence(COUNTED)] if audit.nulls else [])]
+    parts += [_sentence(doubt) for doubt in doubt_lines(audit)]
     if audit.worst is not None and audit.measures.asr is not None:
         asr = audit.measures.asr
         parts.append(
@@ -157,10 +159,13 @@ def _threat(audit: Audit) -> Threat:
 
 def _told(audit: Audit) -> list[str]:
     """Return what only some attackers were told: of the defences, a line for each, and of the remedies."""
-    who = ", ".join(run.name.removesuffix(f", {TOLD}") for run in audit.runs if is_told(run.name))
-    lines = [f"only {who}, where {TOLD}: of {what}: {words}" for what, words in audit_told(audit)]
+    lines = []
     if audit.advice is not None and tried(audit.advice):
-        lines.append("only where a remedy was tried: the labels, and of the remedy what is told of its kind")
+        lines.append("only where a remedy was tried: the labels, and the same facts of the remedy as of a defence")
+    if facts := audit_told(audit):
+        who = ", ".join(run.name.removesuffix(f", {TOLD}") for run in audit.runs if is_told(run.name))
+        lines.append(f"only attackers who are {TOLD} ({who}): the facts that follow")
+        lines += [f"of {what}: {words}" for what, words in facts]
     return lines
 
 
@@ -168,7 +173,7 @@ def _hidden(audit: Audit, world: World) -> list[str]:
     """Return what attackers were not told of the defences, where the client has any."""
     if not guarded(world.client):
         return []
-    others = ", to the other attackers" if audit_told(audit) else ""
+    others = f" (attackers who are not {TOLD})" if audit_told(audit) else ""
     return [f"that the client defends itself, and how{others}"]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leakscope.experiments.audit.advice import Advice, advise
+from leakscope.experiments.audit.as_seen import AsSeen, recovered_as_seen
 from leakscope.experiments.audit.budget import Budget, start_budget
 from leakscope.experiments.audit.checking import check_numbers
 from leakscope.experiments.audit.cut_short import CutShort
@@ -50,7 +51,8 @@ class Audit:
     """What an audit found. Prints as text; `failures(limits)` is the gate.
 
     `worst` is the attack that recovered most, `nulls` what one gets without the update, `untested` what was left out and
-    why, `short` the attacks that the time cut short, `advice` what would help. `unscored` are attacks on captured updates whose truth is not known. `world` is None where
+    why, `short` the attacks that the time cut short, `advice` what would help. `unscored` are attacks on captured updates whose
+    truth is not known. `as_seen` is what came back of transformed pictures as the network saw them. `world` is None where
     nothing could be run or scored.
     """
 
@@ -69,6 +71,7 @@ class Audit:
     seed: int
     unscored: tuple[UnscoredRun, ...] = ()
     short: tuple[CutShort, ...] = ()
+    as_seen: tuple[AsSeen, ...] = ()
 
     @property
     def worst(self) -> AttackRun | None:
@@ -163,6 +166,7 @@ def audit_target(
         seconds=budget.used,
         seed=seed,
         short=done.short,
+        as_seen=recovered_as_seen(world, runs),
     )
 
 

@@ -61,14 +61,21 @@ def load_build(name: str) -> Target:
     """
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise InputError(f"what to audit must be package.module:function, a YAML file or captures, got {name!r:.80}")
+        forgot = not function_name and "." in name and all(part.isidentifier() for part in name.split("."))
+        hint = f"; name its function too, such as {name:.80}:build" if forgot else ""
+        raise InputError(
+            f"what to audit must be package.module:function, a YAML file or captures, got {name!r:.80}{hint}"
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything when it is imported
-        raise InputError(f"{module_name} cannot be imported ({type(error).__name__}: {_line(error)})") from None
+        top = module_name.partition(".")[0]
+        away = isinstance(error, ModuleNotFoundError) and error.name == top
+        hint = f"; run this in the directory that holds {top}, or install it" if away else ""
+        raise InputError(f"{module_name} cannot be imported ({type(error).__name__}: {_line(error)}){hint}") from None
     function = getattr(module, function_name, None)
     if not callable(function):
         raise InputError(f"{module_name} has no function {function_name!r}")
@@ -99,9 +106,10 @@ def _target(name: str, made: object) -> Target:
 def read_request(path: Path) -> Request:
     """Return what a YAML file asks for, or every mistake in it, a line each."""
     if path.suffix == ".py":
-        parts = path.with_suffix("").parts
-        module = ".".join(parts) if all(part.isidentifier() for part in parts) else path.stem
-        raise InputError(f"{path} is Python: name the function in it that builds the target, such as {module}:build")
+        module, where = module_of(path)
+        raise InputError(
+            f"{path} is Python: name the function in it that builds the target, such as {module}:build{where}"
+        )
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -120,6 +128,21 @@ def read_request(path: Path) -> Request:
         problems = [Problem(place := tuple(item["loc"]), str(item["msg"]), read.line(place)) for item in error.errors()]
         raise ScenarioError(problems, str(path)) from None
     return _request(path, told)
+
+
+def module_of(path: Path) -> tuple[str, str]:
+    """Return the name under which a Python file is imported, and in words from which directory, "" if from this one.
+
+    Directories with an `__init__.py` are packages and belong to the name; where the file lies in none, all that lead to it from here do.
+    """
+    names = path.with_suffix("").parts
+    if not (path.parent / "__init__.py").is_file() and all(name.isidentifier() for name in names):
+        return ".".join(names), ""
+    parts, root = [path.stem], path.absolute().parent
+    while (root / "__init__.py").is_file():
+        parts.insert(0, root.name)
+        root = root.parent
+    return ".".join(parts), "" if root == Path.cwd() else f" in the directory {root}"
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from leakscope.experiments.audit.as_seen import most_as_seen
 from leakscope.experiments.audit.client_words import client_facts
 from leakscope.experiments.audit.cut_short import MEANING
 from leakscope.experiments.audit.suite import is_told
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
 
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
+MAY_FALL = ("A", "B", "C", "D")  # grades that more time for the attacks may make worse
 
 
 def audit_text(audit: Audit) -> str:
     """Return the verdict, what led to it, what would help and what was not tested."""
     lines = [f"{audit.name}: grade {audit.grade}: {RULES[audit.grade]}"]
+    lines += [f"  {doubt}" for doubt in doubt_lines(audit)]
     if audit.worst is not None and audit.measures.asr is not None:
         asr = audit.measures.asr
         lines.append(
@@ -60,6 +63,20 @@ def audit_text(audit: Audit) -> str:
         f"  {audit.seconds:.0f} s of {audit.minutes:g} min; seed {audit.seed}; a grade speaks of what was tried, not more"
     )
     return "\n".join(lines)
+
+
+def doubt_lines(audit: Audit) -> list[str]:
+    """Return why the grade may be too good: attacks that were cut short, pictures that came back as they were transformed."""
+    if audit.grade not in MAY_FALL:
+        return []
+    lines = []
+    if audit.short:
+        lines.append(
+            f"{len(audit.short)} of {len(audit.runs)} attacks were not tested long enough: with more minutes the grade may be worse"
+        )
+    if (best := most_as_seen(audit.as_seen)) is not None:
+        lines.append(f"{best.words}: the grade counts the pictures before that")
+    return lines
 
 
 def worst_lines(audit: Audit) -> list[str]:
@@ -190,6 +207,7 @@ def audit_record(audit: Audit) -> dict[str, Any]:
         "labels": _plain(audit.measures.labels),
         "label_recovery": None if audit.labels is None else _labels(audit.labels),
         "attacks": [_run(run) for run in audit.runs],
+        "recovered_as_seen": [{"name": each.name, **asdict(each.recovered)} for each in audit.as_seen],
         "null_baselines": [_run(run) for run in audit.nulls],
         "remedies": [_remedy(r) for r in (audit.advice.remedies if audit.advice else ())],
         "not_shown_to_help": [
