@@ -114,3 +114,40 @@ def test_constants_of_a_graph_reach_both_parts() -> None:
     made = hoist(traced(f, x, fixed), 1)
     assert isinstance(made, Hoisted)
     assert torch.equal(bind(made, (fixed,))(x)[0], f(x, fixed)[0])
+
+
+def adds_behind_a_view(x: Tensor, fixed: Tensor) -> Flat:
+    made = fixed @ fixed[0]  # three dimensions: the product is read through a view that its schema does not show
+    made += x
+    return (made,)
+
+
+def writes_by_name(x: Tensor, fixed: Tensor) -> Flat:
+    room = fixed.exp()
+    torch.add(room, x, out=room)
+    return (room * fixed.cos(),)
+
+
+def writes_into_a_list(x: Tensor, fixed: Tensor) -> Flat:
+    rooms = [fixed.exp(), fixed.sin()]
+    torch._foreach_add_(rooms, [x, 2 * x])
+    return (rooms[0] * rooms[1],)
+
+
+@pytest.mark.parametrize("f", [adds_behind_a_view, writes_by_name, writes_into_a_list])
+def test_what_is_written_in_any_way_is_made_fresh(f: Callable[..., Flat]) -> None:
+    fixed = numbers(2, 2, 3, 3)
+    call = bind(hoist(traced(f, numbers(0, 2, 3, 3), fixed), 1), (fixed,))
+    for seed in range(3):
+        x = numbers(seed, 2, 3, 3)
+        assert torch.equal(call(x)[0], f(x, fixed)[0])
+
+
+def test_a_view_counts_as_the_memory_it_keeps() -> None:
+    def f(x: Tensor, fixed: Tensor) -> Flat:
+        large = fixed[:, None] + torch.zeros(9, 700)
+        return (x * large[:, 0],)
+
+    x, fixed = numbers(0, 9), numbers(1, 9)
+    graph = traced(f, x, fixed)
+    assert hoist(graph, 1) is graph

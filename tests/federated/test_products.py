@@ -112,3 +112,9 @@ def test_a_second_derivative_is_refused(way: Way) -> None:
     x, w = draw(0, 2, 4, 5, 5), draw(1, 3, 4, 3, 3)
     with way(), pytest.raises(RuntimeError, match="no second derivative"):
         grad(lambda x: grad(lambda w: F.conv2d(x, w).square().sum())(w).sum())(x)
+    outside = x.clone().requires_grad_()
+    with way(), pytest.raises(RuntimeError, match="no second derivative"):
+        grad(lambda w: F.conv2d(outside, w).square().sum())(w).square().sum().backward()  # type: ignore[no-untyped-call]
+    inside = w.clone().requires_grad_()
+    with way(), pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(F.conv2d(x, inside).square().sum(), inside, create_graph=True)

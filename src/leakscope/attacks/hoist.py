@@ -12,11 +12,24 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument, map_arg
+from torch.utils._pytree import tree_leaves
 
 from leakscope.attacks.graphs import Flat
 
+HIDDEN = (
+    "_unsafe_view",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
+    "unsafe_chunk",
+)  # views whose schema does not say so
+STATISTICS = (
+    "native_batch_norm",
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
+)  # they write running means and do not say so
 MOST = 1.0  # what may be kept, in bytes, for each byte of what is fixed
 
 
@@ -39,7 +52,10 @@ class Hoisted:
 
 
 def bind(graph: Callable[..., Flat], fixed: Flat) -> Callable[..., Flat]:
-    """Return an evaluation as a function of what moves; what is fixed is worked through at the first call, on its thread."""
+    """Return an evaluation as a function of what moves; what is fixed is worked through at the first call, on its thread.
+
+    A result that depends on nothing that moves is the same tensor at every call: do not write into results.
+    """
     if not isinstance(graph, Hoisted):
         return lambda *moving: graph(*moving, *fixed)
     parts, held = graph, tuple(fixed[place] for place in graph.used)
@@ -68,7 +84,7 @@ def hoist(graph: GraphModule, moving: int) -> Hoisted | GraphModule:
     needed = {source for node in (*late, output) for source in node.all_input_nodes}
     kept = [node for node in early if node in needed and node.op != "get_attr"]
     fixed = inputs[moving:]
-    if not kept or sum(map(_bytes, kept)) > MOST * sum(_bytes(node, owned=False) for node in fixed):
+    if not kept or _kept_bytes(kept) > MOST * sum(map(_bytes, fixed)):
         return graph
     used = [place for place, node in enumerate(fixed) if node in needed]
     constants = [node for node in early if node.op == "get_attr"]
@@ -89,39 +105,60 @@ def _subgraph(whole: GraphModule, inputs: Sequence[Node], steps: Iterable[Node],
 
 
 def _written(nodes: Iterable[Node]) -> set[Node]:
-    """Return values that an operation writes into, and those they are views of: each evaluation needs them fresh."""
+    """Return values that an operation writes into, and those they share memory with: each evaluation needs them fresh."""
     found: set[Node] = set()
-    for node in nodes:
-        if not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            while isinstance(value, Node) and value not in found:
-                found.add(value)
-                value = value.args[0] if _is_view(value) or _writes(value) else None
+    waiting = [target for node in nodes for target in _targets(node)]
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            waiting += [*_base(value), *_targets(value)]
     return found
 
 
+def _targets(node: Node) -> list[Node]:
+    """Return the arguments that an operation writes into."""
+    if not isinstance(node.target, OpOverload):
+        return []
+    arguments = node.target._schema.arguments
+    given = {**dict(zip((argument.name for argument in arguments), node.args, strict=False)), **node.kwargs}
+    statistics = _name(node) in STATISTICS
+    written = [
+        given.get(argument.name)
+        for argument in arguments
+        if (argument.alias_info is not None and argument.alias_info.is_write)
+        or (statistics and argument.name.startswith("running_"))
+    ]
+    return [value for value in tree_leaves(written) if isinstance(value, Node)]
+
+
+def _base(node: Node) -> list[Node]:
+    """Return the value in whose memory another lies; nothing for one that has memory of its own."""
+    if isinstance(node.target, OpOverload):
+        returns = node.target._schema.returns
+        shared = _name(node) in HIDDEN or (bool(returns) and returns[0].alias_info is not None)
+    else:
+        shared = getattr(node.target, "__name__", "") == "getitem"
+    return [value for value in node.args[:1] if shared and isinstance(value, Node)]
+
+
+def _name(node: Node) -> str:
+    return str(node.target.overloadpacket.__name__) if isinstance(node.target, OpOverload) else ""
+
+
 def _draws(node: Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-def _is_view(node: Node) -> bool:
-    """Return whether a value lies in the memory of the first argument."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return getattr(node.target, "__name__", "") == "getitem"
-    returns = node.target._schema.returns
-    return bool(returns) and returns[0].alias_info is not None
+def _kept_bytes(kept: Iterable[Node]) -> int:
+    """Return the bytes that values keep alive beside the inputs: each memory once, views as what they are views of."""
+    owners = set()
+    for value in kept:
+        while base := _base(value):
+            value = base[0]
+        owners.add(value)
+    return sum(_bytes(value) for value in owners if value.op != "placeholder")
 
 
-def _writes(node: Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
-def _bytes(node: Node, *, owned: bool = True) -> int:
-    """Return the bytes of a value; with `owned` 0 where it lies in the memory of another."""
-    value = node.meta.get("val")
-    if not isinstance(value, Tensor) or (owned and _is_view(node)):
-        return 0
-    return value.numel() * value.element_size()
+def _bytes(node: Node) -> int:
+    return sum(t.numel() * t.element_size() for t in tree_leaves(node.meta.get("val")) if isinstance(t, Tensor))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType
+from torch._C._functorch import TransformType, get_unwrapped, is_functorch_wrapped_tensor
 from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 
 from leakscope.core.convolutions import pair
@@ -73,13 +73,21 @@ def keep(ctx: Any, x: Tensor, kept: Tensor, bias: Tensor | None, sizes: Sizes) -
 
 def cotangents(ctx: Any, cotangent: Tensor, way: str) -> tuple[Tensor | None, ...]:
     """Return the cotangents of input, weight, bias and sizes; None where nobody needs one."""
-    levels = [level.key() for level in retrieve_all_functorch_interpreters()]
-    if levels.count(TransformType.Grad) > 1 or (not levels and torch.is_grad_enabled()):
-        raise RuntimeError(f"{way} are for training: they have no second derivative")
     x, kept = ctx.saved_tensors
+    levels = [level.key() for level in retrieve_all_functorch_interpreters()]
+    twice = levels.count(TransformType.Grad) > 1 or any(map(_tracked, (cotangent, x, kept)))
+    if twice if levels else torch.is_grad_enabled():
+        raise RuntimeError(f"{way} are for training: they have no second derivative")
     needs = (bool(ctx.needs_input_grad[0]), bool(ctx.needs_input_grad[1]), bool(ctx.biased))
     made = torch.ops.leakscope.cotangents(cotangent, x, kept, ctx.sizes.numbers(), needs, way)
     return *(value if needed else None for value, needed in zip(made, needs, strict=True)), None
+
+
+def _tracked(value: Tensor) -> bool:
+    """Return whether plain autograd, outside all transforms, follows a tensor."""
+    while is_functorch_wrapped_tensor(value):
+        value = get_unwrapped(value)
+    return value.requires_grad
 
 
 def _all_clients(

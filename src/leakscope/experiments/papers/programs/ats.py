@@ -62,7 +62,8 @@ def attacks(settings: Settings, keep: Keep, say: Say, device: str) -> None:
         if not keep.done(key, where):
             trained = network_of(settings, policy, keep, say, device)
             keep.add(key, where, {"accuracy": named_rightly(settings, trained.model, device)})
-        for name in settings["attacks"] if policy != "none" else ["ig"]:
+        default_first = sorted(settings["attacks"], key=lambda name: name != "ig")
+        for name in default_first if policy != "none" else ["ig"]:
             key, where = f"{policy} {name}", {"policy": policy, "attack": name}
             if not keep.done(key, where):
                 trained = network_of(settings, policy, keep, say, device)
