@@ -50,6 +50,8 @@ def test_a_copy_of_the_transformed_picture_is_told_though_it_is_far_from_the_pri
     listed = {each["name"]: each for each in json.loads(json.dumps(audit_record(made)))["recovered_as_seen"]}
     assert (listed["analytic"]["value"], listed["analytic"]["n"]) == (1.0, 4)
     assert set(listed) == {run.name for run in made.runs}
+    assert "asr of transformed pictures, as the network saw them, is 1, above 0.05" in made.failures({"asr": 0.05})
+    assert not any("transformed" in line for line in made.failures({"psnr": 99.0}) + made.failures({"asr": 1.0}))
 
 
 def test_nothing_is_said_where_pictures_are_left_alone() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leakscope.experiments.audit.advice import Advice, advise
-from leakscope.experiments.audit.as_seen import AsSeen, recovered_as_seen
+from leakscope.experiments.audit.as_seen import AsSeen, most_as_seen, recovered_as_seen
 from leakscope.experiments.audit.budget import Budget, start_budget
 from leakscope.experiments.audit.checking import check_numbers
 from leakscope.experiments.audit.cut_short import CutShort
@@ -84,8 +85,15 @@ class Audit:
         return 0 if self.worst is None else int(excess(self.worst, self.nulls).sum())
 
     def failures(self, limits: Mapping[str, float]) -> list[str]:
-        """Return a line for every limit that is exceeded or was not measured; empty means the gate is passed."""
-        return failures(self.measures, limits)
+        """Return a line for every limit that is exceeded or was not measured; empty means the gate is passed.
+
+        A limit of `asr` also holds for transformed pictures as the network saw them: who looks at them reads them all the same.
+        """
+        found, best = failures(self.measures, limits), most_as_seen(self.as_seen)
+        if best is not None and best.recovered.value > limits.get("asr", math.inf):
+            share, limit = best.recovered.value, limits["asr"]
+            found.append(f"asr of transformed pictures, as the network saw them, is {share:.4g}, above {limit:g}")
+        return found
 
     def __str__(self) -> str:
         from leakscope.experiments.audit.words import audit_text
