@@ -292,6 +292,7 @@ STRONGER: dict[str, tuple[Defence, float]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRONGER)
 def test_who_knows_the_defence_sees_more(name: str) -> None:
     defence, share = STRONGER[name]
@@ -461,6 +462,7 @@ def test_rows_of_either_sign_are_not_added_up() -> None:
 # -- other optimisers
 
 
+@pytest.mark.slow
 def test_adam_gains_from_a_known_clip_too() -> None:
     seen, knowledge = seen_by(Client(defences=(Clip(0.1),)))
     attack = cpl(optimiser=Adam(0.1), iterations=30)

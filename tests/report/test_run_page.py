@@ -255,6 +255,7 @@ def test_not_a_number_and_infinity_reach_the_page(make_run: MakeRun) -> None:
     assert data["tiles"][0]["mse"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", [False, True])
 def test_two_hundred_trials_stay_under_five_megabytes(make_run: MakeRun, make_cells: MakeCells, colour: bool) -> None:
     grey = load("fashion_mnist").pictures("test", slice(25))[:, None]
