@@ -145,10 +145,11 @@ def _threat(audit: Audit) -> Threat:
     world = audit.world
     if world is None:
         return Threat(words="Nothing was scored, for the reason given at the end of this page.", told=ALWAYS_TOLD)
+    examples = f"{world.batch.samples} example{'' if world.batch.samples == 1 else 's'}"
     return Threat(
         words="The attacker knows the network, its weights, the loss and how many examples were used.",
         setting=(
-            ("clients", (f"{world.batch.trials}, with {world.batch.samples} examples each",)),
+            ("clients", (f"{world.batch.trials}, with {examples} each",)),
             *((what, (words,)) for what, words in client_facts(world.client, world.batch.samples)),
             *((run.name, (run.note,)) for run in audit.runs),
         ),
