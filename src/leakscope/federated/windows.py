@@ -60,19 +60,12 @@ class Folded:
         self.room = [inner, room[fold.left : fold.left + taken], met]  # see `_fill`
         self.matrix = room.view(fold.columns, fold.slots * channels, fold.rows * pictures)
 
-    def multiply(
-        self,
-        sources: Tensor,
-        own: list[Tensor],
-        windows: list[Tensor],
-        outs: list[Tensor],
-        bias: Tensor | None = None,
-    ) -> None:
-        """Write the products of each client's matrices with its windows, job by job; `bias` is added to the first job's."""
-        MULTIPLY(sources, self.room, own, windows, outs, None if bias is None else bias[:, None, :, None])
+    def multiply(self, sources: Tensor, own: Tensor, windows: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
+        """Write the products of each client's matrix with its windows, plus its bias."""
+        MULTIPLY(sources, self.room, own, windows, out, None if bias is None else bias[:, None, :, None])
 
     def spread(self, sources: Tensor, own: list[Tensor], windows: list[Tensor], targets: list[Tensor]) -> None:
-        """Write the same products into targets that do not lie together, clients x columns x out x rows x pictures."""
+        """Write the products of several jobs into targets that do not lie together, clients x columns x out x rows x pictures."""
         shaped = [target.new_empty(target.shape[1:]) for target in targets]
         SPREAD(sources, self.room, own, windows, [each.flatten(2) for each in shaped], shaped, targets)
 
@@ -101,19 +94,13 @@ def _fill(client: Tensor, room: list[Tensor]) -> None:
 
 
 def _multiply(
-    sources: Tensor,
-    room: list[Tensor],
-    own: list[Tensor],
-    windows: list[Tensor],
-    outs: list[Tensor],
-    offsets: Tensor | None,
+    sources: Tensor, room: list[Tensor], own: Tensor, windows: Tensor, out: Tensor, offsets: Tensor | None
 ) -> None:
     for client in range(sources.size(0)):
         _fill(sources[client], room)
-        for job in range(len(windows)):
-            torch.bmm(own[job][client], windows[job], out=outs[job][client])
+        torch.bmm(own[client], windows, out=out[client])
         if offsets is not None:
-            outs[0][client].add_(offsets[client])
+            out[client].add_(offsets[client])
 
 
 def _spread(
@@ -173,7 +160,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Te
     windows = folded.windows(0, sizes.stride[1], width, _span(sizes))
     kernels = _each_column(_stuffed(weight, sizes).permute(0, 1, 4, 3, 2).flatten(2), width)
     made = x.new_empty(len(x), width, there, height * pictures)
-    folded.multiply(sources, [kernels], [windows], [made], bias)
+    folded.multiply(sources, kernels, windows, made, bias)
     return _pictures(made.view(len(x), width, there, height, pictures))
 
 
@@ -199,7 +186,7 @@ def by_input(cotangent: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
     for phase in phases:
         own, windows = [column.kernels for column in phase.columns], [column.windows for column in phase.columns]
         if down == across == 1:
-            phase.folded.multiply(sources, own, windows, [whole.flatten(3)])
+            phase.folded.multiply(sources, own[0], windows[0], whole.flatten(3))
         else:
             targets = [whole[:, column.first :: across, :, phase.first :: down] for column in phase.columns]
             phase.folded.spread(sources, own, windows, targets)

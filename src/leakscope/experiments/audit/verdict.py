@@ -35,7 +35,7 @@ RULES = {
     "B": "no content was recovered, but labels were read better than by guessing",
     "A": "no attack of the suite did better than knowing nothing, within this budget",
     "unscored": "no truth was given: what came back is kept, but how close it is cannot be said",
-    "untested": "no attack here could be run on the model: nothing is known about what it leaks",
+    "untested": "no attack was run, for the reasons given with it: nothing is known about what the model leaks",
 }
 COUNTED = (
     "a recovered example counts unless a null baseline, which sees no update, recovers it as closely (within 3 dB)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -68,18 +69,20 @@ def choose_form(world: World, state: State, say: Callable[[str], None] = lambda 
     federation = replace(world.federation, client=short)
     seconds: dict[str, float] = {}
     threads = torch.get_num_threads()
+
+    def measure(form: Form) -> float:
+        groups = list(groups_of(some, counts, together, threads if form.split else 1))
+        began = time.perf_counter()
+        answers = train_groups(
+            federation, world.trained, world.holdings, state, groups, around=form.around, split=form.split
+        )
+        deque(answers, maxlen=0)  # one after the other: they need not lie in memory together
+        return time.perf_counter() - began
+
     for turn in range(TIMES):
         for name in MEASURED:
-            if turn > 1 and seconds[name] > NEAR * min(seconds.values()):
-                continue
-            form = FORMS[name]
-            groups = list(groups_of(some, counts, together, threads if form.split else 1))
-            began = time.perf_counter()
-            for _ in train_groups(
-                federation, world.trained, world.holdings, state, groups, around=form.around, split=form.split
-            ):
-                pass  # an answer is let go before the next one comes
-            seconds[name] = min(seconds.get(name, math.inf), time.perf_counter() - began)
+            if turn < 2 or seconds[name] <= NEAR * min(seconds.values()):
+                seconds[name] = min(seconds.get(name, math.inf), measure(FORMS[name]))
     chosen = min(seconds, key=lambda name: seconds[name])
     told = ", ".join(f"{name} {value * 1e3:.0f} ms" for name, value in seconds.items())
     say(f"convolutions {chosen} ({told} for one epoch of {len(some)} clients, {threads} threads)")
