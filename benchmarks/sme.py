@@ -1,6 +1,6 @@
 """What attacks on weight updates cost, and how well they do: SME against IG, against DLFA, against the usual loop.
 
-    python benchmarks/sme.py cost                                   # one iteration of SME and of IG: operations, seconds
+    python benchmarks/sme.py cost                                   # an iteration of SME and of IG: operations, seconds
     python benchmarks/sme.py steps                                  # SME and DLFA over 10 .. 250 local steps
     python benchmarks/sme.py speed --device cuda                    # N = 50 on cnn_cifar against one client at a time
     python benchmarks/sme.py quality --data cifar100.npz --device cuda --clients 16
@@ -11,6 +11,7 @@ Imports torch, numpy and safetensors alone. Every command prints a table and, wi
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -29,6 +30,7 @@ from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine import Engine
 from leakscope.attacks.forms import Evaluator
 from leakscope.attacks.memory import peak_bytes
+from leakscope.attacks.optimisers.rules import moving
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import dlfa, ig_update, sme
 from leakscope.attacks.runner import run_problem
@@ -44,6 +46,9 @@ from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, m
 from leakscope.metrics.image import psnr
 from leakscope.models import Torch, build, draw_parameters
 
+CYCLE = 6
+EVERY = f"SME, alpha moved every {CYCLE}th iteration"
+WEIGHTS = "IG, the gradient in the weights too"
 NETWORKS = {"cnn_cifar": ((3, 32, 32), 100), "cnn_mnist": ((1, 28, 28), 62)}
 CIFAR100 = Scaling((0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762))
 FEMNIST = Scaling((0.96424,), (0.15768,))
@@ -114,14 +119,28 @@ def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
     return float(found[0]), float(found[1]), float(found[2])
 
 
-def call_of(how: Matching, w: World, device: str, form: str) -> Callable[[], object]:
-    """Return one evaluation of all trials, traced already."""
+def interval_of_median(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the median: the order statistics that a fair coin would leave on either side of it."""
+    n, ordered = len(values), sorted(values)
+    below, mass = 0, 0.5**n
+    while mass + math.comb(n, below + 1) * 0.5**n <= 0.025:
+        below += 1
+        mass += math.comb(n, below) * 0.5**n
+    return (ordered[below], ordered[n - 1 - below]) if mass <= 0.025 else (-math.inf, math.inf)
+
+
+def call_of(how: Matching, w: World, device: str, form: str, iterations: int = 1) -> Callable[[], object]:
+    """Return the evaluations of so many iterations of all trials, traced already; what rests is not differentiated in."""
     problem = problem_of(how, w, device)
-    evaluator = Evaluator(w.model, problem.unknowns, problem.facts, form, trace_after=1)
+    turns = [moving(problem.unknowns, problem.rules, number) for number in range(iterations)]
+    made = {
+        turn: Evaluator(w.model, problem.unknowns, problem.facts, form, wanted=turn, trace_after=1)
+        for turn in set(turns)
+    }
     iteration = torch.zeros(len(w.seeds), dtype=torch.int64, device=device)
 
     def call() -> object:
-        return evaluator(problem.unknowns, iteration)
+        return [made[turn](problem.unknowns, iteration) for turn in turns]
 
     call()
     call()
@@ -142,7 +161,10 @@ def operations(call: Callable[[], object]) -> int:
 
 
 def cost(args: argparse.Namespace) -> dict[str, Any]:
-    """Return operations and interleaved seconds of SME, of IG alone, and of IG as SME with alpha held at 0."""
+    """Return operations and interleaved seconds of SME, with alpha in every iteration and in every 6th, and of two IGs.
+
+    The second IG is SME with alpha held at 0. Everything is measured over whole cycles of alpha, 6 iterations.
+    """
     w = play(
         args.network,
         random_batch(args.network, args.trials, args.samples),
@@ -151,21 +173,25 @@ def cost(args: argparse.Namespace) -> dict[str, Any]:
         scaling=Scaling(),
     )
     form = args.form or ("im2col" if args.device == "cpu" else "compiled")
-    attacks = {"sme": sme(), "ig": ig_update(), "ig, the gradient in the weights too": sme(alpha=0.0, alpha_rate=0.0)}
-    calls = {name: call_of(how, w, args.device, form) for name, how in attacks.items()}
-    counted = "native" if form == "compiled" else form
-    flops = {name: operations(call_of(how, w, args.device, counted)) for name, how in attacks.items()}
+    attacks = {"SME": sme(), EVERY: sme(alpha_every=CYCLE), "IG": ig_update(), WEIGHTS: sme(alpha=0.0, alpha_rate=0.0)}
+    counted = form if form == "im2col" else "native"  # the counter sees neither other threads nor compiled code
+    flops = {name: operations(call_of(how, w, args.device, counted, CYCLE)) / CYCLE for name, how in attacks.items()}
+    calls = {name: call_of(how, w, args.device, form, CYCLE) for name, how in attacks.items()}
     took: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(args.pairs):
         for name, call in calls.items():
-            took[name].append(seconds(call, args.device))
+            took[name].append(seconds(call, args.device) / CYCLE)
     rows = []
-    for name in list(attacks)[1:]:
-        ratio = quantiles([a / b for a, b in zip(took["sme"], took[name], strict=True)])
-        rows.append({"against": name, "operations": flops["sme"] / flops[name], "seconds": ratio, "pairs": args.pairs})
+    for name, against in (("SME", "IG"), ("SME", WEIGHTS), (EVERY, "IG")):
+        more = flops[name] / flops[against]
+        ratios = [a / b for a, b in zip(took[name], took[against], strict=True)]
+        ratio, median = quantiles(ratios), interval_of_median(ratios)
+        row = {"attack": name, "against": against, "operations": more, "seconds": ratio, "pairs": args.pairs}
+        rows.append(row | {"interval_of_median": median})
         print(
-            f"SME against {name}: {flops['sme'] / flops[name]:.3f} times the operations, {ratio[0]:.3f} "
-            f"[{ratio[1]:.3f}, {ratio[2]:.3f}] times the seconds (95 % of {args.pairs} interleaved pairs; {form})"
+            f"{name}, against {against}: {more:.3f} times the operations, {ratio[0]:.3f} times the seconds (median of {args.pairs} "
+            f"interleaved cycles of {CYCLE}, its 95 % interval {median[0]:.3f} to {median[1]:.3f}; 95 % of them "
+            f"[{ratio[1]:.3f}, {ratio[2]:.3f}]; {form})"
         )
     medians = {name: quantiles(values)[0] for name, values in took.items()}
     return {"network": args.network, "form": form, "rows": rows, "seconds": medians, "operations": flops}
@@ -379,7 +405,11 @@ def quality(args: argparse.Namespace) -> dict[str, Any]:
     local = LocalTraining(epochs=args.epochs, batch_size=args.batch, rate=args.rate)
     scaling = CIFAR100 if args.network == "cnn_cifar" else FEMNIST
     w = play(args.network, batch, local, args.device, scaling=scaling, weights=weights)
-    recipes = {"sme": sme(iterations=args.iterations), "ig": ig_update(iterations=args.iterations)}
+    recipes = {
+        "sme": sme(iterations=args.iterations),
+        "sme_every6": sme(iterations=args.iterations, alpha_every=CYCLE),
+        "ig": ig_update(iterations=args.iterations),
+    }
     rows, each = [], {}
     for name in args.attacks:
         how = recipes[name]
@@ -410,10 +440,11 @@ def quality(args: argparse.Namespace) -> dict[str, Any]:
             flush=True,
         )
     result: dict[str, Any] = {"settings": {k: str(v) for k, v in vars(args).items() if k != "run"}, "rows": rows}
-    if len(each) == 2:
-        mean, low, high = mean_of(each["sme"] - each["ig"])
-        result["gain"] = {"mean": mean, "low": low, "high": high}
-        print(f"SME over IG, client by client: {mean:+.2f} dB [{low:.2f}, {high:.2f}]")
+    result["gains"] = []
+    for one, other in itertools.combinations(each, 2):
+        mean, low, high = mean_of(each[one] - each[other])
+        result["gains"].append({"of": one, "over": other, "mean": mean, "low": low, "high": high})
+        print(f"{one} over {other}, client by client: {mean:+.2f} dB [{low:.2f}, {high:.2f}]")
     return result
 
 
@@ -449,7 +480,7 @@ def parser() -> argparse.ArgumentParser:
             one.add_argument("--batch", type=int, default=10)
             one.add_argument("--rate", type=float, default=0.004)
             one.add_argument("--iterations", type=int, default=1000)
-            one.add_argument("--attacks", nargs="+", default=["sme", "ig"], choices=["sme", "ig"])
+            one.add_argument("--attacks", nargs="+", default=["sme", "ig"], choices=["sme", "sme_every6", "ig"])
             one.add_argument("--weights", type=Path, default=None, help="safetensors: w0 of every client")
             one.add_argument("--invert", action="store_true", help="dark ink on white, for EMNIST")
             one.add_argument("--tf32", action="store_true")

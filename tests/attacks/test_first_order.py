@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.attacks.optimisers import SGD, Adagrad, Adam, Exponential, Optimiser, Rule, Steps
-from leakscope.attacks.optimisers.rules import Moment, column
+from leakscope.attacks.optimisers.rules import Moment, column, moving
 from leakscope.attacks.projections import Interval, into_box
 from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
@@ -54,7 +57,7 @@ def gradient_of(unknowns: Tree) -> tuple[Tree, Tensor]:
 
 
 def follow(optimiser: Optimiser, rules: Mapping[str, Rule], steps: int = STEPS) -> list[Tree]:
-    """Return the unknowns of all trials after every step, driven as the engine drives."""
+    """Return the unknowns of all trials after every step, driven as the engine drives: who rests has no gradient."""
     optimiser.check(rules)
     unknowns = START
     state = optimiser.begin(unknowns)
@@ -62,6 +65,7 @@ def follow(optimiser: Optimiser, rules: Mapping[str, Rule], steps: int = STEPS) 
     found = []
     for tick in range(steps):
         gradient, value = gradient_of(unknowns)
+        gradient = {name: gradient[name] for name in moving(unknowns, rules, tick)}
         ended, gained = optimiser.settle(state, Moment(gradient, value, iteration, tick))
         iteration = iteration + ended
         assert not gained.any()
@@ -79,20 +83,22 @@ def torch_follow(
     sign: bool = False,
     schedule: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None,
     project: Callable[[str, Tensor], Tensor] | None = None,
+    every: Mapping[str, int] | None = None,
 ) -> list[Tree]:
-    """Return one trial's unknowns after every step of torch's own optimisers, one for each unknown."""
+    """Return one trial's unknowns after every step of torch's own optimisers, one for each unknown; `every` skips steps."""
     leaves = {n: v[trial].clone().requires_grad_() for n, v in START.items()}
     optimisers = [make([leaf], rates[n]) for n, leaf in leaves.items()]
     schedulers = [schedule(o) for o in optimisers] if schedule else []
     found = []
-    for _ in range(STEPS):
+    for step in range(STEPS):
         for optimiser in optimisers:
             optimiser.zero_grad()
         value_of(leaves, trial).backward()
         for leaf in leaves.values():
             if sign:
                 leaf.grad.sign_()
-        for piece in (*optimisers, *schedulers):
+        turns = [o for n, o in zip(leaves, optimisers, strict=True) if step % (every or {}).get(n, 1) == 0]
+        for piece in (*turns, *schedulers):
             piece.step()
         if project:
             with torch.no_grad():
@@ -165,6 +171,68 @@ def test_a_schedule_of_one_unknown_leaves_the_other_alone() -> None:
     found = follow(Adam(0.1), {"guess": Rule(rate=1e-30, schedule=Steps((2,))), "alpha": Rule()})
     fixed = torch_follow(make, 0, {"guess": 1e-30, "alpha": 0.1})
     agree([{"alpha": f["alpha"], "guess": START["guess"]} for f in found], 0, fixed)
+
+
+@pytest.mark.parametrize("every", [2, 5])
+@pytest.mark.parametrize("name", sorted(PAIRS))
+def test_an_unknown_that_rests_takes_torchs_steps_in_its_turns_alone(name: str, every: int) -> None:
+    ours, make = PAIRS[name]
+    schedule = Steps((3, 5, 9), factor=0.3)
+    found = follow(ours(0.1), {"guess": Rule(schedule=schedule), "alpha": Rule(schedule=schedule, every=every)})
+    for trial in range(TRIALS):
+        expected = torch_follow(
+            make,
+            trial,
+            BOTH,
+            schedule=lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [3, 5, 9], gamma=0.3),
+            every={"alpha": every},
+        )
+        agree(found, trial, expected)
+
+
+@pytest.mark.parametrize("name", sorted(PAIRS))
+def test_an_unknown_that_rests_keeps_its_bits_and_the_others_go_on(name: str) -> None:
+    rules = {"guess": Rule(), "alpha": Rule(every=3, project=lambda value, _: value * 0.5)}  # nor is it projected
+    way = [START, *follow(PAIRS[name][0](0.1), rules)]
+    for tick, (before, after) in enumerate(itertools.pairwise(way)):
+        assert torch.equal(before["alpha"], after["alpha"]) == (tick % 3 > 0)
+        assert not torch.equal(before["guess"], after["guess"])
+
+
+def test_unknowns_that_never_rest_have_the_bits_of_the_formula() -> None:
+    unknowns, first, second = START, *({n: torch.zeros_like(v) for n, v in START.items()} for _ in range(2))
+    for number, made in enumerate(follow(Adam(0.1), {"guess": Rule(), "alpha": Rule(rate=0.3, every=1)}), start=1):
+        gradient, _ = gradient_of(unknowns)
+        first = {n: m.lerp(gradient[n], 1 - 0.9) for n, m in first.items()}
+        second = {n: (m * 0.999).addcmul(gradient[n], gradient[n], value=1 - 0.999) for n, m in second.items()}
+        steps = {n: first[n] / ((m.sqrt() / (1 - 0.999**number) ** 0.5) + 1e-8) for n, m in second.items()}
+        rates = {n: 0.1 * rate / (1 - 0.9**number) for n, rate in {"guess": 1.0, "alpha": 0.3}.items()}
+        unknowns = {n: v - rates[n] * steps[n] for n, v in unknowns.items()}
+        assert_close(made, unknowns, rtol=0, atol=0)
+
+
+@given(every=st.integers(1, 9), iterations=st.integers(0, 40))
+def test_an_unknown_has_one_turn_in_every_so_many_iterations_beginning_with_the_first(
+    every: int, iterations: int
+) -> None:
+    rules = {"guess": Rule(), "alpha": Rule(every=every)}
+    turns = [moving(["guess", "alpha"], rules, iteration) for iteration in range(iterations)]
+    assert all("guess" in turn for turn in turns)
+    assert [i for i, turn in enumerate(turns) if "alpha" in turn] == list(range(0, iterations, every))
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5])
+def test_a_rule_that_moves_never_or_in_between_is_refused(every: float) -> None:
+    with pytest.raises(InputError, match=rf"Rule\.every must be a whole number of at least 1, got {every}"):
+        Rule(every=every)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", sorted(PAIRS))
+def test_iterations_in_which_all_rest_are_refused(name: str) -> None:
+    optimiser = PAIRS[name][0](0.1)
+    optimiser.check({"guess": Rule(every=2), "alpha": Rule()})
+    with pytest.raises(InputError, match=r"Rule\.every must be 1 for one unknown at least.* got guess 2, alpha 3"):
+        optimiser.check({"guess": Rule(every=2), "alpha": Rule(every=3)})
 
 
 def test_schedules_count_the_iterations_of_each_trial() -> None:

@@ -160,6 +160,8 @@ def test_every_inner_iteration_of_a_lenet_attack_agrees_with_torch_from_the_same
 def test_sign_rules_and_schedules_are_refused_by_name() -> None:
     with pytest.raises(InputError, match="LBFGS takes no sign rule"):
         LBFGS().check({"guess": Rule(sign=True)})
+    with pytest.raises(InputError, match=r"Rule\.every must be 1, got 2 \(unknown 'alpha'\); use Adam"):
+        LBFGS().check({"guess": Rule(), "alpha": Rule(every=2)})
 
 
 @pytest.mark.parametrize("settings", [{"rate": 0.0}, {"inner": 0}, {"history": 0}])

@@ -51,9 +51,9 @@ def ends(how: Matching, w: World, observation: Observation | None = None) -> Tre
 
 
 def plain_loop(
-    w: World, trial: int, x: Tensor, *, alpha: float, learn: bool, iterations: int
+    w: World, trial: int, x: Tensor, *, alpha: float, learn: bool, iterations: int, every: int = 1
 ) -> tuple[Tensor, float, float]:
-    """SME as one writes it down: torch.autograd, two Adams, MultiStepLR; one client at a time."""
+    """SME as one writes it down: torch.autograd, two Adams, MultiStepLR; one client at a time; alpha moves `every` so often."""
     module = w.model.apply.module  # type: ignore[attr-defined]
     seen = w.observation.rounds[0]
     before = {n: v[trial] for n, v in seen.before.items()}
@@ -63,7 +63,7 @@ def plain_loop(
     low, high = (0 - 0.4) / 0.25, (1 - 0.4) / 0.25
     x = x.clamp(low, high).clone().requires_grad_()
     a = torch.tensor(alpha, dtype=x.dtype, requires_grad=True)
-    adams = [torch.optim.Adam([x], lr=1.0), torch.optim.Adam([a], lr=1e-3)]
+    adams = [torch.optim.Adam([x], lr=1.0), torch.optim.Adam([a], lr=1e-3 * every)]
     marks = [int(iterations // 2.667), int(iterations // 1.6), int(iterations // 1.142)]
     plans = [torch.optim.lr_scheduler.MultiStepLR(adam, marks, gamma=0.1) for adam in adams]
 
@@ -73,12 +73,12 @@ def plain_loop(
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, surrogate.values(), create_graph=True)])
         return 1 - F.cosine_similarity(gradient, target, dim=0, eps=1e-30)
 
-    for _ in range(iterations):
+    for iteration in range(iterations):
         for adam in adams:
             adam.zero_grad()
         down, across = (x[..., 1:, :] - x[..., :-1, :]).abs().mean(), (x[..., :, 1:] - x[..., :, :-1]).abs().mean()
         (similarity() + 0.01 * (down + across) / 2).backward()
-        for adam in adams[: 1 + learn]:
+        for adam in adams[: 1 + (learn and iteration % every == 0)]:
             adam.step()
         for plan in plans[: 1 + learn]:
             plan.step()
@@ -89,16 +89,23 @@ def plain_loop(
 
 
 @pytest.mark.parametrize(
-    ("name", "alpha", "learn"), [("cnn_mnist", 0.5, True), ("mlp", 0.9995, True), ("mlp", 0.3, False)]
+    ("name", "alpha", "learn", "every"),
+    [
+        ("cnn_mnist", 0.5, True, 1),
+        ("mlp", 0.9995, True, 1),
+        ("mlp", 0.3, False, 1),
+        ("cnn_mnist", 0.5, True, 3),
+        ("mlp", 0.9995, True, 4),
+    ],
 )
-def test_sme_is_the_plain_loop(name: str, alpha: float, learn: bool) -> None:
+def test_sme_is_the_plain_loop(name: str, alpha: float, learn: bool, every: int) -> None:
     w, iterations = small(name), 9
-    how = sme(iterations=iterations, alpha=alpha, alpha_rate=1e-3 if learn else 0.0)
+    how = sme(iterations=iterations, alpha=alpha, alpha_rate=1e-3 if learn else 0.0, alpha_every=every)
     problem, _ = how.prepare(w.model, w.observation, w.knowledge, w.seeds, DOUBLE)
     made = run_problem(w.model, problem, how.stop, DOUBLE, "", how.most_evaluations())
     for trial in range(2):
         x = random.normal(random.fold(random.fold(random.key(w.seeds[trial]), "start"), 0), (3, 1, 8, 8)).double()
-        guess, a, mismatch = plain_loop(w, trial, x, alpha=alpha, learn=learn, iterations=iterations)
+        guess, a, mismatch = plain_loop(w, trial, x, alpha=alpha, learn=learn, iterations=iterations, every=every)
         assert_close(made.unknowns["guess"][trial], guess, rtol=1e-7, atol=1e-7)
         assert float(made.unknowns[ALPHA][trial]) == pytest.approx(a, abs=1e-9)
         assert float(made.mismatch[trial]) == pytest.approx(mismatch, rel=1e-7)
@@ -130,6 +137,11 @@ def test_the_recipes_have_the_published_settings() -> None:
     transformer = sme(rate=0.1, decay=False)
     assert transformer.rules[ALPHA].rate * 0.1 == pytest.approx(1e-3)
     assert transformer.rules[ALPHA].schedule is None
+    assert alpha.every == guess.every == 1
+    assert sme(alpha_every=6).rules == {
+        **how.rules,
+        ALPHA: replace(alpha, rate=6e-3, every=6),
+    }  # as far in six iterations
 
 
 @pytest.mark.parametrize("name", ["sme", "ig_update", "ig"])
@@ -159,7 +171,17 @@ def test_a_shared_gradient_is_refused_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"alpha": 1.5}, {"alpha": -0.1}, {"alpha_rate": -1.0}, {"tv": -1.0}, {"rate": 0.0}, {"iterations": 0}]
+    "settings",
+    [
+        {"alpha": 1.5},
+        {"alpha": -0.1},
+        {"alpha_rate": -1.0},
+        {"alpha_every": 0},
+        {"alpha_every": 2.5},
+        {"tv": -1.0},
+        {"rate": 0.0},
+        {"iterations": 0},
+    ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises((InputError, ZeroDivisionError)) as caught:

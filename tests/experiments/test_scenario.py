@@ -256,6 +256,8 @@ def test_titles_and_counts_do_not_change_what_a_cell_is_and_everything_else_does
         {"data": {"name": "fashion_mnist", "size": 28}},
         {"model": {"name": "lenet_cpl", "width": 11}},
         {"attack": {"name": "cpl", "iterations": 299}},
+        {"attack": "sme", "client": {"local": {"epochs": 2}}},
+        {"attack": {"name": "sme", "alpha_every": 2}, "client": {"local": {"epochs": 2}}},
         {"weights": {"name": "uniform", "a": 0.4}},
         {"client": {"loss": "mse"}},
         {"knowledge": {"labels": True}},
@@ -291,6 +293,7 @@ def test_fields_that_came_later_leave_the_ids_of_older_cells_alone() -> None:
             },
             "b739fd1629685d28",
         ),
+        ({"attack": "sme", "client": {"local": {"epochs": 2}}}, "4be907e8fe507cdd"),
     ],
 )
 def test_cells_stored_before_keep_their_ids(changed: dict[str, Any], known: str) -> None:

@@ -1,6 +1,6 @@
 """The one loop: evaluates all live trials, lets the optimiser move them, and retires those that are done.
 
-A tick is one evaluation of the batch; trials need not be in the same iteration.
+A tick is one evaluation of the batch; trials need not be in the same iteration. Only where they are may an unknown rest (`Rule`).
 
 A CPU run does not depend on a trial's neighbours, to the bit: every chunk ends in spare copies of its first lane (see
 `lanes`), and weights are per trial.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 from leakscope.attacks.checkpoint import Checkpoint
 from leakscope.attacks.forms import ALONE, Evaluation, Evaluator
 from leakscope.attacks.lanes import lanes, padded, spare_lanes
-from leakscope.attacks.optimisers.rules import Moment
+from leakscope.attacks.optimisers.rules import Moment, moving
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.state import Finished, Problem, Progress, Recorder, State, Stop
 from leakscope.core.errors import InputError
@@ -50,7 +51,6 @@ class Engine:
         self.total = trials(problem.unknowns)
         self.progress, self.checkpoint = progress, checkpoint
         self.recorder = Recorder(stop)
-        self.single: Callable[..., tuple[Tensor, ...]] | None = None
         self.device = next(iter(problem.unknowns.values())).device
         self.spare = spare_lanes(model, problem.facts.knowledge, self.device)
         self.tick = 0
@@ -64,10 +64,11 @@ class Engine:
     def run(self) -> Finished:
         """Return every trial's end."""
         state = self._resumed() or self._begin()
-        local, evaluator = self._bind(state)
+        local, evaluators = self._bind(state)
         while True:
             began = self._now()
-            evaluation = evaluator(state.unknowns, state.iteration)
+            turn = moving(state.unknowns, local.rules, self.tick)
+            evaluation = evaluators(turn)(state.unknowns, state.iteration)
             between = self._now()
             moment = self._read(state, evaluation, local)
             if not bool((state.outcome == Outcome.RUNNING).any()):
@@ -76,8 +77,7 @@ class Engine:
             self.tick += 1
             if self._should_compact(state):
                 state = self._compact(state)
-                self.single = evaluator.single
-                local, evaluator = self._bind(state)
+                local, evaluators = self._bind(state)
             if self.checkpoint is not None and self.checkpoint.due():
                 self._save(state)
             self._tell(state)
@@ -126,8 +126,8 @@ class Engine:
             snapshots=guess.new_full((width, len(self.recorder.snapshots_at), *guess.shape[1:]), float("nan")),
         )
 
-    def _bind(self, state: State) -> tuple[Problem, Evaluator]:
-        """Return the fixed part for the lanes now in the state, and an evaluator for it."""
+    def _bind(self, state: State) -> tuple[Problem, Callable[[tuple[str, ...]], Evaluator]]:
+        """Return the fixed part for the lanes now in the state, and its evaluators, by the unknowns that move."""
         index = state.lane.clamp_min(0)
         pads = state.lane < 0
         if bool(pads.any()):
@@ -145,7 +145,8 @@ class Engine:
         if form == "compiled":
             self._tell(state, force=True, note="compiling the step (once for this shape; kept on disk)")
         real = int((state.lane >= 0).sum())
-        return local, Evaluator(self.model, state.unknowns, local.facts, form, single=self.single, real=real)
+        make = partial(Evaluator, self.model, state.unknowns, local.facts, form, real=real)
+        return local, cache(lambda turn: make(wanted=turn))
 
     # -- one tick
 

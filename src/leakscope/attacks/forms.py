@@ -1,9 +1,10 @@
 """The ways to evaluate many trials: vmap (whole, or a part per core), with im2col, single trials in threads (their pictures
 and filters as they are or with channels last), a loop, compiled.
 
-Every form computes the same thing, the gradient of (mismatch + priors) with respect to the unknowns of each trial; which
-is fastest depends on network, shape and device, so the engine measures (see `plan`). Always vmap(grad(f)): summing over a
-vmapped f and calling backward gives wrong gradients through normalisation layers.
+Every form computes the same thing, the gradient of (mismatch + priors) with respect to the unknowns of each trial that are wanted
+(one that rests is an input like the others, but nothing is differentiated in it); which is fastest depends on network, shape and
+device, so the engine measures (see `plan`). Always vmap(grad(f)): summing over a vmapped f and calling backward gives wrong
+gradients through normalisation layers.
 
 After a few calls the vmapped forms are traced into a flat graph of tensor operations. It runs the same operations, so the bits
 stay, without the cost of the function transforms: half the time of a narrow batch. What depends on the facts alone is computed
@@ -43,29 +44,32 @@ TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Gradient of the total with respect to each unknown, the total and the mismatch as reported, per trial."""
+    """Gradient of the total with respect to each unknown wanted, the total and the mismatch as reported, per trial."""
 
     gradient: Tree
     total: Tensor
     mismatch: Tensor
 
 
-def evaluate_one(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> tuple[Tree, Tensor, Tensor]:
-    """Return (gradient, total, mismatch) of ONE trial; rounds are averaged.
+def evaluate_one(
+    model: Model, unknowns: Tree, facts: Facts, iteration: Tensor, wanted: Sequence[str] | None = None
+) -> tuple[Tree, Tensor, Tensor]:
+    """Return (gradient, total, mismatch) of ONE trial; rounds are averaged. The gradient is in the unknowns `wanted`, or in all.
 
     The total is what the objective and the priors say; the mismatch may be in another unit (`reported`).
     """
     observation, objective = facts.observation, facts.pieces.objective
     clock = Clock(iteration, facts.key)
 
-    def total(unknowns: Tree) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def total(varied: Tree) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        point = {**unknowns, **varied}
         values: list[Tensor] = []
         mismatches: list[Tensor] = []
         penalties: list[Tensor] = []
         for seen in observation.rounds:
-            simulated = facts.pieces.simulate(model, unknowns, seen, facts.knowledge, clock)
+            simulated = facts.pieces.simulate(model, point, seen, facts.knowledge, clock)
             observed = direction(seen, observation.shares)
-            view = View(unknowns, simulated, observed, seen, facts.knowledge, clock)
+            view = View(point, simulated, observed, seen, facts.knowledge, clock)
             values.append(objective(view))
             mismatches.append(reported(objective, view, values[-1]))
             penalties.extend(prior(view) for prior in facts.pieces.priors)
@@ -74,7 +78,8 @@ def evaluate_one(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) 
             value = value + penalty / len(values)
         return value, (value, torch.stack(mismatches).mean())
 
-    gradient, (value, mismatch) = torch.func.grad(total, has_aux=True)(unknowns)
+    varied = {name: unknowns[name] for name in (unknowns if wanted is None else wanted)}
+    gradient, (value, mismatch) = torch.func.grad(total, has_aux=True)(varied)
     return gradient, value, mismatch
 
 
@@ -88,26 +93,28 @@ class Evaluator:
         facts: Facts,
         form: str,
         *,
+        wanted: Sequence[str] | None = None,
         trace_after: int = TRACE_AFTER,
-        single: Callable[..., Flat] | None = None,
         real: int | None = None,
     ) -> None:
-        """Prepare; `unknowns` only show names and shapes.
+        """Prepare; `unknowns` only show names and shapes, `wanted` are those to differentiate in (None: all).
 
-        `single` is a traced single trial from an earlier evaluator; lanes from `real` on are copies of the first and are not
-        evaluated where each trial is evaluated by itself.
+        Lanes from `real` on are copies of the first and are not evaluated where each trial is evaluated by itself.
         """
         if form not in FORMS:
             raise InputError(f"unknown form {form!r}; known: {', '.join(FORMS)}")
+        strange = sorted(set(wanted or ()) - set(unknowns))
+        if strange:
+            raise InputError(f"no unknown is called {strange[0]!r}; there are {', '.join(unknowns)}")
         self.model, self.facts, self.form = model, facts, form
         self.names = list(unknowns)
+        self.wanted = tuple(name for name in self.names if wanted is None or name in wanted)
         self.fixed = tuple(tensors(facts))
         if self.fixed[0].device.type == "cpu":
             keep_freed()
         self._call: Callable[..., Flat] | None = None
         self._calls, self._trace_after = 0, trace_after
         self._done = False
-        self.single = single
         self.real = trials(unknowns) if real is None else real
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[tuple[Tensor, Flat]] = []
@@ -143,7 +150,7 @@ class Evaluator:
 
     def _key(self, flat: Flat) -> str:
         form = "native" if self.form == "split" else self.form  # a part runs the graph a whole batch of its width would
-        return graph_key(self.model, self.facts, form, flat)
+        return graph_key(self.model, self.facts, form, flat, self.wanted)
 
     def _kept(self, flat: Flat) -> Callable[..., Flat]:
         """Return the traced (or compiled) evaluation, and keep it for the next chunk of this shape."""
@@ -156,15 +163,16 @@ class Evaluator:
 
     def _packed(self, flat: Flat) -> Evaluation:
         *gradient, total, mismatch = flat
-        return Evaluation(dict(zip(self.names, gradient, strict=True)), total, mismatch)
+        return Evaluation(dict(zip(self.wanted, gradient, strict=True)), total, mismatch)
 
     def _one(self, *flat: Tensor) -> Flat:
         if self.form == "channels_last":  # pooling over neighbours in memory; convolutions need no reordering
             flat = tuple(t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for t in flat)
         n = len(self.names)
         unknowns = dict(zip(self.names, flat[:n], strict=True))
-        gradient, total, mismatch = evaluate_one(self.model, unknowns, fill(self.facts, list(flat[n + 1 :])), flat[n])
-        return (*(gradient[name] for name in self.names), total, mismatch)
+        facts = fill(self.facts, list(flat[n + 1 :]))
+        gradient, total, mismatch = evaluate_one(self.model, unknowns, facts, flat[n], self.wanted)
+        return (*(gradient[name] for name in self.wanted), total, mismatch)
 
     def _lifted(self) -> Callable[..., Flat]:
         lifted: Callable[..., Flat] = torch.func.vmap(self._one, randomness="error")
@@ -220,10 +228,9 @@ class Evaluator:
 
         A trial is computed by itself on one thread, so its bits cannot depend on its neighbours.
         """
-        if self.single is None:
-            self.single = self._single(tuple(t[0] for t in (*moving, *self.fixed)))
         if not self._bound:
-            self._bound = [bind(self.single, tuple(t[i] for t in self.fixed)) for i in range(self.real)]
+            single = self._single(tuple(t[0] for t in (*moving, *self.fixed)))
+            self._bound = [bind(single, tuple(t[i] for t in self.fixed)) for i in range(self.real)]
         rows = self._on_cores(lambda i: self._bound[i](*[t[i] for t in moving]), range(self.real))
         rows += rows[:1] * (moving[0].shape[0] - self.real)
         return self._packed(tuple(torch.stack(column) for column in zip(*rows, strict=True)))
@@ -277,8 +284,9 @@ class Evaluator:
 
     def _loop(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
         rows = [
-            evaluate_one(self.model, take(unknowns, i), take(self.facts, i), iteration[i]) for i in range(self.real)
+            evaluate_one(self.model, take(unknowns, i), take(self.facts, i), iteration[i], self.wanted)
+            for i in range(self.real)
         ]
         rows += rows[:1] * (trials(unknowns) - self.real)
-        gradient = {name: torch.stack([row[0][name] for row in rows]) for name in self.names}
+        gradient = {name: torch.stack([row[0][name] for row in rows]) for name in self.wanted}
         return Evaluation(gradient, torch.stack([r[1] for r in rows]), torch.stack([r[2] for r in rows]))

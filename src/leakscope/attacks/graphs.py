@@ -1,8 +1,8 @@
 """Traced graphs, kept for the next chunk of the same shape: tracing takes seconds, and a sweep has many chunks alike.
 
-Two evaluations share a graph when network, pieces, knowledge, form and all shapes are equal. Pieces are compared by their text
-with memory addresses in it, and whatever the text stands for is kept alive beside the graph, so that an address cannot come to
-mean another function.
+Two evaluations share a graph when network, pieces, knowledge, form, all shapes and what they differentiate in are equal. Pieces are
+compared by their text with memory addresses in it, and whatever the text stands for is kept alive beside the graph, so that an
+address cannot come to mean another function.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class _Kept:
 _KEPT: OrderedDict[str, _Kept] = OrderedDict()
 
 
-def graph_key(model: Model, facts: Facts, form: str, flat: Flat) -> str:
-    """Return what two evaluations must share to run the same graph."""
+def graph_key(model: Model, facts: Facts, form: str, flat: Flat, wanted: tuple[str, ...]) -> str:
+    """Return what two evaluations must share to run the same graph; `wanted` are the unknowns it differentiates in."""
     shapes = [(tuple(t.shape), str(t.dtype), str(t.device)) for t in flat]
-    return repr((form, id(model), shapes, _without_values(facts)))
+    return repr((form, id(model), wanted, shapes, _without_values(facts)))
 
 
 def find_graph(key: str) -> Graph | None:

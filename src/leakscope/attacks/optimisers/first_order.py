@@ -1,4 +1,7 @@
-"""Adam, Adagrad and SGD with momentum, batched over trials; each follows torch.optim's rules."""
+"""Adam, Adagrad and SGD with momentum, batched over trials; each follows torch.optim's rules.
+
+An unknown that rests (see `Rule`) keeps its value, its moments and its count: to its optimiser no step was taken.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakscope.attacks.optimisers.rules import Moment, Rules, check_rate, column, projected
+from leakscope.attacks.optimisers.rules import Moment, Rules, check_rate, check_turns, column, moving, projected
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge
@@ -39,7 +42,8 @@ class Adam:
         check_rate("Adam", self.rate)
 
     def check(self, rules: Rules) -> None:
-        """Follow any rule."""
+        """Follow any rules but those under which all rest at once."""
+        check_turns(rules)
 
     def begin(self, unknowns: Tree) -> dict[str, Any]:
         """Return zero moments."""
@@ -55,17 +59,17 @@ class Adam:
     ) -> tuple[Tree, Tensor]:
         """Return the unknowns after one Adam step."""
         b1, b2 = self.betas
-        number = moment.tick + 1
         new = {}
-        for name, value in unknowns.items():
-            rule = rules[name]
+        for name in moving(unknowns, rules, moment.tick):
+            value, rule = unknowns[name], rules[name]
             g = _signed(moment.gradient[name], rule.sign)
+            number = moment.tick // rule.every + 1  # of its own moves
             first = state["first"][name].lerp_(g, 1 - b1)
             second = state["second"][name].mul_(b2).addcmul_(g, g, value=1 - b2)
             root = second.sqrt().div_((1 - b2**number) ** 0.5).add_(self.epsilon)
             rate = column(self.rate, value) * column(rule.factor(moment.iteration), value) / (1 - b1**number)
             new[name] = value - rate * (first / root)
-        return projected(new, rules, knowledge), torch.zeros_like(moment.value, dtype=torch.bool)
+        return {**unknowns, **projected(new, rules, knowledge)}, torch.zeros_like(moment.value, dtype=torch.bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ class Adagrad:
         check_rate("Adagrad", self.rate)
 
     def check(self, rules: Rules) -> None:
-        """Follow any rule."""
+        """Follow any rules but those under which all rest at once."""
+        check_turns(rules)
 
     def begin(self, unknowns: Tree) -> dict[str, Any]:
         """Return a zero sum of squares."""
@@ -95,13 +100,13 @@ class Adagrad:
     ) -> tuple[Tree, Tensor]:
         """Return the unknowns after one Adagrad step."""
         new = {}
-        for name, value in unknowns.items():
-            rule = rules[name]
+        for name in moving(unknowns, rules, moment.tick):
+            value, rule = unknowns[name], rules[name]
             g = _signed(moment.gradient[name], rule.sign)
             squares = state["squares"][name].addcmul_(g, g)
             rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
             new[name] = value - rate * (g / (squares.sqrt() + self.epsilon))
-        return projected(new, rules, knowledge), torch.zeros_like(moment.value, dtype=torch.bool)
+        return {**unknowns, **projected(new, rules, knowledge)}, torch.zeros_like(moment.value, dtype=torch.bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,8 @@ class SGD:
             raise InputError(f"SGD.momentum must be in [0, 1), got {self.momentum}")
 
     def check(self, rules: Rules) -> None:
-        """Follow any rule."""
+        """Follow any rules but those under which all rest at once."""
+        check_turns(rules)
 
     def begin(self, unknowns: Tree) -> dict[str, Any]:
         """Return a zero velocity, or nothing without momentum."""
@@ -133,11 +139,11 @@ class SGD:
     ) -> tuple[Tree, Tensor]:
         """Return the unknowns after one step."""
         new = {}
-        for name, value in unknowns.items():
-            rule = rules[name]
+        for name in moving(unknowns, rules, moment.tick):
+            value, rule = unknowns[name], rules[name]
             g = _signed(moment.gradient[name], rule.sign)
             if self.momentum:
                 g = state["velocity"][name].mul_(self.momentum).add_(g)
             rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
             new[name] = value - rate * g
-        return projected(new, rules, knowledge), torch.zeros_like(moment.value, dtype=torch.bool)
+        return {**unknowns, **projected(new, rules, knowledge)}, torch.zeros_like(moment.value, dtype=torch.bool)

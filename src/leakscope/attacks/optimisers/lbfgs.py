@@ -60,11 +60,16 @@ class LBFGS:
             raise InputError(f"LBFGS.inner and LBFGS.history must be at least 1, got {self.inner}, {self.history}")
 
     def check(self, rules: Rules) -> None:
-        """Refuse sign rules and schedules: a quasi-Newton step of a signed gradient means nothing."""
+        """Refuse sign rules and schedules (a quasi-Newton step of a signed gradient means nothing), and unknowns that rest."""
         for name, rule in rules.items():
             if rule.sign or rule.schedule is not None:
                 raise InputError(
                     f"LBFGS takes no sign rule and no schedule (unknown {name!r}); use Adam, Adagrad or SGD"
+                )
+            if rule.every > 1:
+                raise InputError(
+                    f"LBFGS moves all unknowns at every evaluation, so Rule.every must be 1, got {rule.every} (unknown {name!r}); "
+                    "use Adam, Adagrad or SGD"
                 )
 
     def begin(self, unknowns: Tree) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""How each unknown moves: its rate, the sign of its gradient, a schedule, a projection; and what an optimiser offers."""
+"""How each unknown moves: rate, sign of its gradient, schedule, projection, how often; and what an optimiser offers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import torch
@@ -51,12 +51,25 @@ Projection = Callable[[Tensor, Knowledge], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one unknown moves: `rate` times the optimiser's own, sign or value of the gradient, schedule, projection."""
+    """How one unknown moves: `rate` times the optimiser's own, sign or value of the gradient, schedule, projection.
+
+    It moves in iterations 0, `every`, 2 `every`, ... and rests in between, where its gradient is not computed.
+    """
 
     rate: float | Tensor = 1.0
     sign: bool = False
     schedule: Schedule | None = None
     project: Projection | None = None
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.every, int) or self.every < 1:
+            raise InputError(f"Rule.every must be a whole number of at least 1, got {self.every}")
+
+    def __repr__(self) -> str:
+        """Return the fields as text; `every` where it is not 1, so that states saved before it was there are still known."""
+        told = [field.name for field in fields(self) if field.name != "every" or self.every != 1]
+        return f"Rule({', '.join(f'{name}={getattr(self, name)!r}' for name in told)})"
 
     def factor(self, iteration: Tensor) -> Tensor | float:
         """Return rate times schedule for every trial."""
@@ -69,9 +82,21 @@ FREE = Rule()
 Rules = Mapping[str, Rule]
 
 
+def moving(unknowns: Iterable[str], rules: Rules, iteration: int) -> tuple[str, ...]:
+    """Return the names of the unknowns that move in an iteration; the others rest.
+
+    >>> moving(["guess", "alpha"], {"guess": Rule(), "alpha": Rule(every=3)}, 4)
+    ('guess',)
+    """
+    return tuple(name for name in unknowns if iteration % rules[name].every == 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What an evaluation gave: the gradient and value per trial, each trial's iteration, and the engine's tick."""
+    """What an evaluation gave: the gradient and value per trial, each trial's iteration, and the engine's tick.
+
+    The gradient has the unknowns that move (see `moving`).
+    """
 
     gradient: Tree
     value: Tensor
@@ -118,6 +143,15 @@ def projected(new: Tree, rules: Rules, knowledge: Knowledge) -> Tree:
         name: rules[name].project(value, knowledge) if rules[name].project else value  # type: ignore[misc]
         for name, value in new.items()
     }
+
+
+def check_turns(rules: Rules) -> None:
+    """Refuse rules under which there are iterations in which every unknown rests."""
+    if rules and all(rule.every > 1 for rule in rules.values()):
+        found = ", ".join(f"{name} {rule.every}" for name, rule in rules.items())
+        raise InputError(
+            f"Rule.every must be 1 for one unknown at least, or iterations pass without a move; got {found}"
+        )
 
 
 def check_rate(name: str, rate: float | Tensor) -> None:

@@ -19,6 +19,7 @@ LATER: Mapping[str, Mapping[str, Any]] = {
     "knowledge": {"dropout": False},
     "model": {"batch_statistics": False},
 }
+LATER_OF_ATTACKS: Mapping[str, Any] = {"alpha_every": 1}
 
 GRADIENT_UNITS = ("as_gradient", "per_gradient")
 
@@ -26,7 +27,11 @@ GRADIENT_UNITS = ("as_gradient", "per_gradient")
 def cell_id(settings: Mapping[str, Any]) -> str:
     """Return the id of a cell: all its settings but titles, and but how many trials and seeds it has."""
     kept = {key: value for key, value in settings.items() if key not in BESIDE}
-    attack = {key: _match_as_before(value) for key, value in kept["attack"].items() if key != "label"}
+    attack = {
+        key: _match_as_before(value)
+        for key, value in kept["attack"].items()
+        if key != "label" and (key not in LATER_OF_ATTACKS or value != LATER_OF_ATTACKS[key])
+    }
     return _hash(
         {"results": RESULTS, **kept, "attack": attack} | _as_before(kept) | _by_content(kept) | _told_of_noise(kept)
     )
