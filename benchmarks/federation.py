@@ -3,10 +3,11 @@
     python benchmarks/federation.py [--pairs 10] [--threads 2] [small_mlp] [small_lenet] [dlnet]
 
 The loop is what one writes with torch alone: for every client load the global weights into a module, run its local steps with
-`torch.optim`, add its weights to the mean. The batch is `play_round`, in the form that a training would choose. Both are
-timed as interleaved pairs in one process, so that noise of a shared machine hits both; the ratio is taken within a pair, and
-its median and the range of 95 % of the pairs are printed. Their results are compared first. `dlnet` trains as table 2 of SPN:
-Adam, rate 0.001, batches of 32, one epoch.
+`torch.optim`, add its weights to the mean. The batch is `play_round`, in the form that a training would choose; its first rounds
+run through torch's function transforms, later ones as a traced graph (`federated.traced`), and both are timed. All three take turns
+in one process, so that noise of a shared machine hits them alike; ratios are taken within a turn, and their median and the range
+of 95 % of the turns are printed. Their results are compared first. `dlnet` trains as table 2 of SPN: Adam, rate 0.001, batches of
+32, one epoch.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import copy
 import os
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +33,8 @@ from leakscope.data import Dataset
 from leakscope.data.partition import IID
 from leakscope.experiments.training.forms import FORMS, choose_form
 from leakscope.experiments.training.world import World
-from leakscope.federated import Everyone, Federation, Holdings, State, begin, client_seeds, deal, play_round
+from leakscope.federated import Everyone, Federation, Holdings, State, begin, client_seeds, deal, groups_of, play_round
+from leakscope.federated.traced import AFTER
 from leakscope.learning.local import draw_order
 from leakscope.models import build
 
@@ -102,7 +105,7 @@ def one_by_one(
     return total
 
 
-def compare(name: str, pairs: int) -> str:
+def compare(name: str, told: argparse.Namespace) -> str:
     case = CASES[name]
     model = build(case.network, case.shape, 10)
     data = pictures(case)
@@ -114,29 +117,38 @@ def compare(name: str, pairs: int) -> str:
 
     orders = orders_of(federation, holdings)
 
-    def at_once() -> Tree:
-        return play_round(federation, model, holdings, state, around=form.around, split=form.split)[0].weights
+    def at_once(traced: bool) -> Tree:
+        played = play_round(
+            federation, model, holdings, state, around=form.around, split=form.split, traced=traced and form.traced
+        )
+        return played[0].weights
 
     def slowly() -> Tree:
         return one_by_one(federation, model, holdings, state, orders)
 
-    apart = max(float((a - b).abs().max()) for a, b in zip(at_once().values(), slowly().values(), strict=True))
-    seconds = []
-    for _ in range(pairs):
-        began = time.perf_counter()
-        slowly()
-        middle = time.perf_counter()
-        at_once()
-        seconds.append((middle - began, time.perf_counter() - middle))
-    ratios = sorted(loop / batch for loop, batch in seconds)
+    ways = (slowly, lambda: at_once(False), lambda: at_once(True))
+    groups = list(groups_of(range(case.clients), holdings.counts, case.together, told.threads if form.split else 1))
+    took = [seconds(ways[2]) for _ in range(AFTER // len(groups) + 2)]  # the longest of them traced
+    loop, first, later = (way() for way in ways)
+    apart = max(float((a - b).abs().max()) for a, b in zip(later.values(), loop.values(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(first.values(), later.values(), strict=True))
+    turns = [[seconds(way) for way in ways] for _ in range(told.pairs)]
+    medians = [statistics.median(each) for each in zip(*turns, strict=True)]
+    before, ratios = ([turn[0] / turn[way] for turn in turns] for way in (1, 2))
     low, high = np.quantile(ratios, [0.025, 0.975])
-    loop, batch = (statistics.median(each) for each in zip(*seconds, strict=True))
     ratio = statistics.median(ratios)
     met = "met" if ratio >= GOAL else "not met"
-    return (
-        f"| {name} | {case.clients} x {case.examples} | {name_of} | {loop:.3f} | {batch:.3f} | {ratio:.2f} | "
-        f"{low:.2f} to {high:.2f} | {pairs} | goal {GOAL:g} {met} | {apart:.1e} |"
-    )
+    cells = [name, f"{case.clients} x {case.examples}", name_of, f"{medians[0]:.3f}", f"{medians[1]:.3f}"]
+    cells += [f"{statistics.median(before):.2f}", f"{medians[2]:.3f}", f"{ratio:.2f}", f"{low:.2f} to {high:.2f}"]
+    cells += [f"{max(took) - medians[1]:.1f}", f"{told.pairs}", f"goal {GOAL:g} {met}", f"{apart:.1e}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def seconds(way: Callable[[], Tree]) -> float:
+    """Return how long one round takes."""
+    began = time.perf_counter()
+    way()
+    return time.perf_counter() - began
 
 
 def main() -> None:
@@ -148,11 +160,12 @@ def main() -> None:
     torch.set_num_threads(told.threads)
     print(f"torch {torch.__version__}, {told.threads} threads, load of the machine {os.getloadavg()[0]:.1f}")
     print(
-        "| case | clients x pictures | form | loop, s | batch, s | ratio | 95 % of pairs | n | goal | largest difference |"
+        "| case | clients x pictures | form | loop, s | transformed, s | ratio | traced, s | ratio | 95 % of turns | tracing, s | n | "
+        "goal | largest difference |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("|" + "---|" * 13)
     for name in told.cases or CASES:
-        print(compare(name, told.pairs), flush=True)
+        print(compare(name, told), flush=True)
 
 
 if __name__ == "__main__":

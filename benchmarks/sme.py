@@ -46,8 +46,7 @@ from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, m
 from leakscope.metrics.image import psnr
 from leakscope.models import Torch, build, draw_parameters
 
-CYCLE = 6
-EVERY = f"SME, alpha moved every {CYCLE}th iteration"
+EVERY = "SME, alpha moved every {}th iteration"
 WEIGHTS = "IG, the gradient in the weights too"
 NETWORKS = {"cnn_cifar": ((3, 32, 32), 100), "cnn_mnist": ((1, 28, 28), 62)}
 CIFAR100 = Scaling((0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762))
@@ -161,28 +160,27 @@ def operations(call: Callable[[], object]) -> int:
 
 
 def cost(args: argparse.Namespace) -> dict[str, Any]:
-    """Return operations and interleaved seconds of SME, with alpha in every iteration and in every 6th, and of two IGs.
+    """Return operations and interleaved seconds of SME, with alpha in every iteration and in every k-th, and of two IGs.
 
-    The second IG is SME with alpha held at 0. Everything is measured over whole cycles of alpha, 6 iterations.
+    The second IG is SME with alpha held at 0. Everything is measured over whole cycles of alpha, k iterations. Operations are
+    counted on one trial: the counter takes the grouped convolutions of many for full ones.
     """
-    w = play(
-        args.network,
-        random_batch(args.network, args.trials, args.samples),
-        LocalTraining(epochs=2, rate=0.004),
-        args.device,
-        scaling=Scaling(),
+    local, cycle, rarely = LocalTraining(epochs=2, rate=0.004), args.every, EVERY.format(args.every)
+    one, w = (
+        play(args.network, random_batch(args.network, trials, args.samples), local, args.device, scaling=Scaling())
+        for trials in (1, args.trials)
     )
     form = args.form or ("im2col" if args.device == "cpu" else "compiled")
-    attacks = {"SME": sme(), EVERY: sme(alpha_every=CYCLE), "IG": ig_update(), WEIGHTS: sme(alpha=0.0, alpha_rate=0.0)}
+    attacks = {"SME": sme(), rarely: sme(alpha_every=cycle), "IG": ig_update(), WEIGHTS: sme(alpha=0.0, alpha_rate=0.0)}
     counted = form if form == "im2col" else "native"  # the counter sees neither other threads nor compiled code
-    flops = {name: operations(call_of(how, w, args.device, counted, CYCLE)) / CYCLE for name, how in attacks.items()}
-    calls = {name: call_of(how, w, args.device, form, CYCLE) for name, how in attacks.items()}
+    flops = {name: operations(call_of(how, one, args.device, counted, cycle)) / cycle for name, how in attacks.items()}
+    calls = {name: call_of(how, w, args.device, form, cycle) for name, how in attacks.items()}
     took: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(args.pairs):
         for name, call in calls.items():
-            took[name].append(seconds(call, args.device) / CYCLE)
+            took[name].append(seconds(call, args.device) / cycle)
     rows = []
-    for name, against in (("SME", "IG"), ("SME", WEIGHTS), (EVERY, "IG")):
+    for name, against in (("SME", "IG"), ("SME", WEIGHTS), (rarely, "IG")):
         more = flops[name] / flops[against]
         ratios = [a / b for a, b in zip(took[name], took[against], strict=True)]
         ratio, median = quantiles(ratios), interval_of_median(ratios)
@@ -190,7 +188,7 @@ def cost(args: argparse.Namespace) -> dict[str, Any]:
         rows.append(row | {"interval_of_median": median})
         print(
             f"{name}, against {against}: {more:.3f} times the operations, {ratio[0]:.3f} times the seconds (median of {args.pairs} "
-            f"interleaved cycles of {CYCLE}, its 95 % interval {median[0]:.3f} to {median[1]:.3f}; 95 % of them "
+            f"interleaved cycles of {cycle}, its 95 % interval {median[0]:.3f} to {median[1]:.3f}; 95 % of them "
             f"[{ratio[1]:.3f}, {ratio[2]:.3f}]; {form})"
         )
     medians = {name: quantiles(values)[0] for name, values in took.items()}
@@ -301,12 +299,14 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
             "low": slow[1] / fast[2],
             "high": slow[2] / fast[1],
             "teraflops": flops / fast[0] / 1e12,
+            "evaluating_ms": 1e3 * quantiles(engine.evaluating[skip:])[0],
+            "stepping_ms": 1e3 * quantiles(engine.stepping[skip:])[0],
         }
         rows.append(row)
         print(
             f"{'TF32' if tf32 else 'float32'}: loop {row['loop_per_s']:.1f}, engine {row['engine_per_s']:.1f} trial-iterations/s "
             f"({form}, {args.trials} trials, N = {args.samples}): {row['ratio']:.1f} times [{row['low']:.1f}, {row['high']:.1f}]; "
-            f"{row['teraflops']:.2f} TFLOP/s in products",
+            f"{row['teraflops']:.2f} TFLOP/s in products; evaluating {row['evaluating_ms']:.1f} ms, stepping {row['stepping_ms']:.1f} ms",
             flush=True,
         )
     return {"network": args.network, "samples": args.samples, "trials": args.trials, "form": form, "rows": rows}
@@ -407,7 +407,7 @@ def quality(args: argparse.Namespace) -> dict[str, Any]:
     w = play(args.network, batch, local, args.device, scaling=scaling, weights=weights)
     recipes = {
         "sme": sme(iterations=args.iterations),
-        "sme_every6": sme(iterations=args.iterations, alpha_every=CYCLE),
+        "sme_every": sme(iterations=args.iterations, alpha_every=args.every),
         "ig": ig_update(iterations=args.iterations),
     }
     rows, each = [], {}
@@ -465,6 +465,8 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
         one.add_argument("--form", default=None)
         one.add_argument("--json", type=Path, default=None)
+        if name in ("cost", "quality"):
+            one.add_argument("--every", type=int, default=8, help="alpha moves in every so-many-th iteration")
         if name in ("cost", "speed"):
             one.add_argument("--pairs", type=int, default=20)
             one.add_argument("--trials", type=int, default=1 if name == "cost" else 16)
@@ -480,7 +482,7 @@ def parser() -> argparse.ArgumentParser:
             one.add_argument("--batch", type=int, default=10)
             one.add_argument("--rate", type=float, default=0.004)
             one.add_argument("--iterations", type=int, default=1000)
-            one.add_argument("--attacks", nargs="+", default=["sme", "ig"], choices=["sme", "sme_every6", "ig"])
+            one.add_argument("--attacks", nargs="+", default=["sme", "ig"], choices=["sme", "sme_every", "ig"])
             one.add_argument("--weights", type=Path, default=None, help="safetensors: w0 of every client")
             one.add_argument("--invert", action="store_true", help="dark ink on white, for EMNIST")
             one.add_argument("--tf32", action="store_true")

@@ -151,6 +151,23 @@ def trials(value: object) -> int:
     return int(next(iter(lengths)))  # type: ignore[arg-type]
 
 
+def flattened(
+    f: Callable[..., V], args: tuple[Any, ...]
+) -> tuple[Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]], list[V]]:
+    """Return `f` as a function of the tensors in `args` that gives the tensors of its result, and a list.
+
+    After a call the list holds that result, which shows how its tensors nest.
+    """
+    shape: list[V] = []
+
+    def flat_f(flat: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        result = f(*fill(args, list(flat)))
+        shape[:] = [result]
+        return tuple(tensors(result))
+
+    return flat_f, shape
+
+
 def lift(f: Callable[..., V], chunk: int | None = None) -> Callable[..., V]:
     """Return `f`, a function of ONE trial, as a function of many: every tensor argument leads with the trial dimension.
 
@@ -159,13 +176,7 @@ def lift(f: Callable[..., V], chunk: int | None = None) -> Callable[..., V]:
     """
 
     def many(*args: Any) -> Any:
-        shape: list[Any] = []
-
-        def one(flat: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            result = f(*fill(args, list(flat)))
-            shape[:] = [result]
-            return tuple(tensors(result))
-
+        one, shape = flattened(f, args)
         try:
             flat = torch.func.vmap(one, randomness="error", chunk_size=chunk)(tuple(tensors(args)))
         except RuntimeError as error:

@@ -110,13 +110,17 @@ def _batched(
     info: Any, dims: Dims, cotangent: Tensor, x: Tensor, kept: Tensor, *settings: Any
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     cotangent, x, kept = (leading(v, d, info.batch_size) for v, d in zip((cotangent, x, kept), dims, strict=False))
-    return _all_clients(cotangent, x, kept, *settings), (0, 0, 0)
+    made: tuple[Tensor, ...] = torch.ops.leakscope.all_cotangents(cotangent, x, kept, *settings)
+    return made, (0, 0, 0)
 
 
-# An operator of our own: as an autograd.Function inside the backward pass of another, the transforms take 1 ms for each call.
+# Operators of our own: as an autograd.Function inside the backward pass of another, the transforms take 1 ms for each call; and a
+# traced graph (`traced`) holds one operator in the place of a loop over clients.
 _LIBRARY = torch.library.Library("leakscope", "FRAGMENT")
-_LIBRARY.define(
-    "cotangents(Tensor cotangent, Tensor x, Tensor kept, int[] sizes, bool[] needs, str way) -> (Tensor, Tensor, Tensor)"
+_COTANGENTS = (
+    "(Tensor cotangent, Tensor x, Tensor kept, int[] sizes, bool[] needs, str way) -> (Tensor, Tensor, Tensor)"
 )
-_LIBRARY.impl("cotangents", _one_client, "CompositeExplicitAutograd")
+for name, all_or_one in (("cotangents", _one_client), ("all_cotangents", _all_clients)):
+    _LIBRARY.define(name + _COTANGENTS)
+    _LIBRARY.impl(name, all_or_one, "CompositeExplicitAutograd")
 torch.library.register_vmap("leakscope::cotangents", _batched, lib=_LIBRARY)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,9 +28,8 @@ from leakscope.defences.stack import State as Memory
 from leakscope.federated.federation import Federation, State, equipped
 from leakscope.federated.holdings import Holdings
 from leakscope.federated.servers import add_weighted, average_buffers
+from leakscope.federated.traced import Around, answering
 from leakscope.learning.local import draw_order
-
-Around = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +63,14 @@ def play_round(
     *,
     around: Around = nullcontext,
     split: bool = False,
+    traced: bool = False,
     tell: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[State, Played]:
     """Return the state after one more round, and what happened in it.
 
     `model` is the network as clients run it. `around` opens a context in which they train (another way to do convolutions);
-    `split` trains a part of the clients on each core instead of all of them on all cores; `tell` hears how many are done.
+    `split` trains a part of the clients on each core instead of all of them on all cores; `traced` runs a flat graph once enough
+    groups alike were trained (see `traced`); `tell` hears how many are done.
     """
     answered = who_answers(federation, state.rounds, holdings.clients)
     counts = holdings.counts
@@ -83,7 +84,9 @@ def play_round(
         buffers: list[tuple[Tensor, Tree]] = []
         start = after
         groups = list(groups_of(turn, counts, federation.together, torch.get_num_threads() if split else 1))
-        for group, answer in train_groups(federation, model, holdings, start, groups, around=around, split=split):
+        for group, answer in train_groups(
+            federation, model, holdings, start, groups, around=around, split=split, traced=traced
+        ):
             own = torch.tensor([shares[client] for client in group], dtype=torch.float64, device=_device(start))
             total = add_weighted(total, own, federation.server.read(start.weights, answer.update))
             buffers.append((own, answer.buffers))
@@ -107,23 +110,24 @@ def train_groups(
     *,
     around: Around = nullcontext,
     split: bool = False,
+    traced: bool = False,
 ) -> Iterator[tuple[Sequence[int], Answer]]:
     """Yield each group of clients with its answers, in order; with `split` as many groups at a time as torch has threads."""
 
-    def train(group: Sequence[int]) -> Answer:
-        with around():
-            return train_clients(federation, model, holdings, state, group)
+    def prepared(group: Sequence[int]) -> Callable[[], Answer]:
+        return _prepared(federation, model, holdings, state, group, around=around, traced=traced)
 
     threads = torch.get_num_threads()
     if not split or threads == 1:
-        yield from ((group, train(group)) for group in groups)
+        yield from ((group, prepared(group)()) for group in groups)
         return
     with ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,)) as pool:
         torch.set_num_threads(1)
         try:
             for first in range(0, len(groups), threads):  # no more answers at a time than there are cores
                 some = groups[first : first + threads]
-                yield from zip(some, pool.map(train, some), strict=True)
+                calls = [prepared(group) for group in some]
+                yield from zip(some, pool.map(lambda call: call(), calls), strict=True)
         finally:
             torch.set_num_threads(threads)
 
@@ -132,8 +136,21 @@ def train_clients(
     federation: Federation, model: Model, holdings: Holdings, state: State, clients: Sequence[int]
 ) -> Answer:
     """Return the answers of some clients to the global model of `state`, all at once; every tensor leads with them."""
-    client, device = federation.client_at(state.rounds), _device(state)
-    model = equipped(federation, model)
+    return _prepared(federation, model, holdings, state, clients)()
+
+
+def _prepared(
+    federation: Federation,
+    model: Model,
+    holdings: Holdings,
+    state: State,
+    clients: Sequence[int],
+    *,
+    around: Around = nullcontext,
+    traced: bool = False,
+) -> Callable[[], Answer]:
+    """Return what computes the answers of some clients; all draws of order are done."""
+    client, device, held = federation.client_at(state.rounds), _device(state), equipped(federation, model)
     chosen = torch.tensor(list(clients))
     batch = holdings.batch(clients, device)
     seeds = client_seeds(federation, state.rounds, clients)
@@ -141,11 +158,19 @@ def train_clients(
     order = None if client.local is None else trimmed(draw_orders(client.local, holdings.counts[chosen], keys))
     common = {name: value.expand(len(clients), *value.shape) for name, value in state.weights.items()}
     own = {name: value[chosen.to(value.device)] for name, value in state.private.items()}
-    weights = {name: common[name] if name in common else own[name] for name in model.parameters}
+    weights = {name: common[name] if name in common else own[name] for name in held.parameters}
     buffers = {name: value.expand(len(clients), *value.shape) for name, value in state.buffers.items()}
     defences, guard, memory = take((client.defences, client.on_model, state.memory), chosen.to(device))
-    play = lift(_one(client, model))
-    return play(defences, guard, memory, weights, buffers, batch.inputs, batch.labels, batch.mask, keys, order)
+    arguments = (defences, guard, memory, weights, buffers, batch.inputs, batch.labels, batch.mask, keys, order)
+    one = _one(client, held)
+    if traced:
+        return answering(one, client, model, arguments, 1 if order is None else len(order), around)
+
+    def call() -> Answer:
+        with around():
+            return lift(one)(*arguments)
+
+    return call
 
 
 def draw_orders(local: LocalTraining, counts: Tensor, keys: Tensor) -> Tensor:

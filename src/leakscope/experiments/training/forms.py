@@ -25,10 +25,13 @@ from leakscope.models import Functional
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How clients train: inside which context (`around`), and whether each core takes a part of them (`split`)."""
+    """How clients train: inside which context (`around`), whether each core takes a part of them (`split`), and whether
+    their steps are traced after a while (`traced`): not where that would unroll a loop over clients.
+    """
 
     around: Callable[[], AbstractContextManager[object]]
     split: bool = False
+    traced: bool = False
 
 
 def _bands() -> Banded:
@@ -42,12 +45,12 @@ def _windows() -> Windowed:
 
 
 FORMS: dict[str, Form] = {
-    "native": Form(nullcontext),
+    "native": Form(nullcontext, traced=True),
     "by_client": Form(client_by_client),
     "split": Form(partial(client_by_client, channels_last=True), split=True),
     "bands": Form(_bands, split=True),
-    "windows": Form(_windows, split=True),
-    "im2col": Form(Im2col),
+    "windows": Form(_windows, split=True, traced=True),
+    "im2col": Form(Im2col, traced=True),
 }
 MEASURED = ("native", "by_client", "split", "bands", "windows")  # on CPU im2col lost every comparison at training
 MOST_CLIENTS = 100  # with fewer the cost of a step that does not depend on them decides

@@ -116,6 +116,7 @@ class _Run:
                 state,
                 around=FORMS[self.form].around,
                 split=FORMS[self.form].split,
+                traced=FORMS[self.form].traced,
                 tell=lambda done, total, number=number: inside(number, done, total),  # type: ignore[misc]
             )
             point = Point(number, len(played.answered), played.examples, played.decay, None, None, None)

@@ -1,0 +1,113 @@
+"""The answers of a group of clients as a flat graph of tensor operations, traced once and run in every later round.
+
+In a round of small clients the transforms (vmap, grad) cost as much as the arithmetic, and two cores wait for the one Python they
+share. The graph runs the same operations without them, so the bits stay.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.clients import Client
+from leakscope.clients.client import Answer
+from leakscope.core.model import Model
+from leakscope.core.tree import fill, flattened, lift, map_tensors, tensors
+
+AFTER = 40  # groups of one shape after which tracing (half a second for each local step) is about to pay
+MOST_STEPS = 16  # tracing more local steps takes longer than most trainings
+MOST_KEPT = 16
+
+Around = Callable[[], AbstractContextManager[object]]
+Flat = tuple[Tensor, ...]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Groups of one kind: how many were trained, their graph once it is traced, and the form of an answer.
+
+    `alive` holds what the key names by its address, so that the address cannot come to mean another network.
+    """
+
+    alive: tuple[object, ...]
+    groups: int = 0
+    graph: Callable[..., Flat] | None = None
+    form: Answer | None = None
+
+
+_SEEN: OrderedDict[str, _Seen] = OrderedDict()
+
+
+def answering(
+    one: Callable[..., Answer], client: Client, model: Model, arguments: tuple[Any, ...], steps: int, around: Around
+) -> Callable[[], Answer]:
+    """Return what computes the answers of a group: `one` lifted over its clients, or its graph after enough groups alike.
+
+    `one` answers for one client; it must depend on `client`, the network that clients were given (`model`) and its arguments
+    alone. Tracing is done here, not in what is returned, which may run in any thread.
+    """
+
+    def transformed() -> Answer:
+        with around():
+            return lift(one)(*arguments)
+
+    if steps > MOST_STEPS:
+        return transformed
+    seen = _seen(client, model, arguments, around)
+    seen.groups += 1
+    if seen.groups == AFTER + 1:
+        seen.graph, seen.form = _traced(one, arguments, around)
+    graph, form = seen.graph, seen.form
+    if graph is None or form is None:
+        return transformed
+
+    def as_graph() -> Answer:
+        with torch.no_grad():
+            return fill(form, list(graph(*tensors(arguments))))
+
+    return as_graph
+
+
+def _seen(client: Client, model: Model, arguments: tuple[Any, ...], around: Around) -> _Seen:
+    shapes = [(tuple(t.shape), str(t.dtype), str(t.device)) for t in tensors(arguments)]
+    key = repr((id(model), id(around), _emptied(client), _emptied(arguments), shapes))
+    found = _SEEN.setdefault(key, _Seen((model, around)))
+    _SEEN.move_to_end(key)
+    while len(_SEEN) > MOST_KEPT:
+        _SEEN.popitem(last=False)
+    return found
+
+
+def _traced(
+    one: Callable[..., Answer], arguments: tuple[Any, ...], around: Around
+) -> tuple[Callable[..., Flat] | None, Answer | None]:
+    """Return the graph and the form of its answer; nothing where the network cannot be lifted or traced."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    flat_one, form = flattened(one, arguments)
+    lifted = torch.func.vmap(flat_one, randomness="error")
+
+    def call(*flat: Tensor) -> Flat:
+        with around():
+            made: Flat = lifted(flat)
+            return made
+
+    try:
+        with torch.no_grad():
+            graph = make_fx(call)(*tensors(arguments))
+    except (RuntimeError, TypeError, ValueError):
+        return None, None
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph, _emptied(form[0])
+
+
+def _emptied(value: Any) -> Any:
+    """Return a value with an empty tensor in the place of each of its own."""
+    return map_tensors(lambda _: torch.empty(0), value)
