@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leakscope.attacks.im2col import Im2col, conv2d, side_by_side
+from leakscope.attacks.im2col import Im2col, conv2d
 from leakscope.models import build
 
 torch.set_num_threads(1)
@@ -184,24 +184,3 @@ def test_whole_networks_give_the_same_output_without_a_native_convolution(name: 
     inside, number = native(run)
     assert number == 0
     assert_close(inside, run(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("pictures", [1, 2, 5])
-def test_products_of_all_pictures_at_once_are_those_of_each_with_both_derivatives_for_many_trials(
-    pictures: int,
-) -> None:
-    weight, columns = draw(0, 3, 4, 6), draw(1, 3, pictures, 6, 7)
-    wave, slopes = draw(2, pictures, 4, 7), (draw(3, 4, 6), draw(4, pictures, 6, 7))
-
-    def both(product: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        def value(w: Tensor, c: Tensor) -> Tensor:
-            return (product(w, c).sin() * wave).sum()
-
-        def slope(w: Tensor, c: Tensor) -> Tensor:
-            first = torch.func.grad(value, (0, 1))(w, c)
-            return sum((g * s).sum() for g, s in zip(first, slopes, strict=True))
-
-        made = [torch.func.vmap(f) for f in (product, torch.func.grad(value, (0, 1)), torch.func.grad(slope, (0, 1)))]
-        return tuple(f(weight, columns) for f in made)
-
-    assert_close(both(side_by_side), both(lambda w, c: w @ c), rtol=1e-10, atol=1e-10)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from leakscope.core.convolutions import Convolving, pair
 
-LARGE = 2**16  # numbers in a kernel from which one product for all pictures was measured to win on a GPU
 Window = tuple[int, int, int, int, int, int, int, int]  # kernel, stride, dilation, output: height and width each
 
 
@@ -71,54 +70,6 @@ class _Pictures(torch.autograd.Function):
         return _Columns.apply(cotangent, ctx.window), None, None  # type: ignore[no-untyped-call]
 
 
-class _Product(torch.autograd.Function):
-    """O x K and N x K x P -> N x O x P as one product for all N: on a GPU a tenth faster than one for each."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(weight: Tensor, columns: Tensor) -> Tensor:
-        pictures, height, places = columns.shape
-        product = weight @ columns.transpose(0, 1).reshape(height, pictures * places)
-        return product.reshape(-1, pictures, places).transpose(0, 1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        del output
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-        weight, columns = ctx.saved_tensors
-        return _Correlation.apply(cotangent, columns), _Product.apply(weight.mT, cotangent)  # type: ignore[no-untyped-call]
-
-
-class _Correlation(torch.autograd.Function):
-    """N x O x P and N x K x P -> O x K, summed over N afterwards: one product over N and P would leave a GPU idle."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(left: Tensor, right: Tensor) -> Tensor:
-        return (left @ right.mT).sum(0)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        del output
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-        left, right = ctx.saved_tensors
-        return _Product.apply(cotangent, right), _Product.apply(cotangent.mT, left)  # type: ignore[no-untyped-call]
-
-
-def side_by_side(weight: Tensor, columns: Tensor) -> Tensor:
-    """Return `weight @ columns` for the columns of several pictures, N x K x P, in one product."""
-    out: Tensor = _Product.apply(weight, columns)  # type: ignore[no-untyped-call]
-    return out
-
-
 def conv2d(
     input: Tensor,
     weight: Tensor,
@@ -143,8 +94,7 @@ def conv2d(
         columns = _Columns.apply(padded, window).flatten(3).flatten(1, 2)  # type: ignore[no-untyped-call]
     else:
         columns = F.unfold(input, kernel, dilation=(dy, dx), padding=(py, px), stride=(sy, sx))
-    together = input.device.type != "cpu" and len(columns) > 1 and weight.numel() >= LARGE
-    out = side_by_side(weight.flatten(1), columns) if together else weight.flatten(1) @ columns
+    out = weight.flatten(1) @ columns
     if bias is not None:
         out = out + bias[:, None]
     return out.reshape(*out.shape[:-1], height, width)
