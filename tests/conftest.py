@@ -1,11 +1,16 @@
-"""The rule for tests on real data: skipped where there is none, except in CI, where that is a failure."""
+"""The rule for tests on real data: skipped where there is none, except in CI, where that is a failure; and Ctrl-C for all."""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+# A suite that a shell started in the background ignores Ctrl-C, and so would every program it starts and sends one to.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,7 @@ class Engine:
         self.device = next(iter(problem.unknowns.values())).device
         self.spare = spare_lanes(model, problem.facts.knowledge, self.device)
         self.tick = 0
+        self.running = self.laid_out = self.total
         self.results: State | None = None
         self.ledger = torch.zeros(self.total, dtype=torch.int64)
         self.timed = timed
@@ -71,7 +72,7 @@ class Engine:
             evaluation = evaluators(turn)(state.unknowns, state.iteration)
             between = self._now()
             moment = self._read(state, evaluation, local)
-            if not bool((state.outcome == Outcome.RUNNING).any()):
+            if not self.running:
                 break
             self._move(state, moment, local)
             self.tick += 1
@@ -144,8 +145,8 @@ class Engine:
             form = "im2col"  # the tail of a chunk is not worth a second compilation
         if form == "compiled":
             self._tell(state, force=True, note="compiling the step (once for this shape; kept on disk)")
-        real = int((state.lane >= 0).sum())
-        make = partial(Evaluator, self.model, state.unknowns, local.facts, form, real=real)
+        self.laid_out = int((state.lane >= 0).sum())
+        make = partial(Evaluator, self.model, state.unknowns, local.facts, form, real=self.laid_out)
         return local, cache(lambda turn: make(wanted=turn))
 
     # -- one tick
@@ -163,9 +164,14 @@ class Engine:
         for g in evaluation.gradient.values():
             finite = finite & torch.isfinite(rows(g).abs().amax(1))
         state.last = _where(live & finite, state.unknowns, state.last)
-        reached = set(state.iteration[boundary].tolist())
-        self.recorder.write(state, boundary & finite, reached)
         self._judge(state, live, boundary, finite, vanished)
+        written = boundary & finite
+        # one look at the device in a tick: each makes it wait
+        iterations, outcomes, marks = torch.stack([state.iteration, state.outcome, written.long()]).tolist()
+        self.running = outcomes.count(Outcome.RUNNING)
+        self.recorder.write(
+            state, written, {iteration for iteration, mark in zip(iterations, marks, strict=True) if mark}
+        )
         return replace(before, iteration=state.iteration)
 
     def _judge(self, state: State, live: Tensor, boundary: Tensor, finite: Tensor, vanished: Tensor) -> None:
@@ -204,16 +210,18 @@ class Engine:
     # -- compaction, results, saving
 
     def _should_compact(self, state: State) -> bool:
-        live = int((state.outcome == Outcome.RUNNING).sum())
+        """Return whether enough trials had ended when the last evaluation was read."""
         if self.form in ALONE:
-            return 0 < live < int((state.lane >= 0).sum())
+            return self.running < self.laid_out
         share = 8 if self.form == "compiled" else 2
-        return live > 0 and self.width(live) <= len(state.lane) // share
+        return self.width(self.running) <= len(state.lane) // share
 
     def _compact(self, state: State) -> State:
         """Retire finished trials and keep the live ones, at half the width or less."""
         self._flush(state)
         live = (state.outcome == Outcome.RUNNING).nonzero()[:, 0]
+        if not len(live):
+            return state  # those left could not move: the next look ends the run
         index = padded(live, self.width(len(live)))
         kept = take(state, index)
         kept.lane[len(live) :] = -1
