@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.model import Model
+from leakscope.core.tree import Tree
 from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
 from leakscope.data.partition import IID
@@ -24,7 +26,8 @@ from leakscope.federated.windowed import Windowed
 from leakscope.models import build, from_module
 from leakscope.models.batch_norm import in_train_mode
 
-SGD = LocalTraining(epochs=2, batch_size=2, rate=0.2)
+SGD = LocalTraining(epochs=1, batch_size=2, rate=0.2)
+ONE_STEP = LocalTraining(rate=0.2)
 ADAM = LocalTraining(epochs=1, batch_size=2, rate=0.01, optimiser="adam")
 
 
@@ -101,18 +104,17 @@ def everything(state: State) -> list[Tensor]:
     return [*state.weights.values(), *state.buffers.values(), *state.private.values(), *memory]
 
 
-@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 @pytest.mark.parametrize(
-    ("client", "make"),
+    ("client", "make", "split"),
     [
-        (Client(SGD), network),
-        (Client(ADAM), network),
-        (Client(SGD), normalised),
-        (Client(SGD), dropping),
-        (Client(SGD, defences=(GaussianNoise(0.1), DeepCompression(drop=0.5))), small),
-        (Client(SGD, on_model=Polarisation(bits=8)), small),
+        (Client(SGD), network, False),
+        (Client(ADAM), network, True),
+        (Client(SGD), normalised, False),
+        (Client(SGD), dropping, True),
+        (Client(SGD, defences=(GaussianNoise(0.1), DeepCompression(drop=0.5))), small, True),
+        (Client(SGD, on_model=Polarisation(bits=8)), small, False),
     ],
-    ids=["sgd", "adam", "batch norm", "dropout", "defences", "private head"],
+    ids=["sgd", "adam, split", "batch norm", "dropout, split", "defences, split", "private head"],
 )
 def test_a_traced_round_has_the_bits_of_a_transformed_one(
     client: Client, make: Callable[[], Model], split: bool, at_once: list[int]
@@ -133,7 +135,7 @@ def test_a_traced_round_has_the_bits_of_a_transformed_one(
 def test_what_changes_the_arithmetic_gets_a_graph_of_its_own(at_once: list[int]) -> None:
     model, holdings = small(), pictures(2)
     first = Federation(client=Client(SGD), selection=Everyone(), together=2)
-    other = Federation(client=Client(LocalTraining(epochs=2, batch_size=2, rate=0.1)), selection=Everyone(), together=2)
+    other = Federation(client=Client(LocalTraining(epochs=1, batch_size=2, rate=0.1)), selection=Everyone(), together=2)
     for federation, given, wanted in ((first, model, 1), (other, model, 2), (first, small(), 3), (first, model, 3)):
         slow, fast = (played(federation, given, holdings, trace=trace) for trace in (False, True))
         assert len(at_once) == wanted
@@ -142,7 +144,94 @@ def test_what_changes_the_arithmetic_gets_a_graph_of_its_own(at_once: list[int])
     assert len(at_once) == 4
 
 
-def test_a_rate_that_decays_every_round_is_never_traced(at_once: list[int]) -> None:
+class Plain:
+    """A defence whose text is its address."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        del key
+        return {name: value * self.by for name, value in update.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Long:
+    """A defence whose text leaves out most of what it holds."""
+
+    by: np.ndarray
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        del key
+        return {name: value * float(self.by[1000]) for name, value in update.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """A defence on pictures that holds a tensor, which no client takes as its own."""
+
+    by: Tensor
+
+    def protect_data(self, pictures: Tensor, key: Tensor) -> Tensor:
+        del key
+        return pictures + self.by
+
+
+def of_one_name(by: float) -> object:
+    @dataclass(frozen=True)
+    class Mine:
+        def protect_update(self, update: Tree, key: Tensor) -> Tree:
+            del key
+            return {name: value * by for name, value in update.items()}
+
+    return Mine()
+
+
+def at_the_address_of(old: int, by: float) -> Plain:
+    """Return a defence, where the address of another has come free there if it can be had."""
+    held = []
+    for _ in range(20_000):
+        made = Plain(by)
+        if id(made) == old:
+            break
+        held.append(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda by: Client(ONE_STEP, defences=(of_one_name(by),)),
+        lambda by: Client(ONE_STEP, defences=(Long(np.where(np.arange(3000) == 1000, by, 1.0)),)),
+        lambda by: Client(ONE_STEP, on_data=Moved(torch.tensor(by))),
+    ],
+    ids=["classes of one name", "a long array", "a tensor on data"],
+)
+def test_pieces_of_the_same_text_have_graphs_of_their_own(make: Callable[[float], Client], at_once: list[int]) -> None:
+    model, holdings = small(), pictures(2)
+    for by, wanted in ((1.0, 1), (0.25, 2)):
+        federation = Federation(client=make(by), selection=Everyone(), together=2)
+        slow, fast = (played(federation, model, holdings, trace=trace) for trace in (False, True))
+        assert len(at_once) == wanted
+        assert all(torch.equal(a, b) for a, b in zip(everything(slow), everything(fast), strict=True))
+
+
+def test_a_defence_in_the_place_of_another_that_is_gone_has_a_graph_of_its_own() -> None:
+    model, holdings = small(), pictures(2)
+
+    def federation_of(defence: Plain) -> Federation:
+        return Federation(client=Client(ONE_STEP, defences=(defence,)), selection=Everyone(), together=2)
+
+    first = Plain(1.0)
+    played(federation_of(first), model, holdings, trace=True)
+    old = id(first)
+    del first
+    federation = federation_of(at_the_address_of(old, 0.25))
+    slow, fast = (played(federation, model, holdings, trace=trace) for trace in (False, True))
+    assert all(torch.equal(a, b) for a, b in zip(everything(slow), everything(fast), strict=True))
+
+
+def test_a_rate_that_decays_again_and_again_is_not_traced(at_once: list[int]) -> None:
     model, holdings = small(), pictures(2)
     federation = Federation(client=Client(SGD), selection=Everyone(), together=2, decay=Decay(factor=0.9, every=1))
     slow, fast = (played(federation, model, holdings, trace=trace) for trace in (False, True))
@@ -151,7 +240,7 @@ def test_a_rate_that_decays_every_round_is_never_traced(at_once: list[int]) -> N
 
 
 def test_long_local_training_is_not_traced(at_once: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traced, "MOST_STEPS", 3)
+    monkeypatch.setattr(traced, "MOST_STEPS", 1)
     played(Federation(client=Client(SGD), selection=Everyone(), together=2), small(), pictures(2), trace=True)
     assert not at_once
 
@@ -161,6 +250,19 @@ def test_a_network_that_cannot_be_lifted_trains_without_a_graph(at_once: list[in
     federation = Federation(client=Client(SGD), selection=Everyone(), together=2)
     slow, fast = (played(federation, model, holdings, trace=trace, rounds=3) for trace in (False, True))
     assert len(at_once) == 1  # tried once, not in every round
+    assert all(torch.equal(a, b) for a, b in zip(everything(slow), everything(fast), strict=True))
+
+
+def test_whatever_stops_the_tracing_clients_train_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.fx.experimental import proxy_tensor
+
+    def fails(*_: object) -> Callable[..., object]:
+        raise AssertionError("as the tracer's own checks do")
+
+    monkeypatch.setattr(proxy_tensor, "make_fx", fails)
+    model, holdings = small(), pictures(2)
+    federation = Federation(client=Client(ONE_STEP), selection=Everyone(), together=2)
+    slow, fast = (played(federation, model, holdings, trace=trace) for trace in (False, True))
     assert all(torch.equal(a, b) for a, b in zip(everything(slow), everything(fast), strict=True))
 
 

@@ -120,7 +120,8 @@ _LIBRARY = torch.library.Library("leakscope", "FRAGMENT")
 _COTANGENTS = (
     "(Tensor cotangent, Tensor x, Tensor kept, int[] sizes, bool[] needs, str way) -> (Tensor, Tensor, Tensor)"
 )
-for name, all_or_one in (("cotangents", _one_client), ("all_cotangents", _all_clients)):
-    _LIBRARY.define(name + _COTANGENTS)
-    _LIBRARY.impl(name, all_or_one, "CompositeExplicitAutograd")
+_LIBRARY.define("cotangents" + _COTANGENTS)
+_LIBRARY.impl("cotangents", _one_client, "CompositeExplicitAutograd")
+_LIBRARY.define("all_cotangents" + _COTANGENTS)
+_LIBRARY.impl("all_cotangents", _all_clients, "CompositeExplicitAutograd")
 torch.library.register_vmap("leakscope::cotangents", _batched, lib=_LIBRARY)

@@ -126,8 +126,8 @@ def train_groups(
         try:
             for first in range(0, len(groups), threads):  # no more answers at a time than there are cores
                 some = groups[first : first + threads]
-                calls = [prepared(group) for group in some]
-                yield from zip(some, pool.map(lambda call: call(), calls), strict=True)
+                answers = pool.map(lambda call: call(), [prepared(group) for group in some])
+                yield from zip(some, answers, strict=True)
         finally:
             torch.set_num_threads(threads)
 
@@ -163,7 +163,7 @@ def _prepared(
     defences, guard, memory = take((client.defences, client.on_model, state.memory), chosen.to(device))
     arguments = (defences, guard, memory, weights, buffers, batch.inputs, batch.labels, batch.mask, keys, order)
     one = _one(client, held)
-    if traced:
+    if traced and federation.decay.every is None:  # a rate that changes again and again would be traced each time
         return answering(one, client, model, arguments, 1 if order is None else len(order), around)
 
     def call() -> Answer:

@@ -2,6 +2,10 @@
 
 In a round of small clients the transforms (vmap, grad) cost as much as the arithmetic, and two cores wait for the one Python they
 share. The graph runs the same operations without them, so the bits stay.
+
+Two groups share a graph when the very same network, defences, loss and context train them, with equal settings of the local training
+and equal shapes. Pieces are told apart by their address, not by their text: a text may leave out what an object holds, and two
+classes may have one name.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import torch
@@ -19,10 +24,11 @@ from leakscope.clients import Client
 from leakscope.clients.client import Answer
 from leakscope.core.model import Model
 from leakscope.core.tree import fill, flattened, lift, map_tensors, tensors
+from leakscope.learning.losses import LOSSES
 
-AFTER = 40  # groups of one shape after which tracing (half a second for each local step) is about to pay
+AFTER = 40  # groups of one shape after which tracing (0.3 s for each local step of a LeNet, 1 to 4 s of a ResNet) may be about to pay
 MOST_STEPS = 16  # tracing more local steps takes longer than most trainings
-MOST_KEPT = 16
+MOST_KEPT = 64  # kinds of groups: unequal clients make many
 
 Around = Callable[[], AbstractContextManager[object]]
 Flat = tuple[Tensor, ...]
@@ -32,7 +38,7 @@ Flat = tuple[Tensor, ...]
 class _Seen:
     """Groups of one kind: how many were trained, their graph once it is traced, and the form of an answer.
 
-    `alive` holds what the key names by its address, so that the address cannot come to mean another network.
+    `alive` holds what the key names by its address, so that the address cannot come to mean another network or defence.
     """
 
     alive: tuple[object, ...]
@@ -42,6 +48,7 @@ class _Seen:
 
 
 _SEEN: OrderedDict[str, _Seen] = OrderedDict()
+_LOCK = RLock()  # two trainings in two threads count and trace one after the other
 
 
 def answering(
@@ -50,7 +57,8 @@ def answering(
     """Return what computes the answers of a group: `one` lifted over its clients, or its graph after enough groups alike.
 
     `one` answers for one client; it must depend on `client`, the network that clients were given (`model`) and its arguments
-    alone. Tracing is done here, not in what is returned, which may run in any thread.
+    alone, and nothing may change inside them from round to round. Tracing is done here, not in what is returned, which may run
+    in any thread.
     """
 
     def transformed() -> Answer:
@@ -59,11 +67,12 @@ def answering(
 
     if steps > MOST_STEPS:
         return transformed
-    seen = _seen(client, model, arguments, around)
-    seen.groups += 1
-    if seen.groups == AFTER + 1:
-        seen.graph, seen.form = _traced(one, arguments, around)
-    graph, form = seen.graph, seen.form
+    with _LOCK:
+        seen = _seen(client, model, arguments, around)
+        seen.groups += 1
+        if seen.groups == AFTER + 1:
+            seen.graph, seen.form = _traced(one, arguments, around)
+        graph, form = seen.graph, seen.form
     if graph is None or form is None:
         return transformed
 
@@ -74,10 +83,17 @@ def answering(
     return as_graph
 
 
+def forget() -> None:
+    """Forget all groups and graphs: what a training that has ended held in memory."""
+    with _LOCK:
+        _SEEN.clear()
+
+
 def _seen(client: Client, model: Model, arguments: tuple[Any, ...], around: Around) -> _Seen:
     shapes = [(tuple(t.shape), str(t.dtype), str(t.device)) for t in tensors(arguments)]
-    key = repr((id(model), id(around), _emptied(client), _emptied(arguments), shapes))
-    found = _SEEN.setdefault(key, _Seen((model, around)))
+    pieces = (model, around, LOSSES[client.loss], client.scaling, *client.defences, client.on_model, client.on_data)
+    key = repr(([id(piece) for piece in pieces], client.local, _emptied(arguments), shapes))
+    found = _SEEN.setdefault(key, _Seen(pieces))
     _SEEN.move_to_end(key)
     while len(_SEEN) > MOST_KEPT:
         _SEEN.popitem(last=False)
@@ -87,7 +103,10 @@ def _seen(client: Client, model: Model, arguments: tuple[Any, ...], around: Arou
 def _traced(
     one: Callable[..., Answer], arguments: tuple[Any, ...], around: Around
 ) -> tuple[Callable[..., Flat] | None, Answer | None]:
-    """Return the graph and the form of its answer; nothing where the network cannot be lifted or traced."""
+    """Return the graph and the form of its answer; nothing where the network cannot be lifted or traced.
+
+    Whatever stops the tracing, clients train without it: an error of their own (no memory, a wrong input) is told there.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
 
     flat_one, form = flattened(one, arguments)
@@ -101,7 +120,7 @@ def _traced(
     try:
         with torch.no_grad():
             graph = make_fx(call)(*tensors(arguments))
-    except (RuntimeError, TypeError, ValueError):
+    except Exception:  # the tracer fails in many ways, with assertions too
         return None, None
     graph.graph.eliminate_dead_code()
     graph.recompile()

@@ -39,6 +39,7 @@ from leakscope.experiments.training.result import (
 )
 from leakscope.experiments.training.world import World, make_world
 from leakscope.federated import State, begin, is_finite, measure_utility, pack, parameters_of, play_round, unpack
+from leakscope.federated.traced import forget
 from leakscope.models.checkpoint import Checkpoint, file_name, pack_checkpoint
 from leakscope.store.disk import clear_errors
 from leakscope.store.durable import PART, replacing
@@ -76,7 +77,10 @@ def run_training(
         (directory / Path(file_name(0)).parent).mkdir(parents=True, exist_ok=True)
     with locked(directory / LOCK), clear_errors(directory, "what was saved before is whole"):
         run = _Run(training, world, directory, device, dict(facts or {}))
-        return run.play(first, tell, say, inside, stop)
+        try:
+            return run.play(first, tell, say, inside, stop)
+        finally:
+            forget()
 
 
 class _Run:
