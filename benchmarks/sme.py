@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,12 @@ def seconds(f: Callable[[], object], device: str) -> float:
     began = clock(device)
     f()
     return clock(device) - began
+
+
+def times(f: Callable[[], object], number: int) -> None:
+    """Call a function so many times."""
+    for _ in range(number):
+        f()
 
 
 def quantiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -271,7 +278,11 @@ def usual_loop(w: World, device: str) -> Callable[[], object]:
 
 
 def speed(args: argparse.Namespace) -> dict[str, Any]:
-    """Return trial-iterations per second of the engine and of the usual loop, and how near the arithmetic limit that is."""
+    """Return trial-iterations per second of the engine and of the usual loop, and how near the arithmetic limit that is.
+
+    A pair is a few iterations of the loop and a run of the engine, one after the other. Where an engine's tick goes is measured in a
+    run of its own, because it waits for the device in between.
+    """
     local = LocalTraining(epochs=2, batch_size=10, rate=0.004)
     w = play(args.network, random_batch(args.network, args.trials, args.samples), local, args.device, scaling=Scaling())
     form = args.form or ("compiled" if args.device == "cuda" else "im2col")
@@ -281,32 +292,40 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
     for tf32 in (False, True) if args.device == "cuda" else (False,):
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = tf32
-        loop = usual_loop(w, args.device)
-        for _ in range(5):
-            loop()
-        slow = quantiles([seconds(loop, args.device) for _ in range(args.pairs)])
-        problem = problem_of(sme(), w, args.device)
-        engine = Engine(w.model, problem, Stop(iterations=args.iterations), form, timed=True)
-        engine.run()
-        skip = min(60, args.iterations // 2)  # tracing and compiling
-        ticks = [a + b for a, b in zip(engine.evaluating[skip:], engine.stepping[skip:], strict=True)]
-        fast = quantiles([t / args.trials for t in ticks])
+        loop, few = usual_loop(w, args.device), 5
+        problem, stop = problem_of(sme(), w, args.device), Stop(iterations=args.iterations)
+        Engine(w.model, problem, Stop(iterations=60), form).run()  # tracing and compiling
+        timed = Engine(w.model, problem, stop, form, timed=True)
+        timed.run()
+        slow, fast = [], []
+        for pair in range(args.pairs + 1):
+            took = seconds(partial(times, loop, few), args.device) / few
+            engine = Engine(w.model, problem, stop, form)
+            each = seconds(engine.run, args.device) / args.iterations / args.trials
+            if pair:
+                slow.append(took)
+                fast.append(each)
+        ratio = quantiles([a / b for a, b in zip(slow, fast, strict=True)])
+        middle = interval_of_median([a / b for a, b in zip(slow, fast, strict=True)])
         row = {
             "tf32": tf32,
-            "loop_per_s": 1 / slow[0],
-            "engine_per_s": 1 / fast[0],
-            "ratio": slow[0] / fast[0],
-            "low": slow[1] / fast[2],
-            "high": slow[2] / fast[1],
-            "teraflops": flops / fast[0] / 1e12,
-            "evaluating_ms": 1e3 * quantiles(engine.evaluating[skip:])[0],
-            "stepping_ms": 1e3 * quantiles(engine.stepping[skip:])[0],
+            "loop_per_s": 1 / quantiles(slow)[0],
+            "engine_per_s": 1 / quantiles(fast)[0],
+            "ratio": ratio[0],
+            "low": ratio[1],
+            "high": ratio[2],
+            "interval_of_median": middle,
+            "pairs": args.pairs,
+            "teraflops": flops / quantiles(fast)[0] / 1e12,
+            "evaluating_ms": 1e3 * quantiles(timed.evaluating)[0],
+            "stepping_ms": 1e3 * quantiles(timed.stepping)[0],
         }
         rows.append(row)
         print(
             f"{'TF32' if tf32 else 'float32'}: loop {row['loop_per_s']:.1f}, engine {row['engine_per_s']:.1f} trial-iterations/s "
-            f"({form}, {args.trials} trials, N = {args.samples}): {row['ratio']:.1f} times [{row['low']:.1f}, {row['high']:.1f}]; "
-            f"{row['teraflops']:.2f} TFLOP/s in products; evaluating {row['evaluating_ms']:.1f} ms, stepping {row['stepping_ms']:.1f} ms",
+            f"({form}, {args.trials} trials, N = {args.samples}): {ratio[0]:.1f} times (median of {args.pairs} pairs, its 95 % interval "
+            f"{middle[0]:.1f} to {middle[1]:.1f}; 95 % of them [{ratio[1]:.1f}, {ratio[2]:.1f}]); {row['teraflops']:.2f} TFLOP/s "
+            f"in products; of a tick, waiting for each: evaluating {row['evaluating_ms']:.1f} ms, stepping {row['stepping_ms']:.1f} ms",
             flush=True,
         )
     return {"network": args.network, "samples": args.samples, "trials": args.trials, "form": form, "rows": rows}
@@ -474,7 +493,7 @@ def parser() -> argparse.ArgumentParser:
             one.add_argument("--steps", type=int, nargs="+", default=[10, 25, 50, 100, 250])
             one.add_argument("--repeats", type=int, default=3)
         if name == "speed":
-            one.add_argument("--iterations", type=int, default=150)
+            one.add_argument("--iterations", type=int, default=50, help="of the engine, in a pair")
         if name == "quality":
             one.add_argument("--data", type=Path, required=True)
             one.add_argument("--clients", type=int, default=8)

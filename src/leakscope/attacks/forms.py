@@ -27,6 +27,7 @@ from leakscope.attacks.heap import keep_freed
 from leakscope.attacks.hoist import Hoisted, bind, hoist
 from leakscope.attacks.im2col import Im2col
 from leakscope.attacks.lanes import lanes, padded, spare_lanes
+from leakscope.attacks.long_sums import cut_long_sums
 from leakscope.attacks.memory import is_out_of_memory
 from leakscope.attacks.objectives import reported
 from leakscope.attacks.view import Clock, Facts, View
@@ -197,6 +198,7 @@ class Evaluator:
             return lifted
         if self.form == "compiled":
             own_memory(graph)
+            cut_long_sums(graph)
         graph.graph.eliminate_dead_code()
         graph.recompile()
         traced: Callable[..., Flat] = graph

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from leakscope.core.errors import InputError
 from leakscope.data import load
 from leakscope.defences.on_data.applying import apply, to_bytes, to_unit
 from leakscope.defences.on_data.operations import OPERATIONS, Operation, operation
+from leakscope.learning.resample import sheared_down
 
 ENHANCERS = {
     "brightness": ImageEnhance.Brightness,
@@ -107,6 +109,21 @@ def with_pillow(image: Image.Image, op: Operation, sign: int) -> Image.Image:
     )
 
 
+def between_bytes(before: Tensor, image: Image.Image, op: Operation, sign: int) -> np.ndarray[Any, Any]:
+    """Where a value falls on a whole number but for rounding: there Pillow's byte depends on whether its compiler fused a
+    product and a sum into one operation, as it does on ARM."""
+    if op.kind in ENHANCERS:
+        enhancer = ENHANCERS[op.kind](image)
+        plain, whole = (np.asarray(picture, dtype=np.float64) for picture in (enhancer.degenerate, image))
+        exact = plain + (1 + op.magnitude * sign) * (whole - plain)
+    elif op.kind == "shear_y":
+        sheared = sheared_down(before[None].double(), torch.tensor([op.magnitude * sign]).double())[0]
+        exact = sheared.permute(1, 2, 0).numpy()
+    else:
+        return np.zeros((*before.shape[1:], before.shape[0]), dtype=bool)
+    return (np.abs(exact - np.round(exact)) < 1e-4).reshape(*before.shape[1:], before.shape[0])
+
+
 def compare(pictures: Tensor, op: Operation) -> None:
     for sign in (1, -1) if op.signed else (1,):
         ours = apply(pictures, op, torch.full((len(pictures),), sign))
@@ -116,7 +133,9 @@ def compare(pictures: Tensor, op: Operation) -> None:
             image = Image.fromarray(plane[..., 0] if plane.shape[2] == 1 else plane)
             theirs = np.asarray(with_pillow(image, op, sign)).reshape(plane.shape)
             gap = np.abs(one.permute(1, 2, 0).numpy().astype(int) - theirs.astype(int))
-            assert gap.max() == 0, f"{(gap > 0).mean():.4f} of the bytes differ, the most by {gap.max()}"
+            told = f"{(gap > 0).mean():.4f} of the bytes differ, the most by {gap.max()}"
+            assert gap.max() <= 1, told
+            assert not gap[~between_bytes(before, image, op, sign)].any(), told
 
 
 def bundled() -> list[Tensor]:
