@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+# A suite starts many processes: let them find what the first one compiled, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test slow check integrations format bench clean
 

@@ -29,6 +29,7 @@ def quadratic(values: list[float]) -> Tensor:
     return torch.diag(torch.tensor(values, dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_constants_of_a_quadratic_are_its_eigenvalues() -> None:
     matrix = quadratic([4.0, 1.0, 0.5])
     points = torch.tensor([[1.0, 0, 0], [0, 2.0, 0]], dtype=torch.float64)
@@ -66,6 +67,7 @@ def test_confidence_falls_with_the_noise() -> None:
     assert sure[-1] < 0
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(
     large=st.tuples(st.floats(0.5, 3), st.floats(0.5, 3)),
@@ -135,6 +137,7 @@ def test_a_constant_in_the_loss_changes_no_bound(constant: float, steps: int) ->
     assert (told.gd, told.sgd) == pytest.approx((plain.gd, plain.sgd))
 
 
+@pytest.mark.slow
 def test_the_minimum_is_that_of_a_long_descent() -> None:
     start = torch.tensor([3.0, -4.0, 5.0], dtype=torch.float64)
     far = descend(torch.func.grad(logistic), start, rate=0.5, steps=2000)[-1]

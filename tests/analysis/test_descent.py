@@ -94,6 +94,7 @@ def test_gradient_matching_is_not_convex_for_one_linear_layer_and_a_squared_loss
     assert float(bulge(match, vector(-1.0), vector(2.0))) == pytest.approx(11.25)
 
 
+@pytest.mark.slow
 def test_gradient_matching_is_not_convex_for_softmax_regression_and_descent_runs_away() -> None:
     """One input, two classes, W = (1, -1), b = 0, label 0, secret -1: from x_0 = 3 every small step leads away from -1."""
     weight = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)

@@ -304,6 +304,7 @@ def test_who_knows_the_defence_sees_more(name: str) -> None:
     assert torch.equal(made.labels, digits().labels)
 
 
+@pytest.mark.slow
 def test_a_known_mask_lets_the_unknown_be_found_and_says_so() -> None:
     seen, knowledge = seen_by(Client(defences=(Sparsify(0.5),)))
     squared, made = error(aware(cpl(iterations=4), knowledge), seen, knowledge)

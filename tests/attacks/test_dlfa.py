@@ -149,6 +149,7 @@ def test_recomputing_segments_changes_nothing(segment: int | None) -> None:
         assert_close(again.gradient[name], kept.gradient[name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_recomputation_makes_long_simulations_fit() -> None:
     """Bytes at the peak: without it they grow with the steps, with it much more slowly."""
@@ -203,6 +204,7 @@ def test_one_epoch_has_no_copies_to_average() -> None:
     assert torch.equal(ended.unknowns[COPIES], problem.unknowns[COPIES])  # unused, so it never moved
 
 
+@pytest.mark.slow
 def test_unequal_clients_adam_and_momentum_simply_work() -> None:
     w = small()
     mask = torch.tensor([[True, True, True], [True, False, False]])
@@ -327,6 +329,7 @@ def test_the_mismatch_of_layers_is_over_each_clients_own_steps() -> None:
         assert LayerMatch()(view).item() == pytest.approx((6 + 2 * math.exp(-1)) / (0.1**2 * steps))
 
 
+@pytest.mark.slow
 def test_the_reconstruction_is_the_mean_of_the_copies() -> None:
     w = small()
     how = replace(dlfa(iterations=2), start=Insider(w.batch.inputs))

@@ -36,6 +36,11 @@ from leakscope.models import from_module
 QUICK = cpl(iterations=4)
 
 
+def little(trials: int) -> World:
+    """The same network on small pictures, where a law does not hang on its size."""
+    return world(trials, shape=(1, 12, 12))
+
+
 def attack(w: World, chosen: list[int], how: Matching = QUICK, **settings: object) -> Reconstruction:
     execution = Execution(**{"form": "native", **settings})  # type: ignore[arg-type]
     return how.run(
@@ -53,7 +58,7 @@ def same_bits(a: Reconstruction, b: Reconstruction) -> bool:
     ("form", "threads"),
     [
         ("native", 1),
-        ("channels_last", 1),
+        pytest.param("channels_last", 1, marks=pytest.mark.slow),
         pytest.param("parallel", 1, marks=pytest.mark.slow),
         pytest.param("split", 2, marks=pytest.mark.slow),
         pytest.param("im2col", 1, marks=pytest.mark.slow),
@@ -65,7 +70,7 @@ def same_bits(a: Reconstruction, b: Reconstruction) -> bool:
 def test_a_trial_has_the_same_bits_alone_among_others_and_permuted(form: str, threads: int) -> None:
     torch.set_num_threads(threads)
     w = world(6)
-    quick = cpl(iterations=3)
+    quick = cpl(iterations=2)
     everyone = attack(w, list(range(6)), quick, form=form)
     for i in (0, 5):
         assert same_bits(attack(w, [i], quick, form=form), take(everyone, slice(i, i + 1)))
@@ -83,8 +88,9 @@ def test_colour_pictures_and_dense_networks_keep_their_bits_too() -> None:
         assert same_bits(attack(w, [4], cpl(iterations=2)), take(everyone, slice(4, 5)))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_and_another_seed_another_start() -> None:
-    w = world(3)
+    w = little(3)
     once, again = attack(w, [0, 1, 2]), attack(w, [0, 1, 2])
     assert same_bits(once, again)
     other = QUICK.run(w.model, w.observation, w.knowledge, [5, 6, 7], Execution(form="native"))
@@ -95,14 +101,15 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_another_start() -> N
 def test_a_diverging_trial_leaves_its_neighbours_bits_alone() -> None:
     w = world(6, settings={"activation": "leaky_relu"}, a=0.1)
     rate = torch.tensor([1.0, 1.0, 1e30, 1.0, 1.0, 1.0])
-    wild = attack(w, list(range(6)), cpl(iterations=4, optimiser=LBFGS(rate)))
-    calm = attack(w, list(range(6)), cpl(iterations=4, optimiser=LBFGS(torch.ones(6))))
+    wild = attack(w, list(range(6)), cpl(iterations=2, optimiser=LBFGS(rate)))
+    calm = attack(w, list(range(6)), cpl(iterations=2, optimiser=LBFGS(torch.ones(6))))
     assert wild.outcome[2] == Outcome.DIVERGED
     others = torch.tensor([0, 1, 3, 4, 5])
     assert same_bits(take(wild, others), take(calm, others))
     assert torch.isfinite(wild.inputs).all(), "a diverged trial is scored at its last finite step"
 
 
+@pytest.mark.slow
 def test_compaction_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     w = world(6)
     how = cpl(iterations=12)
@@ -112,14 +119,15 @@ def test_compaction_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(compacted.iterations.tolist())) > 1, "trials end at different times, so lanes were retired"
 
 
+@pytest.mark.slow
 def test_traced_evaluations_have_the_bits_of_untraced_ones() -> None:
-    w = world(5)
+    w = world(3)
     problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
     torch.set_num_threads(2)
     for form in ("native", "split", "im2col"):
         evaluate = Evaluator(w.model, problem.unknowns, problem.facts, form, trace_after=2)
-        zero = torch.zeros(5, dtype=torch.int64)
-        results = [evaluate(problem.unknowns, zero) for _ in range(6)]
+        zero = torch.zeros(3, dtype=torch.int64)
+        results = [evaluate(problem.unknowns, zero) for _ in range(4)]
         assert all(torch.equal(r.gradient["guess"], results[0].gradient["guess"]) for r in results)
         assert isinstance(evaluate._call, Hoisted)
 
@@ -159,7 +167,7 @@ class CutError(Exception):
 
 
 def test_a_run_cut_in_the_middle_goes_on_from_its_saved_state_to_the_same_bits(tmp_path: Path) -> None:
-    w = world(7)
+    w = little(7)
     how = cpl(iterations=10)
     whole = attack(w, list(range(7)), how, directory=tmp_path / "whole")
     ticks = 0
@@ -167,7 +175,7 @@ def test_a_run_cut_in_the_middle_goes_on_from_its_saved_state_to_the_same_bits(t
     def cut(progress: Progress) -> None:
         nonlocal ticks
         ticks += 1
-        if progress.evaluations > 90:
+        if progress.evaluations > 30:
             raise CutError
 
     tell = Engine._tell
@@ -186,7 +194,7 @@ def test_a_run_cut_in_the_middle_goes_on_from_its_saved_state_to_the_same_bits(t
 
 
 def test_a_directory_of_another_run_and_a_broken_state_are_refused_in_one_line(tmp_path: Path) -> None:
-    w = world(3)
+    w = little(3)
     attack(w, [0, 1, 2], directory=tmp_path)
     with pytest.raises(InputError, match="holds another run"):
         attack(w, [0, 1], directory=tmp_path)
@@ -268,7 +276,7 @@ def test_the_predicted_memory_of_a_wide_chunk_is_near_the_counted_one() -> None:
 
 
 def test_outcomes_converged_exhausted_stalled_diverged() -> None:
-    w = world(2)
+    w = little(2)
     assert attack(w, [0], cpl(iterations=25)).outcome.tolist() == [Outcome.CONVERGED]
     assert attack(w, [0], cpl(iterations=1)).outcome.tolist() == [Outcome.EXHAUSTED]
     still = replace(ig(iterations=50, threshold=0.0), optimiser=SGD(1e-30), stop=Stop(iterations=50, patience=5))
@@ -286,16 +294,18 @@ def test_a_threshold_of_zero_is_never_reached() -> None:
     assert attack(w, [0], still).outcome.tolist() == [Outcome.EXHAUSTED]
 
 
+@pytest.mark.slow
 def test_an_iteration_of_lbfgs_is_one_torch_step_and_of_adam_one_evaluation() -> None:
-    w = world(1)
+    w = little(1)
     assert attack(w, [0], cpl(iterations=3, threshold=0.0)).evaluations.tolist() == [61]
     assert attack(w, [0], ig(iterations=7)).evaluations.tolist() == [8]
 
 
+@pytest.mark.slow
 def test_traces_and_snapshots_tell_the_way() -> None:
     w = world(1)
-    r = attack(w, [0], cpl(iterations=8, threshold=0.0))
-    assert r.trace_at[0].tolist() == list(range(9))
+    r = attack(w, [0], cpl(iterations=4, threshold=0.0))
+    assert r.trace_at[0].tolist() == list(range(5))
     assert torch.isfinite(r.trace).all()
     assert float(r.trace[0, -1]) == float(r.mismatch[0]) < float(r.trace[0, 0])
     assert torch.equal(r.snapshots[0, 0], r.start[0])
@@ -320,7 +330,7 @@ def test_the_best_restart_is_chosen_by_mismatch_alone() -> None:
 
 
 def test_progress_counts_all_chunks() -> None:
-    w = world(5)
+    w = little(5)
     seen: list[Progress] = []
     attack(w, list(range(5)), cpl(iterations=20), chunk=2, progress=seen.append)
     assert seen[-1].total == seen[-1].done == 5
@@ -450,6 +460,7 @@ class Viewer(nn.Module):
         return self.dense(torch.sigmoid(self.convolution(x)).view(x.shape[0], -1))
 
 
+@pytest.mark.slow
 def test_a_form_that_a_network_cannot_take_is_left_out_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "GAINS", {"loop": 1e9, "vmap": 1e9})
     monkeypatch.setattr(plan, "MEASURING", 1e9)
@@ -483,7 +494,10 @@ def test_copies_laid_out_in_spare_count_against_the_forms_that_evaluate_them(
     assert measured["loop"] == 40.0
 
 
-@pytest.mark.parametrize("hidden", [1, 2, 4])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "hidden", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_bits_do_not_depend_on_neighbours_in_networks_with_narrow_layers(hidden: int) -> None:
     w = world(19, name="mlp", shape=(1, 8, 8), settings={"hidden": [hidden]}, labels=True)
     quick = dlg(iterations=2)

@@ -65,6 +65,7 @@ def test_a_kept_graph_gives_other_chunks_the_bits_of_their_own(form: str, monkey
         )
 
 
+@pytest.mark.slow
 def test_other_pieces_shapes_and_networks_get_graphs_of_their_own() -> None:
     def times(factor: float) -> object:
         def objective(view: View) -> Tensor:
@@ -89,6 +90,7 @@ def test_other_pieces_shapes_and_networks_get_graphs_of_their_own() -> None:
     assert torch.allclose(kept[1] * 1.5, kept[2])
 
 
+@pytest.mark.slow
 def test_strengths_for_each_trial_are_inputs_of_the_graph() -> None:
     evaluate(problem(1, priors=(Norm(torch.tensor([0.1, 0.2])),)))
     again = evaluate(problem(1, priors=(Norm(torch.tensor([0.5, 0.9])),)))

@@ -268,6 +268,7 @@ def test_counts_from_an_update_are_nearly_exact_whether_or_not_its_length_is_tol
     assert overlap(read, batch.labels, 20) >= bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", [False, True])
 @pytest.mark.parametrize(
     "local", [None, LocalTraining(epochs=5, batch_size=2, rate=0.004)], ids=["gradient", "weights"]

@@ -63,6 +63,7 @@ def test_pieces_are_equal_and_long_enough_and_many_results_need_none() -> None:
     assert pieces(1, LONG, FEW + 1) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trials", [1, 3])
 def test_a_compiled_evaluation_has_short_sums_and_the_gradient_of_the_plain_one(
     trials: int, monkeypatch: pytest.MonkeyPatch

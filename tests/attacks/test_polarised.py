@@ -219,6 +219,7 @@ def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> Non
         make()
 
 
+@pytest.mark.slow
 def test_a_sweep_over_weights_is_one_batch_and_gives_what_each_gives_alone(tmp_path: Path) -> None:
     found = []
     for chunk in (2, 1):

@@ -90,6 +90,7 @@ def test_the_gradient_of_alpha_agrees_with_finite_differences() -> None:
     assert directional_error(w, on_the_line(start=0.3), ["alpha", "guess"]) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_learned_shift_finds_the_offset_and_its_gradient_is_right() -> None:
     w = world(2, name="lenet_dlg", dtype=torch.float64)
     true = torch.tensor([[0.1, -0.05]], dtype=torch.float64)
@@ -223,6 +224,7 @@ def test_extras_and_finish_reach_the_reconstruction() -> None:
     assert float(made.inputs.abs().max()) == 0
 
 
+@pytest.mark.slow
 def test_a_weight_update_of_one_step_with_a_known_rate_is_attacked_like_its_gradient() -> None:
     client = Client(local=LocalTraining(rate=0.01))
     w = world(2)

@@ -252,7 +252,9 @@ def played(
     )
 
 
-@pytest.mark.parametrize("name", SIX)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("cnn_cifar", "vit"))) for name in SIX]
+)
 def test_all_six_networks_run_under_sme(name: str) -> None:
     model, seen, knowledge, inputs = played(name, LocalTraining(epochs=3, rate=0.4 if name == "lenet_sme" else 0.004))
     how = sme(rate=0.02, decay=False, tv=0.0, iterations=12)  # short steps: rate 1 crosses the whole box at once

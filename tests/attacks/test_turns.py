@@ -69,7 +69,11 @@ CASES = [(form, "mlp" if form in ("split", "parallel", "compiled") else "cnn_mni
 
 
 @pytest.mark.parametrize(
-    ("form", "name"), [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] == "compiled")) for case in CASES]
+    ("form", "name"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] * (case[0] in ("compiled", "im2col", "channels_last")))
+        for case in CASES
+    ],
 )
 def test_the_gradient_of_some_unknowns_is_that_part_of_the_whole_one(form: str, name: str) -> None:
     """Traced or not, and wherever the unknown that rests has got to: it is an input, not a fixed number."""
@@ -117,6 +121,7 @@ def test_what_is_no_unknown_cannot_be_wanted() -> None:
         Evaluator(w.model, problem.unknowns, problem.facts, "native", wanted=("guess", "beta"))
 
 
+@pytest.mark.slow
 def test_a_cycle_of_six_with_one_move_of_alpha_costs_at_most_a_twentieth_more_than_ig() -> None:
     """By operations in products and convolutions: nine a layer where alpha moves, and IG's seven where it rests."""
     w = small(1, name="cnn_cifar", side=32)
@@ -178,6 +183,7 @@ def test_no_gradient_is_computed_for_an_unknown_that_rests(monkeypatch: pytest.M
     assert turns == [BOTH] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["loop", "parallel"])
 def test_trials_that_end_early_change_neither_the_turns_nor_the_bits_of_the_others(
     form: str, monkeypatch: pytest.MonkeyPatch

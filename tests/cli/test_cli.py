@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a process of its own."""
+"""The command line as a user meets it: in a process of its own, where that matters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from leakscope.cli import main
 
 
 def leakscope(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -79,12 +81,21 @@ def test_demo_writes_a_page(tmp_path: Path) -> None:
         (["data", "fetch", "mnistt"], "did you mean 'mnist'"),
     ],
 )
-def test_mistakes_get_one_clear_line_and_exit_code_2(arguments: list[str], words: str, tmp_path: Path) -> None:
-    told = leakscope(*arguments, cwd=tmp_path)
-    assert told.returncode == 2
-    lines = told.stderr.strip().splitlines()
-    assert words in lines[-1]
-    assert "Traceback" not in told.stderr
+def test_mistakes_get_one_clear_line_and_exit_code_2(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["leakscope", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert words in told.strip().splitlines()[-1]
+    assert "Traceback" not in told
 
 
 def test_a_broken_picture_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -236,6 +236,7 @@ def test_a_plan_of_many_groups_and_points_stays_readable(here: Path, monkeypatch
     assert "  and 2 more groups" in lines
 
 
+@pytest.mark.slow
 def test_a_changed_scenario_keeps_what_still_applies(here: Path) -> None:
     write(here / "s.yaml", TINY)
     leakscope("run", "s.yaml", "-q")
@@ -454,6 +455,7 @@ def test_show_counts_what_the_records_say(finished: Path) -> None:
     assert row.split()[3:5] == [f"{100 * rate:.0f}", "%"]
 
 
+@pytest.mark.slow
 def test_show_by_an_axis_pools_the_others_and_says_so(here: Path) -> None:
     grid = {"defences.0.sigma": [0, 0.01], "model.hidden": [[8], [16]]}
     leakscope("run", write(here / "g.yaml", {**TINY, "grid": grid}), "-q")
@@ -499,6 +501,7 @@ def test_show_of_a_run_in_which_nothing_landed(here: Path) -> None:
     assert leakscope("show", "r") == Told(0, "no trial has landed yet\n", "")
 
 
+@pytest.mark.slow
 def test_compare_shows_the_shared_cells_side_by_side(here: Path, finished: Path) -> None:
     other = {**SWEEP, "name": "another name", "baselines": [], "grid": {"defences.0.sigma": [0.01, 0.5]}, "trials": 3}
     leakscope("run", write(here / "o.yaml", other), "-q")

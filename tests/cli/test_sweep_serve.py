@@ -124,6 +124,7 @@ def test_a_port_in_use_is_one_clear_line(served: Served) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_command_says_where_and_ctrl_c_ends_it_in_peace(served: Served) -> None:
     words = [sys.executable, "-u", "-m", "leakscope", "serve", str(served.run), "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -45,6 +45,7 @@ def worlds(draw: st.DrawFn) -> tuple[Partition, Tensor]:
     return draw(st.sampled_from(kinds)), labels
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=120)
 @given(world=worlds(), seed=st.integers(0, 2**40))
 def test_every_example_goes_to_one_client_at_most_and_every_client_has_one(

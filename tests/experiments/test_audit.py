@@ -578,6 +578,7 @@ def test_an_attack_that_does_not_succeed_judges_no_remedy(
 # -- defences on the data and on the network
 
 
+@pytest.mark.slow
 def test_attackers_made_for_a_policy_and_a_private_head_join_the_suite() -> None:
     policy, head = Client(on_data=Transform("3-1-7")), Client(on_model=Polarisation(alpha2=0.1, bits=8))
     for client, own in ((policy, "ig_policy"), (head, "spn_aware")):

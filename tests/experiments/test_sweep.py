@@ -149,6 +149,7 @@ def test_a_changed_scenario_keeps_what_still_applies(tmp_path: Path) -> None:
     assert (back.before, back.landed) == (27, 0)
 
 
+@pytest.mark.slow
 def test_a_truncated_tensor_file_is_noticed_and_its_trials_are_done_again(
     undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -168,7 +169,11 @@ def test_a_scenario_that_cannot_run_leaves_nothing_behind(tmp_path: Path) -> Non
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.stem in ("noise", "starts", "batches"))) for p in EXAMPLES],
+    ids=[p.stem for p in EXAMPLES],
+)
 def test_examples_run_at_small_size(path: Path, tmp_path: Path) -> None:
     data: Any = read_text(path.read_text(encoding="utf-8")).data
     for attack in data.get("attacks", [data.get("attack")]):
@@ -192,6 +197,7 @@ def test_examples_run_at_small_size(path: Path, tmp_path: Path) -> None:
 # -- kill -9
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_kill_at_twenty_random_moments_loses_nothing_and_doubles_nothing(
     undisturbed: dict[str, Any], tmp_path: Path

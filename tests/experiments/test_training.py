@@ -92,7 +92,13 @@ class CutError(Exception):
     """Stands for a kill."""
 
 
-@pytest.mark.parametrize("changes", [{}, {"norm": "train", "model": {"name": "resnet20", "width": 1}, "rounds": 3}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param({"norm": "train", "model": {"name": "resnet20", "width": 1}, "rounds": 3}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_training_that_was_cut_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
@@ -284,7 +290,7 @@ def test_the_papers_federations_are_what_the_papers_say() -> None:
     assert sme.settings["model"]["name"] == "cnn_mnist"
 
 
-@pytest.mark.parametrize("name", ["train_cpl", "train_sme"])
+@pytest.mark.parametrize("name", ["train_cpl", pytest.param("train_sme", marks=pytest.mark.slow)])
 def test_the_examples_run_at_a_small_size(tmp_path: Path, name: str) -> None:
     data = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
     data["data"]["examples"] = 40

@@ -30,6 +30,7 @@ def test_answers_are_different_clients_that_exist_and_come_from_the_key(
         assert chosen == selection.choose(clients, random.key(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("selection", "rate"),
     [

@@ -108,10 +108,12 @@ def everything(state: State) -> list[Tensor]:
     ("client", "make", "split"),
     [
         (Client(SGD), network, False),
-        (Client(ADAM), network, True),
+        pytest.param(Client(ADAM), network, True, marks=pytest.mark.slow),
         (Client(SGD), normalised, False),
-        (Client(SGD), dropping, True),
-        (Client(SGD, defences=(GaussianNoise(0.1), DeepCompression(drop=0.5))), small, True),
+        pytest.param(Client(SGD), dropping, True, marks=pytest.mark.slow),
+        pytest.param(
+            Client(SGD, defences=(GaussianNoise(0.1), DeepCompression(drop=0.5))), small, True, marks=pytest.mark.slow
+        ),
         (Client(SGD, on_model=Polarisation(bits=8)), small, False),
     ],
     ids=["sgd", "adam, split", "batch norm", "dropout, split", "defences, split", "private head"],
@@ -198,6 +200,7 @@ def at_the_address_of(old: int, by: float) -> Plain:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -216,6 +219,7 @@ def test_pieces_of_the_same_text_have_graphs_of_their_own(make: Callable[[float]
         assert all(torch.equal(a, b) for a, b in zip(everything(slow), everything(fast), strict=True))
 
 
+@pytest.mark.slow
 def test_a_defence_in_the_place_of_another_that_is_gone_has_a_graph_of_its_own() -> None:
     model, holdings = small(), pictures(2)
 

@@ -93,6 +93,7 @@ def test_killed_at_random_moments(lander: Lander, tmp_path: Path, sweep: SimpleN
         check_that_nobody_would_notice(run, tmp_path / "undisturbed", sweep)
 
 
+@pytest.mark.slow
 def test_killed_before_every_single_step_of_making_and_landing(
     lander: Lander, tmp_path: Path, sweep: SimpleNamespace
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.data import SOURCES
+from leakscope.experiments import papers
 from leakscope.experiments.papers.comparing import Column
 from leakscope.experiments.papers.items import (
     PAPERS,
@@ -35,6 +37,7 @@ from leakscope.experiments.papers.scales import (
 )
 from leakscope.experiments.sweep.driver import check
 from leakscope.experiments.sweep.trials import unique_cells
+from leakscope.experiments.scenario.text import read_text
 
 NAMES = tuple(item_files())
 CPL = {f"cpl-table-{n}" for n in range(1, 10)} | {f"cpl-figure-{n}" for n in range(2, 14)}
@@ -190,3 +193,13 @@ def test_a_part_may_not_share_a_shared_part() -> None:
     wrong = type(part)(name="mnist", same_as="cpl-table-5/mnist")
     with pytest.raises(InputError, match="no run of its own"):
         home_of(item, wrong)
+
+
+def test_the_quick_reader_of_our_own_files_reads_what_the_careful_one_does() -> None:
+    files = sorted(Path(papers.__path__[0]).rglob("*.yaml"))
+    assert len(files) > 100
+    for path in files:
+        text = path.read_text("utf-8")
+        careful, quick = read_text(text), read_text(text, own=True)
+        assert careful.data == quick.data, path
+        assert careful.lines == quick.lines, path

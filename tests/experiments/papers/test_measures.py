@@ -94,6 +94,7 @@ def test_every_measure_is_the_slow_one(trials: list[dict[str, Any]], cap: int | 
         assert {*slow, "psnr_error", "steady_share", "close_of_moving", "change_over_value"} == set(MEASURES)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(trials=st.lists(trial.map(lambda each: {**each, "cell": 0}), min_size=1, max_size=8))
 def test_success_never_falls_with_the_cap(trials: list[dict[str, Any]]) -> None:

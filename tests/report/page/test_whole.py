@@ -41,6 +41,7 @@ def test_a_full_demo_stays_small(make_page: MakePage) -> None:
     assert "drawn with fewer brightness values" not in source
 
 
+@pytest.mark.slow
 def test_in_colour_it_is_noise_that_loses_values(make_page: MakePage) -> None:
     grey = torch.nn.functional.pad(load("fashion_mnist").pictures("test", slice(64)), (2, 2, 2, 2))
     truths = grey * torch.rand(64, 3, 1, 1, generator=torch.Generator().manual_seed(0))
@@ -49,6 +50,7 @@ def test_in_colour_it_is_noise_that_loses_values(make_page: MakePage) -> None:
     assert "drawn with fewer brightness values" in source
 
 
+@pytest.mark.slow
 def test_large_pictures_are_shrunk_and_the_page_says_so(make_page: MakePage) -> None:
     source = render(make_page(shape=(3, 224, 224), tiles=8, frames=4, strengths=(), exact=None))
     assert len(source.encode()) < 5_000_000

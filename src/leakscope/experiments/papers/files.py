@@ -21,7 +21,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         text = path.read_text("utf-8")
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror})") from None
-    data = read_text(text, str(path)).data
+    data = read_text(text, str(path), own=True).data
     if not isinstance(data, dict):
         raise InputError(f"{path}: must be a mapping of fields, got {type(data).__name__}")
     return data

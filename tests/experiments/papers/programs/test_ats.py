@@ -143,6 +143,7 @@ def test_black_level_is_the_brightness_of_black_areas() -> None:
     assert ats.black_level(target, guess) == pytest.approx(0.7)
 
 
+@pytest.mark.slow
 def test_policies_are_attacked_at_networks_trained_with_them_and_rows_resume(tmp_path: Path) -> None:
     planned = PlannedRows()
     ats.attacks(TINY, planned, say, "cpu")
@@ -240,6 +241,7 @@ CORRELATED: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_policies_attacked_together_give_the_numbers_of_policies_attacked_alone(tmp_path: Path) -> None:
     together = kept(tmp_path / "together", CORRELATED, ats.correlation)
     single = {**CORRELATED, "at_once": 2, "networks": CORRELATED["networks"][:1]}
@@ -258,6 +260,7 @@ def test_policies_attacked_together_give_the_numbers_of_policies_attacked_alone(
         assert scores[0] == scores[1], "both are scored at the same network"
 
 
+@pytest.mark.slow
 def test_a_cut_correlation_goes_on_with_the_policies_that_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_strengths_in_one_batch_are_what_each_is_alone(attacker: str) -> None:
     assert together[0].numbers["ratio"][0] > together[1].numbers["ratio"][0]
 
 
+@pytest.mark.slow
 def test_a_program_that_was_stopped_makes_the_missing_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = told(curves=[DP, {**DP, "defence": "laplace"}], training=None, accuracies=[])
     keep = run("spn_curves", settings)
@@ -356,6 +357,15 @@ def test_accuracies_of_table_11_are_counted_picture_by_picture() -> None:
         assert where == {"data": "digits", "model": "dlnet", "defence": "dp", "sigma": strength}
         assert values["accuracy"] == right[number].double().tolist()
         assert len(values["accuracy"]) == 20
+
+
+def test_a_long_training_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, lines = told(), []
+    settings["training"]["rounds"] = 11
+    monkeypatch.setattr(Training, "play", lambda *_: None)
+    train_curve(settings, DP, load_data("digits"), lines.append, "cpu")
+    assert [line.split(":")[1].strip() for line in lines[:-1]] == ["5 of 11 rounds trained", "10 of 11 rounds trained"]
+    assert "after 11 rounds" in lines[-1]
 
 
 def test_a_program_that_goes_on_does_not_train_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ from leakscope.store.disk import clear_errors
 from leakscope.store.durable import replacing
 
 AT_ONCE = 500
+SAID_EVERY = 5  # rounds
 TRAININGS, RIGHT = "trainings", "right"
 GRADIENT, WEIGHTS = "gradient", "weights"
 
@@ -166,9 +167,12 @@ def train_curve(
     told = training.told
     turns = [[k] for k in range(training.clients)] if told["in_turn"] else [list(range(training.clients))]
     steps = -(-training.places.shape[1] // told["batch"]) if told["sharing"] == GRADIENT else 1
-    for number in range(told["rounds"] * steps):
-        for turn in turns:
-            training.play(number, turn)
+    for done in range(told["rounds"]):
+        for step in range(steps):
+            for turn in turns:
+                training.play(done * steps + step, turn)
+        if (done + 1) % SAID_EVERY == 0:
+            say(f"  {title_of(curve)}: {done + 1} of {told['rounds']} rounds trained")
     found = training.correct()
     rates = ", ".join(
         f"{strength:g}: {rate:.1%}" for strength, rate in zip(training.grid, found.double().mean(1), strict=True)
