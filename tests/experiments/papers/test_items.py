@@ -35,9 +35,9 @@ from leakscope.experiments.papers.scales import (
     scenario_at,
     settings_at,
 )
+from leakscope.experiments.scenario.text import read_text
 from leakscope.experiments.sweep.driver import check
 from leakscope.experiments.sweep.trials import unique_cells
-from leakscope.experiments.scenario.text import read_text
 
 NAMES = tuple(item_files())
 CPL = {f"cpl-table-{n}" for n in range(1, 10)} | {f"cpl-figure-{n}" for n in range(2, 14)}
