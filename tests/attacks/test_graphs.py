@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -97,6 +97,54 @@ def test_strengths_for_each_trial_are_inputs_of_the_graph() -> None:
     assert len(graphs._KEPT) == 1
     graphs._KEPT.clear()
     assert torch.equal(again, evaluate(problem(1, priors=(Norm(torch.tensor([0.5, 0.9])),)), trace_after=10**9))
+
+
+def priors_of_one_text() -> list[object]:
+    """Two classes as a notebook leaves them that defines one twice: name, fields and text are the same."""
+
+    def define(power: int) -> type:
+        @dataclass(frozen=True)
+        class Prior:
+            weight: float
+
+            def __call__(self, view: View) -> Tensor:
+                return self.weight * view.unknowns[GUESS].abs().pow(power).sum()
+
+        return Prior
+
+    return [define(1)(0.1), define(2)(0.1)]
+
+
+def test_a_class_defined_anew_is_another_piece() -> None:
+    first, second = priors_of_one_text()
+    assert repr(first) == repr(second)
+    for prior in (first, second):
+        made = problem(1, priors=(prior,))
+        assert torch.equal(evaluate(made), evaluate(made, trace_after=10**9, form="im2col"))
+    assert not torch.equal(evaluate(problem(1, priors=(first,))), evaluate(problem(1, priors=(second,))))
+
+
+class Held:
+    """A piece that is no dataclass and holds a setting, a tensor, and itself."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight, self.scale, self.me = weight, torch.ones(()), self
+
+    def __call__(self, view: View) -> Tensor:
+        return self.weight * self.scale * view.unknowns[GUESS].square().sum()
+
+
+def test_an_object_whose_attributes_change_gets_another_graph() -> None:
+    piece, found = Held(0.1), []
+    for change in ({}, {"weight": 0.7}, {"scale": torch.tensor(3.0)}):
+        vars(piece).update(change)
+        made = problem(1, priors=(piece,))
+        found.append(evaluate(made))
+        assert torch.equal(found[-1], evaluate(made, trace_after=10**9, form="im2col"))
+    assert not torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[2])
+    assert torch.equal(evaluate(problem(1, priors=(piece,))), found[2])
+    assert len([key for key in graphs._KEPT if key.told[0] == "native"]) == 3  # type: ignore[index]
 
 
 def test_old_graphs_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks.graphs import Flat, find_graph, graph_key, keep_graph, own_memory
+from leakscope.attacks.graphs import Flat, Key, find_graph, graph_key, keep_graph, own_memory
 from leakscope.attacks.heap import keep_freed
 from leakscope.attacks.hoist import Hoisted, bind, hoist
 from leakscope.attacks.im2col import Im2col
@@ -149,7 +149,7 @@ class Evaluator:
             self._bound = [bind(self._call, fixed) for fixed in parts]
         return self._bound
 
-    def _key(self, flat: Flat) -> str:
+    def _key(self, flat: Flat) -> Key:
         form = "native" if self.form == "split" else self.form  # a part runs the graph a whole batch of its width would
         return graph_key(self.model, self.facts, form, flat, self.wanted)
 
@@ -159,7 +159,7 @@ class Evaluator:
         if isinstance(graph, torch.fx.GraphModule):
             graph = hoist(graph, len(self.names) + 1)
         if self.form == "compiled" or isinstance(graph, torch.fx.GraphModule | Hoisted):  # else it could not be traced
-            keep_graph(self._key(flat), graph, self.model, self.facts)
+            keep_graph(self._key(flat), graph)
         return graph
 
     def _packed(self, flat: Flat) -> Evaluation:
@@ -281,7 +281,7 @@ class Evaluator:
         graph.graph.eliminate_dead_code()
         graph.recompile()
         single: Callable[..., Flat] = hoist(graph, len(self.names) + 1)
-        keep_graph(key, single, self.model, self.facts)
+        keep_graph(key, single)
         return single
 
     def _loop(self, unknowns: Tree, iteration: Tensor) -> Evaluation:

@@ -1,61 +1,88 @@
 """Traced graphs, kept for the next chunk of the same shape: tracing takes seconds, and a sweep has many chunks alike.
 
-Two evaluations share a graph when network, pieces, knowledge, form, all shapes and what they differentiate in are equal. Pieces are
-compared by their text with memory addresses in it, and whatever the text stands for is kept alive beside the graph, so that an
-address cannot come to mean another function.
+Two evaluations share a graph when network, pieces, knowledge, form, all shapes and what they differentiate in are equal. Pieces
+that are dataclasses are equal when the very same class holds equal values (a class of the same name and text, such as one
+defined anew in a notebook, is another class); any other object is equal to itself alone, and only while its attributes are.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.view import Facts
 from leakscope.core.model import Model
-from leakscope.core.tree import map_tensors
 
 MOST = 32
 Flat = tuple[Tensor, ...]
 Graph = Callable[..., Flat]
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, Enum, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    graph: Graph
-    alive: tuple[Model, Facts]
+class Key:
+    """What two evaluations must share; it holds what it names by address, so that an address cannot come to mean another object."""
+
+    told: Hashable
+    alive: tuple[object, ...] = field(compare=False, repr=False)
 
 
-_KEPT: OrderedDict[str, _Kept] = OrderedDict()
+_KEPT: OrderedDict[Key, Graph] = OrderedDict()
 
 
-def graph_key(model: Model, facts: Facts, form: str, flat: Flat, wanted: tuple[str, ...]) -> str:
+def graph_key(model: Model, facts: Facts, form: str, flat: Flat, wanted: tuple[str, ...]) -> Key:
     """Return what two evaluations must share to run the same graph; `wanted` are the unknowns it differentiates in."""
-    shapes = [(tuple(t.shape), str(t.dtype), str(t.device)) for t in flat]
-    return repr((form, id(model), wanted, shapes, _without_values(facts)))
+    shapes = tuple((tuple(t.shape), str(t.dtype), str(t.device)) for t in flat)
+    alive: list[object] = [model]
+    return Key((form, id(model), wanted, shapes, _told(facts, alive)), tuple(alive))
 
 
-def find_graph(key: str) -> Graph | None:
+def find_graph(key: Key) -> Graph | None:
     """Return the graph kept under a key."""
     found = _KEPT.get(key)
-    if found is None:
-        return None
-    _KEPT.move_to_end(key)
-    return found.graph
+    if found is not None:
+        _KEPT.move_to_end(key)
+    return found
 
 
-def keep_graph(key: str, graph: Graph, model: Model, facts: Facts) -> None:
+def keep_graph(key: Key, graph: Graph) -> None:
     """Keep a graph; the one not used for longest goes when there are too many."""
-    _KEPT[key] = _Kept(graph, (model, _without_values(facts)))
+    _KEPT[key] = graph
     while len(_KEPT) > MOST:
         _KEPT.popitem(last=False)
 
 
-def _without_values(facts: Facts) -> Facts:
-    return map_tensors(lambda t: t.new_zeros((), device="cpu"), facts)
+def _told(value: object, alive: list[object], inside: tuple[int, ...] = (), *, inputs: bool = True) -> Hashable:
+    """Return what must be equal in two values; `alive` gathers what it names by address, `inside` is what it is a part of.
+
+    Tensors are `inputs` of the graph, whose shapes are told elsewhere, but for those that an object of another kind holds.
+    """
+    if isinstance(value, _PLAIN):
+        return type(value).__qualname__, repr(value)
+    if isinstance(value, Tensor) and inputs:
+        return "tensor"
+    if id(value) in inside:
+        return "itself"
+    inside = (*inside, id(value))
+
+    def part(of: object) -> Hashable:
+        return _told(of, alive, inside, inputs=inputs)
+
+    if isinstance(value, tuple | list):
+        return type(value).__qualname__, tuple(part(item) for item in value)
+    if isinstance(value, Mapping):
+        return "mapping", tuple((part(k), part(v)) for k, v in value.items())
+    if is_dataclass(value) and not isinstance(value, type):
+        alive.append(type(value))
+        return id(type(value)), tuple(part(getattr(value, f.name)) for f in fields(value))
+    alive.append(value)
+    held = {} if isinstance(value, type | Tensor) else getattr(value, "__dict__", {})
+    return id(value), _told(held, alive, inside, inputs=False)
 
 
 WRITING = (
