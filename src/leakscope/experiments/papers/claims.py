@@ -233,7 +233,7 @@ def _pairs(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
             if meets(other, than) and _rest(where, varied) == _rest(other, varied) and other is not where:
                 target = _moved(theirs, check.times, check.by)
                 against = _say(other, varied & axes)
-                yield _case(check, check.must_be, _say(where, axes), ours, target, f"that of {against}")
+                yield _case(check, check.must_be, _say(where, axes), ours, target, f"{_margin(check.times, check.by)}that of {against}")
 
 
 def _along(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
@@ -246,7 +246,7 @@ def _along(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
     for line in lines.values():
         ordered = sorted(line, key=lambda point: point[0])
         for (before, earlier, _), (_, later, where) in itertools.pairwise(ordered):
-            against = f"that at {check.along} {before}"
+            against = f"{_margin(1.0, check.by)}that at {check.along} {before}"
             yield _case(check, relation, _say(where, axes), later, _moved(earlier, 1.0, check.by), against)
 
 
@@ -269,6 +269,16 @@ def _moved(value: Value, times: float, by: float) -> Value:
     old = value.estimate
     low, mid, high = (times * each + by for each in (old.low, old.value, old.high))
     return Value(Estimate(mid, low, high, old.n, old.trials), value.over)
+
+
+def _margin(times: float, by: float) -> str:
+    """Return in words what `_moved` does to a value.
+
+    >>> _margin(1.0, 0.0), _margin(0.9, 0.0), _margin(1.0, 0.1), _margin(1.0, -2.0)
+    ('', '0.9 times ', '0.1 above ', '2 below ')
+    """
+    added = f"{abs(by):g} {'above' if by > 0 else 'below'} " if by else ""
+    return added + (f"{times:g} times " if times != 1 else "")
 
 
 def _low(estimate: Estimate) -> float:
