@@ -38,6 +38,7 @@ from leakscope.clients import told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
+from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge, LocalTraining, make_batch
 from leakscope.learning.local import draw_order
 
@@ -165,6 +166,23 @@ def test_recomputation_makes_long_simulations_fit() -> None:
     assert kept[1] > 3 * kept[0]
     assert again[1] < 3 * again[0]
     assert again[1] < kept[1] / 3
+
+
+def test_the_network_never_sees_more_pictures_than_the_client_has() -> None:
+    """Else memory grows with the epochs, whatever is recomputed."""
+    local = LocalTraining(epochs=6, batch_size=3, rate=0.01)
+    w = world(1, name="cnn_mnist", samples=6, local=local, labels=True)
+    problem, _ = dlfa().prepare(w.model, w.observation, w.knowledge, w.seeds)
+    sizes = []
+
+    def apply(parameters: Tree, buffers: Tree, x: Tensor, key: Tensor) -> tuple[Tensor, Tree]:
+        sizes.append(x.shape[0])
+        return w.model.apply(parameters, buffers, x, key)
+
+    evaluate = Evaluator(replace(w.model, apply=apply), problem.unknowns, problem.facts, "loop")
+    evaluate(problem.unknowns, torch.zeros(1, dtype=torch.int64))
+    assert sizes.count(3) >= 12
+    assert max(sizes) == 6
 
 
 # -- what is told

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.core.tree import flat_names
+from leakscope.experiments.scenario import ScenarioError, scenario_of
+from leakscope.experiments.sweep.driver import unfold
 from leakscope.experiments.training import Point, run_training, training_of
 from leakscope.experiments.training import run as run_module
 from leakscope.experiments.training.world import make_world
@@ -147,3 +149,23 @@ def test_a_state_without_its_private_file_is_told(tmp_path: Path) -> None:
     file.with_name("round-00007.safetensors").unlink()
     with pytest.raises(InputError, match="its private file is not there"):
         run_training(training_of({**told, "rounds": 2}), tmp_path)
+
+
+def test_too_few_codes_are_refused_where_they_stand(tmp_path: Path) -> None:
+    bad = small(client={"local": LOCAL, "on_model": {"alpha2": 0.1, "bits": 2}})
+    with pytest.raises(ScenarioError, match="client.on_model.bits: more classes than codes"):
+        run_training(training_of(bad), tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+    scenario = scenario_of(
+        {
+            "name": "few codes",
+            "data": "digits",
+            "model": {"name": "mlp", "hidden": [8]},
+            "trials": 1,
+            "client": {"on_model": {"bits": 4}},
+            "attacks": [{"name": "dlg"}],
+            "grid": {"client.on_model.bits": [4, 2]},
+        }
+    )
+    with pytest.raises(ScenarioError, match="more classes than codes: Polarisation.bits = 2"):
+        unfold(scenario)

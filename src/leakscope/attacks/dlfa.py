@@ -95,8 +95,7 @@ class EpochCopies:
             order=own,
         )
         segment = math.isqrt(order.shape[0]) if self.inner.segment is None else self.inner.segment
-        made = replace(self.inner, segment=segment)(model, wide, seen, copied, clock)
-        return Simulated(made.update, made.output[:samples], made.targets[:samples])
+        return replace(self.inner, segment=segment, shown=samples)(model, wide, seen, copied, clock)
 
 
 @dataclass(frozen=True, slots=True)

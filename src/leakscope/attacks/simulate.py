@@ -114,10 +114,12 @@ class LocalSteps:
     """What the client's own local training would have sent for the guess, as `w0 - wT` (DLFA's simulation).
 
     Needs `Knowledge.local`. The order of the examples comes from `Knowledge.order` if told, else from the trial's key:
-    the attacker's own draw. `segment` recomputes that many steps at a time in the backward pass.
+    the attacker's own draw. `segment` recomputes that many steps at a time in the backward pass. `shown` is of how many examples,
+    from the first on, the network's output is given; None is all.
     """
 
     segment: int | None = None
+    shown: int | None = None
 
     def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
         """Return the simulated change of the weights."""
@@ -143,8 +145,8 @@ class LocalSteps:
             key,
             segment=self.segment,
         )
-        output, _ = model.apply(before, seen.buffers, guess, key)
-        return Simulated(model.shared(subtract(before, after)), output, targets)
+        output, _ = model.apply(before, seen.buffers, guess[: self.shown], key)
+        return Simulated(model.shared(subtract(before, after)), output, targets[: self.shown])
 
 
 def simulator_kinds(simulate: Simulator) -> set[type]:

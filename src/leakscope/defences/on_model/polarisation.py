@@ -74,13 +74,16 @@ class Polarisation:
             for name, value in known.items()
         }
 
+    def check(self, classes: int) -> None:
+        """Raise where there are too few codes for these classes."""
+        if classes > 2**self.bits:
+            raise InputError(
+                f"more classes than codes: Polarisation.bits = {self.bits} has {2**self.bits} codes, the model has {classes} classes"
+            )
+
     def polarise(self, model: Model) -> Model:
         """Return the network as the client holds it: private head and codes are parameters that `shared` leaves out."""
-        if model.classes > 2**self.bits:
-            raise InputError(
-                f"more classes than codes: Polarisation.bits = {self.bits} has {2**self.bits} codes, "
-                f"the model has {model.classes} classes"
-            )
+        self.check(model.classes)
         return with_second_head(model, self.bits)
 
     def draw(self, model: Model, keys: Tensor) -> Tree:

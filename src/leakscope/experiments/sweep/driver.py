@@ -96,11 +96,12 @@ def unfold(scenario: Scenario) -> Sweep:
 
 
 def check(scenario: Scenario, cells: Sequence[Cell]) -> None:
-    """Raise what does not fit together in any cell; cells with the same data, network and size are looked at once."""
+    """Raise what does not fit together in any cell; cells with the same data, networks and size are looked at once."""
     problems: list[Problem] = []
     seen: set[str] = set()
     for cell in cells:
-        key = repr([cell.settings[name] for name in ("data", "model", "weights", "trials")])
+        told = cell.settings
+        key = repr([*(told[name] for name in ("data", "model", "weights", "trials")), told["client"]["on_model"]])
         if key not in seen:
             seen.add(key)
             problems += misfits(cell.settings)

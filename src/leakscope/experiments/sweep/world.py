@@ -20,6 +20,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import Dataset, Part, load
+from leakscope.defences.on_model import Polarisation
 from leakscope.experiments.scenario.pieces import KINDS
 from leakscope.experiments.scenario.problems import Problem
 from leakscope.experiments.scenario.schema import make_client
@@ -154,6 +155,7 @@ def misfits(settings: Mapping[str, Any]) -> list[Problem]:
         + _baseline_misfits(settings, data)
         + insider_misfits(settings, data)
         + (_model_misfits(settings["model"], data) or _checkpoint_misfits(settings, data))
+        + _code_misfits(settings["client"], data)
     )
 
 
@@ -207,6 +209,17 @@ def _checkpoint_misfits(settings: Mapping[str, Any], data: Dataset) -> list[Prob
         _trained(json.dumps([settings["model"], settings["weights"]]), data.input_shape, data.classes)
     except InputError as error:
         return [Problem(("weights",), str(error))]
+    return []
+
+
+def _code_misfits(client: Mapping[str, Any], data: Dataset) -> list[Problem]:
+    """Return that a private head has too few codes for the classes."""
+    if client["on_model"] is None:
+        return []
+    try:
+        Polarisation(bits=client["on_model"]["bits"]).check(data.classes)
+    except InputError as error:
+        return [Problem(("client", "on_model", "bits"), str(error))]
     return []
 
 

@@ -49,6 +49,11 @@ def make_world(training: Training, device: str = "cpu") -> World:
     except InputError as error:
         raise training.error([Problem(("weights",), str(error))]) from None
     federation = training.federation(scaling=scaling)
+    if federation.client.on_model is not None:
+        try:
+            federation.client.on_model.check(model.classes)
+        except InputError as error:
+            raise training.error([Problem(("client", "on_model", "bits"), str(error))]) from None
     trained = in_train_mode(model) if told["norm"] == "train" else model
     first = to(weights, device=device, dtype=DTYPES[told["precision"]["dtype"]])
     return World(federation, trained, in_eval_mode(model), holdings, data, first)
