@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.aware import LENGTH, AveragedDropout, KnownDropout, aware, merge_rounds
+from leakscope.attacks.aware import LENGTH, PULL, AveragedDropout, KnownDropout, aware, merge_rounds
 from leakscope.attacks.forms import evaluate_one
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.objectives import Match, angle, cosine, disagreement, l2, squared_l2
@@ -46,7 +46,7 @@ from leakscope.defences import (
 from leakscope.experiments.engines import serial
 from leakscope.experiments.scenario import scenario_of
 from leakscope.experiments.sweep.driver import run_scenario
-from leakscope.models import Uniform, build, draw_parameters
+from leakscope.models import Torch, Uniform, build, draw_parameters
 
 TRIALS, SEEDS = 4, [0, 1, 2, 3]
 QUICK = Execution(form="native")
@@ -99,6 +99,7 @@ def test_each_fact_has_its_comparison() -> None:
     mask = {"w": torch.ones(TRIALS, 2)}
     known = {
         "mask": aware(cpl(), replace(PLAIN, mask=mask)),
+        "largest": aware(cpl(), replace(PLAIN, mask=mask, largest=True)),
         "bound": aware(cpl(), replace(PLAIN, bound=0.1 * ONES)),
         "reclip": aware(cpl(), replace(PLAIN, bound=0.1 * ONES), reclip=True),
         "signs": aware(cpl(), replace(PLAIN, bits=torch.full((TRIALS,), 1))),
@@ -107,15 +108,41 @@ def test_each_fact_has_its_comparison() -> None:
     }
     assert {name: attack.objective for name, attack in known.items()} == {
         "mask": Match(masked=True, gain=LENGTH**2),
+        "largest": Match(masked=True, largest=True, gain=LENGTH**2),
         "bound": Match(angle, gain=LENGTH**2),
         "reclip": Match(clipped=True, gain=(LENGTH / float(torch.tensor(0.1))) ** 2),
         "signs": Match(disagreement, gain=LENGTH**2),
-        "bits": Match(rounded=True, gain=LENGTH**2),
+        "bits": Match(rounded=True, pull=PULL, gain=LENGTH**2),
         "sigma": Match(slack=1e-4),
     }
     assert known["sigma"].stop == replace(cpl().stop, threshold=1.0)
     for attack in (made for name, made in known.items() if name != "sigma"):
         assert replace(attack, objective=cpl().objective) == cpl()
+
+
+def test_what_was_not_sent_is_no_larger_than_the_smallest_that_was() -> None:
+    sent = {"a": torch.tensor([3.0, 0.0, 0.0]), "b": torch.tensor([0.0, -2.0])}
+    guess = {"a": torch.tensor([3.0, 2.5, -1.0]), "b": torch.tensor([-4.0, -2.0])}
+    ones = {name: torch.ones_like(value) for name, value in sent.items()}
+    for each, excess in ((False, 0.5**2 + 2.0**2), (True, 2.0**2)):
+        known = replace(PLAIN, mask=ones, largest=True, largest_each=each)
+        view = View({}, Simulated(guess, torch.zeros(1), torch.zeros(1)), sent, None, known, None)  # type: ignore[arg-type]
+        assert float(Match(masked=True, largest=True)(view)) == pytest.approx(excess)
+        assert float(Match(masked=True)(view)) == 0.0
+
+
+def test_that_the_largest_were_sent_is_told_of_sparsification_alone() -> None:
+    for defences, told_ in (
+        ((Sparsify(0.5),), (True, False)),
+        ((Sparsify(0.5, each=True),), (True, True)),
+        ((RandomMask(0.5),), (False, False)),
+        ((Sparsify(0.5), Clip(0.1)), (False, False)),
+    ):
+        _, knowledge = seen_by(Client(defences=defences))
+        assert (knowledge.largest, knowledge.largest_each) == told_
+    for match in ({}, {"masked": True, "distance": cosine}, {"masked": True, "clipped": True}):
+        with pytest.raises(InputError, match=r"Match\.largest needs"):
+            Match(largest=True, **match)  # type: ignore[arg-type]
 
 
 def test_facts_come_together() -> None:
@@ -125,6 +152,7 @@ def test_facts_come_together() -> None:
         masked=True,
         clipped=True,
         rounded=True,
+        pull=PULL,
         slack=1e-4,
         gain=every.objective.gain,  # type: ignore[attr-defined]
     )
@@ -256,9 +284,13 @@ def test_the_truth_explains_what_was_seen_and_another_picture_does_not(name: str
     defences, most = AT_TRUTH[name]
     seen, knowledge = seen_by(Client(defences=defences), dtype=torch.float64)
     attack, truth = aware(cpl(), knowledge), digits().inputs.double()
+    assert isinstance(attack.objective, Match)
+    pulled, _ = mismatch_of(attack, seen, knowledge, truth)
+    attack = replace(attack, objective=replace(attack.objective, pull=0.0))
     there, slope = mismatch_of(attack, seen, knowledge, truth)
     elsewhere, _ = mismatch_of(attack, seen, knowledge, 1 - truth)
     assert bool((there <= most).all())
+    assert bool((there <= pulled).all())
     assert bool((elsewhere > there).all())
     if most == 0.0:
         assert not bool(slope.any())
@@ -286,7 +318,7 @@ STRONGER: dict[str, tuple[Defence, float]] = {
     "a random tenth sent": (RandomMask(0.1), 0.2),
     "clipped": (Clip(1.0), 0.1),
     "signs": (Sign(), 0.5),
-    "4 bits": (Quantise(4), 0.6),
+    "4 bits": (Quantise(4), 0.7),
     "8 bits": (Quantise(8), 1.0),
     "noise of 1e-2": (GaussianNoise(1e-2), 1.0),
 }
@@ -302,6 +334,22 @@ def test_who_knows_the_defence_sees_more(name: str) -> None:
     knowing, made = error(aware(attack, knowledge), seen, knowledge)
     assert knowing <= share * blind
     assert torch.equal(made.labels, digits().labels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defence", [Sparsify(0.5), Quantise(2), Quantise(4)], ids=["half sent", "2 bits", "4 bits"])
+def test_who_knows_is_not_behind_on_a_dense_network(defence: Defence) -> None:
+    """Dark pixels leave zeros in its gradients, which say as much as what was sent: ignoring them lost to not knowing."""
+    model = build("mlp", (1, 8, 8), 10, {"hidden": [32]})
+    private, client = digits(), Client(defences=(defence,))
+    seen = client.observe(model, draw_parameters(model, Torch(), random.key(SEEDS)), private, SEEDS)
+    bare = told(model, client, private)
+    knowledge = tell_defences(bare, client, seen)
+    attack, errors = cpl(iterations=30), []
+    for how, known in ((attack, bare), (aware(attack, knowledge), knowledge)):
+        made = how.run(model, seen, known, SEEDS, Execution(form="native"))
+        errors.append(float((made.inputs.clamp(0, 1) - private.inputs).square().mean()))
+    assert errors[1] <= 1.3 * errors[0] + 1e-3
 
 
 @pytest.mark.slow

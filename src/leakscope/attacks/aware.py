@@ -4,10 +4,11 @@
 
 | told | the client did | the attack then |
 |---|---|---|
-| `mask` | sent some coordinates (sparsify, random mask, compression) | compares those of each round alone |
+| `mask` | sent some coordinates (random mask, compression) | compares those of each round alone |
+| `mask`, `largest` | sent the largest (sparsify alone) | compares those; the others must be no larger than the smallest of them |
 | `bound` | clipped the norm (of each tensor: `bound_each`) | compares directions, or clips its own update as well (`reclip`) |
 | `bits` = 1 | sent signs | counts wrong signs |
-| `bits` > 1 | rounded | compares beyond one rounding step |
+| `bits` > 1 | rounded | compares beyond one rounding step, and with a tenth of the weight as it is |
 | `sigma` | added noise | stops where noise alone explains the rest |
 | `local` | trained for several steps | simulates them (`simulate=True`) |
 | `policies` | transformed its pictures | looks through the transformations, learning what was drawn |
@@ -54,6 +55,7 @@ from leakscope.core.types import Knowledge, Observation, Round
 # What is left to compare is small (directions differ by 1e-3 at a random start), and L-BFGS stops at absolute tolerances: it
 # is read as if updates had the length 10 that LeNet's gradients have (4 on digits, 22 on Fashion-MNIST).
 LENGTH = 10.0
+PULL = 0.1  # of the distance to a rounded update itself: less leaves dense networks at a picture that few bits do not rule out
 
 
 def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simulate: bool = False) -> Matching:
@@ -96,6 +98,7 @@ def _inside(attack: Matching, knowledge: Knowledge) -> Matching:
             f"attack {attack.name!r} compares differences of weights, and signs have no size; use sme or ig"
         )
     match = replace(match, as_gradient=_as_gradient(attack, knowledge), masked=knowledge.mask is not None)
+    match = replace(match, largest=match.masked and _of_largest(match, knowledge))
     match = replace(match, rounded=knowledge.bits is not None, clipped=knowledge.bound is not None)
     return replace(attack, objective=replace(objective, inner=match))
 
@@ -116,7 +119,12 @@ def _masked(match: Match, knowledge: Knowledge, *, alone: bool) -> Match:
     if knowledge.mask is None:
         return match
     factor = LENGTH ** power_of(match.distance) if alone else 1.0
-    return replace(match, masked=True, gain=match.gain * factor)
+    return replace(match, masked=True, largest=_of_largest(match, knowledge), gain=match.gain * factor)
+
+
+def _of_largest(match: Match, knowledge: Knowledge) -> bool:
+    """Return whether coordinates that were not sent say something: sizes are compared, and as they were sent."""
+    return knowledge.largest and knowledge.bound is None and match.distance in SCALED
 
 
 def _rounded(match: Match, knowledge: Knowledge) -> Match:
@@ -128,7 +136,7 @@ def _rounded(match: Match, knowledge: Knowledge) -> Match:
     if bool(signs.any()):
         raise InputError("Knowledge.bits is 1 (signs) for some trials only; attack those by themselves")
     length = LENGTH * float(_lengths(match, knowledge).mean()) if match.per_gradient else LENGTH
-    return replace(match, rounded=True, gain=max(match.gain, length ** power_of(match.distance)))
+    return replace(match, rounded=True, pull=PULL, gain=max(match.gain, length ** power_of(match.distance)))
 
 
 def _clipped(match: Match, knowledge: Knowledge, *, reclip: bool) -> Match:

@@ -149,8 +149,12 @@ class Match:
     (see `aware`), and each needs its field of Knowledge:
 
     - `masked` compares only what was sent: where `Knowledge.mask` is not 0 and this round's update is not 0 either
+    - `largest` also counts by how much a coordinate that was not sent is larger than the smallest that was (of its tensor where
+      `Knowledge.largest_each`): it would have been sent
     - `clipped` shrinks the simulated update (or each of its tensors) to `Knowledge.bound`, as the client did, before comparing
-    - `rounded` compares with the nearest update that quantisation to `Knowledge.bits` could have turned into the observed one
+    - `rounded` compares with the nearest update that quantisation to `Knowledge.bits` could have turned into the observed one;
+      `pull` adds so much of the distance to the observed one itself: few bits could have come from nearly anything, and rounding
+      errs on both sides
     - `slack` reports the mismatch in units of what noise of `Knowledge.sigma` leaves at the truth, or of `slack` where that is
       more: under 1 the update is explained. For squared L2 noise leaves `(n - p) sigma^2`, n the coordinates compared and p
       the pixels that can be fitted to it (at most n / 2 are counted), for L2 its root. What is minimised stays as it is
@@ -163,8 +167,10 @@ class Match:
     distance: Distance = squared_l2
     weights: tuple[tuple[str, float], ...] = ()
     masked: bool = False
+    largest: bool = False
     clipped: bool = False
     rounded: bool = False
+    pull: float = 0.0
     slack: float | None = None
     gain: float = 1.0
     as_gradient: bool = False
@@ -175,6 +181,12 @@ class Match:
             raise InputError(f"Match.gain must be in (0, inf), got {self.gain}")
         if self.as_gradient and self.per_gradient:
             raise InputError("Match.as_gradient and Match.per_gradient cannot both be true: divide by the length once")
+        if not 0 <= self.pull < math.inf:
+            raise InputError(f"Match.pull must be in [0, inf), got {self.pull}")
+        if self.largest and not (self.masked and self.distance in SCALED and not self.clipped):
+            raise InputError(
+                "Match.largest needs Match.masked, a distance that sees the scale of an update, and no clip"
+            )
         if self.slack is not None and self.slack < 0:
             raise InputError(f"Match.slack must not be below 0, got {self.slack}")
         if self.slack is not None and self.distance not in FLOORED:
@@ -183,7 +195,12 @@ class Match:
     def __call__(self, view: View) -> Tensor:
         """Return the mismatch of one trial in one round, in the unit of the distance."""
         simulated, observed = (self._weighed(update) for update in self.compared(view))
-        return self._gain(view) * self.distance(simulated, observed)
+        distance = self.distance(simulated, observed)
+        if self.rounded and self.pull:
+            sent = self._sent(view)
+            seen = view.observed if sent is None else {name: v * sent[name] for name, v in view.observed.items()}
+            distance = distance + self.pull * self.distance(simulated, self._weighed(seen))
+        return self._gain(view) * distance
 
     def explained(self, view: View) -> Tensor | None:
         """Return the mismatch that noise alone leaves, at least the slack, never 0; None where no slack is set."""
@@ -203,7 +220,9 @@ class Match:
         """Return the simulated and the observed update as the facts let them be compared: sent, clipped, within the rounding."""
         simulated, observed = view.simulated.update, view.observed
         sent = self._sent(view)
-        if sent is not None:
+        if sent is not None and self.largest:
+            observed = within(simulated, observed, sent, each=view.knowledge.largest_each)
+        elif sent is not None:
             simulated = {name: value * sent[name] for name, value in simulated.items()}
             observed = {name: value * sent[name] for name, value in observed.items()}
         if self.clipped:
@@ -263,6 +282,21 @@ def _told(fact: Tensor | None, field: str, name: str, words: str) -> Tensor:
 def shrink(update: Tree, bound: Tensor | float) -> Tree:
     """Return the update times min(1, bound / norm)."""
     return scale(update, (bound / squared_norm(update).clamp_min(SHORTEST).sqrt()).clamp_max(1.0))
+
+
+def within(simulated: Tree, observed: Tree, sent: Tree, *, each: bool) -> Tree:
+    """Return the observed update with, where nothing was sent, the value nearest to `simulated` that would not have been sent.
+
+    That is one no larger than the smallest coordinate sent: of the whole update, or `each` tensor's own. No gradient flows in it:
+    where the two differ the nearest does not move, and elsewhere nothing is left.
+    """
+    smallest = {n: torch.where(sent[n] != 0, v.abs(), torch.inf).amin() for n, v in observed.items()}
+    least = torch.stack(list(smallest.values())).amin()
+    made = {}
+    for name, seen in observed.items():
+        cut = smallest[name] if each else least
+        made[name] = torch.where(sent[name] != 0, seen, simulated[name].detach().clamp(-cut, cut))
+    return made
 
 
 def nearest(simulated: Tree, observed: Tree, bits: Tensor) -> Tree:

@@ -203,6 +203,8 @@ class Knowledge:
     order: Tensor | None = None
     public: Tensor | None = None
     mask: Tree | None = None
+    largest: bool = False
+    largest_each: bool = False
     bound: Tensor | None = None
     bound_each: bool = False
     bits: Tensor | None = None

@@ -78,7 +78,8 @@ def protect(defences: Sequence[Defence], update: Tree, state: State, key: Tensor
 def revealed(defences: Sequence[Defence], sent: Tree) -> dict[str, object]:
     """Return what an attacker may know of a stack, as fields of Knowledge: facts, never the defences themselves.
 
-    `mask` is 1 where a coordinate was sent (seen from the update itself: the others are exactly zero), `bound` the clip
+    `mask` is 1 where a coordinate was sent (seen from the update itself: the others are exactly zero), `largest` says that these
+    were the largest (`largest_each`: of every tensor by itself) and that nothing else was done to the update, `bound` the clip
     (`bound_each`: of every tensor by itself), `bits` of the quantisation (1 for signs; one bit has the levels of two), `sigma`
     the standard deviation of the noise (of all of it: variances add).
     """
@@ -94,6 +95,8 @@ def revealed(defences: Sequence[Defence], sent: Tree) -> dict[str, object]:
     for defence in defences:
         if isinstance(defence, SPARSE):
             facts["mask"] = {name: (value != 0).to(value.dtype) for name, value in sent.items()}
+            if isinstance(defence, Sparsify) and len(defences) == 1:
+                facts["largest"], facts["largest_each"] = True, defence.each
         elif isinstance(defence, Clip):
             facts["bound"] = _each(defence.bound, like)
             facts["bound_each"] = defence.each

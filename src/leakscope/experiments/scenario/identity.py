@@ -21,7 +21,7 @@ LATER: Mapping[str, Mapping[str, Any]] = {
 }
 LATER_OF_ATTACKS: Mapping[str, Any] = {"alpha_every": 1}
 
-GRADIENT_UNITS = ("as_gradient", "per_gradient")
+LATER_OF_MATCHES = ("as_gradient", "per_gradient", "largest", "pull")
 
 
 def cell_id(settings: Mapping[str, Any]) -> str:
@@ -33,7 +33,11 @@ def cell_id(settings: Mapping[str, Any]) -> str:
         if key != "label" and (key not in LATER_OF_ATTACKS or value != LATER_OF_ATTACKS[key])
     }
     return _hash(
-        {"results": RESULTS, **kept, "attack": attack} | _as_before(kept) | _by_content(kept) | _told_of_noise(kept)
+        {"results": RESULTS, **kept, "attack": attack}
+        | _as_before(kept)
+        | _by_content(kept)
+        | _told_of_noise(kept)
+        | _told_of_coordinates(kept)
     )
 
 
@@ -56,12 +60,12 @@ def _local_as_before(local: Any) -> Any:
 
 
 def _match_as_before(piece: Any) -> Any:
-    """Return a Match, or the one inside an objective, with the field it had before `as_gradient` and `per_gradient`."""
+    """Return a Match, or the one inside an objective, with the fields it had at first."""
     if not isinstance(piece, Mapping) or "name" not in piece:
         return piece
     if piece["name"] != "match":
         return {key: _match_as_before(value) for key, value in piece.items()}
-    return {key: value for key, value in piece.items() if key not in GRADIENT_UNITS or value} | {"unit": 1.0}
+    return {key: value for key, value in piece.items() if key not in LATER_OF_MATCHES or value} | {"unit": 1.0}
 
 
 def _told_of_noise(settings: Mapping[str, Any]) -> dict[str, int]:
@@ -70,6 +74,13 @@ def _told_of_noise(settings: Mapping[str, Any]) -> dict[str, int]:
     distance = (settings["attack"].get("objective") or {}).get("distance", "squared_l2")
     told = noisy and settings["knowledge"]["defence"] and distance in ("squared_l2", "l2")
     return {"told_of_noise": 2} if told else {}
+
+
+def _told_of_coordinates(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return what sets apart trials of attackers told of sparsification or rounding, who compared less before."""
+    names = {defence["name"] for defence in settings.get("defences", ())}
+    told = names & {"sparsify", "quantise"} and settings["knowledge"]["defence"]
+    return {"told_of_coordinates": 2} if told else {}
 
 
 def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:
