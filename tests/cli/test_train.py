@@ -124,3 +124,11 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
         first.wait()
     assert second.returncode == 2
     assert "is being written by process" in second.stderr
+
+
+def test_a_training_that_ends_in_nan_says_so_and_ends_with_code_1(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(FILE.replace("rate: 0.3", "rate: 1.0e+30"), encoding="utf-8")
+    told = CliRunner().invoke(app, ["train", str(tmp_path / "t.yaml"), "--out", str(tmp_path / "out")])
+    assert told.exit_code == 1
+    assert "the weights became NaN or infinite; a smaller learning rate may help" in told.stdout
+    assert (tmp_path / "out" / "index.html").is_file()

@@ -14,14 +14,16 @@ from torch.testing import assert_close
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.recipes import cpl
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, take
 from leakscope.core.types import Batch, Knowledge, Observation, direction
 from leakscope.experiments.engines import serial
-from leakscope.experiments.scenario import scenario_of
+from leakscope.experiments.scenario import ScenarioError, scenario_of
+from leakscope.experiments.scenario.scenario import scenario_from_text
 from leakscope.experiments.sweep import run_scenario
 from leakscope.experiments.sweep.chunk import Chunk, observe
-from leakscope.experiments.sweep.driver import unfold
+from leakscope.experiments.sweep.driver import ONE_HOT, Silent, unfold
 from leakscope.experiments.sweep.plan import make_plan
 from leakscope.experiments.sweep.world import World, make_world
 from leakscope.metrics.recovery import recovery
@@ -100,11 +102,66 @@ def test_the_attack_simulates_the_loss_it_was_told(loss: str, simulated: str) ->
 
 
 def test_rules_that_read_cross_entropy_refuse_mse_and_say_what_to_do() -> None:
-    (chunk,) = chunks(client={"loss": "mse"}, attack={"name": "cpl", "iterations": 1})
+    (chunk,) = chunks(client={"loss": "mse"})
     _, observation, knowledge, world = observe(chunk)
-    attack = make_world(settings_of(chunk)).attack
     with pytest.raises(InputError, match="the loss is 'mse'; use 'joint'"):
-        attack.run(world.model, observation, knowledge, [t.seed for t in chunk.trials])
+        cpl(iterations=1).run(world.model, observation, knowledge, [t.seed for t in chunk.trials])
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule", "keys"),
+    [
+        ({"attack": "cpl"}, "cpl", "attack.labels: joint, or knowledge.labels: true"),
+        ({"attack": "ig", "data": {"name": "digits", "samples": 2}}, "counts", "or knowledge.labels: true"),
+        ({"attack": "idlg"}, "idlg", "attack.labels: joint, or knowledge.labels: true with attack.labels: auto"),
+        ({"attack": "idlg", "knowledge": {"labels": True}}, "idlg", "with attack.labels: auto"),
+    ],
+)
+def test_a_scenario_whose_labels_cannot_be_read_is_refused_and_what_it_names_works(
+    changed: dict[str, Any], rule: str, keys: str
+) -> None:
+    told = {**BASE, "client": {"loss": "mse"}, **changed}
+    with pytest.raises(ScenarioError, match=f"attack.labels: label rule '{rule}' reads cross entropy.*{keys}$"):
+        unfold(scenario_of(told))
+    name = told["attack"]
+    for mended in (
+        {"attack": {"name": name, "labels": "joint", "iterations": 1}},
+        {"attack": {"name": name, "labels": "auto", "iterations": 1}, "knowledge": {"labels": True}},
+    ):
+        (chunk,) = chunks(**{**told, **mended})
+        _, observation, knowledge, world = observe(chunk)
+        made = world.attack.run(world.model, observation, knowledge, [t.seed for t in chunk.trials])
+        assert made.inputs.isfinite().all()
+
+
+def test_it_is_refused_at_the_line_of_the_attack_that_reads() -> None:
+    text = (
+        "data: digits\nmodel: mlp\nclient: {loss: mse}\nattacks:\n  - dlg\n  - {name: cpl, iterations: 1}\n"
+        "  - {name: cpl,\n     labels: counts}\n"
+    )
+    with pytest.raises(ScenarioError) as caught:
+        unfold(scenario_from_text(text, "s.yaml"))
+    assert [(p.line, p.path) for p in caught.value.problems] == [
+        (6, ("attacks", 1, "labels")),
+        (8, ("attacks", 2, "labels")),
+    ]
+
+
+def test_a_run_says_once_what_mse_makes_of_labels(tmp_path: Path) -> None:
+    class Heard(Silent):
+        def __init__(self) -> None:
+            self.lines: list[str] = []
+
+        def said(self, line: str) -> None:
+            self.lines.append(line)
+
+    for loss, times in (("mse", 1), ("cross_entropy", 0)):
+        heard = Heard()
+        told = scenario_of(
+            {**BASE, "client": {"loss": loss}, "grid": {"data.samples": [1, 2]}, "baselines": ["class_mean"]}
+        )
+        run_scenario(told, tmp_path / loss, engine=serial, measure=False, watcher=heard)
+        assert [line for line in heard.lines if "one-hot" in line] == [ONE_HOT] * times
 
 
 # -- the network

@@ -189,6 +189,21 @@ def test_what_does_not_fit_together_is_refused_before_anything_runs(changed: dic
         unfold(scenario_of(small(**changed)))
 
 
+@pytest.mark.parametrize(
+    ("defence", "words"),
+    [("sparsify", "drop or share"), ("gaussian_noise", "sigma"), ("laplace_noise", "sigma or scale")],
+)
+def test_a_defence_without_a_strength_is_refused_and_one_of_0_is_not(defence: str, words: str) -> None:
+    said = f"defences.1: {defence} without a strength does nothing: give {words}"
+    text = "data: fashion_mnist\nmodel: lenet_cpl\nattack: cpl\ndefences:\n  - {name: clip, bound: 1}\n"
+    for way in (defence, f"{{name: {defence}}}", f"{{name: {defence}, {words.split()[-1]}: null}}"):
+        assert (6, said) in problems(f"{text}  - {way}\n")
+    assert scenario_from_text(f"{text}  - {{name: {defence}, {words.split()[0]}: 0}}\n").cell_count == 2
+    assert scenario_from_text(f"{text}  - {defence}\ngrid: {{defences.1.{words.split()[0]}: [0.1]}}\n").cell_count == 2
+    varied = f"{text}  - sign\ngrid:\n  defences:\n    - []\n    - [{defence}]\n"
+    assert problems(varied) == [(10, said.replace("defences.1", "grid.defences.1.0"))]
+
+
 # -- axes
 
 

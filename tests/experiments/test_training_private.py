@@ -153,7 +153,7 @@ def test_a_state_without_its_private_file_is_told(tmp_path: Path) -> None:
 
 def test_too_few_codes_are_refused_where_they_stand(tmp_path: Path) -> None:
     bad = small(client={"local": LOCAL, "on_model": {"alpha2": 0.1, "bits": 2}})
-    with pytest.raises(ScenarioError, match="client.on_model.bits: more classes than codes"):
+    with pytest.raises(ScenarioError, match=r"client\.on_model\.bits: more classes than codes"):
         run_training(training_of(bad), tmp_path / "t")
     assert not (tmp_path / "t").exists()
     scenario = scenario_of(
@@ -167,5 +167,5 @@ def test_too_few_codes_are_refused_where_they_stand(tmp_path: Path) -> None:
             "grid": {"client.on_model.bits": [4, 2]},
         }
     )
-    with pytest.raises(ScenarioError, match="more classes than codes: Polarisation.bits = 2"):
+    with pytest.raises(ScenarioError, match=r"more classes than codes: Polarisation\.bits = 2"):
         unfold(scenario)

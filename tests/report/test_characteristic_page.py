@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import torch
 
-from leakscope.analysis.characteristic import Characteristic, Point, Region, Rule, place
+from leakscope.analysis.characteristic import Characteristic, Point, Region, Rule, from_plain, place
 from leakscope.core.errors import InputError
 from leakscope.metrics import Estimate
 from leakscope.report.characteristic_chart import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw
@@ -132,3 +134,30 @@ def test_a_single_point_and_a_page_without_pictures_work() -> None:
 def test_it_is_written_where_it_is_asked_to(tmp_path: Path) -> None:
     made = write(page(), tmp_path / "new" / "page.html")
     assert made.read_text(encoding="utf-8") == render(page())
+
+
+def test_chance_is_drawn_where_there_is_one_and_comes_back_from_disk() -> None:
+    traced = replace(curve("SPN", "tracing", top=0.6), chance=0.9)
+    drawing = draw(traced, "SPN")
+    assert drawing.chance is not None
+    high = float(drawing.right[-1][1])
+    assert drawing.chance == pytest.approx(drawing.floor - 0.9 / high * (drawing.floor - drawing.top), abs=0.06)
+    assert drawing.words.endswith("; chance 0.900")
+    text = render(page(curves=(curve(), traced)))
+    assert text.count(">chance</text>") == text.count('<path class="chance"') == 1
+    assert "the distance of one who guesses" in text
+    plain = render(page())
+    assert "chance</text>" not in plain
+    assert "who guesses" not in plain
+    assert from_plain(json.loads(json.dumps(traced.plain(), allow_nan=False))) == traced
+    old = {name: value for name, value in curve().plain().items() if name != "chance"}
+    assert from_plain(old) == curve()
+    with pytest.raises(InputError, match=r"chance must be a distance in \[0, inf\) or None, got -1"):
+        replace(traced, chance=-1.0)
+
+
+def test_a_chance_above_every_distance_fits_the_right_axis() -> None:
+    drawing = draw(replace(curve(top=0.6), chance=1.7), "SPN")
+    assert float(drawing.right[-1][1]) >= 1.7
+    assert drawing.chance is not None
+    assert drawing.chance >= drawing.top

@@ -246,7 +246,7 @@ def test_intervals_end_where_a_measure_does() -> None:
     assert entry_of("label_minus_content", low).interval.startswith("-0.02")
 
 
-def test_columns_of_a_table_are_counted_beside_their_baselines(tmp_path: Path) -> None:
+def test_columns_of_a_table_are_counted_beside_their_baselines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from leakscope.experiments.engines import serial
     from leakscope.experiments.sweep import run_scenario
     from leakscope.report.tables_of_rows import row_tables
@@ -269,3 +269,13 @@ def test_columns_of_a_table_are_counted_beside_their_baselines(tmp_path: Path) -
         assert "mean radius" in text
         assert "rows right" in text
     assert columns_of(replace(result, runs={})) == ()
+    monkeypatch.setattr("leakscope.experiments.encodings.decoder_of", lambda name: None)
+    said = "columns of breast_cancer cannot be decoded here: the data set is not there"
+    (lost,) = columns_of(result)
+    assert (lost.part, lost.heads, lost.rows) == ("breast_cancer", (), ((said, ()),))
+    for text in (render_papers([result], command="c"), summarise_papers([result], command="c")):
+        assert text.count(said) == 1
+
+
+def test_pictures_have_no_columns(results: list[Result]) -> None:
+    assert all(columns_of(result) == () for result in results)

@@ -6,6 +6,7 @@ import html
 import itertools
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from leakscope.experiments.papers.results import Result
 from leakscope.metrics.interval import Estimate, estimate_mean
 from leakscope.report.paper_page import render_papers
 from leakscope.report.paper_plots import Plotted, apart, plotted
-from leakscope.report.plot_drawing import WIDTH, draw, undrawn
+from leakscope.report.plot_drawing import WIDTH, PlotDrawing, draw, undrawn
 
 UNAWARE, AWARE = Column("", "does not know"), Column("", "knows the defence", judged=False)
 
@@ -207,3 +208,94 @@ def test_the_page_holds_the_drawings_with_words_for_them_and_escapes_what_it_was
     assert all(
         text in page for text in ("log10(||B|| / ||E|| + 1)", "right axis", "left axis", "red: the perturbation")
     )
+
+
+def plotting(plot: Plot, cells: list[Measured]) -> Plotted:
+    item = Item(name="cpl-figure-4", about="", parts=(), scales={}, plots=(plot,))
+    return plotted(Result(item, "small", {}, (), tuple(cells), compare(item, []), (), {}))[0]
+
+
+def spots_of(path: str) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path)]
+
+
+def height_of(drawing: PlotDrawing, value: float, top: float) -> float:
+    return drawing.floor - value / top * (drawing.floor - drawing.top)
+
+
+def test_chance_is_level_from_edge_to_edge_on_the_right_axis_of_a_characteristic() -> None:
+    found = characteristic()
+    cells = [replace(c, values={**c.values, "tracing": value(0.8), "tracing_chance": value(0.9)}) for c in found.cells]
+    drawing = draw(plotted(result(found.item, cells))[0])
+    top = float(drawing.right[-1][1])
+    for panel in drawing.panels:
+        assert panel.chance is not None
+        (first, y), (last, same) = spots_of(panel.chance.path)
+        assert (first, last, y) == (drawing.first, drawing.last, same)
+        assert y == pytest.approx(height_of(drawing, 0.9, top), abs=0.06)
+        assert panel.words.endswith("; chance 0.900")
+    page = render_papers([result(found.item, cells)], command="c")
+    assert page.count(">chance</text>") == page.count('class="chance" d="M50') == 4
+    assert "chance: guessing <small>right axis</small>" in page
+    assert "chance</text>" not in render_papers([found], command="c")
+
+
+def test_chance_follows_the_number_of_participants_and_widens_the_axis() -> None:
+    plot = Plot(title="t", x="owners", y=("tracing",), lines=("strength",), chance="tracing_chance")
+    cells = [
+        cell(UNAWARE, {"tracing": value(0.1, 0.01), "tracing_chance": value(1 - 1 / n)}, owners=n, strength=s)
+        for s in (0.1, 0.5)
+        for n in (20, 2, 5)
+    ]
+    drawing = draw(plotting(plot, cells))
+    (panel,) = drawing.panels
+    assert panel.chance is not None
+    assert [text for _, text in drawing.across] == ["2", "5", "20"]
+    across, up = zip(*spots_of(panel.chance.path), strict=True)
+    assert across == tuple(x for x, _ in drawing.across)
+    top = float(drawing.left[-1][1])
+    assert top >= 0.95
+    assert up == pytest.approx([height_of(drawing, 1 - 1 / n, top) for n in (2, 5, 20)], abs=0.06)
+    assert panel.words.endswith("; chance from 0.500 to 0.950")
+
+
+def test_bars_stand_on_zero_side_by_side_and_chance_crosses_its_own_alone() -> None:
+    plot = Plot(title="t", x="attack", y=("cap",), lines=("defence",), bars=True, chance="cap_chance")
+    caps = {("rec", "dp"): 0.02, ("rec", "spn"): 0.9, ("tracing", "dp"): 0.4, ("tracing", "spn"): 0.5}
+    guessed = {"dp": 0.45, "spn": 0.6}
+    cells = [
+        cell(
+            UNAWARE,
+            {"cap": value(v, 0.01), **({"cap_chance": value(guessed[d])} if a == "tracing" else {})},
+            attack=a,
+            defence=d,
+        )
+        for (a, d), v in caps.items()
+    ]
+    drawing = draw(plotting(plot, cells))
+    (panel,) = drawing.panels
+    assert drawing.left[0][1] == "0"
+    top = float(drawing.left[-1][1])
+    outline = r"M([\d.]+) ([\d.]+)V([\d.]+)h([\d.]+)V([\d.]+)Z"
+    columns = [tuple(map(float, c)) for s in panel.series for c in re.findall(outline, s.columns)]
+    heights = [caps[a, d] for d in ("dp", "spn") for a in ("rec", "tracing")]
+    assert [c[2] for c in columns] == pytest.approx([height_of(drawing, v, top) for v in heights], abs=0.06)
+    assert all(c[1] == c[4] == drawing.floor for c in columns)
+    edges = sorted((c[0], c[0] + c[3]) for c in columns)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(edges))  # none covers another
+    assert panel.chance is not None
+    dashes = spots_of(panel.chance.path)
+    assert [y for _, y in dashes] == pytest.approx([height_of(drawing, v, top) for v in (0.45, 0.6)], abs=0.06)
+    assert all(x > edges[1][1] for x, _ in dashes)  # of tracing alone
+    assert drawing.note == "Whiskers are 95 % intervals."
+
+
+def test_numbers_below_bars_have_a_room_each() -> None:
+    plot = Plot(title="t", x="batch", y=("cap",), bars=True)
+    drawing = draw(plotting(plot, [cell(UNAWARE, {"cap": value(0.5)}, batch=n) for n in (1, 8, 100)]))
+    assert [text for _, text in drawing.across] == ["1", "8", "100"]
+    assert [b - a for (a, _), (b, _) in itertools.pairwise(drawing.across)] == pytest.approx([98, 98], abs=0.11)
+
+
+def test_a_plot_without_bars_has_no_columns() -> None:
+    assert not any(s.columns for p in draw(plotted(characteristic())[0]).panels for s in p.series)

@@ -275,3 +275,14 @@ def test_an_attacker_who_was_told_is_not_pooled_with_one_who_was_not() -> None:
         for value in (True, False)
     )
     assert name_of(told) != name_of(untold)
+
+
+def test_an_attacker_who_was_told_is_called_so_where_no_axis_says_it() -> None:
+    attack = {"name": "cpl"}
+    names = {
+        value: name_of(Cell(id="a", settings={"attack": attack, "knowledge": {"defence": value}}))
+        for value in (True, False)
+    }
+    assert names == {True: "cpl (told of the defence)", False: "cpl"}
+    mean = Cell(id="b", settings={"attack": {"name": "class_mean"}, "knowledge": {"defence": True}}, baseline=True)
+    assert name_of(mean) == "class mean"

@@ -107,7 +107,7 @@ def test_the_setting_shows_unknown_keys_and_cuts_long_ones() -> None:
     assert len(setting["Attack"][0]) < 230
     assert setting["Attack"][0].endswith(" …")
     assert dict(threat_of([Cell(id="a", settings={"client": {"local": None, "loss": "mse"}})]).setting)["Client"] == (
-        "shares one gradient; loss mse",
+        "shares one gradient; loss mse (labels are one-hot targets)",
     )
 
 

@@ -206,19 +206,25 @@ def measured(
 
 @dataclass(frozen=True, slots=True)
 class Characteristic:
-    """The curve of one defence against one attack; `distance` names the measure, `rule` what diverged trials count."""
+    """The curve of one defence against one attack; `distance` names the measure, `rule` what diverged trials count.
+
+    `chance` is the distance of one who guesses, such as 1 - 1/N of tracing among N; None where there is no such thing.
+    """
 
     defence: str
     attack: str
     distance: str
     points: tuple[Point, ...]
     rule: str = ""
+    chance: float | None = None
 
     def __post_init__(self) -> None:
         if not self.points:
             raise InputError(
                 f"the characteristic of {self.defence!r} has no point: CAP is a mean over a grid of settings"
             )
+        if self.chance is not None and not 0 <= self.chance < math.inf:
+            raise InputError(f"Characteristic.chance must be a distance in [0, inf) or None, got {self.chance}")
 
     @property
     def cap(self) -> Estimate:
@@ -254,6 +260,7 @@ class Characteristic:
             "attack": self.attack,
             "distance": self.distance,
             "rule": self.rule,
+            "chance": self.chance,
             "cap": asdict(self.cap),
             "points": rows,
         }
@@ -261,7 +268,7 @@ class Characteristic:
 
 def from_plain(data: Mapping[str, object]) -> Characteristic:
     """Return the characteristic that `plain` wrote."""
-    points = data["points"]
+    points, chance = data["points"], data.get("chance")
     if not isinstance(points, Sequence):
         raise InputError("a stored characteristic has a list of points")
     made = tuple(
@@ -276,5 +283,10 @@ def from_plain(data: Mapping[str, object]) -> Characteristic:
         for p in points
     )
     return Characteristic(
-        str(data["defence"]), str(data["attack"]), str(data["distance"]), made, str(data.get("rule", ""))
+        str(data["defence"]),
+        str(data["attack"]),
+        str(data["distance"]),
+        made,
+        str(data.get("rule", "")),
+        float(str(chance)) if chance is not None else None,
     )

@@ -147,9 +147,8 @@ class Matching:
         """Return the observation as what this attack simulates: weights as a mean gradient where the client is known."""
         kinds = simulator_kinds(self.simulate)
         if observation.shares is Shares.GRADIENT and kinds & {OnTheLine, LocalSteps}:
-            names = ", ".join(sorted(kind.__name__ for kind in kinds))
             raise InputError(
-                f"{names} needs weights after local training; this client shared a gradient: use OneGradient"
+                f"attack {self.name!r} needs weights after local training (client.local); this client shared a gradient: use ig"
             )
         local = knowledge.local
         if observation.shares is Shares.GRADIENT or kinds & {OnTheLine, LocalSteps}:

@@ -58,6 +58,8 @@ def train(
         raise typer.Exit(130)
     if not quiet:
         typer.echo(printable(f"{_ending(result)}; page: {page}"))
+    if result.diverged:
+        raise typer.Exit(1)
 
 
 def _ending(result: Result) -> str:

@@ -40,7 +40,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A characteristic ready to be written: ticks as (place, text), shades, curves, words for it; edges of the frame."""
+    """A characteristic ready to be written: ticks as (place, text), shades, curves, height of chance, words; edges of the frame."""
 
     title: str
     across: tuple[tuple[float, str], ...]
@@ -49,6 +49,7 @@ class Drawing:
     right_name: str
     shades: tuple[Shade, ...]
     curves: tuple[Curve, ...]
+    chance: float | None
     words: str
     width: int = WIDTH
     height: int = HEIGHT
@@ -65,7 +66,7 @@ def draw(curve: Characteristic, title: str) -> Drawing:
     end = max([place(RED_FROM) + BEYOND, *(at + BEYOND / 2 for at in known)])
     endless = any(not math.isfinite(point.ratio) for point in points)
     x = Scale(0.0, end + (BEYOND if endless else 0.0))
-    y = _upward(points)
+    y = _upward(points, curve.chance)
     where = [_x(x.place(place(p.ratio) if math.isfinite(p.ratio) else x.high - BEYOND / 4)) for p in points]
     ticks = [(at, numbers.short(at)) for at in range(math.floor(end) + 1)]
     across = [(_x(x.place(at)), text) for at, text in ticks]
@@ -83,13 +84,15 @@ def draw(curve: Characteristic, title: str) -> Drawing:
             _curve(DISTANCE, 0, points, where, lambda p: p.distance.value, y, banded=True),
             _curve(PRODUCT, 2, points, where, lambda p: p.product, y, dashed=True),
         ),
+        chance=None if curve.chance is None else _y(y.place(curve.chance)),
         words=_words(curve, points, title),
     )
 
 
-def _upward(points: Sequence[Point]) -> Scale:
-    """Return a linear scale from 0 that holds every distance and 1, whatever else is there."""
+def _upward(points: Sequence[Point], chance: float | None) -> Scale:
+    """Return a linear scale from 0 that holds every distance, chance and 1, whatever else is there."""
     ends = [v for p in points for v in (p.distance.value, p.distance.high) if math.isfinite(v)]
+    ends += [] if chance is None else [chance]
     return widen(Scale(0.0, fit([1.0, *ends], from_zero=True).high if ends else 1.0))
 
 
@@ -135,9 +138,10 @@ def _band(points: Sequence[Point], where: Sequence[float], scale: Scale) -> str:
 
 def _words(curve: Characteristic, points: Sequence[Point], title: str) -> str:
     first, last = points[0], points[-1]
+    chance = "" if curve.chance is None else f"; chance {numbers.number(curve.chance)}"
     return (
         f"{title}: accuracy from {numbers.percent(first.accuracy)} to {numbers.percent(last.accuracy)}, {curve.distance} from "
-        f"{numbers.number(first.distance.value)} to {numbers.number(last.distance.value)} as the perturbation gets smaller"
+        f"{numbers.number(first.distance.value)} to {numbers.number(last.distance.value)} as the perturbation gets smaller{chance}"
     )
 
 

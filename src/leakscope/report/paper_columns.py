@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from leakscope.experiments.papers.results import Result
@@ -13,6 +13,7 @@ from leakscope.report.tables_of_rows import RowTable, row_tables
 from leakscope.store import Run
 
 VALUES, ROWS = "values right", "rows right"
+ROW_RANK = 2  # N x F
 RULE = (
     f"A word is right when it is the same, a number when it lies within {TOLERANCE:.0%} of its column's range. A column that is "
     "nearly always the same is right without any attack: read the baselines beside it."
@@ -32,10 +33,30 @@ class ColumnTable:
 
 
 def columns_of(result: Result) -> tuple[ColumnTable, ...]:
-    """Return a table for every part of an item that attacks rows; none for pictures, programs, or where the set is not here."""
+    """Return a table for every part of an item that attacks rows, one line of it where the set is not here; none for others."""
     runs = {name: path for name, path in result.runs.items() if Run.exists(path)}
-    made = {name: row_tables(Run.open(path), examples=0) for name, path in runs.items()}
-    return tuple(_table(name, tables) for name, tables in made.items() if tables)
+    made = (_of_part(name, Run.open(path)) for name, path in runs.items())
+    return tuple(table for table in made if table is not None)
+
+
+def _of_part(part: str, run: Run) -> ColumnTable | None:
+    tables = row_tables(run, examples=0)
+    if tables:
+        return _table(part, tables)
+    lost = _undecoded(run)
+    said = f"columns of {lost} cannot be decoded here: the data set is not there"
+    return ColumnTable(part, (), ((said, ()),)) if lost else None
+
+
+def _undecoded(run: Run) -> str:
+    """Return the data set of a run that attacked rows (N x F), nothing for pictures or where no trial has landed."""
+    for cell in run.cells():
+        record = next(iter(run.records(cell=cell.id)), None)
+        data = cell.settings.get("data")
+        if record is not None and isinstance(data, Mapping):
+            truth = run.tensors(record.trial).get("truth")
+            return str(data.get("name")) if truth is not None and truth.ndim == ROW_RANK else ""
+    return ""
 
 
 def _table(part: str, tables: Sequence[RowTable]) -> ColumnTable:

@@ -21,11 +21,15 @@ Place = Mapping[str, Plain]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point: where it stands, a number or a word, and what was measured; `order` is where it comes on its line."""
+    """One point: where it stands, a number or a word, and what was measured; `order` is where it comes on its line.
+
+    `chance` is what guessing gives there, where the plot shows it.
+    """
 
     x: float | str
     value: Estimate
     order: float
+    chance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +95,10 @@ def _cells(plot: Plot, result: Result) -> Plotted:
         at = _across(plot, cell)
         without += at is None
         if at is not None:
-            order = _order(place.get(plot.points))
-            spots += [_Spot(place, name, Point(at, cell.values[name].estimate, order), cell.note) for name in own]
+            order, chance = _order(place.get(plot.points)), _mean(cell, plot.chance)
+            spots += [
+                _Spot(place, name, Point(at, cell.values[name].estimate, order, chance), cell.note) for name in own
+            ]
     return Plotted(plot, _panels(plot, spots, list(_printed(plot, result))), _notes(spots), without)
 
 
@@ -117,16 +123,19 @@ def _place(cell: Measured) -> dict[str, Plain]:
 
 def _across(plot: Plot, cell: Measured) -> float | str | None:
     """Return where a cell stands across: the value of the axis, or the measure; None where there is no such number."""
-    if plot.along:
-        value = cell.values.get(plot.x)
-        return value.estimate.value if value is not None and value.there else None
-    return _as_across(cell.where.get(plot.x))
+    return _mean(cell, plot.x) if plot.along else _as_across(plot, cell.where.get(plot.x))
 
 
-def _as_across(value: Plain) -> float | str | None:
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return None if value is None else float(value)
-    return say(value)
+def _mean(cell: Measured, name: str) -> float | None:
+    value = cell.values.get(name)
+    return value.estimate.value if value is not None and value.there else None
+
+
+def _as_across(plot: Plot, value: Plain) -> float | str | None:
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and not plot.bars else say(value)
 
 
 def _order(value: Plain) -> float:
@@ -143,7 +152,7 @@ def _printed(plot: Plot, result: Result) -> Iterator[_Spot]:
             if name not in (*plot.y, *plot.second_axis) or value is None or not meets(place, plot.where):
                 continue
             across = line.printed[plot.x].value if plot.x in line.printed else None
-            at = across if plot.along else _as_across(line.where.get(plot.x))
+            at = across if plot.along else _as_across(plot, line.where.get(plot.x))
             if at is not None:
                 yield _Spot(place, name, Point(at, Estimate(value, math.nan, math.nan, 0, 0), 0.0), printed=True)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from leakscope.analysis.characteristic import GREEN_UP_TO, RED_FROM, Region, place
 from leakscope.experiments.papers.titles import title_of
 from leakscope.report import numbers
 from leakscope.report.characteristic_chart import Shade
 from leakscope.report.chart import COLOURS, SHARE, Mark, _marker, _path, _percent, _says
-from leakscope.report.paper_plots import PlotPanel, Plotted, Point, Series
-from leakscope.report.plot_scales import Across, across_of, estimates, in_word, linear, upward
+from leakscope.report.paper_plots import PlotPanel, Plotted, Series
+from leakscope.report.plot_scales import Across, across_of, chances, estimates, in_word, linear, upward
+from leakscope.report.plot_shapes import Chance, Placing, band, chance_line, column, whisker
 from leakscope.report.scales import Scale
 
 WIDTH, HEIGHT, TOP, SIDE, MARGIN = 360, 250, 30, 50, 16
@@ -21,6 +21,7 @@ BOTTOM, TURNED_BOTTOM = 44, 92
 LETTER, APART = 7.0, 34.0  # the width of a letter, and between two numbers on an axis
 SHORT = 24  # letters of a name that fits above an axis
 SOME_MARKS = 6
+WIDEST = 40.0  # a column
 INSIDE = 10.0  # from the edge of the frame to the first number of an axis
 LINES = ("solid lines", "dashed lines")
 OTHERWISE = "Measured otherwise than in the paper: "
@@ -30,12 +31,11 @@ REGIONS = {
     Region.WHITE.value: "white: between",
     Region.RED.value: "red: the perturbation is below a tenth of the gradient",
 }
-_Placing: TypeAlias = Callable[[float | str, float], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One line: its colour's number, whether it is dashed (right axis), path, bars, band, points, and open marks for print."""
+    """One line: its colour's number, whether it is dashed (right axis), path, bars, band, columns, points, and open marks for print."""
 
     name: str
     colour: int
@@ -44,16 +44,18 @@ class Drawn:
     path: str
     bars: str
     band: str
+    columns: str
     marks: tuple[Mark, ...]
     published: tuple[Mark, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PanelDrawing:
-    """A panel ready to be written: its title, lines and words for it."""
+    """A panel ready to be written: its title, lines, chance and words for it."""
 
     title: str
     series: tuple[Drawn, ...]
+    chance: Chance | None
     words: str
 
 
@@ -92,6 +94,8 @@ class _Frame:
     floor: int
     rates: bool
     inside: float
+    columns: bool
+    chance_right: bool
 
     def x(self, at: float) -> float:
         return round(SIDE + self.inside + at * (self.last - SIDE - 2 * self.inside), 1)
@@ -131,7 +135,11 @@ def draw(made: Plotted) -> PlotDrawing:
 def _note(made: Plotted, panels: Sequence[PanelDrawing]) -> str:
     """Return the words below a plot: what its bars or bands are, its own note, and what was done otherwise than in the paper."""
     every = [series for panel in panels for series in panel.series]
-    words = ["Bars are 95 % intervals."] if any(series.bars for series in every) else []
+    words = (
+        [f"{'Whiskers' if made.plot.bars else 'Bars'} are 95 % intervals."]
+        if any(series.bars for series in every)
+        else []
+    )
     words += ["Bands are 95 % intervals over clients."] if any(series.band for series in every) else []
     words += [made.plot.note] if made.plot.note else []
     return " ".join([*words, *([OTHERWISE + "; ".join(made.notes) + "."] if made.notes else [])])
@@ -150,6 +158,7 @@ def undrawn(made: Plotted) -> str:
 def _frame(made: Plotted, every: Sequence[Series]) -> _Frame:
     across = across_of(made, every)
     left, right = (estimates([s for s in every if s.right is side]) for side in (False, True))
+    (right if made.plot.second_axis else left).extend(chances(every))
     turned = _turned(across, made)
     height = HEIGHT + (TURNED_BOTTOM - BOTTOM if turned else 0)
     return _Frame(
@@ -164,12 +173,14 @@ def _frame(made: Plotted, every: Sequence[Series]) -> _Frame:
         height=height,
         floor=height - (TURNED_BOTTOM if turned else BOTTOM),
         rates=made.rates,
-        inside=0.0 if across.words or _is_linear(made) else INSIDE,
+        inside=0.0 if across.words or made.plot.curve or made.plot.regions else INSIDE,
+        columns=made.plot.bars,
+        chance_right=bool(made.plot.second_axis),
     )
 
 
 def _is_linear(made: Plotted) -> bool:
-    return bool(made.plot.curve or made.plot.regions)
+    return bool(made.plot.curve or made.plot.regions or made.plot.bars or made.plot.chance)
 
 
 def _turned(across: Across, made: Plotted) -> bool:
@@ -222,39 +233,58 @@ def _shades(frame: _Frame) -> tuple[Shade, ...]:
 
 def _panel(panel: PlotPanel, names: Sequence[str], frame: _Frame, title: str, curve: bool) -> PanelDrawing:
     several = len(panel.series)
-    series = tuple(
-        _drawn(one, names.index(one.name), frame, _aside(i, several, frame), curve)
-        for i, one in enumerate(panel.series)
-    )
+    series = tuple(_drawn(one, names.index(one.name), frame, (i, several), curve) for i, one in enumerate(panel.series))
     said = "; ".join(_said(one, frame.rates and not one.right) for one in panel.series if one.points)
-    return PanelDrawing(panel.title, series, f"{title}{f', {panel.title}' if panel.title else ''}: {said}")
+    chance = _chance(panel, frame)
+    said = "; ".join(word for word in (said, chance.words if chance else "") if word)
+    return PanelDrawing(panel.title, series, chance, f"{title}{f', {panel.title}' if panel.title else ''}: {said}")
+
+
+def _chance(panel: PlotPanel, frame: _Frame) -> Chance | None:
+    several = len(panel.series)
+    placings = [_placing(frame, frame.chance_right, _aside(i, several, frame)) for i in range(several)]
+    found = [
+        (spot(p.x, p.chance), p.chance)
+        for spot, series in zip(placings, panel.series, strict=True)
+        for p in series.points
+        if p.chance is not None
+    ]
+    return chance_line(found, (SIDE, frame.last), _step(several, frame) / 2)
+
+
+def _step(several: int, frame: _Frame) -> float:
+    """Return how far the points of two lines stand apart at a word below; 0 where there are numbers."""
+    words = len(frame.across.words)
+    return min(WIDEST if frame.columns else 10.0, 0.7 * (frame.last - SIDE) / words / several) if words else 0.0
 
 
 def _aside(number: int, several: int, frame: _Frame) -> float:
     """Return how far a line's points stand beside a word below, so that bars do not cover each other."""
-    words = len(frame.across.words)
-    if not words:
-        return 0.0
-    step = min(10.0, 0.7 * (frame.last - SIDE) / words / several)
-    return (number - (several - 1) / 2) * step
+    return (number - (several - 1) / 2) * _step(several, frame)
 
 
-def _drawn(series: Series, number: int, frame: _Frame, aside: float, curve: bool) -> Drawn:
-    scale, share = (frame.right if series.right else frame.left), frame.rates and not series.right
+def _placing(frame: _Frame, right: bool, aside: float) -> Placing:
+    scale = frame.right if right else frame.left
 
     def spot(x: float | str, value: float) -> tuple[float, float]:
         return round(frame.x(frame.across.place(x)) + aside, 1), frame.y(scale.place(value))
 
+    return spot
+
+
+def _drawn(series: Series, number: int, frame: _Frame, stand: tuple[int, int], curve: bool) -> Drawn:
+    spot, share = _placing(frame, series.right, _aside(*stand, frame)), frame.rates and not series.right
     spots = [spot(p.x, p.value.value) for p in series.points]
-    every = math.ceil(len(spots) / SOME_MARKS) if curve else 1
+    every, half = math.ceil(len(spots) / SOME_MARKS) if curve else 1, round(0.46 * _step(stand[1], frame), 1)
     return Drawn(
         name=series.name,
         colour=number % COLOURS,
         dashed=series.right,
         symbol=_marker(number, 14, 8),
         path="" if frame.across.words else _path(spots),
-        bars="" if curve else "".join(_bar(spot, p) for p in series.points),
-        band=_band(spot, series.points) if curve else "",
+        bars="" if curve else "".join(whisker(spot, p) for p in series.points),
+        band=band(spot, series.points) if curve else "",
+        columns="".join(column(spot, p, half) for p in series.points) if frame.columns else "",
         marks=tuple(
             Mark(_marker(number, *at), f"{series.name}, {in_word(p.x)}: {_says(p.value, share)}")
             for i, (at, p) in enumerate(zip(spots, series.points, strict=True))
@@ -265,20 +295,6 @@ def _drawn(series: Series, number: int, frame: _Frame, aside: float, curve: bool
             for x, v in series.published
         ),
     )
-
-
-def _bar(spot: _Placing, point: Point) -> str:
-    if not (math.isfinite(point.value.low) and math.isfinite(point.value.high)):
-        return ""
-    (x, low), (_, high) = spot(point.x, point.value.low), spot(point.x, point.value.high)
-    return f"M{x:g} {low:g}V{high:g}M{x - 2.5:g} {low:g}h5M{x - 2.5:g} {high:g}h5"
-
-
-def _band(spot: _Placing, points: Sequence[Point]) -> str:
-    known = [p for p in points if math.isfinite(p.value.low)]
-    if len(known) < 2:
-        return ""
-    return _path([*(spot(p.x, p.value.high) for p in known), *(spot(p.x, p.value.low) for p in known[::-1])]) + "Z"
 
 
 def _value(value: float, share: bool) -> str:

@@ -55,6 +55,12 @@ def estimates(every: Sequence[Series]) -> list[Estimate]:
     return values + [Estimate(v, math.nan, math.nan, 0, 0) for series in every for _, v in series.published]
 
 
+def chances(every: Sequence[Series]) -> list[Estimate]:
+    """Return what guessing gives at the points of these lines, once each."""
+    found = dict.fromkeys(p.chance for series in every for p in series.points if p.chance is not None)
+    return [Estimate(value, math.nan, math.nan, 0, 0) for value in found]
+
+
 def upward(values: Sequence[Estimate]) -> Scale:
     """Return the scale of measures that are no rates: logarithmic over a decade, else from 0 unless all are far from it."""
     scale = _upward(values)

@@ -126,9 +126,10 @@ def name_of(cell: Cell) -> str:
     'class mean'
     """
     attack = cell.settings.get(ATTACK)
-    told = (
-        "" if cell.axes.get(TOLD) is not True else " (told of the defence)"
-    )  # another attacker: never pooled with the first
+    knowledge = cell.settings.get("knowledge")
+    said = knowledge.get("defence") if isinstance(knowledge, Mapping) else None
+    knows = cell.axes.get(TOLD, said) is True  # another attacker: never pooled with, or taken for, the first
+    told = " (told of the defence)" if knows else ""
     given = (attack.get("label") or attack.get("name")) if isinstance(attack, Mapping) else attack
     name = say(cell.axes[ATTACK]) if ATTACK in cell.axes else str(given or "attack")
     return name.replace("_", " ") if cell.baseline else name + told

@@ -106,11 +106,15 @@ def _variants(said: list[str]) -> tuple[str, ...]:
 def _client(value: object) -> str:
     if not isinstance(value, Mapping) or "local" not in value:
         return describe(value, inside=False)
-    rest = describe({name: item for name, item in value.items() if name != "local"})
+    rest = describe({name: _loss(item) if name == "loss" else item for name, item in value.items() if name != "local"})
     does = (
         "shares one gradient" if value["local"] is None else f"trains ({describe(value['local'])}), shares its weights"
     )
     return f"{does}; {rest}" if rest != "none" else does
+
+
+def _loss(name: object) -> object:
+    return "mse (labels are one-hot targets)" if name == "mse" else name
 
 
 def _heading(name: str) -> str:

@@ -12,26 +12,35 @@ from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Record, SampleScore
 from leakscope.core.types import Knowledge, LocalTraining
 from leakscope.experiments.papers.items import find_part, read_item
-from leakscope.experiments.papers.results import result_of, results_in
+from leakscope.experiments.papers.results import gathered_facts, result_of, results_in
 from leakscope.experiments.papers.scales import parts_at, run_directory, scenario_at
 from leakscope.experiments.sweep.chunk import informed
 from leakscope.experiments.sweep.world import make_world
+from leakscope.report.paper_summary import commands_of
 from leakscope.store import Landing, Run
 
+CPU = {"device": "cpu"}
 SCORE = SampleScore(
     sample=0, label=1, guess=1, mse=1e-3, psnr=30.0, ssim=0.9, label_correct=True, recovered=True, finite=True
 )
 
 
-def lay(item_name: str, scale: str, out: Path, part_name: str, iterations: tuple[int, ...] = (5, 60)) -> Path:
+def lay(
+    item_name: str,
+    scale: str,
+    out: Path,
+    part_name: str,
+    iterations: tuple[int, ...] = (5, 60),
+    facts: dict[str, str] = CPU,
+) -> Path:
     """Lay the run of a part: in every cell one trial for each number of iterations, all of them converged."""
     item = read_item(item_name)
     part = find_part(item, part_name)
     scenario = scenario_at(item, part, scale)
     cells = list({cell.id: cell for cell in scenario.cells()}.values())
     directory = run_directory(out, item, part, scale)
-    with Run.create(directory, scenario.text, {"device": "cpu"}).writing() as writer:
-        writer.renew(scenario.text, cells, {"device": "cpu"})
+    with Run.create(directory, scenario.text, facts).writing() as writer:
+        writer.renew(scenario.text, cells, facts)
         writer.add_plan({"chunks": []})
         writer.land(_landing(cells, iterations))
     return directory
@@ -159,6 +168,24 @@ def test_an_attack_without_a_threshold_has_no_convergence(tmp_path: Path) -> Non
     there = {cell.where["attack"]: cell.values["asr_convergence"].there for cell in result.cells}
     assert there == {"cpl": True, "dlg": True, "ig": False}
     assert all(cell.values["asr_content"].there for cell in result.cells)
+
+
+def test_the_runs_line_names_the_machine_of_every_part(tmp_path: Path) -> None:
+    gpu = {"device": "H200", "torch": "2.11", "revision": "abc"}
+    for part, facts in (("cross_entropy", gpu), ("mse", {"device": "cpu", "torch": "2.13", "revision": "abc"})):
+        lay("mixing-table-1", "smoke", tmp_path, part, facts=facts)
+    result = result_of(read_item("mixing-table-1"), "smoke", tmp_path)
+    assert result is not None
+    assert "(H200, 2.11 (cross_entropy); cpu, 2.13 (mse), abc)" in commands_of(result)
+
+
+def test_facts_that_all_parts_share_are_said_once_and_those_that_differ_with_their_parts() -> None:
+    first = {"device": "H200", "torch": "2.11", "python": "3.11", "command": "a"}
+    assert gathered_facts({"a": first}) == first
+    assert gathered_facts({"a": first, "b": first}) == first
+    other = {"device": "H200", "torch": "2.13", "python": "3.11", "command": "b"}
+    found = gathered_facts({"a": first, "b": other, "c": first, "d": {"python": "3.11"}})
+    assert found == {"python": "3.11", "device": "H200, 2.11 (a, c); H200, 2.13 (b); not known (d)"}
 
 
 def test_a_run_in_part_says_how_much_is_there_and_counts_the_item_s_own_cells(tmp_path: Path) -> None:

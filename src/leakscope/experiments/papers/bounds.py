@@ -21,7 +21,7 @@ _NAMES = {
     POSITIVE: (
         "iterations iterations_mean iterations_min iterations_max iterations_variance mse mse_all similarity_loss change_over_value "
         "share_fluctuation ratio rmse rmse_raw cap cap_raw cap_chance seconds_an_iteration hours memory time_ratio memory_ratio "
-        "privacy_rank"
+        "privacy_rank accuracy_x_rmse accuracy_x_membership accuracy_x_tracing"
     ),
     DECIBELS: "psnr psnr_private",
 }

@@ -233,7 +233,14 @@ def _pairs(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
             if meets(other, than) and _rest(where, varied) == _rest(other, varied) and other is not where:
                 target = _moved(theirs, check.times, check.by)
                 against = _say(other, varied & axes)
-                yield _case(check, check.must_be, _say(where, axes), ours, target, f"{_margin(check.times, check.by)}that of {against}")
+                yield _case(
+                    check,
+                    check.must_be,
+                    _say(where, axes),
+                    ours,
+                    target,
+                    f"{_margin(check.times, check.by)}that of {against}",
+                )
 
 
 def _along(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:

@@ -22,7 +22,8 @@ class Plot:
 
     `x` is an axis of the item, or one of its measures; the points of a line then follow the axis `along`. `lines` are the axes that tell
     the lines of a panel apart; what else varies makes panels. `regions: ratio` draws the ratio as log10(ratio + 1) with SPN's regions
-    behind it. `across` are words for the axis below.
+    behind it. `chance` is the measure that says what guessing gives, drawn thin and dashed on the right axis where there is one.
+    `bars` stand on 0, each value of `x` with a room of its own. `across` are words for the axis below.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -34,6 +35,8 @@ class Plot:
     where: Mapping[str, Plain | list[Plain]] = field(default_factory=dict)
     second_axis: tuple[str, ...] = ()
     regions: str = ""
+    chance: str = ""
+    bars: bool = False
     curve: str = ""
     across: str = ""
     note: str = ""
@@ -50,14 +53,19 @@ def check_plot(plot: Plot, place: str, axes: Collection[str], measures: Collecti
     for name, given in (("lines", plot.lines), ("where", tuple(plot.where))):
         _all_in(given, known, f"{place}.{name} must name axes of the item")
     if plot.curve:
-        if plot.x or plot.y or plot.second_axis or plot.along or plot.regions:
-            raise InputError(f"{place}: a plot of a kept curve has no x, y, second_axis, along or regions")
+        if plot.x or plot.y or plot.second_axis or plot.along or plot.regions or plot.chance or plot.bars:
+            raise InputError(
+                f"{place}: a plot of a kept curve has no x, y, second_axis, along, regions, chance or bars"
+            )
         return
     if not plot.x or not plot.y:
         raise InputError(f"{place}: needs x and y, or curve")
     _all_in((plot.x,), {*axes, *measures}, f"{place}.x must be an axis or a measure of the item")
     _all_in(plot.y, measures, f"{place}.y must name measures of the item")
     _all_in(plot.second_axis, measures, f"{place}.second_axis must name measures of the item")
+    _all_in((plot.chance,) if plot.chance else (), measures, f"{place}.chance must be a measure of the item")
+    if plot.bars and (plot.x not in axes or plot.second_axis):
+        raise InputError(f"{place}.bars need an axis of the item as x and no second_axis, got x {plot.x!r}")
     if plot.x in axes and plot.along:
         raise InputError(f"{place}.along is for an x that is a measure, and {plot.x!r} is an axis")
     if plot.x not in axes and plot.along not in axes:

@@ -33,13 +33,15 @@ ACCURACY = "accuracy"
 NEEDED = (
     "trial", "cell", "outcome", "iterations", "mismatch", "sample", "mse", "psnr", "ssim", "recovered", "label_correct",
 )  # fmt: skip
+TOLD_FACTS = ("device", "torch", "revision")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """An item at one scale: its runs by part, the comparison, what became of the claims.
 
-    `missing` are the parts without a run, `partial` says of the others how much is there where that is not all.
+    `missing` are the parts without a run, `partial` says of the others how much is there where that is not all. `facts` are those of
+    all runs, see `gathered_facts`.
     """
 
     item: Item
@@ -59,7 +61,7 @@ def result_of(item: Item, scale: str, out: Path) -> Result | None:
     missing: list[str] = []
     cells: list[Measured] = []
     beside: list[Measured] = []
-    facts: dict[str, str] = {}
+    facts: dict[str, dict[str, str]] = {}
     partial: dict[str, str] = {}
     for part in parts_at(item, scale):
         directory = run_directory(out, item, part, scale)
@@ -71,12 +73,12 @@ def result_of(item: Item, scale: str, out: Path) -> Result | None:
         runs[part.name] = directory
         if program:
             rows = read_rows(directory)
-            facts = dict(rows.facts)
+            facts[part.name] = dict(rows.facts)
             (beside if part.joins else cells).extend(row_cells(item, part, rows))
             there = len(rows.rows)
         else:
             run = Run.open(directory)
-            facts = run.facts()
+            facts[part.name] = run.facts()
             cells += measured_cells(item, part, run)
             there = landed(run, own)
         said = partly(there, wanted(item, part, scale, own), rows=program)
@@ -94,7 +96,26 @@ def result_of(item: Item, scale: str, out: Path) -> Result | None:
         for finding in examine_both(claim, cells, column)
     ]
     told = tuple(findings) if judged else ()
-    return Result(item, scale, runs, tuple(missing), tuple(cells), comparison, told, facts, partial)
+    found = gathered_facts(facts)
+    return Result(item, scale, runs, tuple(missing), tuple(cells), comparison, told, found, partial)
+
+
+def gathered_facts(parts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the facts that all parts share; of device, torch and revision those that differ, together under the first of them.
+
+    >>> gathered_facts({"cifar10": {"device": "H200", "torch": "2.11"}, "mnist": {"device": "cpu", "torch": "2.11"}})
+    {'torch': '2.11', 'device': 'H200 (cifar10); cpu (mnist)'}
+    """
+    every = list(parts.values())
+    shared = {name: value for name, value in every[0].items() if all(own.get(name) == value for own in every)}
+    apart = [name for name in TOLD_FACTS if name not in shared and any(name in own for own in every)]
+    if not apart:
+        return shared
+    machines: dict[str, list[str]] = {}
+    for part, own in parts.items():
+        words = ", ".join(own[name] for name in apart if name in own) or "not known"
+        machines.setdefault(words, []).append(part)
+    return shared | {apart[0]: "; ".join(f"{words} ({', '.join(names)})" for words, names in machines.items())}
 
 
 def measured_cells(item: Item, part: Part, run: Run) -> list[Measured]:

@@ -19,7 +19,7 @@ from leakscope.experiments.scenario.axes import MOST_CELLS, Axis, read_axes, set
 from leakscope.experiments.scenario.identity import cell_id, pinned
 from leakscope.experiments.scenario.labels import label_points
 from leakscope.experiments.scenario.problems import Path, Problem, ScenarioError
-from leakscope.experiments.scenario.schema import MOST_TRIALS, OUTSIDE, check_cell, default_of
+from leakscope.experiments.scenario.schema import MOST_TRIALS, OUTSIDE, check_cell, default_of, idle_defences
 from leakscope.experiments.scenario.text import Text, read_text
 
 MOST_BYTES = 4 * 2**20
@@ -189,7 +189,7 @@ def _point(
                 continue
             there[path] = place
     settings, found = check_cell(raw)
-    problems += [_moved(problem, there) for problem in found]
+    problems += [_moved(problem, there) for problem in (*found, *idle_defences(raw))]
     return settings
 
 

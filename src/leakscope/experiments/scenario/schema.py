@@ -22,6 +22,7 @@ from leakscope.experiments.scenario.settings import DataChoice, KnowledgeChoice,
 BASELINES = ("class_mean", "prior_only", "nearest_public")
 OUTSIDE = ("name", "attacks", "grid", "zip")
 MOST_TRIALS = 10_000_000
+STRENGTHS = {"sparsify": ("drop", "share"), "gaussian_noise": ("sigma",), "laplace_noise": ("sigma", "scale")}
 MADE: dict[str, Callable[..., object]] = {"data": DataChoice, "knowledge": KnowledgeChoice, "precision": Precision}
 
 
@@ -153,6 +154,20 @@ def _built(name: str, value: Any) -> list[Problem]:
         except InputError as error:
             problems.append(Problem((name,), str(error)))
     return problems
+
+
+def idle_defences(data: Mapping[str, Any]) -> list[Problem]:
+    """Return the defences of raw settings that say no strength: they would do nothing. A strength of 0 is said."""
+    given = data.get("defences")
+    found: list[Problem] = []
+    for place, item in enumerate(given if isinstance(given, list) else []):
+        said = _by_name(item)
+        name = said.get("name") if isinstance(said, Mapping) else None
+        wanted = STRENGTHS.get(name, ()) if isinstance(name, str) else ()
+        if wanted and all(said.get(key) is None for key in wanted):
+            words = f"{name} without a strength does nothing: give {' or '.join(wanted)}"
+            found.append(Problem(("defences", place), words))
+    return found
 
 
 def _refused(path: Path, value: Any, build: Callable[[Any], object], most: int = 9) -> list[Problem]:

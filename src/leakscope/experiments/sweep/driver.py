@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,10 @@ from leakscope.experiments.sweep.plan import Plan, chunks_of, make_plan
 from leakscope.experiments.sweep.trials import Trial, baseline_cells, trials_of, unique_cells
 from leakscope.experiments.sweep.world import misfits
 from leakscope.store import Landing, Run, Writer
+
+ATTACK = "attack"
+CHECKED = ("data", "model", "weights", "trials")
+ONE_HOT = "client.loss mse: labels are one-hot targets, compared with the outputs as they are (no softmax)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +100,34 @@ def unfold(scenario: Scenario) -> Sweep:
 
 
 def check(scenario: Scenario, cells: Sequence[Cell]) -> None:
-    """Raise what does not fit together in any cell; cells with the same data, networks and size are looked at once."""
+    """Raise what does not fit together in any cell; cells alike in all that is looked at are looked at once."""
     problems: list[Problem] = []
     seen: set[str] = set()
     for cell in cells:
-        told = cell.settings
-        key = repr([*(told[name] for name in ("data", "model", "weights", "trials")), told["client"]["on_model"]])
+        told: Mapping[str, Any] = cell.settings
+        read = (cell.axes.get(ATTACK), told["attack"].get("labels"), told["knowledge"]["labels"])
+        key = repr([*(told[name] for name in CHECKED), *(told["client"][name] for name in ("on_model", "loss")), read])
         if key not in seen:
             seen.add(key)
-            problems += misfits(cell.settings)
+            problems += [_placed(problem, scenario, cell) for problem in misfits(told)]
     if problems:
         unique = {(p.path, p.message): p for p in problems}
         raise scenario.error(list(unique.values()))
+
+
+def _placed(problem: Problem, scenario: Scenario, cell: Cell) -> Problem:
+    """Return a problem of the attack at the very attack, where the file has several."""
+    several = next((axis for axis in scenario.axes if axis.name == ATTACK), None)
+    if several is None or problem.path[:1] != (ATTACK,):
+        return problem
+    (place,) = several.places[several.labels.index(cell.axes[ATTACK])]
+    return replace(problem, path=(*place, *problem.path[1:]))
+
+
+def _sayings(cells: Sequence[Cell]) -> list[str]:
+    """Return what a setting means that its name does not say, a sentence each."""
+    losses = {cell.settings["client"]["loss"] for cell in cells if not cell.baseline}  # type: ignore[index]
+    return [ONE_HOT] if "mse" in losses else []
 
 
 def run_scenario(
@@ -131,6 +151,8 @@ def run_scenario(
     began = time.perf_counter()
     watcher = watcher or Silent()
     sweep = unfold(scenario)
+    for line in _sayings(sweep.cells):
+        watcher.said(line)
     facts = gather_facts(command, device)
     run = Run.open(directory) if Run.exists(directory) else None
     before = _before(run, sweep)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack
+from leakscope.attacks.labels import JOINT
 from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -156,6 +157,7 @@ def misfits(settings: Mapping[str, Any]) -> list[Problem]:
         + insider_misfits(settings, data)
         + (_model_misfits(settings["model"], data) or _checkpoint_misfits(settings, data))
         + _code_misfits(settings["client"], data)
+        + _label_misfits(settings)
     )
 
 
@@ -221,6 +223,18 @@ def _code_misfits(client: Mapping[str, Any], data: Dataset) -> list[Problem]:
     except InputError as error:
         return [Problem(("client", "on_model", "bits"), str(error))]
     return []
+
+
+def _label_misfits(settings: Mapping[str, Any]) -> list[Problem]:
+    """Return that the attack would read labels off gradients of another loss than cross entropy, as `attacks.labels` refuses."""
+    loss, said = settings["client"]["loss"], settings["attack"].get("labels")
+    told = settings["knowledge"]["labels"]
+    if loss == "cross_entropy" or said in (None, JOINT, "known") or (said == "auto" and told):
+        return []
+    rule = ("cpl" if settings["data"]["samples"] == 1 else "counts") if said == "auto" else said
+    other = "knowledge.labels: true" + ("" if said == "auto" else " with attack.labels: auto")
+    words = f"label rule {rule!r} reads cross entropy gradients, client.loss is {loss!r}"
+    return [Problem(("attack", "labels"), f"{words}; give attack.labels: {JOINT}, or {other}")]
 
 
 def _model_misfits(model: Mapping[str, Any], data: Dataset) -> list[Problem]:

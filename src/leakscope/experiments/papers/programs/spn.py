@@ -56,6 +56,8 @@ from leakscope.metrics import arrange, clean, match
 Say = Callable[[str], None]
 RAW_CAP = 10.0
 ALL, PARTS = "all", "tracing by participants"
+PRODUCT = "accuracy_x_"  # before the name of a distance: that times the accuracy
+DISTANCES = ("rmse", "membership", "tracing")
 Numbers = dict[str, list[float]]
 Asked = tuple[str, Place]
 
@@ -81,7 +83,7 @@ class Found:
 
 
 def curves(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> None:
-    """Keep for each strength the distances, the ratio and the accuracy; for each curve its CAP by attack and kind of accuracies."""
+    """Keep for each strength distances, ratio, accuracy and products; for each curve its CAP by attack and kind of accuracies."""
     name = settings["data"]["name"]
     wanted = [one for curve in settings["curves"] for one in _wanted(settings, curve, keep)]
     data = load_data(name) if wanted else None
@@ -123,7 +125,7 @@ def _rows(
     parts: dict[Any, Asked] = {}
     for number, strength in enumerate(curve["strengths"]):
         place = {**base, **place_of(curve, strength), "strength": strength}
-        strengths[number] = (f"{title} {strength:g}", {**place, "attack": ALL})
+        strengths[number] = (f"{title} {strength:g}", {**place, "attack": ALL, "owners": settings["owners"]})
         for owners in settings.get("owners_too", ()):
             key = f"{title} {strength:g} among {owners}"
             parts[number, owners] = (key, {**place, "attack": PARTS, "owners": owners})
@@ -146,8 +148,8 @@ def _printed(data: Dataset, name: str, curve: Curve) -> Tensor | None:
 def _add(keep: Keep, one: Wanted, found: list[Found], pictures: Mapping[str, Tensor | None], owners: int) -> None:
     right = pictures[TRAINED]
     for number, (key, where) in one.strengths.items():
-        accuracy = {} if right is None else {"accuracy": right[number].double().tolist()}
-        keep.add(key, where, {**found[number].numbers, **accuracy})
+        trained = {} if right is None else _trained(right[number], found[number])
+        keep.add(key, where, {**found[number].numbers, **trained})
     for (number, parts), (key, where) in one.parts.items():
         keep.add(key, where, found[number].parts[parts])
     for (cap, kind), (key, where) in one.caps.items():
@@ -157,6 +159,12 @@ def _add(keep: Keep, one: Wanted, found: list[Found], pictures: Mapping[str, Ten
             made = {name: caps_of(known, [row.numbers[of] for row in found]) for name, of in CAPS[cap].measures.items()}
             made |= {"cap_chance": guessed_cap(known, owners)} if CAPS[cap].attack == "tracing" else {}
         keep.add(key, where, made)
+
+
+def _trained(right: Tensor, found: Found) -> Numbers:
+    """Return what a strength has of the training: its accuracy, and each distance times it (a CAP over one strength)."""
+    products = {PRODUCT + name: caps_of(right[None], [found.numbers[name]]) for name in DISTANCES}
+    return {"accuracy": right.double().tolist(), **products}
 
 
 def attack_curve(
