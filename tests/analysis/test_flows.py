@@ -50,6 +50,7 @@ def begun(values: list[float], seed: int, bend: float, time: float) -> tuple[Con
     return loss, way
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     start=st.lists(FLOATS, min_size=2, max_size=2),

@@ -221,6 +221,7 @@ def test_noise_explains_in_the_unit_that_matching_turns_weights_into(
         assert float(explained) == pytest.approx(float(number * left * (1e-2 / length) ** 2), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_who_is_told_of_noise_walks_the_same_way_until_it_is_explained() -> None:
     sigma = 1e-4
     seen, knowledge = seen_by(Client(defences=(GaussianNoise(sigma),)))

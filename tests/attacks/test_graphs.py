@@ -147,6 +147,7 @@ def test_an_object_whose_attributes_change_gets_another_graph() -> None:
     assert len([key for key in graphs._KEPT if key.told[0] == "native"]) == 3  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_old_graphs_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "MOST", 2)
     for weight in (0.1, 0.2, 0.3):

@@ -288,6 +288,7 @@ def test_counts_survive_a_clip_that_the_attacker_is_told_of(
     assert overlap(read, batch.labels, 20) >= 0.95
 
 
+@pytest.mark.slow
 def test_after_adam_the_classes_that_occur_are_found() -> None:
     model = build("cnn_mnist", (1, 8, 8), 20)
     seen, knowledge, batch = play(model, 4, client=Client(LocalTraining(epochs=5, rate=1e-4, optimiser="adam")))

@@ -269,6 +269,7 @@ def test_all_iterations_are_run_once_whatever_the_attack_would_stop_at() -> None
     same_bytes(made, PriorOnly(ig(iterations=5)).guess(knows((1, 8, 8)), SEEDS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [cpl(iterations=2), dlg(iterations=2), cpl(alpha=1.0, iterations=2)])
 def test_an_attack_without_a_prior_on_the_guess_ends_where_it_starts(attack: Matching) -> None:
     made = PriorOnly(attack).guess(knows((1, 8, 8)), SEEDS)

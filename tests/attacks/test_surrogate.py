@@ -287,6 +287,7 @@ def test_sme_explains_updates_of_sgd_and_of_momentum_better_than_ig(local: Local
     assert bool((made["sme"].mismatch < made["ig"].mismatch).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("local", "least", "most"),
     [

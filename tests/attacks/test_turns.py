@@ -68,6 +68,7 @@ def at(problem: Problem, alpha: float) -> Tree:
 CASES = [(form, "mlp" if form in ("split", "parallel", "compiled") else "cnn_mnist") for form in FORMS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "name"),
     [
@@ -104,6 +105,7 @@ def test_an_evaluation_in_all_unknowns_has_the_bits_of_one_that_names_them() -> 
     assert_close((plain.gradient, plain.total), (named.gradient, named.total), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_evaluations_that_differ_in_what_is_wanted_have_graphs_of_their_own() -> None:
     w = small()
     problem, zero = problem_of(w), torch.zeros(2, dtype=torch.int64)

@@ -130,6 +130,7 @@ def test_run_makes_the_run_and_a_second_run_does_nothing(here: Path) -> None:
     assert run.facts()["command"] == "leakscope run tiny.yaml"
 
 
+@pytest.mark.slow
 def test_lines_without_a_terminal_say_how_it_ended(here: Path) -> None:
     told = leakscope("run", write(here / "sweep.yaml", SWEEP), "--engine", "serial")
     lines = told.err.splitlines()
@@ -163,6 +164,7 @@ def test_quiet_still_tells_mistakes(here: Path) -> None:
     assert "trials" in told.err
 
 
+@pytest.mark.slow
 def test_the_json_log_tells_the_whole_story(here: Path) -> None:
     log, file = here / "log.jsonl", write(here / "sweep.yaml", SWEEP)
     leakscope("run", file, "--engine", "serial", "--log-json", log)
@@ -610,6 +612,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES, ids=["html", "markup", "codes", "unicode", "escape", "bidi"])
 def test_names_stay_names(here: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = {

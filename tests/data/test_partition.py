@@ -113,6 +113,7 @@ def test_one_sample_clients() -> None:
 # -- Dirichlet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.05, 0.9, 20.0])
 def test_proportions_are_those_of_the_dirichlet_distribution(alpha: float) -> None:
     """A coordinate of Dir(a, ..., a) over k is Beta(a, (k - 1) a)."""

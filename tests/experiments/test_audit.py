@@ -133,6 +133,7 @@ def test_the_attacker_who_knows_the_defence_is_always_there() -> None:
     assert [item.what for item in made.untested] == ["analytic"]
 
 
+@pytest.mark.slow
 def test_local_steps_bring_sme() -> None:
     local = LocalTraining(epochs=2, batch_size=2, rate=0.05)
     made = audit_target(target(model=conv(), client=local, examples=4), minutes=BRIEF, clients=2, remedies=False)
@@ -559,6 +560,7 @@ def test_a_division_judges_nothing_and_the_strongest_of_the_others_does(truth: B
     assert _judge(runs[:1], []) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "said"), [(4, "ig with all its iterations"), (200, "more minutes")])
 def test_an_attack_that_does_not_succeed_judges_no_remedy(
     monkeypatch: pytest.MonkeyPatch, most: int, said: str

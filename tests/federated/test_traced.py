@@ -134,6 +134,7 @@ def test_a_traced_round_has_the_bits_of_a_transformed_one(
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_what_changes_the_arithmetic_gets_a_graph_of_its_own(at_once: list[int]) -> None:
     model, holdings = small(), pictures(2)
     first = Federation(client=Client(SGD), selection=Everyone(), together=2)
@@ -270,6 +271,7 @@ def test_whatever_stops_the_tracing_clients_train_on(monkeypatch: pytest.MonkeyP
     assert all(torch.equal(a, b) for a, b in zip(everything(slow), everything(fast), strict=True))
 
 
+@pytest.mark.slow
 def test_old_graphs_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traced, "MOST_KEPT", 2)
     for clients in (1, 2, 3):

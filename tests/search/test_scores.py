@@ -234,6 +234,7 @@ def test_bad_settings_are_refused() -> None:
         accuracy_scores(model, [], POLICIES, scaling=SCALING)
 
 
+@pytest.mark.slow
 def test_accuracy_scores_of_the_papers_policies_are_near_the_published_ones(data_directory: Path) -> None:
     """Published, for ResNet20-4 and ten batches: -81.9 for 3-1-7, -68.9 for 43-18-18; here width 16 and one batch."""
     data = load("cifar100", data_directory)

@@ -338,6 +338,7 @@ def mutate(data: bytes, draw: random.Random) -> bytes:
     return bytes(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["text", *(pytest.param(t, marks=pytest.mark.slow) for t in ("sent", "before"))])
 def test_thousands_of_damaged_captures_are_refused_or_read_right(tmp_path: Path, target: str) -> None:
     write_capture(tmp_path, capture())

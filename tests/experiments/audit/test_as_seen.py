@@ -36,6 +36,7 @@ def audited(**changed: Any) -> Audit:
     return audit_target(target, minutes=0.01, clients=4, remedies=False)
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_transformed_picture_is_told_though_it_is_far_from_the_private_one() -> None:
     made = audited(client=Client(on_data=Transform("3-1-7")))
     analytic = next(run for run in made.runs if run.name == "analytic")

@@ -120,6 +120,7 @@ def test_quality_is_that_of_the_attack_run_by_hand(tmp_path: Path) -> None:
     assert row.values["psnr_error"] == pytest.approx([float(scores.psnr.mean(1).std()) / 2**0.5], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_trained_networks_go_on_with_the_same_numbers(tmp_path: Path) -> None:
     settings = smoke("sme-table-6")
     short = [attack for attack in settings["attacks"] if attack["name"] != "dlfa"]

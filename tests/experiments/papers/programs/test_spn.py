@@ -407,6 +407,7 @@ FEDERATION: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_one_client_alone_is_a_federation_of_one_and_loud_noise_ruins_it() -> None:
     keep = run("spn_federations", FEDERATION)
     mean = {key: sum(values["accuracy"]) / len(values["accuracy"]) for key, (_, values) in keep.rows.items()}
