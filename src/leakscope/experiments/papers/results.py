@@ -14,6 +14,7 @@ import torch
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Plain
 from leakscope.experiments.papers.bounds import SPREADS
+from leakscope.experiments.papers.cell_curves import cell_curves
 from leakscope.experiments.papers.claims import Finding, examine_both
 from leakscope.experiments.papers.comparing import Column, Comparison, Measured, compare
 from leakscope.experiments.papers.items import Item, Part, choose_items, home_of
@@ -26,7 +27,6 @@ from leakscope.experiments.papers.saying import meaningful, within_cap
 from leakscope.experiments.papers.scales import SCALES, parts_at, run_directory, scale_of
 from leakscope.experiments.papers.scored import Scored, score_cells
 from leakscope.experiments.papers.similarity import without_other_distances
-from leakscope.experiments.papers.trace_curves import trace_curves
 from leakscope.store import Run
 
 ACCURACY = "accuracy"
@@ -179,7 +179,7 @@ def _named_cells(item: Item, part: Part, cell: Cell, own: Scored) -> list[Measur
     for where, column in _places(item, part, cell.settings):
         if item.caps is None:
             values = without_other_distances(meaningful(measure(own), cell.settings), cell.settings)
-            curves = trace_curves(own)
+            curves = cell_curves(own)
             found.append(Measured(where, column, own.trials, values, own.outcomes, cell.id, part.note, curves))
             continue
         longest = int(setting_at(cell.settings, "attack.iterations") or 0)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from leakscope.experiments.papers.cell_curves import CHANGES, RECOVERED, recovery_curves, trace_curves
 from leakscope.experiments.papers.measures import MEASURES
 from leakscope.experiments.papers.scored import Scored
-from leakscope.experiments.papers.trace_curves import CHANGES, trace_curves
 
 
 def scored(trace: torch.Tensor | None, stalled: list[bool]) -> Scored:
@@ -44,3 +44,17 @@ def test_what_stalled_counts_as_resting_and_what_has_no_point_is_left_out() -> N
     assert trace_curves(scored(None, [False])) == {}
     below = scored(trace, [False, False])
     assert trace_curves(replace(below, trace=torch.full_like(trace, math.nan))) == {}
+
+
+def test_recovery_over_thresholds_is_the_share_of_each_attack_and_skips_padding() -> None:
+    cell = replace(
+        scored(None, [False, False]),
+        mse=torch.tensor([[1e-5, 1e-2], [math.nan, 0.0]]),
+        scored=torch.tensor([[True, True], [True, False]]),
+    )
+    curve = recovery_curves(cell)[RECOVERED]
+    at = dict(zip((round(x, 2) for x in curve.x), zip(*curve.y, strict=True), strict=True))
+    assert at[-6.0] == (0.0, 0.0)
+    assert at[-4.0] == (0.5, 0.0)
+    assert at[-1.0] == at[0.0] == (1.0, 0.0)
+    assert recovery_curves(replace(cell, scored=torch.zeros(2, 2, dtype=torch.bool))) == {}
