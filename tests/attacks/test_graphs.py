@@ -148,6 +148,19 @@ def test_an_object_whose_attributes_change_gets_another_graph() -> None:
 
 
 @pytest.mark.slow
+def test_a_method_of_an_object_whose_attributes_change_gets_another_graph() -> None:
+    piece, found = Held(0.1), []
+    method = piece.__call__
+    for weight in (0.1, 0.7):
+        piece.weight = weight
+        made = problem(1, priors=(method,))
+        found.append(evaluate(made))
+        assert torch.equal(found[-1], evaluate(made, trace_after=10**9, form="im2col"))
+    assert not torch.equal(*found)
+    evaluate(problem(1, priors=(piece.__call__,)))  # the same method, though another object
+    assert len([key for key in graphs._KEPT if key.told[0] == "native"]) == 2  # type: ignore[index]
+
+
 def test_old_graphs_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "MOST", 2)
     for weight in (0.1, 0.2, 0.3):

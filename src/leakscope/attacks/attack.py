@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule
+from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule, chosen_rule
 from leakscope.attacks.objectives import SCALED, Match
 from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
 from leakscope.attacks.plan import DTYPES, Execution
@@ -168,9 +168,7 @@ class Matching:
         return to_gradient(observation, local.length(sizes_of(knowledge, observation.trials)))
 
     def _with_labels(self, model: Model, observation: Observation, knowledge: Knowledge, keys: Tensor) -> Knowledge:
-        rule = self.labels
-        if rule == "auto":
-            rule = "known" if knowledge.labels is not None else ("cpl" if knowledge.samples == 1 else "counts")
+        rule = chosen_rule(self.labels, knowledge.samples, told=knowledge.labels is not None)
         if rule == JOINT:
             return replace(knowledge, labels=None)
         read: LabelRule = LABEL_RULES[rule]

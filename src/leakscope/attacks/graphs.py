@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from types import MethodType
 
 import torch
 from torch import Tensor
@@ -77,6 +78,8 @@ def _told(value: object, alive: list[object], inside: tuple[int, ...] = (), *, i
         return type(value).__qualname__, tuple(part(item) for item in value)
     if isinstance(value, Mapping):
         return "mapping", tuple((part(k), part(v)) for k, v in value.items())
+    if isinstance(value, MethodType):  # made anew at every look: its function and its object count
+        return part(value.__func__), part(value.__self__)
     if is_dataclass(value) and not isinstance(value, type):
         alive.append(type(value))
         return id(type(value)), tuple(part(getattr(value, f.name)) for f in fields(value))

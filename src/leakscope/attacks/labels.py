@@ -59,6 +59,17 @@ def _last_layer(model: Model, observation: Observation) -> tuple[Tensor, Tensor 
     return weight, bias
 
 
+def chosen_rule(labels: str, samples: int, *, told: bool) -> str:
+    """Return the rule that an attack's `labels` mean: `auto` is what was told, else what reads so many examples.
+
+    >>> chosen_rule("auto", 1, told=False), chosen_rule("auto", 4, told=False), chosen_rule("idlg", 1, told=True)
+    ('cpl', 'counts', 'idlg')
+    """
+    if labels != "auto":
+        return labels
+    return "known" if told else ("cpl" if samples == 1 else "counts")
+
+
 def _cross_entropy_only(rule: str, knowledge: Knowledge) -> None:
     if knowledge.loss != "cross_entropy":
         raise InputError(

@@ -1,8 +1,8 @@
 """Matrix products with few results and long sums, cut into shorter sums that run side by side.
 
 The gradient of a filter sums over all places of all pictures: 64 x 27 numbers, each a sum of 51,200 terms for 50 pictures of 32 x 32.
-A GPU library gives a part of the results to each of its cores, which leaves most of them idle here (on an H200 1.75 ms where 0.14
-would do). Cut in pieces of the sum the product is a batched one, and the pieces are added afterwards.
+A GPU library gives a part of the results to each of its cores, which leaves most of them idle here. Cut in pieces of the sum the
+product is a batched one, and the pieces are added afterwards.
 
 How a sum is cut depends on the shapes of one trial alone, so a trial's bits do not depend on how many run beside it.
 """

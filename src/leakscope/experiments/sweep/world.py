@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack
-from leakscope.attacks.labels import JOINT
+from leakscope.attacks.labels import JOINT, chosen_rule
 from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -228,10 +228,11 @@ def _code_misfits(client: Mapping[str, Any], data: Dataset) -> list[Problem]:
 def _label_misfits(settings: Mapping[str, Any]) -> list[Problem]:
     """Return that the attack would read labels off gradients of another loss than cross entropy, as `attacks.labels` refuses."""
     loss, said = settings["client"]["loss"], settings["attack"].get("labels")
-    told = settings["knowledge"]["labels"]
-    if loss == "cross_entropy" or said in (None, JOINT, "known") or (said == "auto" and told):
+    if loss == "cross_entropy" or said is None:
         return []
-    rule = ("cpl" if settings["data"]["samples"] == 1 else "counts") if said == "auto" else said
+    rule = chosen_rule(said, settings["data"]["samples"], told=settings["knowledge"]["labels"])
+    if rule in (JOINT, "known"):
+        return []
     other = "knowledge.labels: true" + ("" if said == "auto" else " with attack.labels: auto")
     words = f"label rule {rule!r} reads cross entropy gradients, client.loss is {loss!r}"
     return [Problem(("attack", "labels"), f"{words}; give attack.labels: {JOINT}, or {other}")]
