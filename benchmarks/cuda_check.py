@@ -14,9 +14,10 @@ from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client, told
 from leakscope.core import random
-from leakscope.core.tree import take, to
+from leakscope.core.tree import lift, take, to
 from leakscope.core.types import Outcome, make_batch
 from leakscope.data import load
+from leakscope.federated.captured import captured
 from leakscope.metrics import score, summarise
 from leakscope.models import Uniform, build, draw_parameters
 
@@ -32,6 +33,11 @@ def main() -> None:
     for name, draw in (("uniform", random.uniform), ("normal", random.normal)):
         here, there = draw(keys, (1000,)), draw(keys.cuda(), (1000,)).cpu()
         print(f"{name} draws on CPU and GPU: {int((here != there).sum())} of {here.numel()} differ")
+    drawing = lift(lambda k: random.normal(random.fold(k, "noise"), (1000,)))
+    recorded, later = captured(drawing, (keys.cuda(),)), random.key([seed + trials for seed in seeds]).cuda()
+    print(
+        f"a recording of draws and the draws: {int((recorded(later) != drawing(later)).sum())} of {trials * 1000} differ"
+    )
     client = Client()
     weights = draw_parameters(model, Uniform(0.5), keys)
     observation, knowledge = client.observe(model, weights, batch, seeds), told(model, client, batch)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leakscope.attacks.im2col import Im2col
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -28,6 +29,7 @@ from leakscope.core.tree import Tree, lift, map_tensors, to
 from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
 from leakscope.experiments.papers.programs.spn_world import RANGE, Curve, client_of, network_of, title_of
+from leakscope.federated.captured import captured
 from leakscope.learning.tree_adam import Adam
 from leakscope.models import Uniform, draw_parameters
 from leakscope.store.disk import clear_errors
@@ -48,7 +50,7 @@ class Training:
         if told["sharing"] not in (GRADIENT, WEIGHTS):
             raise InputError(f"training.sharing must be {GRADIENT} or {WEIGHTS}, got {told['sharing']!r}")
         self.told, self.data, self.device = told, data, device
-        self.grid = list(curve["strengths"]) or [0.0]
+        self.grid = [float(strength) for strength in curve["strengths"]] or [0.0]
         self.clients = int(told["clients"])
         wanted = told["examples"] or data.size("train")
         order = random.permutation(random.fold(random.key(told["seed"]), "clients"), data.size("train"))[:wanted]
@@ -68,6 +70,7 @@ class Training:
         self.private: Tree = {n: v.expand(len(self.grid), *v.shape) for n, v in own.items()}
         self.server = Adam(told["rate"])
         self.own = [Adam(told["rate"]) for _ in range(self.clients)]
+        self._recorded: Callable[..., tuple[Tree, Tree]] | None = None
 
     def play(self, number: int, who: Sequence[int]) -> None:
         """Let these clients answer from the same weights, and take the mean of what they send."""
@@ -87,7 +90,7 @@ class Training:
             answer = self.client.answer(self.model, defences, memory, weights, {}, x, y, m, k, guard=guard)
             return answer.update, {name: answer.weights[name] for name in self.private}
 
-        sent, kept = lift(lift(one))(*picked[:2], {**common, **picked[2]}, *shared)
+        sent, kept = self._answered(lift(lift(one)), (*picked[:2], {**common, **picked[2]}, *shared))
         mean = {n: v.mean(1) for n, v in sent.items()}
         if self.told["sharing"] == WEIGHTS:
             self.weights = {n: w - mean[n] for n, w in self.weights.items()}
@@ -95,6 +98,15 @@ class Training:
             self.weights = self.server.step(self.weights, mean)
             kept = self._stepped(who, picked[2], kept)
         self.private = {n: v.index_copy(1, index, kept[n]) for n, v in self.private.items()}
+
+    def _answered(self, answer: Callable[..., tuple[Tree, Tree]], arguments: tuple[Any, ...]) -> tuple[Tree, Tree]:
+        """Return the answers; on a CUDA device as a recording of the kernels, which all turns of one training share."""
+        if self.device != "cuda":
+            return answer(*arguments)
+        if self._recorded is None:
+            with Im2col():
+                self._recorded = captured(answer, arguments)
+        return self._recorded(*arguments)
 
     def _stepped(self, who: Sequence[int], before: Tree, after: Tree) -> Tree:
         """Return private parameters after a step of each client's own Adam; what was kept is one step of SGD with rate 1."""
