@@ -14,6 +14,7 @@ from leakscope.data.cifar import read_cifar10, read_cifar100
 from leakscope.data.dataset import Dataset, Kind
 from leakscope.data.idx import read_idx_folder
 from leakscope.data.npz import read_npz
+from leakscope.data.small_letters import read_small_letters
 
 FASHION = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -23,6 +24,7 @@ FASHION = (
 MNIST_STATISTICS = Scaling((0.1307,), (0.3081,))
 FASHION_STATISTICS = Scaling((0.2860,), (0.3530,))
 EMNIST_STATISTICS = Scaling((0.1736,), (0.3317,))
+FEMNIST_STATISTICS = Scaling((0.96424,), (0.15768,))
 CIFAR10_STATISTICS = Scaling((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR100_STATISTICS = Scaling((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 SVHN_STATISTICS = Scaling((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
@@ -242,6 +244,16 @@ SOURCES: dict[str, Source] = {
         origin="www.nist.gov/itl/products-and-services/emnist-dataset",
         forms=(_npz("emnist_byclass"),),
         statistics=EMNIST_STATISTICS,
+    ),
+    "emnist_as_femnist": Source(
+        description="EMNIST ByClass shrunk to 13 pixels, dark on white: a stand-in for FEMNIST, with its statistics",
+        kind="image",
+        shape=(1, 28, 28),
+        classes=62,
+        terms="as emnist_byclass, from whose file it is made",
+        origin="www.nist.gov/itl/products-and-services/emnist-dataset",
+        forms=(Form("emnist_byclass.npz", read_small_letters),),
+        statistics=FEMNIST_STATISTICS,
     ),
     "adult": Source(
         description="UCI Adult: 32,561 + 16,281 people of the 1994 census, income over 50,000 dollars or not",

@@ -23,12 +23,12 @@ from leakscope.core.tree import Tree, take, to
 from leakscope.core.types import Batch, LocalTraining
 from leakscope.data import Dataset
 from leakscope.data.partition import PARTITIONS
+from leakscope.data.sources import FEMNIST_STATISTICS
 from leakscope.experiments.sweep.world import batch_of, items_of, load_data
 from leakscope.federated import Averaging, Everyone, Federation, begin, deal, measure_utility, parameters_of, play_round
 from leakscope.federated.convolution import client_by_client
 from leakscope.models import INITS, build, draw_parameters
 
-FEMNIST = Scaling((0.96424,), (0.15768,))
 INKS = ("dark", "light")
 
 
@@ -57,7 +57,7 @@ def in_ink(name: str, ink: str) -> Ink:
     if ink != "dark":
         raise InputError(f"ink must be one of {', '.join(INKS)}, got {ink!r}")
     turned = {part: np.subtract(255, getattr(data, part), dtype=np.uint8) for part in ("x_train", "x_test")}
-    return Ink(replace(data, x_train=turned["x_train"], x_test=turned["x_test"]), FEMNIST)
+    return Ink(replace(data, x_train=turned["x_train"], x_test=turned["x_test"]), FEMNIST_STATISTICS)
 
 
 def clients_of(ink: Ink, samples: int, clients: int) -> Batch:
