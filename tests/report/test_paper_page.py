@@ -14,7 +14,7 @@ import torch
 from leakscope.core.record import Cell, Record, SampleScore
 from leakscope.experiments.papers.claims import UNMEASURED, UNTESTED
 from leakscope.experiments.papers.comparing import AGREES, TOO_FEW, Column, Measured
-from leakscope.experiments.papers.items import home_of, read_item
+from leakscope.experiments.papers.items import find_part, home_of, read_item
 from leakscope.experiments.papers.measures import MEASURES, NONE, Value
 from leakscope.experiments.papers.results import Result, result_of
 from leakscope.experiments.papers.scales import parts_at, run_directory, scenario_at
@@ -252,7 +252,7 @@ def test_columns_of_a_table_are_counted_beside_their_baselines(tmp_path: Path, m
     from leakscope.report.tables_of_rows import row_tables
 
     item = read_item("cpl-table-3")
-    (part,) = parts_at(item, "smoke")
+    part = find_part(item, "breast_cancer")
     directory = run_directory(tmp_path, item, part, "smoke")
     run_scenario(scenario_at(item, part, "smoke"), directory, engine=serial, measure=False)
     result = result_of(item, "smoke", tmp_path)

@@ -12,11 +12,13 @@ from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Record, SampleScore
 from leakscope.core.types import Knowledge, LocalTraining
 from leakscope.experiments.papers.items import find_part, read_item
+from leakscope.experiments.papers.programs.rows import keeping
 from leakscope.experiments.papers.results import gathered_facts, result_of, results_in
-from leakscope.experiments.papers.scales import parts_at, run_directory, scenario_at
+from leakscope.experiments.papers.scales import parts_at, rows_at, run_directory, scenario_at, settings_at
 from leakscope.experiments.sweep.chunk import informed
 from leakscope.experiments.sweep.world import make_world
 from leakscope.report.paper_summary import commands_of
+from leakscope.report.paper_table import grid_of
 from leakscope.store import Landing, Run
 
 CPU = {"device": "cpu"}
@@ -198,3 +200,18 @@ def test_a_run_in_part_says_how_much_is_there_and_counts_the_item_s_own_cells(tm
     whole = result_of(read_item("cpl-figure-7"), "small", tmp_path)
     assert whole is not None
     assert whole.partial == {}
+
+
+def test_rows_of_two_readings_with_one_key_stay_apart(tmp_path: Path) -> None:
+    item = read_item("spn-table-11")
+    for name, accuracy in (("cifar10", 1.0), ("cifar10_weights", 0.0)):
+        part = find_part(item, name)
+        settings = settings_at(item, part, "small")
+        [(key, where)] = [row for row in rows_at(item, part, "small").items() if row[0] == "dp 0.5"]
+        with keeping(run_directory(tmp_path, item, part, "small"), settings, CPU) as keep:
+            assert not keep.done(key, where)
+            keep.add(key, where, {"accuracy": [accuracy] * 20})
+    result = result_of(item, "small", tmp_path)
+    assert result is not None
+    shown = {row.who: row.entries[0].value for row in grid_of(result).rows if not row.printed}
+    assert shown == {"gradients are shared": "100 %", "changes of weights are shared": "0 %"}

@@ -25,13 +25,13 @@ from leakscope.experiments.papers.programs.rows import Rows, read_rows, rows_exi
 from leakscope.experiments.papers.progress import landed, partly, wanted
 from leakscope.experiments.papers.saying import meaningful, within_cap
 from leakscope.experiments.papers.scales import SCALES, parts_at, run_directory, scale_of
-from leakscope.experiments.papers.scored import Scored, score_cells
+from leakscope.experiments.papers.scored import ALPHA, Scored, score_cells
 from leakscope.experiments.papers.similarity import without_other_distances
 from leakscope.store import Run
 
 ACCURACY = "accuracy"
 NEEDED = (
-    "trial", "cell", "outcome", "iterations", "mismatch", "sample", "mse", "psnr", "ssim", "recovered", "label_correct",
+    "trial", "cell", "outcome", "iterations", "mismatch", "sample", "mse", "psnr", "ssim", "recovered", "label_correct", ALPHA,
 )  # fmt: skip
 TOLD_FACTS = ("device", "torch", "revision")
 
@@ -147,7 +147,8 @@ def row_cells(item: Item, part: Part, rows: Rows) -> list[Measured]:
         trials = trials_of(numbers)
         values = {name: _with_own_n(name, value_of(name, own), own, trials) for name, own in numbers.items()}
         for where, column in _places(item, part, {"settings": rows.settings, **row.where}):
-            found.append(Measured(where, column, trials, values, cell=row.key, note=part.note, curves=row.curves))
+            cell = f"{part.name}, {row.key}"  # keys are a part's own: another reading may use the same one for another number
+            found.append(Measured(where, column, trials, values, cell=cell, note=part.note, curves=row.curves))
     return found
 
 
