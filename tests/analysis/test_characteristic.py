@@ -86,6 +86,15 @@ def test_more_noise_and_more_polarization_mean_a_smaller_ratio() -> None:
     assert (bias_ratio(*observed(defences=(Sparsify(0.0),))) == math.inf).all()
 
 
+def test_rounding_is_no_perturbation_and_the_weakest_noise_is_one() -> None:
+    plain, hidden = observed(on_model=Polarisation(0.0, bits=16))
+    assert (bias_ratio(plain, hidden) == math.inf).all()
+    nudged = {name: value * (1 + 2 * torch.finfo(value.dtype).eps) for name, value in plain.items()}
+    assert any(not torch.equal(plain[name], nudged[name]) for name in plain)
+    assert (bias_ratio(plain, nudged) == math.inf).all()
+    assert (bias_ratio(*observed(defences=(GaussianNoise(1e-5),))) < 1e5).all()
+
+
 @pytest.mark.parametrize(
     ("ratio", "name"),
     [(0.0, "green"), (1.0, "green"), (1.01, "white"), (9.9, "white"), (10.0, "red"), (math.inf, "red")],
@@ -122,6 +131,30 @@ def test_a_diverged_trial_counts_as_the_rule_says() -> None:
     assert free.flatten().tolist() == [1e6, 399.0]
     assert "50" in Rule(shown=False, cap=50.0).words
     assert "no trial is left out" in Rule().words
+
+
+@pytest.mark.parametrize("rule", [Rule(), Rule(cap=2.0), Rule(shown=False, cap=50.0)], ids=["shown", "capped", "raw"])
+@pytest.mark.parametrize("value", [0.0, 0.3, math.nan, -math.inf])
+def test_a_black_sample_has_no_relative_error_and_is_left_out_and_counted(rule: Rule, value: float) -> None:
+    truth = torch.full((3, 2, 1, 2, 2), 0.5)
+    truth[1, 0] = 0.0
+    guess = truth + 0.1
+    guess[1, 0] = value
+    distance, finite = rule.distances(truth, guess)
+    assert distance.isnan().flatten().tolist() == [False, False, True, False, False, False]
+    made = measured(0.1, torch.ones(3), 0.6, distance, finite)
+    assert made.distance.value == pytest.approx(0.2)
+    assert (made.distance.n, made.left_out, made.diverged) == (5, 1, int(not math.isfinite(value)))
+    curve = Characteristic("dp", "dlg", "rmse", (made, made), rule.words)
+    assert curve.left_out == 2
+    assert from_plain(json.loads(json.dumps(curve.plain(), allow_nan=False))) == curve
+    assert "zero throughout" in rule.words
+
+
+def test_black_samples_alone_make_no_point() -> None:
+    distance, _ = Rule().distances(torch.zeros(2, 1, 1, 2, 2), torch.ones(2, 1, 1, 2, 2))
+    with pytest.raises(InputError, match="no sample has a distance"):
+        measured(0.1, torch.ones(2), 0.6, distance)
 
 
 def test_rules_that_leave_no_bound_are_refused() -> None:

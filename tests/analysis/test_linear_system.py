@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.analysis.linear_system import SINGULAR, SystemReport, inspect_layer, inspect_matrix
+from leakscope.analysis.linear_system import NOT_FINITE, SINGULAR, SystemReport, inspect_layer, inspect_matrix
 from leakscope.attacks.recipes import ATTACKS
 from leakscope.clients import Client, told
 from leakscope.core import random
@@ -196,6 +196,47 @@ def test_a_singular_system_is_said_to_be_one() -> None:
     assert other.condition[1] == math.inf
 
 
+@pytest.mark.parametrize("part", range(4), ids=["B", "W", "E_B", "E_W"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_system_that_is_not_finite_is_said_to_be_so_and_leaves_the_others_alone(part: int, value: float) -> None:
+    generator = torch.Generator().manual_seed(3)
+    shapes = [(2, 3, 3), (2, 3), (2, 3, 3), (2, 3)]
+    parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    whole = inspect_matrix(*parts)
+    parts[part] = parts[part].clone()
+    parts[part][1].view(-1)[0] = value
+    report = inspect_matrix(*parts)
+    assert report.applicable.tolist() == [True, False]
+    assert report.words(1) == NOT_FINITE
+    assert report.words(0) == whole.words(0)
+    assert not report.holds[1]
+    for name in ("norm_b", "norm_e", "norm_inverse_e", "bound", "error", "solution"):
+        assert getattr(report, name)[1].isnan().all(), name
+        assert_close(getattr(report, name)[0], getattr(whole, name)[0], equal_nan=True)
+
+
+def test_a_layer_that_is_not_finite_is_said_to_be_so() -> None:
+    weight, bias = layer()
+    sent = weight.clone()
+    sent[2, 0, 0] = math.nan
+    units = torch.zeros(TRIALS, 6, dtype=torch.int64)
+    report = inspect_layer(weight, bias, sent, bias, units)
+    assert report.applicable.tolist() == [True, True, False, True, True]
+    assert report.words(2) == NOT_FINITE
+
+
+def test_the_attack_says_that_a_singular_system_is_no_defence_that_held() -> None:
+    seen, x, labels = played()
+    knowledge = told(MODEL, Client(), make_batch(x, labels, classes=4))
+    for name in ("dense1.weight", "dense1.bias"):
+        seen.rounds[0].sent[name][[1, 3]] = 0.0
+    with pytest.warns(UserWarning, match="of 2 of 5 trials is singular, theory not applicable"):
+        made = ATTACKS["linear_system"]().run(MODEL, seen, knowledge, SEEDS)
+    diverged = made.outcome == int(Outcome.DIVERGED)
+    assert diverged.tolist() == [False, True, False, True, False]
+    assert made.inputs[diverged].isnan().all()
+
+
 def test_a_matrix_of_too_low_a_rank_is_singular_though_elimination_finds_an_inverse() -> None:
     """Products of 4 x 3 and 3 x 4 whole numbers have rank 3 at most; rounding hides it from most of them."""
     whole = torch.randint(-5, 6, (200, 2, 4, 3), generator=torch.Generator().manual_seed(0)).double()
@@ -225,7 +266,9 @@ def test_the_attack_on_a_zero_update_diverges_and_does_not_crash() -> None:
         seen.shares,
         seen.samples,
     )
-    made = ATTACKS["linear_system"]().run(MODEL, silent, told(MODEL, Client(), make_batch(x, labels, classes=4)), SEEDS)
+    knowledge = told(MODEL, Client(), make_batch(x, labels, classes=4))
+    with pytest.warns(UserWarning, match="of 5 of 5 trials is singular"):
+        made = ATTACKS["linear_system"]().run(MODEL, silent, knowledge, SEEDS)
     assert (made.outcome == int(Outcome.DIVERGED)).all()
     assert made.inputs.isnan().all()
 

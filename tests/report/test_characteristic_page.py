@@ -156,6 +156,13 @@ def test_chance_is_drawn_where_there_is_one_and_comes_back_from_disk() -> None:
         replace(traced, chance=-1.0)
 
 
+def test_what_was_left_out_is_said_where_something_was() -> None:
+    points = tuple(replace(point, left_out=2) for point in curve().points)
+    text = render(page(curves=(replace(curve("SPN"), points=points), curve("DP"))))
+    assert f"rMSE of SPN, unaware: left out {2 * len(points)} times." in text
+    assert text.count("left out") == 1 + text.count("no trial is left out")
+
+
 def test_a_chance_above_every_distance_fits_the_right_axis() -> None:
     drawing = draw(replace(curve(top=0.6), chance=1.7), "SPN")
     assert float(drawing.right[-1][1]) >= 1.7

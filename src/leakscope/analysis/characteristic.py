@@ -17,7 +17,8 @@ linear system of `linear_system` is that of one dense layer and one sample.
 in the "tens to thousands" (from 10 on), where pictures are recovered. White is between. The two borders are ours.
 
 **Diverged trials.** The relative error ||x* - x|| / ||x|| has no upper bound, so one diverged trial can carry a whole CAP (and
-the paper's are 3 to 5 on MNIST). `Rule` says what such a trial counts; it belongs beside every CAP.
+the paper's are 3 to 5 on MNIST). `Rule` says what such a trial counts; it belongs beside every CAP. A sample that is zero
+throughout has no relative error, whatever is guessed: it is left out, and counted.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from leakscope.metrics.interval import Z
 GREEN_UP_TO = 1.0
 RED_FROM = 10.0
 BIAS = "bias"
+ROUNDINGS = 10  # relative steps of the dtype by which sums in another order may differ
 
 
 class Region(enum.Enum):
@@ -92,7 +94,7 @@ def bias_ratio(clean_update: Tree, sent: Tree, names: Sequence[str] | None = Non
     """Return ||B_I|| / ||E_B|| of each trial: Euclidean norms of its bias gradients and of what the defence changed of them.
 
     Both trees lead with T. `names` are the biases to count; left out, every parameter that is sent and called bias.
-    Infinite where nothing was changed.
+    Infinite where nothing was changed beyond rounding: a second head of weight 0 adds up the same gradient in another order.
     """
     chosen = [n for n in sent if n.rpartition(".")[2] == BIAS] if names is None else list(names)
     unknown = sorted(set(chosen) - set(clean_update) | set(chosen) - set(sent))
@@ -103,7 +105,8 @@ def bias_ratio(clean_update: Tree, sent: Tree, names: Sequence[str] | None = Non
     whole = torch.cat([clean_update[n].flatten(1).double() for n in chosen], dim=1)
     changed = torch.cat([(sent[n] - clean_update[n]).flatten(1).double() for n in chosen], dim=1)
     size, apart = torch.linalg.vector_norm(whole, dim=1), torch.linalg.vector_norm(changed, dim=1)
-    return torch.where(apart > 0, size / apart, torch.inf)
+    rounding = ROUNDINGS * torch.finfo(sent[chosen[0]].dtype).eps * size
+    return torch.where(apart > rounding, size / apart, torch.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +114,8 @@ class Rule:
     """What the relative error of a trial counts: of the guess as it can be shown, or as the attack left it, at most `cap`.
 
     `shown` clamps the guess to the box of valid inputs, as an attacker would, and puts mid-grey where it is not a number: no
-    trial is left out and every distance is finite. Without it (as the paper seems to) a guess that is not finite counts as
-    `cap`, which must then be given.
+    trial is left out because of its guess, and every distance is finite. Without it (as the paper seems to) a guess that is
+    not finite counts as `cap`, which must then be given. NaN, which `measured` leaves out and counts, where the truth is zero.
     """
 
     shown: bool = True
@@ -131,23 +134,24 @@ class Rule:
         counted = arrange(shown if self.shown else guess, order)
         finite = arrange(guess, order).isfinite().flatten(2).all(-1)
         value = rmse_relative(truth, counted, rank=truth.ndim - 2).double()
-        if self.cap is None:
-            return value, finite
-        return torch.nan_to_num(value, nan=self.cap, posinf=self.cap).clamp_max(self.cap), finite
+        if self.cap is not None:
+            value = torch.nan_to_num(value, nan=self.cap, posinf=self.cap).clamp_max(self.cap)
+        return torch.where((truth == 0).flatten(2).all(-1), torch.nan, value), finite
 
     @property
     def words(self) -> str:
         """Return the rule in words, for a report."""
         kind = "clamped to the valid box, mid-grey where it is not a number" if self.shown else "as the attack left it"
         cap = "" if self.cap is None else f"; a distance above {self.cap:g} or without a value counts as {self.cap:g}"
-        return f"distance of the guess {kind}{cap}; no trial is left out"
+        return f"distance of the guess {kind}{cap}; no trial is left out but samples that are zero throughout, whose error has no scale"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """One setting of a defence: its parameter, the median ratio, the accuracy under it, the attack's distance, diverged trials.
 
-    `tests` is the number of test pictures that the accuracy is a share of; None takes the accuracy as known.
+    `tests` is the number of test pictures that the accuracy is a share of; None takes the accuracy as known. `left_out` samples
+    have no distance (`Rule`).
     """
 
     parameter: float
@@ -156,6 +160,7 @@ class Point:
     distance: Estimate
     diverged: int = 0
     tests: int | None = None
+    left_out: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.accuracy <= 1:
@@ -195,13 +200,17 @@ def measured(
 ) -> Point:
     """Return the point of T trials: `ratio` T, `distance` T x N (or T), `finite` likewise; the accuracy is over `tests`.
 
-    A distance of booleans (a label or an owner is wrong) is a share, with Wilson's interval.
+    A distance of booleans (a label or an owner is wrong) is a share, with Wilson's interval. One that is NaN is left out.
     """
     each = distance.reshape(len(distance), -1)
-    counted = torch.ones_like(each, dtype=torch.bool)
-    estimate = estimate_rate(each, counted) if each.dtype == torch.bool else estimate_mean(each.double(), counted)
+    counted = ~each.isnan()
+    if not bool(counted.any()):
+        raise InputError("no sample has a distance: of samples that are zero throughout there is no relative error")
+    share = each.dtype == torch.bool
+    estimate = estimate_rate(each, counted) if share else estimate_mean(each.double().nan_to_num(), counted)
     lost = 0 if finite is None else int((~finite.reshape(len(finite), -1).all(1)).sum())
-    return Point(parameter, float(ratio.double().median()), accuracy, estimate, lost, tests)
+    void = int((~counted).sum())
+    return Point(parameter, float(ratio.double().median()), accuracy, estimate, lost, tests, void)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +257,11 @@ class Characteristic:
         """Return the number of trials that diverged, over all settings."""
         return sum(point.diverged for point in self.points)
 
+    @property
+    def left_out(self) -> int:
+        """Return the number of samples without a distance, over all settings."""
+        return sum(point.left_out for point in self.points)
+
     def plain(self) -> dict[str, object]:
         """Return everything as JSON data, with CAP, products and regions written out; an infinite ratio is null."""
         rows = [
@@ -279,6 +293,7 @@ def from_plain(data: Mapping[str, object]) -> Characteristic:
             distance=Estimate(**p["distance"]),
             diverged=p["diverged"],
             tests=p.get("tests"),
+            left_out=p.get("left_out", 0),
         )
         for p in points
     )

@@ -28,14 +28,16 @@ from leakscope.core.errors import InputError
 from leakscope.learning.dense_system import select, solve, strongest_unit
 
 SINGULAR = "theory not applicable: B_I is singular (of a layer: a chosen unit has no bias gradient)"
+NOT_FINITE = "theory not applicable: the system or its perturbation holds NaN or infinity"
 
 
 @dataclass(frozen=True, slots=True)
 class SystemReport:
     """What the theory says of T systems, and what happened; one value per trial.
 
-    `applicable` is False where B_I is singular, in exact numbers or to float64: nothing else means anything there. `bound` is
-    infinite where condition (2) does not hold, `error` is NaN where the noisy system has no solution. `solution` is x*, T x N.
+    `applicable` is False where B_I is singular, in exact numbers or to float64, or where a number is not finite (the norms are NaN
+    then): nothing else means anything there. `bound` is infinite where condition (2) does not hold, `error` is NaN where the noisy
+    system has no solution. `solution` is x*, T x N.
     """
 
     norm_b: Tensor
@@ -51,7 +53,7 @@ class SystemReport:
     def words(self, trial: int) -> str:
         """Return one trial in a sentence."""
         if not bool(self.applicable[trial]):
-            return SINGULAR
+            return NOT_FINITE if bool(self.norm_b[trial].isnan()) else SINGULAR
         facts = (
             f"||B|| {float(self.norm_b[trial]):.3g}, ||E_B|| {float(self.norm_e[trial]):.3g}, "
             f"||B^-1 E_B|| {float(self.norm_inverse_e[trial]):.3g}, condition number {float(self.condition[trial]):.3g}"
@@ -84,6 +86,7 @@ def inspect_layer(
     applicable = (b != 0).all(-1)
     safe = torch.where(b == 0, 1.0, b)
     return _report(
+        finite=_finite(b, w, e_b, e_w),
         norm_b=b.abs().amax(-1),
         norm_inverse=1 / safe.abs().amin(-1),
         norm_e=e_b.abs().amax(-1),
@@ -100,7 +103,7 @@ def inspect_matrix(b: Tensor, w: Tensor, e_b: Tensor, e_w: Tensor) -> SystemRepo
     """Return the report of T systems with any square matrix: T x N x N and T x N each.
 
     A matrix counts as singular where its condition number reaches 1 / (N eps), eps that of float64: what elimination takes for
-    an inverse is rounding then.
+    an inverse is rounding then. Systems that are not finite are said to be so.
     """
     if (
         b.ndim != 3
@@ -113,12 +116,14 @@ def inspect_matrix(b: Tensor, w: Tensor, e_b: Tensor, e_w: Tensor) -> SystemRepo
             f"systems are T x N x N matrices and T x N right sides, got {tuple(b.shape)}, {tuple(w.shape)}, "
             f"{tuple(e_b.shape)}, {tuple(e_w.shape)}"
         )
-    b, w, e_b, e_w = b.double(), w.double(), e_b.double(), e_w.double()
+    finite = _finite(b, w, e_b, e_w)
+    b, w, e_b, e_w = (torch.where(_like(finite, part), part.double(), 0.0) for part in (b, w, e_b, e_w))
     inverse, info = torch.linalg.inv_ex(b)
     applicable = (info == 0) & inverse.isfinite().flatten(1).all(1) & _regular(b)
     inverse = torch.where(applicable[:, None, None], inverse, torch.eye(b.shape[1], dtype=b.dtype, device=b.device))
     solution, broken = torch.linalg.solve_ex(b + e_b, w + e_w)
     return _report(
+        finite=finite,
         norm_b=_norm(b),
         norm_inverse=_norm(inverse),
         norm_e=_norm(e_b),
@@ -133,6 +138,7 @@ def inspect_matrix(b: Tensor, w: Tensor, e_b: Tensor, e_w: Tensor) -> SystemRepo
 
 def _report(
     *,
+    finite: Tensor,
     norm_b: Tensor,
     norm_inverse: Tensor,
     norm_e: Tensor,
@@ -143,27 +149,37 @@ def _report(
     solution: Tensor,
     applicable: Tensor,
 ) -> SystemReport:
-    condition = norm_b * norm_inverse
+    condition, applicable = norm_b * norm_inverse, applicable & finite
     holds = applicable & (norm_inverse_e < 1)
     noise = _ratio(norm_e, norm_b) + _ratio(_length(e_w), _length(w))
     bound = torch.where(holds, condition / (1 - norm_inverse_e) * noise, torch.inf)
     void = torch.nan
     return SystemReport(
-        norm_b=norm_b,
-        norm_e=norm_e,
+        norm_b=torch.where(finite, norm_b, void),
+        norm_e=torch.where(finite, norm_e, void),
         norm_inverse_e=torch.where(applicable, norm_inverse_e, void),
         condition=torch.where(applicable, condition, torch.inf),
         applicable=applicable,
         holds=holds,
         bound=torch.where(applicable, bound, void),
         error=torch.where(applicable, _ratio(_length(solution - x), _length(x)), void),
-        solution=solution,
+        solution=torch.where(finite[:, None], solution, void),
     )
+
+
+def _finite(*parts: Tensor) -> Tensor:
+    """Return for each system whether all of its numbers are finite."""
+    return torch.stack([part.isfinite().flatten(1).all(1) for part in parts]).all(0)
+
+
+def _like(each: Tensor, part: Tensor) -> Tensor:
+    """Return one value a system in the shape of what all of them have."""
+    return each.reshape(-1, *[1] * (part.ndim - 1))
 
 
 def _regular(matrix: Tensor) -> Tensor:
     """Return whether matrices have full rank in float64: the smallest singular value is above N eps times the largest."""
-    values: Tensor = torch.linalg.svdvals(torch.nan_to_num(matrix))
+    values: Tensor = torch.linalg.svdvals(matrix)
     return values[:, -1] > matrix.shape[1] * torch.finfo(matrix.dtype).eps * values[:, 0]
 
 

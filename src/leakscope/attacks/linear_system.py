@@ -7,10 +7,12 @@ Fan et al. 2020, arXiv:2006.11601. The index set takes the unit with the largest
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from leakscope.attacks.analytic import Analytic, _packed, _residual
 from leakscope.attacks.attack import check_observation
@@ -25,8 +27,8 @@ from leakscope.learning.dense_system import select, solve, strongest_unit
 class LinearSystem:
     """Solve B x = W for the first dense layer, with the unit of the largest bias gradient; one sample a trial.
 
-    A singular system is a trial that diverged: its inputs are NaN. One whose relative residual over all units is above `threshold` is not
-    explained and counts as exhausted.
+    A singular system is a trial that diverged: its inputs are NaN, and a warning says that the theory does not apply. One whose
+    relative residual over all units is above `threshold` is not explained and counts as exhausted.
     """
 
     name: str = "linear_system"
@@ -56,8 +58,21 @@ class LinearSystem:
         seen = [direction(r, observation.shares) for r in observation.rounds]
         weight = torch.stack([s[entry.weight] for s in seen]).mean(0)
         bias = torch.stack([s[entry.bias] for s in seen]).mean(0)
-        flat = solve(*select(weight, bias, strongest_unit(bias, weight.shape[-1])))[:, None]
+        diagonal, right = select(weight, bias, strongest_unit(bias, weight.shape[-1]))
+        _warn_of_singular(diagonal)
+        flat = solve(diagonal, right)[:, None]
         labels = Analytic._labels(model, observation, knowledge, seeds)
         inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
         pictures = knowledge.scaling.unscale(inputs, len(knowledge.input_shape))
         return _packed(pictures, labels, _residual(weight, bias, flat), self.threshold)
+
+
+def _warn_of_singular(diagonal: Tensor) -> None:
+    """Say how many systems are singular: of those nothing is known, which is no defence that held."""
+    singular = (diagonal == 0).any(-1)
+    if bool(singular.any()):
+        warnings.warn(
+            f"the linear system of {int(singular.sum())} of {len(singular)} trials is singular, theory not applicable: no unit of the "
+            "first layer has a bias gradient; these trials count as diverged",
+            stacklevel=3,
+        )

@@ -34,10 +34,11 @@ trial = st.fixed_dictionaries(
         "outcome": st.sampled_from(OUTCOMES),
         "iterations": st.integers(0, 300),
         "mismatch": st.floats(0, 2) | st.just(math.nan),
+        "learned.alpha": st.floats(0, 1) | st.just(math.nan),
         "samples": st.lists(sample, max_size=3),
     }
 )
-TRIAL = ("cell", "outcome", "iterations", "mismatch")
+TRIAL = ("cell", "outcome", "iterations", "mismatch", "learned.alpha")
 EMPTY = {"mse": math.nan, "psnr": math.nan, "ssim": math.nan, "recovered": False, "label_correct": -1}
 
 
@@ -68,6 +69,7 @@ def test_every_measure_is_the_slow_one(trials: list[dict[str, Any]], cap: int | 
         every = [s for e in own for s in e["samples"]]
         among = [s for e in hits for s in e["samples"]] if hits else every
         ends = [e["mismatch"] for e in own if not math.isnan(e["mismatch"])]
+        alphas = [e["learned.alpha"] for e in own if not math.isnan(e["learned.alpha"])]
         named = [s for s in every if s["label_correct"] >= 0]
         slow: dict[str, float | None] = {
             "iterations_mean": fmean(steps) if steps else None,
@@ -83,6 +85,9 @@ def test_every_measure_is_the_slow_one(trials: list[dict[str, Any]], cap: int | 
             "psnr": fmean(min(s["psnr"], 100.0) for s in every) if every else None,
             "similarity_loss": fmean(ends) if ends else None,
             "similarity_loss_error": stdev(ends) / len(ends) ** 0.5 if len(ends) > 1 else None,
+            "final_alpha": fmean(alphas) if alphas else None,
+            "final_alpha_deviation": stdev(alphas) if len(alphas) > 1 else None,
+            "alpha_inside": fmean(0 < alpha < 1 for alpha in alphas) if alphas else None,
             "recovery_rate": fmean(s["mse"] <= 0.005 for s in every) if every else None,
         }
         for name, over in (("ssim", among), ("ssim_all", every)):
@@ -184,6 +189,19 @@ def test_a_number_knows_whether_attacks_were_left_out_of_it() -> None:
     for over, (of_successes, of_some) in said.items():
         value = Value(NONE, over)
         assert (value.of_successes, value.of_some) == (of_successes, of_some)
+
+
+def test_alpha_is_told_by_its_mean_its_spread_and_how_often_it_ends_inside() -> None:
+    alphas = [0.0, 0.5, 0.7, 1.0, math.nan]
+    trial = {"cell": 0, "outcome": "exhausted", "iterations": 4, "samples": [EMPTY, EMPTY]}
+    (before,) = score_cells(columns([trial] * 3)).values()
+    assert not any(measure(before)[name].there for name in ("final_alpha", "final_alpha_deviation", "alpha_inside"))
+    (cell,) = score_cells(columns([trial | {"learned.alpha": alpha} for alpha in alphas])).values()
+    found = {name: value.estimate for name, value in measure(cell).items()}
+    assert found["final_alpha"].value == pytest.approx(fmean(alphas[:4]))
+    assert found["final_alpha_deviation"].value == pytest.approx(stdev(alphas[:4]))
+    assert found["alpha_inside"].value == 0.5
+    assert {found[name].n for name in ("final_alpha", "final_alpha_deviation", "alpha_inside")} == {4}
 
 
 def test_old_rows_get_the_share_of_tops_inside_from_their_places() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from leakscope.experiments.papers.published import PUBLISHED, printed_files, read_printed
 
-ITEMS = [f"spn-table-{n}" for n in (1, 7, 8, 9, 10, 11)] + [f"spn-figure-{n}" for n in (1, 4, 5, 6, 7, 26, 27, 28, 29)]
+FIGURES = (1, 4, 5, 6, 7, 9, 12, 16, 17, 20, 21, 24, 26, 27, 28, 29)
+ITEMS = [f"spn-table-{n}" for n in (1, 7, 8, 9, 10, 11)] + [f"spn-figure-{n}" for n in FIGURES]
 ATTACKS, BATCHES = ("reconstruction", "membership", "tracing"), (1, 4, 8)
 
 

@@ -17,11 +17,12 @@ from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
+from leakscope.data.sources import FEMNIST_STATISTICS
 from leakscope.experiments.papers.items import read_item
 from leakscope.experiments.papers.programs import find_program
 from leakscope.experiments.papers.programs.rows import KeptRows, keeping
 from leakscope.experiments.papers.programs.sme import COSINES, PLACES, SHARES, curves_of, reversed_u, steps_of
-from leakscope.experiments.papers.programs.sme_world import FEMNIST, clients_of, in_ink, train_rounds
+from leakscope.experiments.papers.programs.sme_world import clients_of, in_ink, train_rounds
 from leakscope.experiments.papers.results import result_of
 from leakscope.experiments.papers.scales import run_directory, settings_at
 from leakscope.metrics import score
@@ -78,7 +79,7 @@ def test_shares_are_kept_at_some_of_many_steps_the_first_and_the_last_among_them
 
 def test_dark_ink_is_the_picture_turned_over_and_scaled_as_femnist() -> None:
     dark, light = in_ink("digits", "dark"), in_ink("digits", "light")
-    assert dark.scaling == FEMNIST
+    assert dark.scaling == FEMNIST_STATISTICS
     torch.testing.assert_close(dark.data.pictures("train", range(3)), 1 - light.data.pictures("train", range(3)))
     with pytest.raises(InputError, match="ink must be one of dark, light, got 'red'"):
         in_ink("digits", "red")
@@ -117,6 +118,9 @@ def test_quality_is_that_of_the_attack_run_by_hand(tmp_path: Path) -> None:
     scores = score(batch.inputs, batch.labels, made.inputs, made.labels)
     assert row.values["psnr"] == pytest.approx(scores.psnr.mean(1).tolist(), abs=1e-4)
     assert row.values["similarity_loss"] == pytest.approx(made.mismatch.tolist(), abs=1e-6)
+    assert row.values["final_alpha"] == pytest.approx(made.learned["alpha"].tolist(), abs=1e-6)
+    assert row.values["final_alpha_deviation"] == pytest.approx([float(made.learned["alpha"].std())], abs=1e-6)
+    assert row.values["alpha_inside"] == (1.0, 1.0)
     assert row.values["psnr_error"] == pytest.approx([float(scores.psnr.mean(1).std()) / 2**0.5], abs=1e-4)
 
 
@@ -151,6 +155,19 @@ def test_costs_have_a_ratio_and_the_paper_s_misprint(tmp_path: Path) -> None:
     assert dlfa["memory_ratio"][0] == pytest.approx(dlfa["memory"][0] / sme_memory["memory"][0])  # type: ignore[operator]
     assert "time_ratio" not in ig
     assert len(dlfa["time_ratio"]) == settings["repeats"]
+
+
+def test_costs_are_of_the_settings_that_the_authors_use_for_the_data(tmp_path: Path) -> None:
+    item = read_item("sme-table-3")
+    (cifar,) = [network for network in item.parts[0].scenario["networks"] if network["data"] == "cifar100"]
+    (quality,) = [part for part in read_item("sme-table-2").parts if part.name == "cifar100-10-dlfa"]
+    assert [{"name": "dlfa", **cifar["settings"]["dlfa"]}] == quality.scenario["attacks"]
+    settings = smoke("sme-table-3", columns=[{"epochs": 2}], repeats=1)
+    plain = play("sme-table-3", settings, tmp_path / "plain").rows
+    settings["networks"][0] |= {"settings": {"dlfa": {"statistic": "features"}}}
+    own = play("sme-table-3", settings, tmp_path / "own").rows
+    assert own["mlp E=2 dlfa"].values["memory"][0] > plain["mlp E=2 dlfa"].values["memory"][0]  # type: ignore[operator]
+    assert own["mlp E=2 sme"].values["memory"] == plain["mlp E=2 sme"].values["memory"]
 
 
 def test_rows_of_table_6_are_cells_beside_the_printed_ones(tmp_path: Path) -> None:

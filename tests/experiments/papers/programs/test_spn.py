@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.analysis.characteristic import Characteristic, measured
+from leakscope.attacks.plan import Execution
 from leakscope.attacks.state import Stop
-from leakscope.clients import Client
+from leakscope.clients import Client, tell_defences
 from leakscope.clients import told as knows
 from leakscope.core.record import Plain
 from leakscope.core.tree import take
 from leakscope.defences import Sparsify
 from leakscope.defences.on_model import Polarisation
 from leakscope.experiments.papers.items import item_files, read_item
+from leakscope.experiments.papers.naming import belongs
 from leakscope.experiments.papers.programs import find_program, planned_rows, spn, spn_federations, spn_training
 from leakscope.experiments.papers.programs.spn_caps import caps_of, printed_pictures
 from leakscope.experiments.papers.programs.spn_training import Training, train_curve
@@ -32,7 +35,6 @@ from leakscope.experiments.papers.programs.spn_world import (
     client_of,
     place_of,
     printed_accuracies,
-    tell_curve,
 )
 from leakscope.experiments.papers.scales import settings_at
 from leakscope.experiments.sweep.world import load_data
@@ -184,7 +186,7 @@ def test_no_attacker_stops_at_a_threshold_of_its_own(curve: dict[str, Any], kind
     strengths = torch.full((4,), 0.1)
     client = client_of(curve, strengths)
     seen = client.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
-    knowledge = tell_curve(knows(attacked.model, client, attacked.batch), client, seen)
+    knowledge = tell_defences(knows(attacked.model, client, attacked.batch), client, seen)
     for kind in kinds:
         assert attack_of(kind, client, knowledge, strengths, 7).stop == Stop(iterations=7, threshold=0.0), kind
 
@@ -198,7 +200,7 @@ def test_every_curve_of_the_items_runs_to_the_end_at_every_scale() -> None:
             if part.program == "spn_curves":
                 found += 1
                 assert all(settings_at(item, part, scale)["threshold"] == 0 for scale in item.scales), name
-    assert found == 9
+    assert found == 14
 
 
 def test_a_threshold_of_zero_lets_every_trial_run_to_the_end() -> None:
@@ -227,11 +229,80 @@ def test_ppdl_chooses_by_the_gradient_and_adds_noise_to_what_it_sends() -> None:
         assert_close(value, torch.where(chosen, noisy[name], 0.0))
         assert (value[chosen] != clean[name][chosen]).all()
     seen = client.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
-    facts = tell_curve(knows(attacked.model, client, attacked.batch), client, seen)
+    facts = tell_defences(knows(attacked.model, client, attacked.batch), client, seen)
     assert facts.mask is not None
     assert facts.sigma is not None
     assert_close(facts.sigma, strengths)
     assert torch.equal(facts.mask["conv2.weight"], (kept["conv2.weight"] != 0).float())
+
+
+NONE: dict[str, dict[str, Any]] = {
+    "dp": {"defence": "dp", "strengths": [0]},
+    "ppdl": {"defence": "ppdl", "share": 0.3, "strengths": [0]},
+    "spn": {"defence": "spn", "bits": 4, "strengths": [0]},
+}
+
+
+def test_strength_0_changes_nothing_and_of_ppdl_leaves_the_choice() -> None:
+    attacked = attacked_of(told(), load_data("digits"), 1)
+
+    def sent(client: Client) -> dict[str, Tensor]:
+        seen = client.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
+        return dict(seen.rounds[0].sent)
+
+    nothing = torch.zeros(4)
+    for name in ("dp", "spn"):
+        assert_close(sent(client_of(NONE[name], nothing)), sent(Client()))
+    chosen = client_of(NONE["ppdl"], nothing)
+    assert chosen.defences == (Sparsify(share=0.3),)
+    seen = chosen.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
+    assert tell_defences(knows(attacked.model, chosen, attacked.batch), chosen, seen).largest  # nothing else was done
+
+
+def test_no_defence_is_a_row_without_a_ratio_and_in_no_cap() -> None:
+    rows = run("spn_curves", told(curves=[NONE["dp"]], accuracies=[])).rows
+    assert list(rows) == ["dp B=1 unaware 0"]
+    where, values = rows["dp B=1 unaware 0"]
+    assert where["sigma"] == where["strength"] == 0
+    assert set(values["ratio"]) == {float("inf")}
+    assert len(values["rmse"]) == len(values["accuracy_x_rmse"]) == 4
+    trained = [train_curve(told(), NONE[name], load_data("digits"), lambda _: None, "cpu") for name in ("dp", "spn")]
+    assert torch.equal(trained[0], trained[1])
+    assert values["accuracy"] == trained[0][0].double().tolist()
+
+
+def test_no_cap_of_the_items_is_over_strength_0() -> None:
+    for name in (name for name in item_files() if name.startswith("spn-")):
+        item = read_item(name)
+        for part in item.parts:
+            for scale in item.scales if part.program == "spn_curves" else ():
+                settings = settings_at(item, part, scale)
+                none = any(0 in curve["strengths"] for curve in settings["curves"])
+                assert not (none and settings["accuracies"]), (name, part.name, scale)
+
+
+def test_the_reader_is_algorithm_5_but_for_where_labels_come_from() -> None:
+    attacked = attacked_of(told(), load_data("digits"), 1)
+    strengths = torch.full((4,), 0.5)
+    client = client_of(SPN, strengths)
+    seen = client.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
+    blind = knows(attacked.model, client, attacked.batch)
+    unaware, reader = (attack_of(kind, client, blind, strengths, 1) for kind in ("unaware", "reader"))
+    assert (unaware.labels, reader.labels) == ("joint", "auto")
+    assert replace(reader, labels=unaware.labels) == unaware
+    made = reader.run(attacked.model, seen, blind, attacked.seeds, Execution(form="native"))
+    assert torch.equal(made.labels, attacked.batch.labels)  # the private loss never reaches the public head
+    informed = tell_defences(blind, client, seen)
+    aware = attack_of("aware", client, informed, strengths, 1)
+    assert aware.labels == reader.labels
+    assert aware.simulate != reader.simulate
+
+
+def test_every_curve_has_a_reader_and_a_row_says_who_attacked() -> None:
+    settings = told(attackers=["reader", "dummy"], curves=[DP, SPN], training=None, accuracies=[])
+    places = planned_rows("spn_curves", settings)
+    found = {(str(where["defence"]), where["attacker"]) for where in places.values()}
+    assert found == {("dp", "reader"), ("spn", "reader"), ("spn", "dummy")}
 
 
 # -- the spread of a CAP
@@ -251,6 +322,12 @@ def test_the_numbers_of_a_cap_carry_the_error_of_the_accuracies() -> None:
     assert_close(both.mean(), products.mean())
     assert both.var() > products.mean(0).var()
     assert_close(caps_of(torch.ones(3, 10), apart.tolist()), apart.mean(0).tolist())
+
+
+def test_a_trial_without_a_distance_is_left_out_of_a_cap() -> None:
+    right = torch.tensor([[1.0, 0.0, 1.0, 1.0], [1.0, 1.0, 0.0, 0.0]])
+    with_black = [[0.5, float("nan"), 1.0], [0.2, float("nan"), 0.4]]
+    assert caps_of(right, with_black) == caps_of(right, [[0.5, 1.0], [0.2, 0.4]])
 
 
 def test_printed_accuracies_count_as_shares_of_the_test_set() -> None:
@@ -357,6 +434,43 @@ def test_accuracies_of_table_11_are_counted_picture_by_picture() -> None:
         assert where == {"data": "digits", "model": "dlnet", "defence": "dp", "sigma": strength}
         assert values["accuracy"] == right[number].double().tolist()
         assert len(values["accuracy"]) == 20
+
+
+def test_table_11_has_round_robin_and_all_clients_at_once_on_cifar10() -> None:
+    item = read_item("spn-table-11")
+    grids: dict[str, list[dict[str, Any]]] = {}
+    for reading in item.readings:
+        for part in item.parts:
+            settings = {"settings": settings_at(item, part, "small")}
+            if belongs(settings, reading) and part.where["data"] == "cifar10" and "no_defence" not in part.name:
+                grids[reading.label] = settings["settings"]["curves"]
+    assert len(grids) == 4
+    for curves in grids.values():
+        assert {float(s) for c in curves for s in c["strengths"] if c["defence"] == "dp"} >= {
+            1e-4,
+            1e-3,
+            0.01,
+            0.1,
+            0.5,
+        }
+
+
+@pytest.mark.parametrize("sharing", ["gradient", "weights"])
+def test_all_clients_play_at_once_or_one_after_the_other(sharing: str) -> None:
+    settings = told()
+    settings["training"] |= {"sharing": sharing, "examples": 24}
+    turns: list[list[int]] = []
+
+    class Watched(Training):
+        def play(self, number: int, who: Sequence[int]) -> None:
+            turns.append(list(who))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spn_training, "Training", Watched)
+        for in_turn in (False, True):
+            settings["training"]["in_turn"] = in_turn
+            train_curve(settings, DP, load_data("digits"), lambda _: None, "cpu")
+    assert turns == [[0, 1, 2], [0], [1], [2]]
 
 
 def test_a_long_training_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from leakscope.analysis.characteristic import Rule, around_median, bias_ratio
 from leakscope.attacks.plan import Execution
-from leakscope.clients import Client, told
+from leakscope.clients import Client, tell_defences, told
 from leakscope.core.tree import Tree, dot, lift, norm
 from leakscope.core.types import Reconstruction
 from leakscope.data import Dataset
@@ -45,7 +45,6 @@ from leakscope.experiments.papers.programs.spn_world import (
     client_of,
     place_of,
     printed_accuracies,
-    tell_curve,
     title_of,
 )
 from leakscope.experiments.sweep.world import load_data
@@ -180,7 +179,7 @@ def attack_curve(
     ratio = bias_ratio(plain.rounds[0].sent, seen.rounds[0].sent)
     knowledge = told(attacked.model, client, batch)
     if attacker == AWARE:
-        knowledge = tell_curve(knowledge, client, seen)
+        knowledge = tell_defences(knowledge, client, seen)
     attack = attack_of(attacker, client, knowledge, strengths, settings["iterations"], settings["threshold"])
     execution = Execution(device=device, form=settings.get("form"))
     made = attack.run(attacked.model, seen, knowledge, seeds, execution)
@@ -200,8 +199,8 @@ def _found(settings: Mapping[str, Any], attacked: Attacked, made: Reconstruction
     numbers = {
         "ratio": around_median(ratio[own]).tolist(),
         "iterations": made.iterations[own].double().tolist(),
-        "rmse": rmse.mean(1).tolist(),
-        "rmse_raw": raw.mean(1).tolist(),
+        "rmse": rmse.nanmean(1).tolist(),
+        "rmse_raw": raw.nanmean(1).tolist(),
         "membership": membership(truth, labels, guess, said, classes=classes).each.tolist(),
         **tracing[owners],
     }

@@ -43,12 +43,13 @@ def caps_of(right: Tensor, distances: Sequence[Sequence[float]]) -> list[float]:
         v_k = 1/S sum_s [ Acc_s dist_sk + d_s T/J sum over its pictures of (right_sj - Acc_s) ],
 
     so that the spread of the v_k is that of the distances plus that of the accuracies. Pictures are the same at every strength,
-    so what strengths have in common counts too.
+    so what strengths have in common counts too. Trials without a distance (`analysis.characteristic.Rule`) are left out.
 
     >>> caps_of(torch.tensor([[1.0], [1.0]]), [[1.0, 0.0], [0.5, 1.0]])
     [0.75, 0.5]
     """
     named, apart = right.double(), torch.tensor(distances, dtype=torch.float64)
+    apart = apart[:, ~apart.isnan().any(0)]
     rate, trials = named.mean(1, keepdim=True), apart.shape[1]
     trial = torch.arange(named.shape[1]) % trials
     excess = torch.zeros_like(apart).index_add(1, trial, named - rate) * (trials / named.shape[1])

@@ -2,7 +2,8 @@
 
 Fan et al. 2020, arXiv:2006.11601, table 2. A curve is plain data: `{defence: dp, strengths: [...]}`, with `share` for PPDL and `bits`
 for SPN. PPDL chooses the largest share of the gradient and adds noise to what it sends, nothing to what it leaves out (Shokri and
-Shmatikov 2015). No attacker stops before its iterations are done: an absolute threshold is reached sooner by weak gradients
+Shmatikov 2015). Strength 0 is no defence, of PPDL the choice alone; it has a curve of its own, so that CAPs stay over the paper's
+grid. No attacker stops before its iterations are done: an absolute threshold is reached sooner by weak gradients
 than by strong ones, and never under noise, so it would decide how well defences compare.
 """
 
@@ -12,59 +13,45 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import aware
 from leakscope.attacks.polarised import DummyPolarised, spn_aware, spn_head, spn_unaware
-from leakscope.clients import Client, tell_defences
+from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.registry import lookup
 from leakscope.core.tree import Tree
-from leakscope.core.types import Batch, Knowledge, Observation, make_batch
+from leakscope.core.types import Batch, Knowledge, make_batch
 from leakscope.data import Dataset
-from leakscope.defences import GaussianNoise, LaplaceNoise, Sparsify
+from leakscope.defences import ChosenNoise, GaussianNoise, LaplaceNoise, Sparsify
 from leakscope.defences.on_model import Polarisation
-from leakscope.defences.on_update.sparse import largest
 from leakscope.experiments.papers.programs.rows import Place
 from leakscope.experiments.papers.published import read_printed
 from leakscope.inference.tracing import spread
 from leakscope.models import Uniform, build, draw_parameters
 
 RANGE = 0.3
-UNAWARE, AWARE, DUMMY, HEAD = "unaware", "aware", "dummy", "head"
+UNAWARE, READER, AWARE, DUMMY, HEAD = "unaware", "reader", "aware", "dummy", "head"
 Curve = Mapping[str, Any]
 Strength = float | Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenNoise:
-    """Send the largest `share` of the update's coordinates with noise added, zero for the others: PPDL's order.
-
-    Noise before the choice would choose by the noise where that is larger than the gradient.
-    """
-
-    noise: GaussianNoise
-    share: float
-
-    def protect_update(self, update: Tree, key: Tensor) -> Tree:
-        """Return what is chosen by the update as it was, with noise."""
-        chosen, noisy = largest(update, self.share, each=False), self.noise.protect_update(update, key)
-        return {name: value * chosen[name] for name, value in noisy.items()}
-
-    @property
-    def parts(self) -> tuple[GaussianNoise, Sparsify]:
-        """Return the two that an attacker is told of: how much noise, and that some coordinates were not sent."""
-        return self.noise, Sparsify(share=self.share)
+def _ppdl(curve: Curve, strength: Strength) -> Client:
+    """Return PPDL's client; without noise it is the choice alone, of which one who knows may use that the largest were sent."""
+    if not bool((torch.as_tensor(strength) > 0).any()):
+        return Client(defences=(Sparsify(share=curve["share"]),))
+    return Client(defences=(ChosenNoise(strength, curve["share"]),))
 
 
 CLIENTS: dict[str, Callable[[Curve, Strength], Client]] = {
     "dp": lambda _, s: Client(defences=(GaussianNoise(s),)),
     "laplace": lambda _, s: Client(defences=(LaplaceNoise(scale=s),)),
     "laplace_equal": lambda _, s: Client(defences=(LaplaceNoise(s),)),
-    "ppdl": lambda curve, s: Client(defences=(ChosenNoise(GaussianNoise(s), curve["share"]),)),
+    "ppdl": _ppdl,
     "spn": lambda curve, s: Client(on_model=Polarisation(s, bits=curve.get("bits", 64), spread=RANGE)),
 }
 
@@ -151,21 +138,17 @@ def network_of(settings: Mapping[str, Any], data: Dataset) -> Model:
 
 def attackers_of(settings: Mapping[str, Any], curve: Curve) -> Sequence[str]:
     """Return who attacks a curve: those of the settings; a dummy head and the public head alone are for SPN only."""
-    return [name for name in settings["attackers"] if curve["defence"] == "spn" or name in (UNAWARE, AWARE)]
-
-
-def tell_curve(knowledge: Knowledge, client: Client, seen: Observation) -> Knowledge:
-    """Return the Knowledge of an attacker who also knows the defence of a curve; PPDL's is noise and a choice."""
-    parts = [defence.parts if isinstance(defence, ChosenNoise) else (defence,) for defence in client.defences]
-    return tell_defences(knowledge, replace(client, defences=tuple(part for some in parts for part in some)), seen)
+    return [name for name in settings["attackers"] if curve["defence"] == "spn" or name in (UNAWARE, READER, AWARE)]
 
 
 def attack_of(
     kind: str, client: Client, knowledge: Knowledge, strengths: Tensor, iterations: int, threshold: float = 0.0
 ) -> Matching:
-    """Return the attacker: algorithm 5's, one who knows the defence, one with a dummy head, one who reads the public head alone.
+    """Return the attacker: algorithm 5's, a reader of labels, one who knows the defence, with a dummy head, of the public head alone.
 
-    A `threshold` of 0 lets all of them run to the end, also the one who knows how much noise there is.
+    Algorithm 5 learns labels with the picture, all others read them off the update. The `reader` is algorithm 5 with that alone
+    changed: what one who knows gains over him comes from knowing the defence. A `threshold` of 0 lets all of them run to the
+    end, also the one who knows how much noise there is.
     """
     made = _attack_of(kind, client, knowledge, strengths, iterations)
     return replace(made, stop=replace(made.stop, threshold=threshold))
@@ -174,12 +157,13 @@ def attack_of(
 def _attack_of(kind: str, client: Client, knowledge: Knowledge, strengths: Tensor, iterations: int) -> Matching:
     if kind == UNAWARE:
         return spn_unaware(iterations=iterations)
-    if kind == AWARE:
-        return aware(spn_unaware(iterations=iterations, labels="auto"), knowledge)
+    if kind in (READER, AWARE):
+        reader = spn_unaware(iterations=iterations, labels="auto")
+        return reader if kind == READER else aware(reader, knowledge)
     if kind == HEAD:
         return spn_head(iterations=iterations)
     if kind != DUMMY or client.on_model is None:
-        raise InputError(f"attacker must be one of {UNAWARE}, {AWARE}, {DUMMY}, {HEAD}, got {kind!r}")
+        raise InputError(f"attacker must be one of {UNAWARE}, {READER}, {AWARE}, {DUMMY}, {HEAD}, got {kind!r}")
     made = spn_aware(bits=client.on_model.bits, spread=client.on_model.spread, iterations=iterations)
     return replace(made, simulate=DummyPolarised(1.0, strengths, 1.0))
 

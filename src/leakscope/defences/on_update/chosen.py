@@ -1,0 +1,43 @@
+"""Choosing coordinates by the update as it was, and adding noise to what is chosen: PPDL's order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from leakscope.core.fields import check_fields
+from leakscope.core.tree import Tree
+from leakscope.defences.on_update.noise import check_strength, with_gaussian
+from leakscope.defences.on_update.sparse import check_drop, largest
+from leakscope.defences.strengths import Unit, tried
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenNoise:
+    """Send the largest `share` of the coordinates with N(0, sigma^2) added to them, zero for the others.
+
+    The choice is made by the update before the noise, as `Sparsify(share=...)` makes it; the noise is that of `GaussianNoise`.
+    A stack of noise and `Sparsify` chooses by the sum instead, which under loud noise chooses the noise.
+
+    Equation: `g_i + sigma z_i` where `|g_i|` is among the `share D` largest, else 0; z in N(0, I).
+    Reference: Shokri and Shmatikov 2015, Privacy-preserving deep learning, with Gaussian noise and no budget as in Fan et al.
+        2020, arXiv:2006.11601 (PPDL-0.05, PPDL-0.3).
+    Works when: sigma is at least about the size of the coordinates that are sent, which are the largest; an attacker who knows
+        compares what was sent alone.
+    Costs: accuracy, by what is dropped and by the noise; a sort of the update.
+    """
+
+    sigma: float | Tensor = field(default=0.0, metadata=tried(1.0, 10.0, unit=Unit.COORDINATE))
+    share: float | Tensor = 0.3
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_strength("ChosenNoise.sigma", self.sigma)
+        check_drop("ChosenNoise", 0.0, self.share)
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        """Return what is chosen by the update as it was, with noise."""
+        chosen = largest(update, self.share, each=False)
+        noisy = with_gaussian(update, self.sigma, key)
+        return {name: value * chosen[name] for name, value in noisy.items()}
