@@ -82,6 +82,12 @@ def land(
             writer.land(_landing(cell, place, plan, truth, labels, guess, guessed, shots))
 
 
+def learns(cell: Cell) -> bool:
+    """Return whether the attack of a cell finds a number beside the pictures."""
+    attack = cell.settings.get("attack")
+    return isinstance(attack, dict) and attack["name"] == "sme"
+
+
 def _landing(
     cell: Cell, place: int, plan: int, truth: Tensor, labels: Tensor, guess: Tensor, guessed: Tensor, shots: int
 ) -> Landing:
@@ -117,6 +123,7 @@ def _landing(
                 )
                 for s in range(truth.shape[1])
             ),
+            learned={"alpha": 0.25 * t} if learns(cell) else {},
         )
         for t in range(len(truth))
     )
@@ -135,6 +142,8 @@ def _landing(
         "trace": 10.0 ** -torch.arange(12.0).expand(len(truth), 12),
         "trace_at": torch.arange(12).expand(len(truth), 12),
     }
+    if learns(cell):
+        tensors["course.alpha"] = torch.linspace(0.5, 0.6, 12).expand(len(truth), 12)
     return Landing(chunk=f"c{place}", plan=plan, records=records, tensors=tensors, seconds=1.0)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakscope.report.films import TRACE_POINTS, film, thin, timeline, trace
+from leakscope.report.films import TRACE_POINTS, courses, film, thin, timeline, trace
 
 
 def stored(snapshots_at: list[int]) -> dict[str, Tensor]:
@@ -50,6 +50,14 @@ def test_a_trace_is_what_was_reached_thinned_with_both_ends() -> None:
     assert len(seen) == len(steps) == TRACE_POINTS
     assert (steps[0], steps[-1], seen[-1]) == (0, 199, 199.0)
     assert all(value == step for value, step in zip(seen, steps, strict=True))
+
+
+def test_a_course_keeps_step_with_the_trace() -> None:
+    at = torch.where(torch.arange(300) < 200, torch.arange(300), -1)
+    tensors = {"trace": torch.arange(300.0), "trace_at": at, "course.alpha": 2 * torch.arange(300.0)}
+    seen, _ = trace(tensors)
+    assert courses(tensors) == {"alpha": tuple(2 * value for value in seen)}
+    assert courses({"trace": at, "trace_at": at}) == {}
 
 
 @given(st.lists(st.lists(st.integers(0, 5000), min_size=1), min_size=1), st.integers(2, 20))

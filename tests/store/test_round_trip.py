@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Record, SampleScore
 from leakscope.store import Landing, Run
+from leakscope.store.columns import FIELDS
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 WHOLE = st.integers(-(2**63), 2**63 - 1)
@@ -58,6 +59,7 @@ def records(cells: Sequence[str]) -> st.SearchStrategy[list[Record]]:
         seconds=REAL,
         version=TEXT,
         samples=st.lists(scores, max_size=3).map(tuple),
+        learned=st.dictionaries(TEXT, REAL, max_size=2),
     )
     return st.lists(one, min_size=1, max_size=6, unique_by=lambda record: record.trial)
 
@@ -100,12 +102,14 @@ def test_all_that_is_written_is_read_back(
 def check_columns(run: Run, expected: list[Record]) -> None:
     """Compare the columns with the slow way round: record by record, sample by sample."""
     columns, cells = run.columns(), run.cells(current=False)
+    assert set(columns) - set(FIELDS) == {f"learned.{name}" for record in expected for name in record.learned}
     rows = [(record, score) for record in expected for score in record.samples or (None,)]
     for row, (record, score) in enumerate(rows):
         found = {name: column[row] for name, column in columns.items()}
         assert cells[found.pop("cell")].id == record.cell
         for name, value in found.items():
-            wanted = getattr(record, name) if hasattr(record, name) else getattr(score, name, None)
+            own = record.learned.get(name.removeprefix("learned.")) if name.startswith("learned.") else None
+            wanted = getattr(record, name) if hasattr(record, name) else getattr(score, name, own)
             if wanted is None:
                 assert value == (0 if name in ("recovered", "finite") else -1) or math.isnan(value), name
             else:

@@ -19,7 +19,7 @@ from leakscope.attacks.priors import GUESS
 from leakscope.attacks.runner import run_problem
 from leakscope.attacks.simulate import LABEL, LocalSteps, OneGradient, OnTheLine, simulator_kinds
 from leakscope.attacks.starts import Patterned, Start
-from leakscope.attacks.state import Finished, Problem, Stop
+from leakscope.attacks.state import Finished, Problem, Stop, single_numbers
 from leakscope.attacks.view import Facts, Objective, Pieces, Prior, Simulator
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -232,6 +232,8 @@ class Matching:
             snapshots=picture(finished.snapshots),
             snapshots_at=finished.snapshots_at,
             seen=picture(unknowns[SEEN]) if SEEN in unknowns else None,
+            learned=single_numbers(finished.unknowns),
+            courses=finished.courses,
         )
 
 

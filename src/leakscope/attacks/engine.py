@@ -21,7 +21,7 @@ from leakscope.attacks.forms import ALONE, Evaluation, Evaluator
 from leakscope.attacks.lanes import lanes, padded, spare_lanes
 from leakscope.attacks.optimisers.rules import Moment, moving
 from leakscope.attacks.priors import GUESS
-from leakscope.attacks.state import Finished, Problem, Progress, Recorder, State, Stop
+from leakscope.attacks.state import Finished, Problem, Progress, Recorder, State, Stop, single_numbers
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, map_tensors, rows, take, trials
@@ -112,6 +112,7 @@ class Engine:
         guess = unknowns[GUESS]
         lane = index.clone().to(device)
         lane[live:] = -1
+        unseen = torch.full((width, len(self.recorder.trace_at)), float("nan"), device=device)
         return State(
             lane=lane,
             unknowns=unknowns,
@@ -123,7 +124,8 @@ class Engine:
             mismatch=first.new_full((width,), float("nan")),
             best=first.new_full((width,), float("inf")),
             best_at=whole.clone(),
-            trace=torch.full((width, len(self.recorder.trace_at)), float("nan"), device=device),
+            trace=unseen,
+            courses={name: unseen.clone() for name in single_numbers(unknowns)},
             snapshots=guess.new_full((width, len(self.recorder.snapshots_at), *guess.shape[1:]), float("nan")),
         )
 
@@ -254,6 +256,7 @@ class Engine:
             outcome=r.outcome,
             trace=r.trace,
             trace_at=torch.where(torch.isfinite(r.trace), trace_at, -1),
+            courses=r.courses,
             snapshots=r.snapshots,
             snapshots_at=torch.where(seen, snapshots_at, -1),
         )

@@ -78,12 +78,13 @@ class State:
     best: Tensor
     best_at: Tensor
     trace: Tensor
+    courses: Tree
     snapshots: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What the engine hands back for every trial, on the CPU."""
+    """What the engine hands back for every trial, on the CPU; `courses` are the single numbers where `trace` is the mismatch."""
 
     unknowns: Tree
     mismatch: Tensor
@@ -92,8 +93,14 @@ class Finished:
     outcome: Tensor
     trace: Tensor
     trace_at: Tensor
+    courses: Tree
     snapshots: Tensor
     snapshots_at: Tensor
+
+
+def single_numbers(unknowns: Tree) -> Tree:
+    """Return the unknowns beside the guess that are one number for each trial, such as SME's alpha."""
+    return {name: value for name, value in unknowns.items() if name != GUESS and value.ndim == 1}
 
 
 def spaced(last: int, points: int) -> list[int]:
@@ -130,11 +137,13 @@ class Recorder:
         object.__setattr__(self, "snapshots_at", spaced(self.stop.iterations, SNAPSHOTS))
 
     def write(self, state: State, boundary: Tensor, reached: set[int]) -> None:
-        """Put mismatch and guess of the trials at a boundary into their slots."""
-        for name, marks in (("trace", self.trace_at), ("snapshots", self.snapshots_at)):
-            hits = reached.intersection(marks)
-            for iteration in hits:
+        """Put mismatch, single numbers and guess of the trials at a boundary into their slots."""
+        along = [(state.trace, state.mismatch)]
+        along += [(course, state.unknowns[name]) for name, course in state.courses.items()]
+        kept = [(self.trace_at, along), (self.snapshots_at, [(state.snapshots, state.unknowns[GUESS])])]
+        for marks, places in kept:
+            for iteration in reached.intersection(marks):
                 there = (boundary & (state.iteration == iteration)).nonzero()[:, 0]
                 slot = marks.index(iteration)
-                source = state.mismatch if name == "trace" else state.unknowns[GUESS]
-                getattr(state, name)[there, slot] = source[there].to(getattr(state, name).dtype)
+                for place, source in places:
+                    place[there, slot] = source[there].to(place.dtype)

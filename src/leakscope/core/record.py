@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Plain: TypeAlias = str | int | float | bool | None
+COURSE = "course."  # before the name of a number that an attack found: the tensor that holds it along the iterations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,8 @@ class Record:
 
     `trial` is the hash of all that determines the result, `number` its place among the trials of its cell, `items` the
     places of its samples in the data set. `mismatch` is the attack's own last value, None for what is no optimisation.
-    `seconds` is the trial's share of its chunk.
+    `seconds` is the trial's share of its chunk. `learned` are the numbers that the attack found beside the pictures, by name
+    (SME's alpha).
     """
 
     trial: str
@@ -46,6 +48,7 @@ class Record:
     seconds: float
     version: str
     samples: tuple[SampleScore, ...] = ()
+    learned: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from leakscope.core.record import COURSE
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -36,15 +38,22 @@ def film(tensors: Mapping[str, Tensor], sample: int, last: int) -> tuple[Tensor,
 
 def trace(tensors: Mapping[str, Tensor]) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Return a trial's mismatch and the iterations it was seen at, thinned evenly to `TRACE_POINTS`, both ends kept."""
-    if "trace" not in tensors or "trace_at" not in tensors:
+    if "trace" not in tensors:
         return (), ()
-    seen = [
-        (float(value), int(at))
-        for value, at in zip(tensors["trace"].tolist(), tensors["trace_at"].tolist(), strict=True)
-        if at >= 0
-    ]
-    kept = thin(seen, TRACE_POINTS)
-    return tuple(value for value, _ in kept), tuple(at for _, at in kept)
+    return _along(tensors, "trace"), tuple(int(at) for at in _along(tensors, "trace_at"))
+
+
+def courses(tensors: Mapping[str, Tensor]) -> dict[str, tuple[float, ...]]:
+    """Return by name the numbers that a trial found beside the pictures, at the iterations of its `trace`."""
+    return {name.removeprefix(COURSE): _along(tensors, name) for name in tensors if name.startswith(COURSE)}
+
+
+def _along(tensors: Mapping[str, Tensor], name: str) -> tuple[float, ...]:
+    """Return one of the tensors that are kept along a trial's iterations, where the trial got, thinned."""
+    if "trace_at" not in tensors:
+        return ()
+    values = zip(tensors[name].tolist(), tensors["trace_at"].tolist(), strict=True)
+    return tuple(thin([float(value) for value, at in values if at >= 0], TRACE_POINTS))
 
 
 def unit(picture: Tensor) -> Tensor:

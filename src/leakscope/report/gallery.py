@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leakscope.core.record import Cell
-from leakscope.report.films import film, trace, unit
+from leakscope.report.films import courses, film, trace, unit
 from leakscope.report.page_data import Gallery, Guess, Tile
 from leakscope.report.picture import drawable
 from leakscope.report.results import Results
 from leakscope.report.sampling import Choice, choose
-from leakscope.report.sheet import ATTACK, axes_of, name_of, say
+from leakscope.report.sheet import ATTACK, Sheet, axes_of, name_of, say
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,9 +96,17 @@ def _tile(frame: _Frame, choice: Choice) -> Tile | None:
         recovered=bool(sheet.columns["recovered"][row]),
         trace=mismatch,
         trace_at=seen_at,
+        learned=_learned(sheet, row),
+        courses=courses(tensors),
         baselines=_guesses(frame, cell, row, sample, tensors["truth"][sample]),
         place=choice.place,
     )
+
+
+def _learned(sheet: Sheet, row: int) -> dict[str, float]:
+    """Return what the attack found beside the picture of a row, by name."""
+    values = {name: float(sheet.columns[column][row]) for name, column in sheet.learned.items()}
+    return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
 def paired(tensors: Mapping[str, Tensor], sample: int) -> int:

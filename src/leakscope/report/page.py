@@ -18,6 +18,7 @@ from leakscope.report import numbers
 from leakscope.report.picture import data_uri
 from leakscope.report.sheet import say
 from leakscope.report.staging import stage
+from leakscope.report.tables import learned_in
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -106,6 +107,7 @@ def _environment() -> Environment:
         "decibels": numbers.decibels,
         "say": say,
         "by_attack": by_attack,
+        "learned": learned_in,
         "data_uri": data_uri,
     }
     environment.globals["outcomes"] = OUTCOMES

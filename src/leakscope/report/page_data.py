@@ -91,8 +91,9 @@ class Tile:
 
     `frames` is S x (the truth's shape) and `frames_at` their S iteration numbers, never falling; the first frame is the
     start, the last the result. `axes` says in words where the tile lies on each axis of the gallery. `trace` is the
-    attack's mismatch at iterations `trace_at`. `guess` is None where the attack guessed no label. `place` says why the
-    tile is among those shown (best, median ...), where only some are.
+    attack's mismatch at iterations `trace_at`, `learned` what it found beside the picture, by name, `courses` the same along
+    `trace_at`. `guess` is None where the attack guessed no label. `place` says why the tile is among those shown (best, median
+    ...), where only some are.
     """
 
     truth: Tensor
@@ -113,6 +114,8 @@ class Tile:
     trace_at: tuple[int, ...] = ()
     baselines: tuple[Guess, ...] = ()
     place: str = ""
+    learned: Mapping[str, float] = field(default_factory=dict)
+    courses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_picture("Tile.truth", self.truth)
@@ -125,6 +128,9 @@ class Tile:
                 raise InputError(f"Tile.{name} must hold {n} numbers, got {len(numbers)}")
             if list(numbers) != sorted(numbers):
                 raise InputError(f"Tile.{name} must never fall, got {numbers}")
+        for name, course in self.courses.items():
+            if len(course) != len(self.trace_at):
+                raise InputError(f"Tile.courses[{name!r}] must hold {len(self.trace_at)} numbers, got {len(course)}")
         for guess in self.baselines:
             check_shape(f"Guess.picture of {guess.name}", guess.picture, self.truth)
 

@@ -20,6 +20,7 @@ Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 ATTACK = "attack"
+LEARNED = "learned."  # before the name of a number that an attack found beside the pictures
 TOLD = "knowledge.defence"
 
 
@@ -50,6 +51,11 @@ class Sheet:
 
     def __len__(self) -> int:
         return len(self.cell)
+
+    @property
+    def learned(self) -> dict[str, str]:
+        """Return the numbers that attacks found beside the pictures, by name, each with its column."""
+        return {name.removeprefix(LEARNED): name for name in self.columns if name.startswith(LEARNED)}
 
     def floats(self, name: str) -> Floats:
         """Return a column as numbers."""

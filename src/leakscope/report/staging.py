@@ -221,6 +221,7 @@ def _tile_data(one: Shown) -> dict[str, Any]:
         "facts": _facts(tile),
         "trace": [_rounded(value) for value in tile.trace],
         "trace_at": list(tile.trace_at),
+        "courses": {name: [_rounded(value) for value in course] for name, course in tile.courses.items()},
         "nulls": one.nulls,
         "baselines": [[guess.name, f"MSE {numbers.number(guess.mse)}" + _ssim(guess.ssim)] for guess in tile.baselines],
     }
@@ -232,6 +233,7 @@ def _facts(tile: Tile) -> list[list[str]]:
     said += [["SSIM", numbers.number(tile.ssim)]] if tile.ssim is not None else []
     if tile.guess is not None:
         said.append(["label", "guessed right" if tile.label_correct else f"guessed {tile.guess}"])
+    said += [[name, numbers.number(value)] for name, value in tile.learned.items()]
     return [*said, ["outcome", f"{tile.outcome} after {tile.steps} steps"]]
 
 

@@ -26,7 +26,7 @@ class Row:
 
     `convergence` and `steps` of a baseline are None, as it optimises nothing, and so is `label`, as it is told. `content`,
     `label`, `mse`, `psnr`, `ssim` are over all samples, failures included; `convergence` and `steps` over all trials. A PSNR
-    above `PSNR_CAP` counts as that.
+    above `PSNR_CAP` counts as that. `learned` are means over trials of what the attack found beside the pictures, by name.
     """
 
     attack: str
@@ -44,6 +44,7 @@ class Row:
     steps: Estimate | None
     not_finite: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)
+    learned: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,11 @@ def tabulate(sheet: Sheet, axes: Sequence[str], cells: Sequence[Cell] | None = N
     return Table(axes=tuple(axes), rows=rows, pooled=pooled)
 
 
+def learned_in(rows: Sequence[Row]) -> list[str]:
+    """Return the names of the numbers that any of these rows learned."""
+    return list(dict.fromkeys(name for row in rows for name in row.learned))
+
+
 def is_numeric_axis(table: Table) -> bool:
     """Return whether the attacks of a table have two or more values on its first axis, all of them numbers."""
     axis = table.axes[0]
@@ -134,7 +140,7 @@ def _rows(
     steps = means(groups, sheet.floats("iterations")[inside], first, within=(0.0, math.inf))
     trials, samples = count_rows(groups, first), count_rows(groups, every)
     broken = count_rows(groups, ~sheet.flags("finite")[inside] & every)
-    outcomes = _outcomes(sheet, inside, groups)
+    outcomes, learned = _outcomes(sheet, inside, groups), _learned(sheet, inside, groups)
     return [
         Row(
             attack=name_of(cells[0]),
@@ -152,6 +158,7 @@ def _rows(
             steps=None if cells[0].baseline else steps[i],
             not_finite=int(broken[i]),
             outcomes=outcomes[i],
+            learned={name: own[i] for name, own in learned.items() if own[i].n},
         )
         for i, cells in enumerate(members)
     ]
@@ -162,6 +169,13 @@ def _mean(sheet: Sheet, inside: Flags, groups: Groups, name: str) -> list[Estima
     if name == "psnr":
         values = np.minimum(values, PSNR_CAP)
     return means(groups, values, ~np.isnan(values), within=POSSIBLE[name])
+
+
+def _learned(sheet: Sheet, inside: Flags, groups: Groups) -> dict[str, list[Estimate]]:
+    """Return for each number that attacks found beside the pictures its mean over the trials of every group."""
+    first = sheet.first[inside]
+    found = {name: sheet.floats(column)[inside] for name, column in sheet.learned.items()}
+    return {name: means(groups, values, first & ~np.isnan(values)) for name, values in found.items()}
 
 
 def _outcomes(sheet: Sheet, inside: Flags, groups: Groups) -> list[dict[str, int]]:

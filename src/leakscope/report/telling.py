@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leakscope import __version__
-from leakscope.core.record import Cell, Plain
+from leakscope.core.record import COURSE, Cell, Plain
 from leakscope.core.types import Batch, Outcome
 from leakscope.experiments.story import AttackRun, Story
 from leakscope.metrics.scoring import arrange
@@ -22,7 +22,7 @@ from leakscope.report.records import download_of
 from leakscope.report.results import Results, Tensors
 from leakscope.report.run_page import seeds_in_words
 from leakscope.report.sections import labels_of, sections_of
-from leakscope.report.sheet import ATTACK, Columns, make_sheet
+from leakscope.report.sheet import ATTACK, LEARNED, Columns, make_sheet
 from leakscope.report.strength import strengths_of
 from leakscope.report.tables import cell_table
 from leakscope.report.threat import ALWAYS_HIDDEN, ALWAYS_TOLD, FACTS
@@ -76,8 +76,14 @@ def results_of_story(story: Story) -> Results:
         cells.append(cell)
         pieces.append(_columns(place, cell, run, batch, story))
         tensors |= {f"{cell.id}-{t}": _tensors(run, batch, t) for t in range(batch.trials)}
-    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    names = dict.fromkeys(name for piece in pieces for name in piece)
+    columns = {name: np.concatenate([_own(piece, name) for piece in pieces]) for name in names}
     return Results(make_sheet(cells, columns), tensors.__getitem__)
+
+
+def _own(piece: Columns, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+    """Return a column of a cell; NaN where its attack did not look for such a number."""
+    return piece[name] if name in piece else np.full(len(piece["trial"]), np.nan)
 
 
 def _cells(story: Story) -> Iterator[tuple[Cell, AttackRun, Batch]]:
@@ -128,6 +134,7 @@ def _columns(place: int, cell: Cell, run: AttackRun, batch: Batch, story: Story)
         "label_correct": flat(scores.label_correct).astype(np.int8),
         "recovered": flat(run.recovered),
         "finite": flat(scores.finite),
+        **{f"{LEARNED}{name}": spread(value.double()) for name, value in made.learned.items()},
     }
     unknown = np.isin(trial, list(story.invented))  # no label of theirs was right or wrong
     columns["label_correct"] = np.where(unknown, np.int8(-1), columns["label_correct"])
@@ -143,6 +150,7 @@ def _tensors(run: AttackRun, batch: Batch, trial: int) -> Tensors:
             name: getattr(made, name)[trial]
             for name in ("inputs", "start", "snapshots", "snapshots_at", "trace", "trace_at")
         },
+        **{f"{COURSE}{name}": course[trial] for name, course in made.courses.items()},
     }
 
 

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from leakscope.core.registry import lookup
-from leakscope.store.rows import unpack_trial
+from leakscope.store.rows import learned_from, unpack_trial
+from leakscope.store.schema import lacks
 
 Columns: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
@@ -44,21 +45,50 @@ MORE_FIELDS: Mapping[str, tuple[str, type]] = {
     "item": ("ifnull(json_extract(r.items, '$[' || s.place || ']'), -1)", _WHOLE),
     "version": ("r.version", _TEXT),
 }
+LEARNED = "learned."  # before the name of a number that the attack found, such as alpha
 
 
 def read_columns(connection: sqlite3.Connection, cells: Sequence[int], names: Sequence[str] = tuple(FIELDS)) -> Columns:
-    """Return the named columns of these cells (by number), ordered by cell, number, landing and sample."""
-    known = {**FIELDS, **MORE_FIELDS}
-    fields = {name: lookup(known, name, "column") for name in (*names, *_ORDER)}
+    """Return the named columns of these cells (by number), ordered by cell, number, landing and sample.
+
+    `learned.<name>` is a number that the attack found beside the pictures, NaN where it looked for none.
+    """
+    fields = {name: _field(name, connection) for name in (*names, *_ORDER)}
     cursor = connection.execute(_query([expression for expression, _ in fields.values()], connection, cells))
     pieces: dict[str, list[np.ndarray[Any, Any]]] = {name: [np.empty(0, kind)] for name, (_, kind) in fields.items()}
     while batch := cursor.fetchmany(_BATCH):
         for (name, (_, kind)), values in zip(fields.items(), zip(*batch, strict=True), strict=True):
-            plain = [unpack_trial(value) for value in values] if name == "trial" else values
-            pieces[name].append(np.array(plain, dtype=kind))
+            pieces[name].append(np.array(_plain(name, values), dtype=kind))
     whole = {name: np.concatenate(parts) for name, parts in pieces.items()}
     order = np.lexsort([whole[name] for name in reversed(_ORDER)])
     return {name: whole[name][order] for name in names}
+
+
+def learned_names(connection: sqlite3.Connection, cells: Sequence[int]) -> list[str]:
+    """Return the columns `learned.<name>` that trials of these cells have."""
+    if lacks(connection, "learned"):
+        return []
+    chosen = ", ".join(str(int(cell)) for cell in cells)
+    stored = connection.execute(
+        f"SELECT DISTINCT learned FROM record WHERE learned IS NOT NULL AND +cell IN ({chosen})"
+    )
+    return sorted({f"{LEARNED}{name}" for (text,) in stored for name in learned_from(text)})
+
+
+def _field(name: str, connection: sqlite3.Connection) -> tuple[str, type]:
+    if name.startswith(LEARNED):
+        return "NULL" if lacks(connection, "learned") else "r.learned", _REAL
+    return lookup({**FIELDS, **MORE_FIELDS}, name, "column")
+
+
+def _plain(name: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values of a column as numpy takes them."""
+    if name == "trial":
+        return [unpack_trial(value) for value in values]
+    if name.startswith(LEARNED):
+        own = name.removeprefix(LEARNED)
+        return [learned_from(value).get(own) for value in values]
+    return values
 
 
 def _query(expressions: Sequence[str], connection: sqlite3.Connection, cells: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
-from leakscope.store.columns import FIELDS, MORE_FIELDS, read_columns
+from leakscope.store.columns import FIELDS, LEARNED, MORE_FIELDS, learned_names, read_columns
 from leakscope.store.connection import reading
 from leakscope.store.run import Run
 
@@ -56,14 +56,15 @@ _NONE_IS_MINUS_ONE = ("sample", "item", "label", "guess", "label_correct")
 def flat_table(run: Run, *, current: bool = True, settings: Sequence[str] | None = None) -> list[Column]:
     """Return the columns of the flat table, rows ordered by cell, number, landing and sample.
 
-    First those of FIXED, then `axis.<name>` for every axis of the sweep, then `setting.<path>` for every leaf of the cells'
-    settings, or only for those at or below the dotted paths in `settings`. `current=False` adds the cells that a changed
-    scenario left behind.
+    First those of FIXED, then `learned.<name>` for every number that an attack found beside the pictures, `axis.<name>` for
+    every axis of the sweep, then `setting.<path>` for every leaf of the cells' settings, or only for those at or below the
+    dotted paths in `settings`. `current=False` adds the cells that a changed scenario left behind.
     """
     cells, now = run.cells(current=False), {cell.id for cell in run.cells()}
     chosen = [number for number, cell in enumerate(cells, 1) if cell.id in now or not current]
     with reading(run.directory) as connection:
-        scores = read_columns(connection, chosen, [*FIELDS, *MORE_FIELDS])
+        found = learned_names(connection, chosen)
+        scores = read_columns(connection, chosen, [*FIELDS, *MORE_FIELDS, *found])
     codes = scores["cell"].tolist()
     values = {name: _plain(name, scores[name]) for name in FIXED if name in scores}
     values["cell"] = [cells[code].id for code in codes]
@@ -71,13 +72,14 @@ def flat_table(run: Run, *, current: bool = True, settings: Sequence[str] | None
     values["current"] = [cells[code].id in now for code in codes]
     axes = _spread([{f"axis.{name}": value for name, value in cell.axes.items()} for cell in cells])
     fixed = [Column(name, kind, values[name]) for name, kind in FIXED.items()]
-    return [*fixed, *_of_cells(axes, codes), *_of_cells(_settings(cells, settings), codes)]
+    learned = [Column(name, Kind.REAL, _plain(name, scores[name])) for name in found]
+    return [*fixed, *learned, *_of_cells(axes, codes), *_of_cells(_settings(cells, settings), codes)]
 
 
 def _plain(name: str, column: np.ndarray[Any, Any]) -> list[Any]:
     """Return a column as a list, with None for what does not exist."""
     values: list[Any] = column.tolist()
-    if FIXED[name] is Kind.REAL:
+    if name.startswith(LEARNED) or FIXED[name] is Kind.REAL:
         return [None if value != value else value for value in values]
     if name in _NONE_IS_MINUS_ONE:
         values = [None if value == -1 else value for value in values]

@@ -15,7 +15,7 @@ Row: TypeAlias = tuple[Value, ...]
 _HEX = re.compile(r"(?:[0-9a-f]{2})+")
 RECORD = (
     "id, trial, cell, chunk, place, number, seed, items, outcome, iterations, evaluations, mismatch, label_overlap, "
-    "seconds, version"
+    "seconds, version, learned"
 )
 SAMPLE = "record, place, sample, label, guess, mse, psnr, ssim, label_correct, recovered, finite"
 
@@ -48,6 +48,7 @@ def record_row(record: Record, *, id: int, cell: int, chunk: int, place: int) ->
         _number(record.label_overlap),
         _number(record.seconds),
         record.version,
+        json.dumps({name: float(value) for name, value in record.learned.items()}) if record.learned else None,
     )
 
 
@@ -85,7 +86,13 @@ def record_from(row: Sequence[Any], cell: str, samples: tuple[SampleScore, ...])
         seconds=float(row[13]),
         version=row[14],
         samples=samples,
+        learned=learned_from(row[15]),
     )
+
+
+def learned_from(stored: str | None) -> dict[str, float]:
+    """Return what an attack found beside the pictures; nothing where nothing is stored."""
+    return {} if stored is None else json.loads(stored)
 
 
 def sample_from(row: Sequence[Any]) -> SampleScore:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Record
 from leakscope.store import rows
-from leakscope.store.columns import FIELDS, Columns, read_columns
+from leakscope.store.columns import FIELDS, Columns, learned_names, read_columns
 from leakscope.store.connection import connect_writer, reading
 from leakscope.store.directory import LOCK, WORK, found, make, migrated
 from leakscope.store.disk import clear_errors
 from leakscope.store.lock import locked
+from leakscope.store.schema import LATER, complete, lacks
 from leakscope.store.tensor_files import file_of, read_row
 from leakscope.store.writer import Writer
 
@@ -116,16 +117,19 @@ class Run:
             for number, name in numbers.items():
                 yield from _records(connection, number, name)
 
-    def columns(self, *, cells: Sequence[str] | None = None, names: Sequence[str] = tuple(FIELDS)) -> Columns:
+    def columns(self, *, cells: Sequence[str] | None = None, names: Sequence[str] | None = None) -> Columns:
         """Return the scores of these cells (the current ones if None) as arrays, one row for each sample of each trial.
 
-        The fewer columns are named, the faster.
+        The fewer columns are named, the faster; all there are if None: those that every run has, and `learned.<name>` for every
+        number that an attack found beside the pictures.
 
         `cell` is a place in `cells(current=False)`. What does not exist is NaN, or -1 in a column of whole numbers. A trial
         without samples has one row, with sample -1. Rows are ordered by cell (as first stored), number, landing and sample.
         """
         with reading(self.directory) as connection:
-            return read_columns(connection, list(_numbers(connection, cells, current=True)), names)
+            numbers = list(_numbers(connection, cells, current=True))
+            names = [*FIELDS, *learned_names(connection, numbers)] if names is None else names
+            return read_columns(connection, numbers, names)
 
     def tensors(self, trial: str) -> dict[str, Tensor]:
         """Return that trial's row of every tensor of its chunk, {} where the chunk has none."""
@@ -146,6 +150,7 @@ class Run:
         with locked(self.directory / LOCK):
             with clear_errors(self.directory, "nothing was changed"):
                 connection = connect_writer(self.directory)
+                complete(connection)
             with closing(connection):
                 writer = Writer(self.directory, connection)
                 writer.verify()
@@ -166,9 +171,10 @@ def _numbers(connection: sqlite3.Connection, names: Sequence[str] | None, *, cur
 
 def _records(connection: sqlite3.Connection, cell: int, name: str) -> Iterator[Record]:
     """Yield the records of one cell."""
+    missing = {column for column in LATER if lacks(connection, column)}
     of_record, of_sample = (
-        ", ".join(f"{table}.{column}" for column in columns.split(", "))
-        for table, columns in (("r", rows.RECORD), ("s", rows.SAMPLE))
+        ", ".join("NULL" if column in missing else f"r.{column}" for column in rows.RECORD.split(", ")),
+        ", ".join(f"s.{column}" for column in rows.SAMPLE.split(", ")),
     )
     joined = connection.execute(
         f"SELECT {of_record}, {of_sample} FROM record r LEFT JOIN sample s ON s.record = r.id WHERE r.cell = ? "

@@ -37,7 +37,7 @@ CREATE TABLE record (
     id INTEGER PRIMARY KEY, trial BLOB NOT NULL UNIQUE, cell INTEGER NOT NULL REFERENCES cell,
     chunk INTEGER NOT NULL REFERENCES chunk, place INTEGER NOT NULL, number INTEGER NOT NULL, seed INTEGER NOT NULL,
     items TEXT NOT NULL, outcome TEXT NOT NULL, iterations INTEGER NOT NULL, evaluations INTEGER NOT NULL,
-    mismatch REAL, label_overlap REAL, seconds REAL NOT NULL, version TEXT NOT NULL);
+    mismatch REAL, label_overlap REAL, seconds REAL NOT NULL, version TEXT NOT NULL, learned TEXT);
 CREATE INDEX record_by_cell ON record (cell, number);
 CREATE INDEX record_by_chunk ON record (chunk);
 CREATE TABLE sample (
@@ -45,6 +45,22 @@ CREATE TABLE sample (
     guess INTEGER, mse REAL NOT NULL, psnr REAL NOT NULL, ssim REAL, label_correct INTEGER, recovered INTEGER NOT NULL,
     finite INTEGER NOT NULL, PRIMARY KEY (record, place)) WITHOUT ROWID;
 """
+
+
+# Columns of `record` that runs of this format may lack: read as nothing there, and added by the next who writes.
+LATER = {"learned": "TEXT"}
+
+
+def lacks(connection: sqlite3.Connection, column: str) -> bool:
+    """Return whether the records of a run have no such column, for being older than it."""
+    return column not in {name for _, name, *_ in connection.execute("PRAGMA table_info(record)")}
+
+
+def complete(connection: sqlite3.Connection) -> None:
+    """Add the columns that a run of this format lacks."""
+    for column, kind in LATER.items():
+        if lacks(connection, column):
+            connection.execute(f"ALTER TABLE record ADD COLUMN {column} {kind}")
 
 
 def now() -> str:

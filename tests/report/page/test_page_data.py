@@ -40,6 +40,8 @@ def test_a_film_has_a_number_for_each_frame_and_runs_forward(make_tile: MakeTile
         dataclasses.replace(tile, frames_at=(0, 5, 4))
     with pytest.raises(InputError, match=r"Tile.trace_at must hold 6 numbers, got 1"):
         dataclasses.replace(tile, trace_at=(0,))
+    with pytest.raises(InputError, match=r"Tile.courses\['alpha'\] must hold 6 numbers, got 1"):
+        dataclasses.replace(tile, courses={"alpha": (0.5,)})
     with pytest.raises(InputError, match=r"Tile.frames must be S x \(1, 8, 8\)"):
         dataclasses.replace(tile, frames=torch.zeros(3, 8, 8))
     with pytest.raises(InputError, match=r"Tile.frames must be S x \(1, 8, 8\)"):

@@ -12,7 +12,8 @@ SHARE, COSINE, POSITIVE, DECIBELS = (0.0, 1.0), (-1.0, 1.0), (0.0, math.inf), (-
 _NAMES = {
     SHARE: (
         "asr_convergence asr_content asr_label recovery_rate accuracy steady_share close_of_moving least_share mean_share "
-        "best_alpha reversed_u top_inside membership tracing tracing_reconstructed tracing_chance worse_on_both share_beaten black_level"
+        "best_alpha final_alpha alpha_inside reversed_u top_inside membership tracing tracing_reconstructed tracing_chance "
+        "worse_on_both share_beaten black_level"
     ),
     COSINE: (
         "ssim ssim_all label_minus_content cosine_before cosine_greatest cosine_after cosine_least cosine_mean gradient_cosine "

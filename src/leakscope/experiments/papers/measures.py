@@ -157,6 +157,33 @@ def _error_of(name: str) -> Callable[[Scored, Tensor], Value]:
     return measured
 
 
+def _alphas(cell: Scored) -> Tensor | None:
+    """Return where SME's surrogates ended on the line from w0 (0) to wT (1); None where no trial has one."""
+    known = cell.alpha[cell.alpha.isfinite()] if cell.alpha is not None else torch.empty(0)
+    return known[:, None] if len(known) else None
+
+
+def _alpha(cell: Scored, success: Tensor) -> Value:
+    del success
+    alphas = _alphas(cell)
+    return Value(NONE) if alphas is None else Value(estimate_mean(alphas, torch.ones_like(alphas, dtype=torch.bool)))
+
+
+def _alpha_deviation(cell: Scored, success: Tensor) -> Value:
+    del success
+    alphas = _alphas(cell)
+    if alphas is None or len(alphas) < 2:
+        return Value(NONE)
+    return Value(Estimate(float(alphas.std()), math.nan, math.nan, len(alphas), len(alphas)))
+
+
+def _alpha_inside(cell: Scored, success: Tensor) -> Value:
+    """Return the share of trials whose alpha ended inside (0, 1), at neither end of the line."""
+    del success
+    alphas = _alphas(cell)
+    return Value(NONE) if alphas is None else _rate((alphas > 0) & (alphas < 1), torch.ones_like(alphas).bool())
+
+
 def _label(cell: Scored, success: Tensor) -> Value:
     del success
     return _rate(cell.label == 1, cell.scored & (cell.label >= 0))
@@ -237,6 +264,9 @@ MEASURES: dict[str, Callable[[Scored, Tensor], Value]] = {
     "psnr_error": _error_of("psnr"),
     "similarity_loss": _similarity,
     "similarity_loss_error": _error_of("similarity_loss"),
+    "final_alpha": _alpha,
+    "final_alpha_deviation": _alpha_deviation,
+    "alpha_inside": _alpha_inside,
     "recovery_rate": _recovery,
     "steady_share": _steady,
     "close_of_moving": _close_of_moving,
@@ -245,4 +275,6 @@ MEASURES: dict[str, Callable[[Scored, Tensor], Value]] = {
 RATES = frozenset(
     {"asr_convergence", "asr_content", "asr_label", "recovery_rate", "accuracy", "steady_share", "close_of_moving"}
 )
-COUNTS = frozenset({"reversed_u", "top_inside", "worse_on_both", "membership", "tracing", "tracing_reconstructed"})
+COUNTS = frozenset(
+    {"reversed_u", "top_inside", "alpha_inside", "worse_on_both", "membership", "tracing", "tracing_reconstructed"}
+)

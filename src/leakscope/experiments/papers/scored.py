@@ -12,12 +12,15 @@ from torch import Tensor
 
 from leakscope.metrics.interval import PSNR_CAP
 
+ALPHA = "learned.alpha"  # the column of SME's alpha
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
     """The trials of one cell: by trial (T) outcome and iterations, by sample (T x N, padded) what was scored.
 
-    `trace` is the mismatch of every trial at iterations `trace_at` (T x K), where an item asks for it.
+    `trace` is the mismatch of every trial at iterations `trace_at` (T x K), where an item asks for it. `alpha` is where SME's
+    surrogate ended, NaN for a trial that has none.
     """
 
     ids: tuple[str, ...]
@@ -34,6 +37,7 @@ class Scored:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     trace: Tensor | None = None
     trace_at: Tensor | None = None
+    alpha: Tensor | None = None
 
     @property
     def trials(self) -> int:
@@ -64,20 +68,22 @@ def _scored(columns: Mapping[str, npt.NDArray[np.generic]], rows: npt.NDArray[np
 
     outcome = columns["outcome"][rows][first].astype(str)
     names, counts = np.unique(outcome, return_counts=True)
-    iterations, mismatch = (
-        np.asarray(columns[name][rows][first], dtype=np.float64) for name in ("iterations", "mismatch")
-    )
+
+    def once(name: str) -> Tensor:
+        return torch.from_numpy(np.asarray(columns[name][rows][first], dtype=np.float64))
+
     return Scored(
         ids=tuple(str(name) for name in trial[first]),
         converged=torch.from_numpy(outcome == "converged"),
         stalled=torch.from_numpy(outcome == "stalled"),
-        iterations=torch.from_numpy(iterations),
+        iterations=once("iterations"),
         scored=spread("sample") >= 0,
         mse=spread("mse"),
         ssim=spread("ssim"),
         recovered=spread("recovered") == 1,
         label=spread("label_correct"),
         psnr=spread("psnr").clamp_max(PSNR_CAP),
-        mismatch=torch.from_numpy(mismatch),
+        mismatch=once("mismatch"),
+        alpha=once(ALPHA) if ALPHA in columns else None,
         outcomes={str(name): int(count) for name, count in zip(names, counts, strict=True)},
     )

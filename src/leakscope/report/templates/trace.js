@@ -1,4 +1,4 @@
-// ---- trace: the mismatch of one trial over its steps, on a log scale where all of it is above zero
+// ---- trace: a number of one trial over its steps; the mismatch on a log scale where all of it is above zero
 const trace = (() => {
   const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [210, 48, 10, 10, 32];
   const raised = (n) => String(n).replace(/[-0-9]/g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(c)]));
@@ -11,8 +11,8 @@ const trace = (() => {
     return element;
   }
 
-  function scale(values) {
-    const log = values.every((v) => v > 0);
+  function scale(values, plain) {
+    const log = !plain && values.every((v) => v > 0);
     const seen = log ? values.map(Math.log10) : values;
     let [low, high] = [Math.min(...seen), Math.max(...seen)];
     if (log) [low, high] = [Math.floor(low + 1e-9), Math.ceil(high - 1e-9)];
@@ -31,16 +31,18 @@ const trace = (() => {
     return { place, ticks };
   }
 
-  // Draws the trace of a tile and returns a function that moves the mark to a step; null where there is none.
-  return function draw(svg, tile) {
+  // Draws the trace of a tile, or the course of what else it found, by name; returns a function that moves the mark to a
+  // step, null where there is nothing to draw.
+  return function draw(svg, tile, name) {
     svg.replaceChildren();
     const WIDTH = Math.max(240, svg.clientWidth); // so that the text has the page's size
     svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
-    const seen = tile.trace_at.map((at, i) => [at, tile.trace[i]]).filter(([, v]) => v !== null);
+    const values = name ? tile.courses[name] : tile.trace;
+    const seen = tile.trace_at.map((at, i) => [at, values[i]]).filter(([, v]) => v !== null);
     if (seen.length < 2) return null;
     const last = Math.max(tile.steps, seen[seen.length - 1][0], 1);
     const x = (at) => LEFT + (at / last) * (WIDTH - LEFT - RIGHT);
-    const y = scale(seen.map(([, v]) => v));
+    const y = scale(seen.map(([, v]) => v), Boolean(name));
     for (const [at, text] of y.ticks) {
       add(svg, "path", { class: "grid", d: `M${LEFT} ${at}H${WIDTH - RIGHT}` });
       add(svg, "text", { x: LEFT - 6, y: at + 4, "text-anchor": "end" }, text);
@@ -55,7 +57,7 @@ const trace = (() => {
     const now = add(svg, "path", { class: "now" });
     const here = add(svg, "circle", { class: "here", r: 5 });
     const [first, end] = [seen[0], seen[seen.length - 1]];
-    svg.setAttribute("aria-label", `mismatch from ${first[1]} at step ${first[0]} to ${end[1]} at step ${end[0]}`);
+    svg.setAttribute("aria-label", `${name || "mismatch"} from ${first[1]} at step ${first[0]} to ${end[1]} at step ${end[0]}`);
     return (step) => {
       const near = seen.reduce((best, spot) => (Math.abs(spot[0] - step) < Math.abs(best[0] - step) ? spot : best));
       now.setAttribute("d", `M${x(step)} ${TOP}V${HEIGHT - BOTTOM}`);

@@ -3,7 +3,7 @@ if (tiles.length && find("#viewer").showModal) {
   const dialog = find("#viewer");
   const scrub = find("#viewer-scrub");
   let current = null;
-  let mark = null;
+  let marks = [];
 
   function picture(element, key, place, words) {
     element.className = `pic ${key}`;
@@ -18,7 +18,7 @@ if (tiles.length && find("#viewer").showModal) {
     picture(find("#viewer-result"), current.key, 1 + frame, `reconstruction of ${current.label} at step ${step}`);
     find("#viewer-step").textContent = `step ${step} of ${end}`;
     scrub.setAttribute("aria-valuetext", `step ${step} of ${end}`);
-    if (mark) mark(step);
+    for (const mark of marks) mark(step);
   }
 
   function facts() {
@@ -30,6 +30,22 @@ if (tiles.length && find("#viewer").showModal) {
       [term.textContent, words.textContent] = [name, value];
       list.append(term, words);
     }
+  }
+
+  function courses() {
+    const place = find("#viewer-courses");
+    const empty = find("#viewer-trace svg").cloneNode();
+    const names = Object.keys(current.courses).filter((name) => current.courses[name].length > 1);
+    place.hidden = !names.length;
+    place.replaceChildren();
+    return names.map((name) => {
+      const [box, title, svg] = [document.createElement("div"), document.createElement("h3"), empty.cloneNode()];
+      box.className = "trace";
+      title.textContent = `${name}, step by step`;
+      box.append(title, svg);
+      place.append(box);
+      return trace(svg, current, name);
+    });
   }
 
   function baselines() {
@@ -62,8 +78,9 @@ if (tiles.length && find("#viewer").showModal) {
     scrub.max = String(tile.at.length - 1);
     scrub.value = scrub.max;
     find("#viewer-trace").hidden = false;
-    mark = trace(find("#viewer-trace svg"), tile);
+    const mark = trace(find("#viewer-trace svg"), tile);
     find("#viewer-trace").hidden = mark === null;
+    marks = [mark, ...courses()].filter((one) => one !== null);
     facts();
     baselines();
     showSnapshot();

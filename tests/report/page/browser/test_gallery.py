@@ -177,6 +177,26 @@ def test_the_trace_falls_and_its_mark_follows_the_scrubber(page: Page, open_page
     assert "mismatch from 1 at step 0" in (tab.locator("#viewer-trace svg").get_attribute("aria-label") or "")
 
 
+def test_what_else_an_attack_found_has_a_curve_of_its_own(page: Page, open_page: Open) -> None:
+    first, *others = gallery_of(page).tiles
+    rising = tuple(0.5 + 0.01 * i for i in range(len(first.trace)))
+    tiles = (dataclasses.replace(first, learned={"alpha": rising[-1]}, courses={"alpha": rising}), *others)
+    tab = open_page(dataclasses.replace(page, gallery=dataclasses.replace(gallery_of(page), tiles=tiles))).tab
+    choose(tab, "sort", "run")
+    tab.locator(".enlarge").first.click()
+    course = tab.locator("#viewer-courses .trace")
+    assert course.locator("h3").inner_text() == "alpha, step by step"
+    path = course.locator(".curve").get_attribute("d") or ""
+    heights = [float(part.split(" ")[1]) for part in path[1:].split("L")]
+    assert len(heights) == len(rising)
+    assert np.allclose(np.diff(heights), np.diff(heights)[0], atol=0.11)  # no log scale: even steps are even
+    assert heights[-1] < heights[0]
+    facts = tab.locator("#viewer-facts").inner_text().split("\n")
+    assert facts[facts.index("alpha") + 1] == "0.610"
+    tab.locator("#viewer-after").click()
+    assert not tab.locator("#viewer-courses").is_visible()
+
+
 def test_a_tile_without_trace_start_or_baselines_enlarges_too(make_page: MakePage, open_page: Open) -> None:
     page = make_page(frames=1, tiles=1, attacks=1)
     tile = dataclasses.replace(gallery_of(page).tiles[0], trace=(), trace_at=(), baselines=())

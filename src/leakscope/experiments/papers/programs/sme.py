@@ -16,9 +16,10 @@ from leakscope.analysis.line import Lines, describe, sample_lines
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.objectives import Match, cosine
 from leakscope.attacks.plan import Execution
+from leakscope.attacks.simulate import ALPHA
 from leakscope.clients import Client, told
 from leakscope.core import random
-from leakscope.core.tree import to
+from leakscope.core.tree import Tree, to
 from leakscope.core.types import LocalTraining
 from leakscope.experiments.papers.programs.rows import Keep, Place
 from leakscope.experiments.papers.programs.sme_world import (
@@ -203,7 +204,7 @@ def _quality(
     networks: Mapping[int, Trained],
     device: str,
 ) -> dict[str, list[float]]:
-    """Return PSNR and similarity loss of every client, and their standard errors."""
+    """Return PSNR, similarity loss and, of SME, alpha of every client, and their spread."""
     clients, model = settings["clients"], network_of(settings, ink.data)
     batch, seeds = clients_of(ink, where["samples"], clients), list(range(clients))
     how = dict(attack)
@@ -221,7 +222,21 @@ def _quality(
     values = {"psnr": scores.psnr.clamp_max(PSNR_CAP).mean(1)}
     if isinstance(recipe.objective, Match) and recipe.objective.distance is cosine:
         values["similarity_loss"] = made.mismatch.cpu()
-    kept = {name: value.double().tolist() for name, value in values.items()}
+    kept = {name: value.double().tolist() for name, value in values.items()} | alphas_of(made.learned)
     if clients > 1:
         kept |= {f"{name}_error": [float(v.double().std()) / clients**0.5] for name, v in values.items()}
     return kept
+
+
+def alphas_of(learned: Tree) -> dict[str, list[float]]:
+    """Return where SME's surrogates ended on the line from w0 (0) to wT (1), client by client; nothing for other attacks.
+
+    >>> alphas_of({"alpha": torch.tensor([0.25, 0.75])})["final_alpha"]
+    [0.25, 0.75]
+    """
+    if ALPHA not in learned:
+        return {}
+    alphas = learned[ALPHA].double().cpu()
+    spread = {"final_alpha_deviation": [float(alphas.std())]} if len(alphas) > 1 else {}
+    inside = ((alphas > 0) & (alphas < 1)).double()
+    return {"final_alpha": alphas.tolist(), "alpha_inside": inside.tolist(), **spread}

@@ -100,7 +100,8 @@ def _iteration(
     client = Client(LocalTraining(epochs=one["epochs"], batch_size=settings["batch"], rate=settings["rate"]))
     seen = client.observe(model, draw_parameters(model, Torch(), random.key([0], device=device)), batch, [0])
     knowledge = told(model, client, batch, labels=True, local=attack["name"] == SIMULATION)
-    recipe = KINDS["attack"].build(attack)
+    own = network.get("settings", {}).get(attack["name"], {})  # what an attack's authors use for this data alone
+    recipe = KINDS["attack"].build({**attack, **own})
     problem, _ = recipe.prepare(model, seen, knowledge, [0], Execution(device=device))
     evaluator = Evaluator(model, problem.unknowns, problem.facts, "native")
     zero = torch.zeros(1, dtype=torch.int64, device=device)
