@@ -24,6 +24,7 @@ SOURCES = {
     "leakscope.core.types": ("Batch", "Knowledge", "LocalTraining", "Observation", "Reconstruction", "make_batch"),
     "leakscope.data": ("load",),
     "leakscope.defences": (
+        "ChosenNoise",
         "Clip",
         "DeepCompression",
         "GaussianNoise",
@@ -49,6 +50,7 @@ WHERE = {name: module for module, names in SOURCES.items() for name in names}
 __all__ = [
     "Audit",
     "Batch",
+    "ChosenNoise",
     "Client",
     "Clip",
     "DeepCompression",
@@ -110,6 +112,7 @@ if TYPE_CHECKING:
     from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Reconstruction, make_batch
     from leakscope.data import load
     from leakscope.defences import (
+        ChosenNoise,
         Clip,
         DeepCompression,
         GaussianNoise,

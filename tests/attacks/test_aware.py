@@ -77,7 +77,7 @@ def seen_by(
 
 
 def unaware(knowledge: Knowledge) -> Knowledge:
-    return replace(knowledge, mask=None, bound=None, bits=None, sigma=None)
+    return replace(knowledge, mask=None, bound=None, bits=None, sigma=None, sigma_each=None)
 
 
 def error(attack: Matching, seen: Observation, knowledge: Knowledge, model: Model | None = None) -> tuple[float, Any]:
@@ -105,6 +105,7 @@ def test_each_fact_has_its_comparison() -> None:
         "signs": aware(cpl(), replace(PLAIN, bits=torch.full((TRIALS,), 1))),
         "bits": aware(cpl(), replace(PLAIN, bits=torch.full((TRIALS,), 4))),
         "sigma": aware(cpl(), replace(PLAIN, sigma=0.1 * ONES)),
+        "sigma_each": aware(cpl(), replace(PLAIN, sigma=0.1 * ONES, sigma_each={"w": 0.1 * ONES})),
     }
     assert {name: attack.objective for name, attack in known.items()} == {
         "mask": Match(masked=True, gain=LENGTH**2),
@@ -114,9 +115,10 @@ def test_each_fact_has_its_comparison() -> None:
         "signs": Match(disagreement, gain=LENGTH**2),
         "bits": Match(rounded=True, pull=PULL, gain=LENGTH**2),
         "sigma": Match(slack=1e-4),
+        "sigma_each": Match(slack=1e-4, whitened=True),
     }
-    assert known["sigma"].stop == replace(cpl().stop, threshold=1.0)
-    for attack in (made for name, made in known.items() if name != "sigma"):
+    assert known["sigma"].stop == known["sigma_each"].stop == replace(cpl().stop, threshold=1.0)
+    for attack in (made for name, made in known.items() if not name.startswith("sigma")):
         assert replace(attack, objective=cpl().objective) == cpl()
 
 
@@ -169,6 +171,7 @@ def test_what_is_weighed_against_priors_keeps_its_weight() -> None:
     pulled = cpl(alpha=0.1)
     assert aware(pulled, replace(PLAIN, mask=mask)).objective == Match(masked=True)
     assert aware(pulled, replace(PLAIN, sigma=ONES)).objective == Match()
+    assert aware(ig(), replace(PLAIN, sigma=ONES, sigma_each={"w": ONES})).objective == Match(cosine, whitened=True)
 
 
 def test_noise_of_level_zero_is_no_noise() -> None:
@@ -268,6 +271,8 @@ AT_TRUTH: dict[str, tuple[tuple[Defence, ...], float]] = {
     "sparsify, then 6 bits": ((Sparsify(0.5), Quantise(6)), 1e-12),
     "noise": ((GaussianNoise(1e-2),), 1.1),
     "noise, then mask": ((GaussianNoise(1e-2), RandomMask(0.5)), 1.1),
+    "noise by tensor": ((GaussianNoise(0.1, each=True),), 1.1),
+    "noise by tensor, then mask": ((GaussianNoise(0.1, each=True), RandomMask(0.5)), 1.2),  # levels are estimates
 }
 
 
@@ -297,7 +302,9 @@ def test_the_truth_explains_what_was_seen_and_another_picture_does_not(name: str
         assert not bool(slope.any())
 
 
-@pytest.mark.parametrize("name", ["sparsify", "clip", "sign", "4 bits", "noise, then mask"])
+@pytest.mark.parametrize(
+    "name", ["sparsify", "clip", "sign", "4 bits", "noise, then mask", "noise by tensor, then mask"]
+)
 def test_gradients_agree_with_finite_differences_through_the_network(name: str) -> None:
     seen, knowledge = seen_by(Client(defences=AT_TRUTH[name][0]), dtype=torch.float64)
     attack, guess = aware(cpl(), knowledge), random.uniform(random.key(SEEDS), (1, 1, 8, 8), torch.float64)

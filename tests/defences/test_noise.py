@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.core import random
-from leakscope.core.tree import Tree
+from leakscope.core.tree import Tree, lift
 from leakscope.defences import GaussianNoise, LaplaceNoise, UpdateDefence
 
 KEY = random.key(11)
@@ -103,6 +103,33 @@ def test_noise_does_not_depend_on_what_it_is_added_to(make: type) -> None:
 def test_twice_the_sigma_is_twice_the_noise(make: type) -> None:
     one, two = noise_of(make(0.5), zeros()), noise_of(make(1.0), zeros())
     assert_close(two, {name: 2 * value for name, value in one.items()})
+
+
+@BOTH
+def test_noise_of_each_tensor_counts_in_units_of_its_own_size(make: type) -> None:
+    sizes = {"large": 50.0, "small": 0.01, "none": 0.0}
+    given = {name: size * random.normal(random.key(5), SHAPE, torch.float64) for name, size in sizes.items()}
+    made = noise_of(make(0.2, each=True), given)
+    assert not bool(made["none"].any())
+    for name in ("large", "small"):
+        level = made[name].square().mean().sqrt() / given[name].square().mean().sqrt()
+        assert abs(level / 0.2 - 1) < 5 * math.sqrt(5 / NUMBER)
+
+
+@BOTH
+def test_noise_of_each_tensor_is_that_of_all_where_its_size_is_one(make: type) -> None:
+    given = {"w": torch.ones(7, dtype=torch.float64), "b": -torch.ones(3, dtype=torch.float64)}
+    assert_close(make(0.3, each=True).protect_update(given, KEY), make(0.3).protect_update(given, KEY), rtol=0, atol=0)
+
+
+@BOTH
+def test_noise_of_each_tensor_has_a_strength_for_each_trial(make: type) -> None:
+    given, keys = {"w": torch.arange(1.0, 9.0).reshape(2, 4)}, random.key([3, 4])
+    strengths = torch.tensor([0.0, 0.5])
+    together = lift(lambda d, update, key: d.protect_update(update, key))(make(strengths, each=True), given, keys)
+    for trial, strength in enumerate(strengths.tolist()):
+        alone = make(strength, each=True).protect_update({"w": given["w"][trial]}, keys[trial])
+        assert_close(together["w"][trial], alone["w"])
 
 
 def test_gaussian_and_laplace_noise_from_one_key_are_drawn_apart() -> None:

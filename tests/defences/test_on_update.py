@@ -17,6 +17,7 @@ from leakscope.core.registry import summary
 from leakscope.core.tree import Tree, lift, take, tensors
 from leakscope.defences import (
     DEFENCES,
+    ChosenNoise,
     Clip,
     DeepCompression,
     Defence,
@@ -49,12 +50,15 @@ CASES: dict[str, Callable[[], Defence]] = {
     "deep_compression": lambda: DeepCompression(0.8),
     "deep_compression, momentum": lambda: DeepCompression(share=0.2, momentum=0.9),
     "random_mask": lambda: RandomMask(0.4),
+    "chosen_noise": lambda: ChosenNoise(0.3, 0.4),
+    "chosen_noise, all": lambda: ChosenNoise(0.3, 1.0),
     "sign": Sign,
     "quantise": lambda: Quantise(3),
     "quantise, nearest": lambda: Quantise(3, stochastic=False),
     "low_rank": lambda: LowRank(1),
 }
-DRAWS = {"gaussian_noise", "laplace_noise", "laplace_noise, scale", "random_mask", "quantise"}
+CHOSEN = {"chosen_noise", "chosen_noise, all"}
+DRAWS = {"gaussian_noise", "laplace_noise", "laplace_noise, scale", "random_mask", "quantise", *CHOSEN}
 STRENGTHS: dict[str, tuple[Callable[[Any], Defence], list[float]]] = {
     "GaussianNoise.sigma": (GaussianNoise, [0.0, 0.1, 5.0]),
     "LaplaceNoise.sigma": (LaplaceNoise, [0.0, 0.1, 5.0]),
@@ -67,6 +71,8 @@ STRENGTHS: dict[str, tuple[Callable[[Any], Defence], list[float]]] = {
     "DeepCompression.drop": (DeepCompression, [0.0, 0.5, 0.9]),
     "DeepCompression.share": (lambda s: DeepCompression(share=s), [1.0, 0.5, 0.1]),
     "RandomMask.share": (RandomMask, [1.0, 0.5, 0.1]),
+    "ChosenNoise.sigma": (ChosenNoise, [0.0, 0.1, 5.0]),
+    "ChosenNoise.share": (lambda s: ChosenNoise(0.1, s), [1.0, 0.5, 0.1]),
 }
 each_defence = pytest.mark.parametrize("name", sorted(CASES))
 
@@ -143,7 +149,7 @@ def test_the_same_key_gives_the_same_and_another_key_another_only_where_somethin
     assert torch.equal(first[0]["dense"], first[1]["dense"]) is (name not in DRAWS and "deep" not in name)
 
 
-@pytest.mark.parametrize("name", sorted(DRAWS))
+@pytest.mark.parametrize("name", sorted(DRAWS - {"chosen_noise"}))  # equal tensors have equal choices
 def test_tensors_of_the_same_shape_draw_apart(name: str) -> None:
     value = draw(0, 400).abs() + 0.5
     made = play(CASES[name](), {"a": value, "b": value}, KEYS[0])[0]
@@ -195,6 +201,8 @@ REFUSED: list[tuple[str, Callable[[], object], str]] = [
     *[("DeepCompression.share", lambda s=s: DeepCompression(share=s), str(s)) for s in (-0.1, 0.0, 1.5, NAN)],
     *[("DeepCompression.momentum", lambda s=s: DeepCompression(momentum=s), str(s)) for s in (-0.1, 1.0, NAN)],
     *[("RandomMask.share", lambda s=s: RandomMask(s), str(s)) for s in (-0.1, 0.0, 1.5, NAN)],
+    *[("ChosenNoise.sigma", lambda s=s: ChosenNoise(s), str(s)) for s in (-0.1, NAN, float("inf"))],
+    *[("ChosenNoise.share", lambda s=s: ChosenNoise(0.1, s), str(s)) for s in (-0.1, 0.0, 1.5, NAN)],
     *[("Quantise.bits", lambda s=s: Quantise(s), str(s)) for s in (0, -1, 25, 2.5, NAN)],
     *[("LowRank.rank", lambda s=s: LowRank(s), str(s)) for s in (0, -1, 1.5, NAN)],
 ]
@@ -266,6 +274,8 @@ def test_a_file_can_say_every_setting_of_a_defence(name: str) -> None:
         ({"name": "sparsify", "share": 0}, "share"),
         ({"name": "deep_compression", "drop": 1.0}, "drop"),
         ({"name": "random_mask", "share": 2}, "share"),
+        ({"name": "chosen_noise", "sigma": -1.0}, "sigma"),
+        ({"name": "chosen_noise", "share": 0}, "share"),
         ({"name": "quantise", "bits": 0}, "bits"),
         ({"name": "quantise", "bits": 2.5}, "bits"),
         ({"name": "low_rank", "rank": 0}, "rank"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,10 @@ from torch.testing import assert_close
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.core.tree import Tree, norm
+from leakscope.core.tree import Tree, lift, norm
 from leakscope.defences import (
     DEFENCES,
+    ChosenNoise,
     Clip,
     DeepCompression,
     Defence,
@@ -34,8 +36,8 @@ MADE: dict[type, Callable[[], Defence]] = {type(make()): make for make in DEFENC
 
 # written out here a second time, by hand: (first, later)
 REFUSED = {
-    *itertools.product((Sparsify, DeepCompression, RandomMask), (GaussianNoise, LaplaceNoise, LowRank)),
-    *itertools.product((Sign, Quantise), (GaussianNoise, LaplaceNoise, LowRank)),
+    *itertools.product((Sparsify, DeepCompression, RandomMask, ChosenNoise), (GaussianNoise, LaplaceNoise, LowRank)),
+    *itertools.product((Sign, Quantise), (GaussianNoise, LaplaceNoise, ChosenNoise, LowRank)),
     (Clip, Sign),
     (Sign, Clip),
     (Sign, Quantise),
@@ -44,6 +46,9 @@ REFUSED = {
     (Quantise, Sign),
     (Sparsify, DeepCompression),
     (DeepCompression, Sparsify),
+    *itertools.permutations((Sparsify, ChosenNoise)),
+    *itertools.permutations((DeepCompression, ChosenNoise)),
+    (RandomMask, ChosenNoise),
 }
 PAIRS = sorted(itertools.product(MADE, MADE), key=str)
 
@@ -163,3 +168,49 @@ def test_nothing_is_revealed_of_a_stack_without_facts() -> None:
     assert revealed([], sent) == {}
     assert revealed([LowRank()], sent) == {}
     assert revealed([Affine(1, 2)], sent) == {}
+
+
+WIDE = {"w": (2, 200, 50), "b": (2, 4000)}
+
+
+def with_noise(*defences: Defence) -> tuple[Tree, Tree]:
+    """Return what two trials send, and the true level of the noise on every tensor: its root mean square over the sent."""
+    sizes = {"w": 3.0, "b": 0.02}
+    given = {name: sizes[name] * random.normal(random.key(5), shape, torch.float64) for name, shape in WIDE.items()}
+    keys = random.key([1, 2])
+    sent = lift(lambda update, key: protect(defences, update, begin(defences, update), key)[0])(given, keys)
+    left = {name: (sent[name] - given[name])[sent[name] != 0].square().mean().sqrt() for name in sent}
+    return sent, left
+
+
+@pytest.mark.parametrize(
+    "defences",
+    [
+        (GaussianNoise(0.5, each=True),),
+        (LaplaceNoise(scale=0.5, each=True),),
+        (GaussianNoise(0.5, each=True), LaplaceNoise(0.3, each=True)),
+        (GaussianNoise(0.5, each=True), LaplaceNoise(0.01)),
+        (GaussianNoise(0.01), LaplaceNoise(0.4, each=True)),
+        (GaussianNoise(0.5, each=True), RandomMask(0.5)),
+    ],
+    ids=lambda defences: ", ".join(map(str, defences)),
+)
+def test_the_noise_of_each_tensor_is_read_off_what_was_sent(defences: tuple[Defence, ...]) -> None:
+    sent, level = with_noise(*defences)
+    facts: Any = revealed(defences, sent)
+    for name, true in level.items():
+        assert_close(facts["sigma_each"][name], true.expand(2), rtol=0.06, atol=0)
+    numbers = {name: (value != 0).flatten(1).sum(1) for name, value in sent.items()}
+    energy = sum(numbers[name] * facts["sigma_each"][name].square() for name in sent)
+    assert_close(facts["sigma"].square() * sum(numbers.values()), energy)
+
+
+def test_noise_of_one_level_is_told_as_one() -> None:
+    facts: Any = revealed([GaussianNoise(0.3), LaplaceNoise(0.4)], {"w": torch.ones(2, 5)})
+    assert set(facts) == {"sigma"}
+    assert_close(facts["sigma"], torch.full((2,), 0.5))
+
+
+def test_nothing_sent_has_no_noise() -> None:
+    facts: Any = revealed([GaussianNoise(0.3, each=True)], {"w": torch.zeros(2, 5)})
+    assert_close(facts, {"sigma": torch.zeros(2), "sigma_each": {"w": torch.zeros(2)}})

@@ -101,7 +101,7 @@ def test_mistakes_are_told_with_their_line(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"s.yaml:4: weights: .* another architecture: .*ReLU.*Tanh") as error:
         unfold(scenario_from_text(text, "s.yaml"))
     assert "\n" not in str(error.value)
-    with pytest.raises(ScenarioError, match=r"s.yaml:4: weights: cannot read the checkpoint"):
+    with pytest.raises(ScenarioError, match=r"s.yaml:4: weights: there is no checkpoint"):
         unfold(scenario_from_text(text.replace("00005", "00006"), "s.yaml"))
     with pytest.raises(ScenarioError, match=r"weights.path: missing"):
         scenario_from_text(text.replace(f"  path: {file}\n", ""), "s.yaml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from leakscope.attacks.objectives import angle_per_tensor, squared_l2
 from leakscope.attacks.simulate import OneGradient
 from leakscope.core.errors import InputError
 from leakscope.experiments.scenario import scenario_of
+from leakscope.experiments.scenario.identity import cell_id
 from leakscope.experiments.sweep.chunk import Chunk, informed, observe, play_chunk
+from leakscope.experiments.sweep.driver import sayings, unfold
+from leakscope.experiments.sweep.plan import group_trials
 from leakscope.experiments.sweep.trials import Trial
 from leakscope.experiments.sweep.world import make_world
 
@@ -144,3 +148,105 @@ def test_trials_keep_their_ids_where_nothing_new_is_said() -> None:
     before = scenario_of({"name": "told", **BASE}).cells()
     after = scenario_of({"name": "told", **BASE, "knowledge": {"dropout": False}}).cells()
     assert [cell.id for cell in before] == [cell.id for cell in after]
+
+
+PLAIN: dict[str, Any] = {"data": {"name": "digits", "samples": 4}, "model": {"name": "mlp", "hidden": [8]}}
+LOCAL = {"client": {"local": {"epochs": 1, "batch_size": 2, "rate": 0.1}}}  # two steps
+DROPPING = {"model": {"name": "lenet_cpl", "dropout": 0.3}}
+
+
+def told_in(**scenario: Any) -> list[tuple[str, bool]]:
+    """Return the attack of every cell and whether it was told of the defence."""
+    cells: list[Any] = [cell.settings for cell in scenario_of({**PLAIN, **scenario}).cells()]
+    return [(settings["attack"]["name"], settings["knowledge"]["defence"]) for settings in cells]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        LOCAL,
+        {"client": {"local": {"epochs": 2}}},
+        {"grid": {"client.local.epochs": [3]}},
+        {"grid": {"client.local": [{"epochs": 3}]}},
+        {"client": {"local": {"batch_size": 1}}, "grid": {"data.samples": [2]}},
+        DROPPING,
+        {"model": "lenet_cpl", "grid": {"model.dropout": [0.1]}},
+        {"grid": {"model": [{"name": "lenet_cpl", "dropout": 0.1}]}},
+    ],
+)
+def test_local_steps_and_dropout_meet_both_attackers(settings: dict[str, Any]) -> None:
+    assert told_in(attack="cpl", **settings) == [("cpl", False), ("cpl", True)]
+    assert told_in(attack="cpl", knowledge={"defence": False}, **settings) == [("cpl", False)]
+    assert told_in(attack="cpl", knowledge={"defence": True}, **settings) == [("cpl", True)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"client": {"local": {"rate": 0.1}}},  # one step: a gradient
+        {"client": {"local": {"batch_size": 4}}},
+        {**LOCAL, "knowledge": {"local": False}},  # steps that the attacker is not told cannot be simulated
+        {"model": {"name": "lenet_cpl", "dropout": 0.0}},
+    ],
+)
+def test_there_is_one_attacker_where_knowing_changes_nothing(settings: dict[str, Any]) -> None:
+    assert told_in(attack="cpl", **settings) == [("cpl", False)]
+
+
+@pytest.mark.parametrize("name", ["sme", "dlfa", "analytic"])
+def test_attacks_with_steps_of_their_own_are_run_once(name: str) -> None:
+    assert told_in(attack=name, **LOCAL) == [(name, False)]
+    assert told_in(attacks=[name, "ig"], **LOCAL) == [(name, False), ("ig", False), ("ig", True)]
+
+
+def test_points_of_one_step_and_without_a_defence_are_run_once() -> None:
+    assert told_in(attack="cpl", grid={"client.local.epochs": [1, 2]}).count(("cpl", True)) == 1
+    assert told_in(attack="cpl", grid={"defences": [[], ["sign"]]}).count(("cpl", True)) == 1
+
+
+@pytest.mark.parametrize("settings", [LOCAL, DROPPING])
+def test_the_one_who_does_not_know_has_the_same_cell_said_or_not(settings: dict[str, Any]) -> None:
+    plain = {**PLAIN, **settings, "attack": "cpl"}
+    said = {cell.id for cell in scenario_of({**plain, "knowledge": {"defence": False}}).cells()}
+    both = {cell.id for cell in scenario_of({**plain, "grid": {"knowledge.defence": [False, True]}}).cells()}
+    assert {cell.id for cell in scenario_of(plain).cells()} == both
+    assert len(both) == 2
+    assert said < both
+
+
+def test_noise_of_one_level_keeps_the_ids_it_had_before_each_tensor_could_have_its_own() -> None:
+    noisy = {**PLAIN, "attack": "cpl", "defences": [{"name": "gaussian_noise", "sigma": 0.1}]}
+    cell: Any = next(scenario_of(noisy).cells())
+    (defence,) = cell.settings["defences"]
+    assert defence == {"name": "gaussian_noise", "sigma": 0.1, "each": False}
+    before = {**cell.settings, "defences": [{"name": "gaussian_noise", "sigma": 0.1}]}
+    assert cell_id(before) == cell.id
+    assert cell_id({**cell.settings, "defences": [{**defence, "each": True}]}) != cell.id
+
+
+@pytest.mark.parametrize("name", ["clip", "gaussian_noise"])
+def test_who_is_told_of_every_tensor_is_attacked_apart_from_who_is_told_of_the_whole(name: str) -> None:
+    strength = {"bound": 0.1} if name == "clip" else {"sigma": 0.1}
+    varied = {**PLAIN, "attack": "cpl", "defences": [{"name": name, **strength}], "baselines": [], "trials": 1}
+    sweep = unfold(scenario_of({**varied, "grid": {"defences.0.each": [False, True]}}))
+    groups = group_trials(sweep.cells, sweep.trials)
+    told_apart = [{sweep.cells[trial.cell].settings["defences"][0]["each"] for trial in g.trials} for g in groups]  # type: ignore[index]
+    assert sorted(map(len, told_apart)) == [1, 1, 2]  # two who know, each by itself, and those who do not, together
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"client": {"local": {"epochs": 5, "batch_size": 2}}}, "up to 10 local steps: .* 10 times as much"),
+        (DROPPING, "up to 8 dropout masks: .* 8 times as much"),
+        ({**LOCAL, **DROPPING}, "up to 2 local steps under 8 dropout masks: .* 16 times as much"),
+        ({**DROPPING, "knowledge": {"defence": True, "dropout": True}}, None),
+        ({**LOCAL, "knowledge": {"defence": False}}, None),
+        ({"defences": ["sign"]}, None),
+    ],
+)
+def test_a_run_says_what_simulating_costs_and_how_to_leave_it_out(settings: dict[str, Any], said: str | None) -> None:
+    lines = sayings(list(scenario_of({**PLAIN, "attack": "cpl", **settings}).cells()))
+    assert len(lines) == (said is not None)
+    for line in lines:
+        assert re.search(f"{said}; knowledge: {{defence: false}} leaves", line)

@@ -211,6 +211,7 @@ def test_local_iterations_1_to_10_are_one_path_attacked_after_each_step() -> Non
     found = seen(
         client={"local": {"epochs": 1, "rate": rate}},
         data={"name": "digits", "samples": 2},
+        knowledge={"defence": False},
         grid={"client.local.epochs": list(range(1, 11))},
     )
     assert [knowledge.local.epochs for _, _, knowledge, _ in found if knowledge.local] == list(range(1, 11))

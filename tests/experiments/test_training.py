@@ -358,7 +358,7 @@ def mistakes(tmp_path: Path, text: str) -> str:
             ("rounds: 4", "rounds: 4\nselection: {name: count, number: 11}"),
             "t.yaml:7: selection.number: must be at most the 10",
         ),
-        (("rounds: 4", "rounds: 4\nserver: fedsgd"), "t.yaml:7: server: DistributedSGD takes gradients"),
+        (("rounds: 4", "rounds: 4\nserver: fedsgd"), "t.yaml:7: server: fedsgd takes gradients"),
         (("rounds: 4", "rounds: 4\nserver: fedsdg"), "t.yaml:7: server: unknown server 'fedsdg'; did you mean"),
         (("rounds: 4", "rounds: 4\ndecay: {factor: 2.0, every: 1}"), r"decay.factor: Decay.factor must be in (0, 1]"),
         (("rounds: 4", "rounds: 4\ndefences: [{name: clip, bound: 0.0}]"), "t.yaml:7: defences.0.bound: Clip.bound"),
@@ -370,7 +370,7 @@ def mistakes(tmp_path: Path, text: str) -> str:
         ),
         (
             ("rounds: 4", "rounds: 4\nweights: {name: checkpoint, path: none}"),
-            "t.yaml:7: weights: cannot read the checkpoint",
+            "t.yaml:7: weights: there is no checkpoint",
         ),
     ],
 )

@@ -431,8 +431,8 @@ def test_the_same_seed_gives_the_same_federation_and_another_another() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: federation(server=DistributedSGD()), "DistributedSGD takes gradients: leave client.local out"),
-        (lambda: federation(client=Client()), "Averaging takes weights: give client.local"),
+        (lambda: federation(server=DistributedSGD()), "fedsgd takes gradients: leave client.local out"),
+        (lambda: federation(client=Client()), "fedavg takes weights: give client.local"),
         (lambda: federation(client=Client(local=LOCAL, rounds=2)), "leave client.rounds at 1"),
         (lambda: federation(together=0), "Federation.together must be at least 1, got 0"),
         (lambda: federation(seed=-1), r"Federation.seed must be in \[0, 2\*\*63\), got -1"),

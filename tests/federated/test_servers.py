@@ -20,6 +20,7 @@ from leakscope.federated.servers import (
     Server,
     add_weighted,
     average_buffers,
+    name_of,
 )
 
 BEFORE = {"w": torch.tensor([1.0, 2.0], dtype=torch.float64)}
@@ -80,11 +81,15 @@ def test_buffers_are_averaged_and_counters_take_the_largest() -> None:
     assert made["fixed"] is before["fixed"]
 
 
-@pytest.mark.parametrize("make", [DistributedSGD, Deltas, RoundRobin])
+@pytest.mark.parametrize("name", ["fedsgd", "deltas", "round_robin"])
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_rate_is_positive_and_finite(make: type, rate: float) -> None:
-    with pytest.raises(InputError, match=rf"{make.__name__}.rate must be in \(0, inf\)"):
-        make(rate=rate)
+def test_a_rate_is_positive_and_finite(name: str, rate: float) -> None:
+    with pytest.raises(InputError, match=rf"^{name}\.rate must be in \(0, inf\)"):
+        SERVERS[name](rate=rate)
+
+
+def test_a_server_goes_by_the_name_that_files_give_it() -> None:
+    assert [name_of(make()) for make in SERVERS.values()] == list(SERVERS)
 
 
 def test_only_round_robin_goes_one_by_one() -> None:

@@ -104,7 +104,9 @@ def test_private_parameters_are_neither_written_nor_asked_for(tmp_path: Path) ->
 
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     model = resnet()
-    assert "cannot read the checkpoint" in refusal(Checkpoint(str(tmp_path / "none.safetensors")), model)
+    absent = refusal(Checkpoint(str(tmp_path / "none.safetensors")), model)
+    assert absent.startswith(f"there is no checkpoint {tmp_path / 'none.safetensors'}: name a safetensors file")
+    assert "Error" not in absent
     assert "it holds rounds: none" in refusal(Checkpoint(str(tmp_path)), model)
     file = written(tmp_path, model)
     written(tmp_path, model, 20)

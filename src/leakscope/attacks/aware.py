@@ -10,6 +10,7 @@
 | `bits` = 1 | sent signs | counts wrong signs |
 | `bits` > 1 | rounded | compares beyond one rounding step, and with a tenth of the weight as it is |
 | `sigma` | added noise | stops where noise alone explains the rest |
+| `sigma_each` | added noise of another level to each tensor | counts each tensor's differences in units of its noise |
 | `local` | trained for several steps | simulates them (`simulate=True`) |
 | `policies` | transformed its pictures | looks through the transformations, learning what was drawn |
 | `private_head` | trained a private head beside the public one | learns what it pulls at the features, with the guess |
@@ -31,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakscope.attacks.attack import Matching
+from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.known_policy import learn_policy
 from leakscope.attacks.objectives import (
     FLOORED,
@@ -55,6 +56,7 @@ from leakscope.core.types import Knowledge, Observation, Round
 # What is left to compare is small (directions differ by 1e-3 at a random start), and L-BFGS stops at absolute tolerances: it
 # is read as if updates had the length 10 that LeNet's gradients have (4 on digits, 22 on Fashion-MNIST).
 LENGTH = 10.0
+MASKS = 8  # dropout masks that are averaged
 PULL = 0.1  # of the distance to a rounded update itself: less leaves dense networks at a picture that few bits do not rule out
 
 
@@ -153,8 +155,11 @@ def _noisy(attack: Matching, match: Match, knowledge: Knowledge) -> Matching:
 
     The unit is of what is reported and of the stop; the optimiser still minimises the distance itself (see `reported`).
     """
-    silent = knowledge.sigma is None or not bool((knowledge.sigma > 0).any())
-    if silent or match.distance not in FLOORED or attack.priors:  # priors are weighed against the mismatch as it is
+    if knowledge.sigma is None or not bool((knowledge.sigma > 0).any()):
+        return attack
+    match = replace(match, whitened=knowledge.sigma_each is not None)
+    attack = replace(attack, objective=match)
+    if match.distance not in FLOORED or attack.priors:  # priors are weighed against the mismatch as it is
         return attack
     stop = replace(attack.stop, threshold=1.0)
     return replace(attack, objective=replace(match, slack=attack.stop.threshold), stop=stop)
@@ -169,6 +174,12 @@ def _simulating(attack: Matching, knowledge: Knowledge) -> Matching:
     if isinstance(objective, Match) and objective.distance in SCALED:
         objective = replace(objective, per_gradient=True)
     return replace(attack, simulate=_with_steps(attack.simulate), objective=objective)
+
+
+def takes_steps(attack: Attack) -> bool:
+    """Return whether local steps can take the place of the gradient that an attack simulates; not where it has steps of its own."""
+    kinds = simulator_kinds(attack.simulate) if isinstance(attack, Matching) else set()
+    return OneGradient in kinds and not kinds & {LocalSteps, OnTheLine}
 
 
 def _with_steps(simulate: Simulator) -> Simulator:
@@ -201,8 +212,11 @@ def merge_rounds(observation: Observation, knowledge: Knowledge) -> tuple[Observ
     if shaped or not later or not all(_same(first, seen) for seen in later):
         return observation, knowledge
     sent = {name: torch.stack([seen.sent[name] for seen in observation.rounds]).mean(0) for name in first.sent}
-    sigma = None if knowledge.sigma is None else knowledge.sigma / math.sqrt(len(observation.rounds))
-    return replace(observation, rounds=(replace(first, sent=sent),)), replace(knowledge, sigma=sigma)
+    fewer = math.sqrt(len(observation.rounds))
+    sigma = None if knowledge.sigma is None else knowledge.sigma / fewer
+    levels = None if knowledge.sigma_each is None else scale(knowledge.sigma_each, 1 / fewer)
+    known = replace(knowledge, sigma=sigma, sigma_each=levels)
+    return replace(observation, rounds=(replace(first, sent=sent),)), known
 
 
 def _same(one: Round, other: Round) -> bool:
@@ -248,7 +262,7 @@ class AveragedDropout:
     Without it every iteration draws one mask anew, and L-BFGS carries its memory from one function to another.
     """
 
-    draws: int = 8
+    draws: int = MASKS
     inner: Simulator = field(default_factory=OneGradient)
 
     def __post_init__(self) -> None:

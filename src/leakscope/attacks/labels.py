@@ -83,16 +83,26 @@ def _one_example(rule: str, knowledge: Knowledge) -> None:
         raise InputError(f"label rule {rule!r} is for one example, the batch has {knowledge.samples}; use 'counts'")
 
 
-def _class_pull(model: Model, observation: Observation) -> Tensor:
-    """Return T x C, negative for classes that occur: the bias gradient, or the row sums of non-negative features."""
-    weight, bias = _last_layer(model, observation)
-    if bias is not None:
-        return bias
+def check_head(rule: str, model: Model) -> None:
+    """Raise if a rule cannot read labels off the last layer of this network."""
+    if _head(model).bias is None and rule != "idlg":
+        _check_signs(model)
+
+
+def _check_signs(model: Model) -> None:
     if not _head(model).nonnegative:
         raise InputError(
             f"the last layer of {model.name!r} has no bias and its features may be negative: row sums say nothing about "
             "the label; use 'idlg' (product rule, one example) or 'joint'"
         )
+
+
+def _class_pull(model: Model, observation: Observation) -> Tensor:
+    """Return T x C, negative for classes that occur: the bias gradient, or the row sums of non-negative features."""
+    weight, bias = _last_layer(model, observation)
+    if bias is not None:
+        return bias
+    _check_signs(model)
     return weight.sum(-1)
 
 

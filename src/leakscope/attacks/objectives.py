@@ -17,6 +17,7 @@ from leakscope.core.types import Knowledge, LocalTraining
 
 Distance = Callable[[Tree, Tree], Tensor]
 SHORTEST = 1e-36  # squared length below which a direction means nothing in float32
+MOST = 100.0  # times at most that a tensor counts for its little noise
 LEAST = 1e-9  # the smallest mismatch that counts as explained, where neither noise nor slack says more
 
 
@@ -155,6 +156,8 @@ class Match:
     - `rounded` compares with the nearest update that quantisation to `Knowledge.bits` could have turned into the observed one;
       `pull` adds so much of the distance to the observed one itself: few bits could have come from nearly anything, and rounding
       errs on both sides
+    - `whitened` counts the differences of every tensor in units of its noise: both sides times `sigma / sigma_each`, so that squared
+      L2 becomes `sum over tensors of (sigma / sigma_each)^2 ||simulated - observed||^2`, the likelihood of Gaussian noise
     - `slack` reports the mismatch in units of what noise of `Knowledge.sigma` leaves at the truth, or of `slack` where that is
       more: under 1 the update is explained. For squared L2 noise leaves `(n - p) sigma^2`, n the coordinates compared and p
       the pixels that can be fitted to it (at most n / 2 are counted), for L2 its root. What is minimised stays as it is
@@ -172,6 +175,7 @@ class Match:
     rounded: bool = False
     pull: float = 0.0
     slack: float | None = None
+    whitened: bool = False
     gain: float = 1.0
     as_gradient: bool = False
     per_gradient: bool = False
@@ -194,12 +198,12 @@ class Match:
 
     def __call__(self, view: View) -> Tensor:
         """Return the mismatch of one trial in one round, in the unit of the distance."""
-        simulated, observed = (self._weighed(update) for update in self.compared(view))
+        simulated, observed = (self._counted(view, update) for update in self.compared(view))
         distance = self.distance(simulated, observed)
         if self.rounded and self.pull:
             sent = self._sent(view)
             seen = view.observed if sent is None else {name: v * sent[name] for name, v in view.observed.items()}
-            distance = distance + self.pull * self.distance(simulated, self._weighed(seen))
+            distance = distance + self.pull * self.distance(simulated, self._counted(view, seen))
         return self._gain(view) * distance
 
     def explained(self, view: View) -> Tensor | None:
@@ -249,6 +253,13 @@ class Match:
         mask = view.knowledge.mask
         return {name: ((mask[name] != 0) & (value != 0)).to(value.dtype) for name, value in view.observed.items()}
 
+    def _counted(self, view: View, update: Tree) -> Tree:
+        """Return an update times what each of its tensors counts."""
+        if self.whitened:
+            factors = noise_factors(view.knowledge)
+            update = {name: value * factors[name] for name, value in update.items()}
+        return self._weighed(update)
+
     def _weighed(self, update: Tree) -> Tree:
         if not self.weights:
             return update
@@ -277,6 +288,20 @@ def _told(fact: Tensor | None, field: str, name: str, words: str) -> Tensor:
     if fact is None:
         raise InputError(f"Match.{field} needs Knowledge.{name}: the attacker was not told {words}")
     return fact
+
+
+def noise_factors(knowledge: Knowledge) -> Tree:
+    """Return for ONE trial what each tensor is multiplied by: `sigma / sigma_each`, at most `MOST`, and 1 without noise.
+
+    `sigma^2` is the mean of the variances over all coordinates, so the noise has the same energy as before, now spread evenly.
+    """
+    sigma = _told(knowledge.sigma, "whitened", "sigma", "the noise level")
+    if knowledge.sigma_each is None:
+        raise InputError(
+            "Match.whitened needs Knowledge.sigma_each: the attacker was not told the noise of each tensor"
+        )
+    levels = {name: level.maximum(sigma / MOST) for name, level in knowledge.sigma_each.items()}
+    return {name: torch.where(sigma > 0, sigma / level, torch.ones_like(level)) for name, level in levels.items()}
 
 
 def shrink(update: Tree, bound: Tensor | float) -> Tree:

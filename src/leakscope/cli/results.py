@@ -145,8 +145,11 @@ def _console() -> Console:
 
 def _table(console: Console, rows: Sequence[Row], axes: Sequence[str]) -> tuple[Table, bool]:
     from leakscope.report.numbers import number, percent, percent_interval
+    from leakscope.report.tables import learned_in
 
-    heads = {"n": 0, "content": 0, "": 0, "conv.": 1, "label": 2, "MSE": 0, "SSIM": 2, "steps": 1, "outcomes": 3}
+    heads = [("n", 0), ("content", 0), ("", 0), ("conv.", 1), ("label", 2), ("MSE", 0), ("SSIM", 2), ("steps", 1)]
+    learned = learned_in(rows)
+    heads += [*((name, 1) for name in learned), ("outcomes", 3)]
     lines = [
         [
             str(row.trials),
@@ -157,11 +160,12 @@ def _table(console: Console, rows: Sequence[Row], axes: Sequence[str]) -> tuple[
             number(row.mse.value),
             number(row.ssim.value) if row.ssim else "",
             number(row.steps.value) if row.steps else "",
+            *(number(row.learned[name].value) if name in row.learned else "" for name in learned),
             "" if row.baseline else ", ".join(f"{n} {name}" for name, n in row.outcomes.items()),
         ]
         for row in rows
     ]
-    return _fitting(console, rows, axes, list(heads.items()), lines)
+    return _fitting(console, rows, axes, heads, lines)
 
 
 def _comparison(console: Console, pairs: Sequence[tuple[Row, Row]], axes: Sequence[str]) -> tuple[Table, bool]:

@@ -216,12 +216,13 @@ def describe_plan(
     say: Callable[[str], None],
 ) -> str:
     """Return what a run would do, in words."""
-    from leakscope.experiments.sweep.driver import unfold
+    from leakscope.experiments.sweep.driver import naming_lines, sayings, unfold
     from leakscope.experiments.sweep.plan import make_plan
     from leakscope.store import Run
 
     sweep = unfold(scenario)
-    plan = make_plan(sweep.cells, sweep.trials, device=device, memory=memory, workers=workers, say=say)
+    with naming_lines(scenario, sweep.cells):
+        plan = make_plan(sweep.cells, sweep.trials, device=device, memory=memory, workers=workers, say=say)
     number = [count(len(sweep.trials), "trial"), count(len(sweep.cells), "cell"), count(len(plan.chunks), "chunk")]
     lines = [f"{title}: {number[0]} in {number[1]}, {number[2]}", *(_axis_line(axis) for axis in scenario.axes)]
     groups = [list(group) for _, group in itertools.groupby(plan.chunks, key=lambda c: c.name.rpartition("-")[0])]
@@ -235,6 +236,7 @@ def describe_plan(
     if Run.exists(directory):
         there = len(Run.open(directory).done() & {trial.id for trial in sweep.trials})
         lines.append(f"{directory} holds {there:,} of these trials already")
+    lines += sayings(sweep.cells)
     lines.append(f"{at_most(plan.seconds)} for all of them if none stops early; nothing was written")
     return "\n".join(printable(line) for line in lines)
 

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.fields import check_fields
 from leakscope.core.model import Model
 from leakscope.core.registry import lookup
 from leakscope.core.scaling import Scaling
-from leakscope.core.tree import Tree, flat_names, lift, subtract
+from leakscope.core.tree import Tree, flat_names, lift, map_tensors, subtract
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Round, Shares, direction
 from leakscope.defences import Defence
 from leakscope.defences.on_data import Transform
@@ -63,6 +64,7 @@ class Client:
     on_data: Transform | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         lookup(LOSSES, self.loss, "loss")
         check_stack(self.defences)
         if not isinstance(self.rounds, int) or self.rounds < 1:
@@ -219,4 +221,11 @@ def tell_defences(knowledge: Knowledge, client: Client, observation: Observation
     if "mask" in told_:
         masks: list[Any] = [each["mask"] for each in facts]
         told_["mask"] = {name: torch.stack([mask[name] for mask in masks]).amax(0) for name in masks[0]}
+    if "sigma_each" in told_:  # told as of the first round, and each round's update has a size of its own
+        told_ |= {name: _over_rounds([each[name] for each in facts]) for name in ("sigma", "sigma_each")}
     return replace(knowledge, **told_)  # type: ignore[arg-type]
+
+
+def _over_rounds(levels: Sequence[Any]) -> Any:
+    """Return the root of the mean square over rounds, of tensors or of trees."""
+    return map_tensors(lambda *each: torch.stack(each).square().mean(0).sqrt(), levels[0], *levels[1:])

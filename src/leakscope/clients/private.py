@@ -18,6 +18,7 @@ from torch import Tensor
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.fields import check_fields
 from leakscope.core.model import Model
 from leakscope.core.registry import lookup
 from leakscope.core.scaling import Scaling
@@ -42,6 +43,7 @@ class PrivateClient:
     scaling: Scaling = field(default_factory=Scaling)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         lookup(LOSSES, self.loss, "loss")
         if not 0 < self.bound < math.inf:
             raise InputError(f"PrivateClient.bound must be in (0, inf), got {self.bound}")

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from leakscope.core.errors import InputError
+from leakscope.core.fields import check_fields
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, scale, subtract, trials
 
@@ -155,9 +156,8 @@ class LocalTraining:
     proximal: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, value in (("epochs", self.epochs), ("batch_size", 1 if self.batch_size is None else self.batch_size)):
-            if not hasattr(value, "__index__"):
-                raise InputError(f"LocalTraining.{name} must be a whole number, got {value!r}")
             if value < 1:
                 raise InputError(f"LocalTraining.{name} must be at least 1, got {value}")
         if not self.rate > 0:
@@ -209,6 +209,7 @@ class Knowledge:
     bound_each: bool = False
     bits: Tensor | None = None
     sigma: Tensor | None = None
+    sigma_each: Tree | None = None
     policies: tuple[tuple[tuple[str, float], ...], ...] | None = None
     private_head: Tree | None = None
 
@@ -220,7 +221,8 @@ class Reconstruction:
     `inputs` T x N x ..., `labels` T x N, `start` as `inputs`, `mismatch` T (the attack's own final value), `iterations`,
     `evaluations` and `outcome` T, `trace` T x K (mismatch at iterations `trace_at` T x K, NaN and -1 where not reached), `snapshots`
     T x S x N x ... at iterations `snapshots_at` T x S (-1 where not reached). `seen` is as `inputs`, after what the attack
-    takes the client to have done to its pictures; None where it takes it to have done nothing.
+    takes the client to have done to its pictures; None where it takes it to have done nothing. `learned` are the unknowns beside
+    the pictures that are one number a trial, by name (T; SME's alpha), `courses` the same along `trace_at` (T x K).
     """
 
     inputs: Tensor
@@ -235,6 +237,8 @@ class Reconstruction:
     snapshots: Tensor
     snapshots_at: Tensor
     seen: Tensor | None = None
+    learned: Tree = field(default_factory=dict)
+    courses: Tree = field(default_factory=dict)
 
     @property
     def trials(self) -> int:

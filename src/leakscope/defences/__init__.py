@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from leakscope.defences.on_update import (
+    ChosenNoise,
     Clip,
     DeepCompression,
     Defence,
@@ -24,6 +25,7 @@ DEFENCES: dict[str, Callable[..., Defence]] = {
     "sparsify": Sparsify,
     "deep_compression": DeepCompression,
     "random_mask": RandomMask,
+    "chosen_noise": ChosenNoise,
     "sign": Sign,
     "quantise": Quantise,
     "low_rank": LowRank,
@@ -31,6 +33,7 @@ DEFENCES: dict[str, Callable[..., Defence]] = {
 
 __all__ = [
     "DEFENCES",
+    "ChosenNoise",
     "Clip",
     "DeepCompression",
     "Defence",

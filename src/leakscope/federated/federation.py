@@ -17,7 +17,7 @@ from leakscope.defences.stack import State as Memory
 from leakscope.defences.stack import begin as begin_defences
 from leakscope.federated.decay import Decay
 from leakscope.federated.selection import Selection, Share
-from leakscope.federated.servers import Averaging, Server
+from leakscope.federated.servers import Averaging, Server, name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,8 @@ class Federation:
     def __post_init__(self) -> None:
         shared = Shares.GRADIENT if self.client.local is None else Shares.WEIGHTS
         if shared is not self.server.takes:
-            name = type(self.server).__name__
             wanted = "gradients: leave client.local out" if shared is Shares.WEIGHTS else "weights: give client.local"
-            raise InputError(f"{name} takes {wanted}")
+            raise InputError(f"{name_of(self.server)} takes {wanted}")
         if self.client.rounds != 1 or self.client.server_rate:
             raise InputError("the rounds of a federation are its own: leave client.rounds at 1 and server_rate at 0")
         if self.together < 1:

@@ -53,7 +53,7 @@ class DistributedSGD:
     rate: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_rate("DistributedSGD", self.rate)
+        _check_rate(self)
 
     def weigh(self, counts: Tensor) -> Tensor:
         """Return n_k / n."""
@@ -103,7 +103,7 @@ class Deltas:
     equal: bool = False
 
     def __post_init__(self) -> None:
-        _check_rate("Deltas", self.rate)
+        _check_rate(self)
 
     def weigh(self, counts: Tensor) -> Tensor:
         """Return n_k / n, or 1 / K."""
@@ -129,7 +129,7 @@ class RoundRobin:
     rate: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_rate("RoundRobin", self.rate)
+        _check_rate(self)
 
     def weigh(self, counts: Tensor) -> Tensor:
         """Return 1 for the one client that answers at a time."""
@@ -187,6 +187,15 @@ def average_buffers(before: Tree, parts: Sequence[tuple[Tensor, Tree]]) -> Tree:
     return made
 
 
-def _check_rate(name: str, rate: float) -> None:
-    if not 0 < rate < math.inf:
-        raise InputError(f"{name}.rate must be in (0, inf), got {rate}")
+def name_of(server: Server) -> str:
+    """Return what a file calls a server; one of its own kind goes by its class.
+
+    >>> name_of(Averaging())
+    'fedavg'
+    """
+    return next((name for name, kind in SERVERS.items() if kind is type(server)), type(server).__name__)
+
+
+def _check_rate(server: DistributedSGD | Deltas | RoundRobin) -> None:
+    if not 0 < server.rate < math.inf:
+        raise InputError(f"{name_of(server)}.rate must be in (0, inf), got {server.rate}")

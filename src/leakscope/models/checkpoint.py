@@ -63,6 +63,8 @@ class Checkpoint:
         file = self.file()
         try:
             facts = file.stat()
+        except FileNotFoundError:
+            raise InputError(_missing(file)) from None
         except OSError as error:
             raise InputError(f"cannot read the checkpoint {file} ({error.strerror})") from None
         return _digest(file, facts.st_mtime_ns, facts.st_size)
@@ -119,8 +121,14 @@ def read_checkpoint(file: Path) -> tuple[Tree, dict[str, object]]:
     except (SafetensorError, ValueError, TypeError) as error:
         said = " ".join(str(error).split())[:120]
         raise InputError(f"{file} is not a sound safetensors file ({said})") from None
+    except FileNotFoundError:  # safetensors gives no strerror with it
+        raise InputError(_missing(file)) from None
     except OSError as error:
-        raise InputError(f"cannot read the checkpoint {file} ({error.strerror or type(error).__name__})") from None
+        raise InputError(f"cannot read the checkpoint {file} ({error.strerror or error})") from None
+
+
+def _missing(file: Path) -> str:
+    return f"there is no checkpoint {file}: name a safetensors file, or the directory of a training with its round"
 
 
 def with_values(model: Model, values: Tree, about: Mapping[str, object], source: str) -> Model:

@@ -42,6 +42,7 @@ def facts(*defences: Any, client: Client | None = None) -> dict[str, str]:
         (Clip(0.5), "the bound (0.5)"),
         (Clip(0.5, each=True), "the bound (0.5 for each tensor)"),
         (GaussianNoise(0.01), "the standard deviation of all noise (0.01), not its draws"),
+        (GaussianNoise(0.01, each=True), "the standard deviation of all noise on each tensor, not its draws"),
         (Quantise(bits=4), "the bits of a number (4)"),
         (Sign(), "the bits of a number (1)"),
         (LowRank(rank=1), NOTHING),

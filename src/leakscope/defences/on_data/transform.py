@@ -9,6 +9,7 @@ from torch import Tensor
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.fields import check_fields
 from leakscope.defences.on_data.applying import apply, check_pictures, to_bytes, to_unit
 from leakscope.defences.on_data.policy import LONGEST, NONE, Policy, parse_policies
 from leakscope.learning.resample import translated
@@ -44,6 +45,7 @@ class Transform:
     flip: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         try:
             parse_policies(self.policy)
         except InputError as error:

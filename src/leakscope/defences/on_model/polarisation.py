@@ -16,6 +16,7 @@ from torch import Tensor
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.fields import check_fields
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree
 from leakscope.learning.losses import Loss
@@ -50,6 +51,7 @@ class Polarisation:
     spread: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for field, value in (("alpha2", self.alpha2), ("alpha1", self.alpha1)):
             if value is not None:
                 _at_least(f"Polarisation.{field}", value, 0.0)

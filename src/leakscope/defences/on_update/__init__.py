@@ -1,5 +1,6 @@
 """Defences on the update of ONE trial; a tensor among the settings is a per-trial strength."""
 
+from leakscope.defences.on_update.chosen import ChosenNoise
 from leakscope.defences.on_update.clip import Clip
 from leakscope.defences.on_update.coarse import LowRank, Quantise, Sign
 from leakscope.defences.on_update.contract import Defence, RememberingDefence, UpdateDefence
@@ -7,6 +8,7 @@ from leakscope.defences.on_update.noise import GaussianNoise, LaplaceNoise
 from leakscope.defences.on_update.sparse import DeepCompression, RandomMask, Sparsify
 
 __all__ = [
+    "ChosenNoise",
     "Clip",
     "DeepCompression",
     "Defence",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from leakscope.core.errors import InputError
+from leakscope.core.fields import check_fields
 from leakscope.core.tree import TINY, Tree, norm, scale
 from leakscope.defences.strengths import Unit, tried
 
@@ -26,6 +27,7 @@ class Clip:
     each: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         bound = torch.as_tensor(self.bound)
         if not bool(((bound > 0) & bound.isfinite()).all()):
             raise InputError(f"Clip.bound must be in (0, inf), got {self.bound}")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.fields import check_fields
 from leakscope.core.tree import Tree
 from leakscope.defences.strengths import tried
 
@@ -50,6 +51,7 @@ class Quantise:
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not 1 <= self.bits <= MOST_BITS:
             raise InputError(f"Quantise.bits must be a whole number in 1..{MOST_BITS}, got {self.bits}")
+        check_fields(self)
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the rounded update."""
@@ -88,6 +90,7 @@ class LowRank:
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or self.rank < 1:
             raise InputError(f"LowRank.rank must be a whole number of at least 1, got {self.rank}")
+        check_fields(self)
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the sketched update."""

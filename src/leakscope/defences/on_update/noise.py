@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.fields import check_fields
 from leakscope.core.tree import Tree
 from leakscope.defences.strengths import Unit, tried
 
@@ -18,7 +19,9 @@ from leakscope.defences.strengths import Unit, tried
 class GaussianNoise:
     """Add N(0, sigma^2) to every coordinate of the update (no clipping; `sigma` is the standard deviation).
 
-    Equation: `g + sigma z`, z in N(0, I).
+    With `each`, sigma counts in units of the root mean square of every tensor by itself, so that small gradients get little noise.
+
+    Equation: `g + sigma z`, z in N(0, I); with `each` `g_t + sigma rms(g_t) z_t` for every tensor t.
     Reference: Used as a defence by Zhu et al. 2019, arXiv:1906.08935.
     Works when: sigma is at least about the size of a coordinate of the update. More rounds of the same data average
         it away.
@@ -26,24 +29,27 @@ class GaussianNoise:
     """
 
     sigma: float | Tensor = field(default=0.0, metadata=tried(1.0, 10.0, unit=Unit.COORDINATE))
+    each: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_strength("GaussianNoise.sigma", self.sigma)
+
+    @property
+    def deviation(self) -> float | Tensor:
+        """Return the standard deviation, in units of a tensor's root mean square where `each`."""
+        return self.sigma
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the update plus noise."""
-        own = random.fold(key, "gaussian_noise")
-        return {
-            name: value + (self.sigma * random.normal(random.fold(own, name), value.shape, value.dtype)).to(value.dtype)
-            for name, value in update.items()
-        }
+        return with_gaussian(update, self.sigma, key, each=self.each)
 
 
 @dataclass(frozen=True, slots=True)
 class LaplaceNoise:
     """Add Laplace noise of standard deviation `sigma` to every coordinate; `scale` is sigma / sqrt(2), give either.
 
-    By inversion: with u uniform in (-1/2, 1/2), x = -b sign(u) log(1 - 2|u|) has density exp(-|x| / b) / 2b.
+    `each` as for Gaussian noise. By inversion: with u uniform in (-1/2, 1/2), x = -b sign(u) log(1 - 2|u|) has density exp(-|x| / b) / 2b.
 
     Equation: `g + x`, with x of density `exp(-|x| / b) / 2b` and `b = sigma / sqrt 2`.
     Reference: Used as a defence by Zhu et al. 2019, arXiv:1906.08935.
@@ -53,8 +59,10 @@ class LaplaceNoise:
 
     sigma: float | Tensor = field(default=0.0, metadata=tried(1.0, 10.0, unit=Unit.COORDINATE))
     scale: float | Tensor | None = None
+    each: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_strength("LaplaceNoise.sigma", self.sigma)
         if self.scale is not None:
             check_strength("LaplaceNoise.scale", self.scale)
@@ -63,7 +71,7 @@ class LaplaceNoise:
 
     @property
     def deviation(self) -> float | Tensor:
-        """Return the standard deviation, however it was given."""
+        """Return the standard deviation, however it was given; in units of a tensor's root mean square where `each`."""
         return self.sigma if self.scale is None else self.scale * math.sqrt(2)
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
@@ -74,8 +82,23 @@ class LaplaceNoise:
         for name, value in update.items():
             u = random.uniform(random.fold(own, name), value.shape, torch.float64) - 0.5 + 2.0**-25
             drawn = -torch.sign(u) * torch.log1p(-2 * u.abs())
-            made[name] = value + (scale * drawn).to(value.dtype)
+            made[name] = value + (level_on(value, scale, each=self.each) * drawn).to(value.dtype)
         return made
+
+
+def with_gaussian(update: Tree, sigma: float | Tensor, key: Tensor, *, each: bool = False) -> Tree:
+    """Return the update plus the draws of `GaussianNoise` with this sigma."""
+    own = random.fold(key, "gaussian_noise")
+    made = {}
+    for name, value in update.items():
+        drawn = random.normal(random.fold(own, name), value.shape, value.dtype)
+        made[name] = value + (level_on(value, sigma, each=each) * drawn).to(value.dtype)
+    return made
+
+
+def level_on(value: Tensor, strength: float | Tensor, *, each: bool) -> float | Tensor:
+    """Return how strong noise is on one tensor: as it is said, or (`each`) in units of the tensor's root mean square."""
+    return strength * value.square().mean().sqrt() if each else strength
 
 
 def check_strength(setting: str, strength: float | Tensor) -> None:

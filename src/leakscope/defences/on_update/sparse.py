@@ -9,6 +9,7 @@ from torch import Tensor
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.fields import check_fields
 from leakscope.core.tree import Tree, add
 from leakscope.defences.strengths import tried
 
@@ -36,6 +37,7 @@ class Sparsify:
     each: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_drop("Sparsify", self.drop, self.share)
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
@@ -66,6 +68,7 @@ class DeepCompression:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_drop("DeepCompression", 0.0 if self.drop is None else self.drop, self.share)
         if not 0 <= self.momentum < 1:
             raise InputError(f"DeepCompression.momentum must be in [0, 1), got {self.momentum}")
@@ -100,6 +103,7 @@ class RandomMask:
     share: float | Tensor = field(default=0.5, metadata=tried(0.5, 0.1))
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_drop("RandomMask", 0.0, self.share)
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:

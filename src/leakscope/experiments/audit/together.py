@@ -126,7 +126,8 @@ def _needed(attack: Attack, case: Case) -> Knowledge:
         bound=known.bound if match.clipped else None,
         bound_each=known.bound_each and match.clipped,
         bits=known.bits if match.rounded else None,
-        sigma=known.sigma if match.slack is not None else None,
+        sigma=known.sigma if match.slack is not None or match.whitened else None,
+        sigma_each=known.sigma_each if match.whitened else None,
     )
 
 

@@ -43,7 +43,8 @@ def _of_update(informed: Knowledge, names: set[str]) -> str:
     if "bits" in names and informed.bits is not None:
         said.append(f"the bits of a number ({_value(informed.bits)})")
     if "sigma" in names and informed.sigma is not None:
-        said.append(f"the standard deviation of all noise ({_value(informed.sigma)}), not its draws")
+        level = f" ({_value(informed.sigma)})" if informed.sigma_each is None else " on each tensor"
+        said.append(f"the standard deviation of all noise{level}, not its draws")
     return ", ".join(said) or NOTHING
 
 

@@ -1,4 +1,4 @@
-"""The axes of a sweep: `attacks`, `grid` on any field, `zip` for fields that go together, and both attackers of a defence."""
+"""The axes of a sweep: `attacks`, `grid` on any field, and `zip` for fields that go together."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from leakscope.core.record import Plain
 from leakscope.experiments.scenario.problems import Path, Problem, dotted
 
 MOST_CELLS = 1_000_000
-TOLD: Path = ("knowledge", "defence")
-GUARDS: tuple[tuple[str, str], ...] = (("client", "on_data"), ("client", "on_model"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +56,7 @@ def read_axes(data: Mapping[str, Any]) -> tuple[list[Axis], list[Problem]]:
         else:
             problems.append(Problem(place, f"must map paths to lists of equal length, got {type(group).__name__}"))
     problems += _clashes(axes)
-    axes += _both_attackers(data, axes)
     return list({axis.name: axis for axis in axes}.values()), problems
-
-
-def _both_attackers(data: Mapping[str, Any], axes: Sequence[Axis]) -> list[Axis]:
-    """Return the axis of the attacker who does not know the defence and the one who does, unless the file says which.
-
-    A defence measured against the one alone is half a measurement.
-    """
-    client, knowledge = data.get("client"), data.get("knowledge")
-    guarded = bool(data.get("defences")) or _guards(client)
-    guarded = guarded or any(
-        path[0] == "defences" or path[:2] in GUARDS or (path == ("client",) and any(_guards(row[i]) for row in a.rows))
-        for a in axes
-        for i, path in enumerate(a.paths)
-    )
-    said = (isinstance(knowledge, Mapping) and "defence" in knowledge) or any(
-        path in (TOLD, TOLD[:1]) for axis in axes for path in axis.paths
-    )
-    return [] if said or not guarded else [Axis(".".join(map(str, TOLD)), (TOLD,), ((False,), (True,)), ((TOLD,),) * 2)]
-
-
-def _guards(client: Any) -> bool:
-    """Return whether raw settings of a client hold a defence; `on_model: {}` is one with its defaults, None is none."""
-    return isinstance(client, Mapping) and any(client.get(where) is not None for _, where in GUARDS)
 
 
 def _attacks(data: Mapping[str, Any], problems: list[Problem]) -> list[Axis]:

@@ -21,7 +21,8 @@ LATER: Mapping[str, Mapping[str, Any]] = {
 }
 LATER_OF_ATTACKS: Mapping[str, Any] = {"alpha_every": 1}
 
-LATER_OF_MATCHES = ("as_gradient", "per_gradient", "largest", "pull")
+LATER_OF_MATCHES = ("as_gradient", "per_gradient", "largest", "pull", "whitened")
+LATER_OF_NOISE = ("gaussian_noise", "laplace_noise")  # which got `each`
 
 
 def cell_id(settings: Mapping[str, Any]) -> str:
@@ -35,6 +36,7 @@ def cell_id(settings: Mapping[str, Any]) -> str:
     return _hash(
         {"results": RESULTS, **kept, "attack": attack}
         | _as_before(kept)
+        | _defences_as_before(kept)
         | _by_content(kept)
         | _told_of_noise(kept)
         | _told_of_coordinates(kept)
@@ -52,6 +54,17 @@ def _as_before(settings: Mapping[str, Any]) -> dict[str, Any]:
         }
         for part, later in there.items()
     }
+
+
+def _defences_as_before(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defences without the `each` of noise that has one level for all tensors, as it had at first."""
+    if "defences" not in settings:
+        return {}
+    made = [
+        {k: v for k, v in each.items() if k != "each" or v or each["name"] not in LATER_OF_NOISE}
+        for each in settings["defences"]
+    ]
+    return {"defences": made}
 
 
 def _local_as_before(local: Any) -> Any:

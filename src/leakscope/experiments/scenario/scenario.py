@@ -6,7 +6,7 @@ import copy
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -15,6 +15,7 @@ import yaml
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Plain
+from leakscope.experiments.scenario.attackers import BOTH, TOLD, looked_at, says_which, telling_matters
 from leakscope.experiments.scenario.axes import MOST_CELLS, Axis, read_axes, set_path, value_at
 from leakscope.experiments.scenario.identity import cell_id, pinned
 from leakscope.experiments.scenario.labels import label_points
@@ -27,7 +28,11 @@ MOST_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A checked scenario. `bases` holds the settings of the first cell of each attack; axes say what differs from there."""
+    """A checked scenario. `bases` holds the settings of the first cell of each attack; axes say what differs from there.
+
+    `both` says that the file left open whether the attacker knows the defence: both are run, the one who does only where
+    knowing changes something.
+    """
 
     name: str
     axes: tuple[Axis, ...]
@@ -35,6 +40,7 @@ class Scenario:
     text: str
     source: str = ""
     lines: Text = field(default_factory=Text)
+    both: bool = False
 
     def cells(self) -> Iterator[Cell]:
         """Yield every cell once, in the order of the axes."""
@@ -49,6 +55,8 @@ class Scenario:
                     axes[axis.name] = axis.labels[point]
                     for path, value in zip(axis.paths, axis.rows[point], strict=True):
                         set_path(settings, path, value)
+                if self.both and value_at(settings, TOLD) and not telling_matters(settings):
+                    continue
                 settings = pinned(settings)
                 yield Cell(id=cell_id(settings), settings={"name": self.name, **settings}, axes=axes)
 
@@ -108,9 +116,8 @@ def _scenario(read: Text, text: str, source: str) -> Scenario:
     name = data.get("name", "")
     if not isinstance(name, str):
         problems.append(Problem(("name",), f"must be text, got {name!r:.40}"))
-    if math.prod(len(axis) for axis in axes) > MOST_CELLS:
-        number = math.prod(len(axis) for axis in axes)
-        problems.append(Problem(("grid",), f"the axes span {number:,} cells; at most {MOST_CELLS:,} are run at once"))
+    problems += _too_many(axes)
+    if _too_many(axes):
         raise ScenarioError([_located(p, read, ()) for p in problems], source)
     raw = {k: v for k, v in data.items() if k not in OUTSIDE}
     bases, resolved, found = _resolve(raw, axes, sound=not problems)
@@ -119,12 +126,32 @@ def _scenario(read: Text, text: str, source: str) -> Scenario:
         unique = {(p.path, p.message): p for p in problems}
         raise ScenarioError([_located(p, read, tuple(axes)) for p in unique.values()], source)
     scenario = Scenario(str(name), tuple(resolved), tuple(bases), text, source, read)
+    scenario = scenario if says_which(data, axes) else _against_both(scenario)
     total = _total(scenario)
     if total > MOST_TRIALS:
         raise scenario.error(
             [Problem(("trials",), f"the sweep has {total:,} trials; at most {MOST_TRIALS:,} are run at once")]
         )
     return scenario
+
+
+def _too_many(axes: Sequence[Axis]) -> list[Problem]:
+    number = math.prod(len(axis) for axis in axes)
+    if number <= MOST_CELLS:
+        return []
+    return [Problem(("grid",), f"the axes span {number:,} cells; at most {MOST_CELLS:,} are run at once")]
+
+
+def _against_both(scenario: Scenario) -> Scenario:
+    """Return the scenario with the attacker who knows beside the one who does not, if knowing matters in any cell."""
+    few = replace(scenario, axes=looked_at(scenario.axes))
+    if not any(telling_matters(cell.settings) for cell in few.cells()):
+        return scenario
+    made = replace(scenario, axes=(*scenario.axes, BOTH), both=True)
+    problems = _too_many(made.axes)
+    if problems:
+        raise made.error(problems)
+    return made
 
 
 def _total(scenario: Scenario) -> int:

@@ -24,13 +24,15 @@ from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import prior_only
 from leakscope.clients import Client, client_keys
 from leakscope.core import random
-from leakscope.core.record import Record, SampleScore
-from leakscope.core.tree import map_tensors, take
+from leakscope.core.record import COURSE, Record, SampleScore
+from leakscope.core.tree import map_tensors, rows, take
 from leakscope.core.types import Batch, Knowledge, Observation, Outcome, Reconstruction
 from leakscope.experiments.baselines import nearest_public, public_part
 from leakscope.experiments.engines import reporter
+from leakscope.experiments.scenario import Problem
 from leakscope.experiments.sweep.insider import begun_from, is_insider, public_examples
 from leakscope.experiments.sweep.merging import merge, shape_of
+from leakscope.experiments.sweep.suiting import MisfitError
 from leakscope.experiments.sweep.trials import Trial
 from leakscope.experiments.sweep.world import World, batch_of, knowledge_of, load_data, make_world
 from leakscope.metrics import DEFAULT_RULE, Scores, score
@@ -110,11 +112,29 @@ def observe(chunk: Chunk) -> tuple[Batch, Observation, Knowledge, World]:
         client = _merged_client(chunk, group)
         weights = draw_parameters(world.model, world.init, random.key(seeds))
         observation = client.observe(world.model, weights, batch, seeds)
+        _check_finite(chunk, group, observation)
         parts.append((batch, observation, knowledge_of(settings, world, client, batch, observation)))
     truth, observation, knowledge = map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
     if chunk.cells[chunk.trials[0].cell][1]["knowledge"]["defence"]:
         observation, knowledge = merge_rounds(observation, knowledge)
     return truth, observation, knowledge, first
+
+
+def _check_finite(chunk: Chunk, group: Sequence[Trial], observation: Observation) -> None:
+    """Raise, by its cell, if a client sent NaN or infinity: its training diverged, and nothing can be read from it."""
+    sent = [value for seen in observation.rounds for value in seen.sent.values()]
+    finite = torch.stack([rows(value.isfinite()).all(1) for value in sent]).all(0)
+    if bool(finite.all()):
+        return
+    trial = group[int(finite.long().argmin())]
+    cell, settings = chunk.cells[trial.cell]
+    local = settings["client"]["local"]
+    what = "gradient holds" if local is None else "local training ends in"
+    said = f"the {what} NaN or infinity (client {trial.number}, seed {trial.seed})"
+    if local is None:
+        raise MisfitError(Problem(("client",), f"{said}: the first weights may be too large"), cell)
+    path = ("client", "local", "rate")
+    raise MisfitError(Problem(path, f"{said}: a smaller rate than {local['rate']:g} may help"), cell)
 
 
 def begun(attack: Attack, chunk: Chunk, truth: Batch) -> Attack:
@@ -200,6 +220,7 @@ def _tensors(truth: Batch, made: Reconstruction, scores: Scores) -> dict[str, Te
         "snapshots_at": made.snapshots_at.to(torch.int32).contiguous(),
         "trace": made.trace.to(torch.float32).contiguous(),
         "trace_at": made.trace_at.to(torch.int32).contiguous(),
+        **{f"{COURSE}{name}": course.to(torch.float32).contiguous() for name, course in made.courses.items()},
     }
 
 
@@ -233,6 +254,7 @@ def _records(chunk: Chunk, truth: Batch, made: Reconstruction, scores: Scores, s
             seconds=seconds,
             version=__version__,
             samples=_samples(row, truth, made, scores, recovered),
+            learned={name: float(value[row]) for name, value in made.learned.items()},
         )
         for row, trial in enumerate(chunk.trials)
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +18,13 @@ from typing import Any, Protocol
 from leakscope.core.record import Cell
 from leakscope.experiments.engines import Engine, Needs, Note, local, never, processes, serial, usable_cores
 from leakscope.experiments.scenario import Problem, Scenario
+from leakscope.experiments.scenario.attackers import cost_of_telling
 from leakscope.experiments.sweep.chunk import Chunk, on, play_chunk
 from leakscope.experiments.sweep.facts import gather_facts
 from leakscope.experiments.sweep.plan import Plan, chunks_of, make_plan
+from leakscope.experiments.sweep.suiting import MisfitError
 from leakscope.experiments.sweep.trials import Trial, baseline_cells, trials_of, unique_cells
-from leakscope.experiments.sweep.world import misfits
+from leakscope.experiments.sweep.world import misfits, suiting
 from leakscope.store import Landing, Run, Writer
 
 ATTACK = "attack"
@@ -100,34 +103,67 @@ def unfold(scenario: Scenario) -> Sweep:
 
 
 def check(scenario: Scenario, cells: Sequence[Cell]) -> None:
-    """Raise what does not fit together in any cell; cells alike in all that is looked at are looked at once."""
-    problems: list[Problem] = []
-    seen: set[str] = set()
+    """Raise what does not fit together in any cell; cells alike in all that is looked at are looked at once.
+
+    First what the parts of a cell are by themselves, then, where that is sound, whether its attack suits its client.
+    """
+    _raise_found(scenario, cells, _parts_read, misfits)
+    _raise_found(scenario, cells, _attack_read, suiting)
+
+
+def _parts_read(told: Mapping[str, Any]) -> list[Any]:
+    read = (told["attack"]["name"], told["attack"].get("labels"), told["knowledge"]["labels"])
+    return [*(told[name] for name in CHECKED), *(told["client"][name] for name in ("on_model", "loss")), read]
+
+
+def _attack_read(told: Mapping[str, Any]) -> list[Any]:
+    local = told["client"]["local"]
+    return [told["attack"], local and local["optimiser"], told["knowledge"], told["data"]["samples"], told["model"]]
+
+
+def _raise_found(
+    scenario: Scenario,
+    cells: Sequence[Cell],
+    read: Callable[[Mapping[str, Any]], list[Any]],
+    find: Callable[[Mapping[str, Any]], list[Problem]],
+) -> None:
+    found: dict[str, list[Problem]] = {}
+    problems: dict[tuple[object, str], Problem] = {}
     for cell in cells:
-        told: Mapping[str, Any] = cell.settings
-        read = (cell.axes.get(ATTACK), told["attack"].get("labels"), told["knowledge"]["labels"])
-        key = repr([*(told[name] for name in CHECKED), *(told["client"][name] for name in ("on_model", "loss")), read])
-        if key not in seen:
-            seen.add(key)
-            problems += [_placed(problem, scenario, cell) for problem in misfits(told)]
+        key = repr([cell.axes.get(ATTACK), read(cell.settings)])
+        if key not in found:
+            found[key] = find(cell.settings)
+            placed = [_placed(problem, scenario, cell) for problem in found[key]]
+            problems |= {(problem.path, problem.message): problem for problem in placed}
     if problems:
-        unique = {(p.path, p.message): p for p in problems}
-        raise scenario.error(list(unique.values()))
+        raise scenario.error(list(problems.values()))
 
 
 def _placed(problem: Problem, scenario: Scenario, cell: Cell) -> Problem:
-    """Return a problem of the attack at the very attack, where the file has several."""
-    several = next((axis for axis in scenario.axes if axis.name == ATTACK), None)
-    if several is None or problem.path[:1] != (ATTACK,):
-        return problem
-    (place,) = several.places[several.labels.index(cell.axes[ATTACK])]
-    return replace(problem, path=(*place, *problem.path[1:]))
+    """Return a problem where the file says the field: at the very attack of several, at the very value of an axis."""
+    for axis in scenario.axes:
+        for number, path in enumerate(axis.paths):
+            if problem.path[: len(path)] == path and axis.name in cell.axes:
+                place = axis.places[axis.labels.index(cell.axes[axis.name])][number]
+                return replace(problem, path=(*place, *problem.path[len(path) :]))
+    return problem
 
 
-def _sayings(cells: Sequence[Cell]) -> list[str]:
-    """Return what a setting means that its name does not say, a sentence each."""
-    losses = {cell.settings["client"]["loss"] for cell in cells if not cell.baseline}  # type: ignore[index]
-    return [ONE_HOT] if "mse" in losses else []
+@contextmanager
+def naming_lines(scenario: Scenario, cells: Sequence[Cell]) -> Iterator[None]:
+    """Raise what turns out to be wrong while cells are played as an error with its line."""
+    try:
+        yield
+    except MisfitError as found:
+        cell = next(cell for cell in cells if cell.id == found.cell)
+        raise scenario.error([_placed(found.problem, scenario, cell)]) from None
+
+
+def sayings(cells: Sequence[Cell]) -> list[str]:
+    """Return what a setting means or costs that its name does not say, a sentence each."""
+    attacked: list[Mapping[str, Any]] = [cell.settings for cell in cells if not cell.baseline]
+    said = ONE_HOT if any(settings["client"]["loss"] == "mse" for settings in attacked) else ""
+    return [line for line in (said, cost_of_telling(attacked)) if line]
 
 
 def run_scenario(
@@ -151,7 +187,7 @@ def run_scenario(
     began = time.perf_counter()
     watcher = watcher or Silent()
     sweep = unfold(scenario)
-    for line in _sayings(sweep.cells):
+    for line in sayings(sweep.cells):
         watcher.said(line)
     facts = gather_facts(command, device)
     run = Run.open(directory) if Run.exists(directory) else None
@@ -159,25 +195,26 @@ def run_scenario(
     make = partial(
         make_plan, sweep.cells, device=device, memory=memory, workers=workers, say=watcher.said, measure=measure
     )
-    plan = None
-    if run is None:  # measured before anything is written: what cannot work is refused with nothing left behind
-        plan = make(sweep.trials)
-        run = Run.create(directory, scenario.text, facts)
-    with run.writing() as writer:
-        for line in writer.verify():
-            watcher.said(line)
-        before = _before(run, sweep)
-        chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, make)
-        done = Done(len(sweep.trials), len(before))
-        watcher.planned(done.wanted, done.before, len(chunks), seconds)
-        done.own_seconds = time.perf_counter() - began
-        for landing, spent in _results(engine or _engine(workers, seconds), chunks, watcher, stop, done):
-            start = time.perf_counter()
-            writer.land(landing)
-            _tidy(run, landing)
-            _count(done, landing, spent + time.perf_counter() - start)
-            watcher.landed(landing, done)
-        done.stopped = done.left > 0
+    with naming_lines(scenario, sweep.cells):
+        plan = None
+        if run is None:  # measured before anything is written: what cannot work is refused with nothing left behind
+            plan = make(sweep.trials)
+            run = Run.create(directory, scenario.text, facts)
+        with run.writing() as writer:
+            for line in writer.verify():
+                watcher.said(line)
+            before = _before(run, sweep)
+            chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, make)
+            done = Done(len(sweep.trials), len(before))
+            watcher.planned(done.wanted, done.before, len(chunks), seconds)
+            done.own_seconds = time.perf_counter() - began
+            for landing, spent in _results(engine or _engine(workers, seconds), chunks, watcher, stop, done):
+                start = time.perf_counter()
+                writer.land(landing)
+                _tidy(run, landing)
+                _count(done, landing, spent + time.perf_counter() - start)
+                watcher.landed(landing, done)
+            done.stopped = done.left > 0
     return done
 
 

@@ -82,12 +82,17 @@ def _key(cell: Cell) -> str:
     data = {name: settings["data"][name] for name in ("name", "samples", "scaling", "size")}
     if cell.baseline:
         return json.dumps([data, settings["data"]["part"], settings["attack"]], sort_keys=True)
-    told = [item["name"] for item in settings["defences"]] if settings["knowledge"]["defence"] else []
+    told = [_kind(item) for item in settings["defences"]] if settings["knowledge"]["defence"] else []
     guard = settings["client"]["on_model"]
     shape = None if guard is None else [guard["bits"], guard["spread"]]  # its weights are strengths: one for each trial
     client = {**settings["client"], "on_model": shape}
     plain = [told, data, settings["model"], client, settings["knowledge"], settings["precision"]]
     return json.dumps(plain, sort_keys=True) + shape_of(make_world(settings).attack)
+
+
+def _kind(defence: Mapping[str, Any]) -> list[Any]:
+    """Return what of a defence decides which facts are told of it: those of every tensor are others than those of the whole."""
+    return [defence["name"], *([True] if defence.get("each") else [])]
 
 
 def make_plan(

@@ -27,6 +27,7 @@ from leakscope.experiments.scenario.problems import Problem
 from leakscope.experiments.scenario.schema import make_client
 from leakscope.experiments.sweep.insider import insider_misfits
 from leakscope.experiments.sweep.label_mix import Places, cut_batches
+from leakscope.experiments.sweep.suiting import attack_misfits
 from leakscope.models import MODELS, build
 
 MOST_PARAMETERS = 500_000_000
@@ -159,6 +160,12 @@ def misfits(settings: Mapping[str, Any]) -> list[Problem]:
         + _code_misfits(settings["client"], data)
         + _label_misfits(settings)
     )
+
+
+def suiting(settings: Mapping[str, Any]) -> list[Problem]:
+    """Return why the attack of a cell, whose parts are sound, cannot work on its client with what it is told."""
+    world = make_world(settings)
+    return attack_misfits(settings, world.attack, world.model)
 
 
 def _too_few(settings: Mapping[str, Any], data: Dataset) -> list[Problem]:
