@@ -57,6 +57,6 @@ def test_a_trial_that_ends_early_has_no_course_after_its_end() -> None:
 
 def test_an_attack_without_such_an_unknown_learns_nothing() -> None:
     w, gradients = small(), world(2)
-    for how, own in ((ig_update(iterations=2), w), (dlg(iterations=2), gradients)):
+    for how, own in ((ig_update(iterations=2), w), (dlg(iterations=1), gradients)):
         made = how.run(own.model, own.observation, own.knowledge, own.seeds, DOUBLE)
         assert made.learned == made.courses == {}, how.name
