@@ -240,6 +240,12 @@ def test_who_is_told_of_noise_walks_the_same_way_until_it_is_explained() -> None
     assert float(explained[0]) == pytest.approx(max((number - 64) * sigma**2, 1e-9), rel=1e-4)
 
 
+def test_who_never_stops_does_not_stop_where_noise_explains_the_rest() -> None:
+    known = replace(PLAIN, sigma=1e-3 * ONES)
+    assert aware(cpl(threshold=0.0), known).stop.threshold == 0.0
+    assert aware(cpl(threshold=1e-4), known).stop.threshold == 1.0
+
+
 def test_an_objective_of_ones_own_must_use_the_facts_itself() -> None:
     own = replace(cpl(), objective=lambda view: view.simulated.output.sum())
     assert aware(own, PLAIN) is own

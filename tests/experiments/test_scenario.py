@@ -333,6 +333,14 @@ def test_only_trials_whose_result_changed_get_another_id(attack: str, defence: s
     assert bool(_told_of_noise(settings)) == anew
 
 
+def test_who_is_told_of_noise_and_never_stops_has_an_id_of_its_own() -> None:
+    for threshold, edition in ((1e-4, 2), (0, 3)):
+        attack = {"name": "cpl", "threshold": threshold}
+        settings, found = check_cell(small(attack=attack, defences=["gaussian_noise"], knowledge={"defence": True}))
+        assert settings is not None, found
+        assert _told_of_noise(settings) == {"told_of_noise": edition}
+
+
 @pytest.mark.parametrize("mix", ["given", "random", "equal", "two"])
 def test_the_mix_decides_the_labels_of_every_batch(mix: str) -> None:
     def held(trials: int) -> list[tuple[int, ...]]:

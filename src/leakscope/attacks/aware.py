@@ -161,7 +161,7 @@ def _noisy(attack: Matching, match: Match, knowledge: Knowledge) -> Matching:
     attack = replace(attack, objective=match)
     if match.distance not in FLOORED or attack.priors:  # priors are weighed against the mismatch as it is
         return attack
-    stop = replace(attack.stop, threshold=1.0)
+    stop = replace(attack.stop, threshold=1.0 if attack.stop.threshold else 0.0)  # 0 means never, told of noise or not
     return replace(attack, objective=replace(match, slack=attack.stop.threshold), stop=stop)
 
 

@@ -86,7 +86,8 @@ def _told_of_noise(settings: Mapping[str, Any]) -> dict[str, int]:
     noisy = any(defence["name"].endswith("_noise") for defence in settings.get("defences", ()))
     distance = (settings["attack"].get("objective") or {}).get("distance", "squared_l2")
     told = noisy and settings["knowledge"]["defence"] and distance in ("squared_l2", "l2")
-    return {"told_of_noise": 2} if told else {}
+    never = settings["attack"].get("threshold") == 0  # who never stops stopped at the noise all the same
+    return {"told_of_noise": 3 if never else 2} if told else {}
 
 
 def _told_of_coordinates(settings: Mapping[str, Any]) -> dict[str, int]:
