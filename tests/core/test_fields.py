@@ -107,6 +107,18 @@ def test_pieces_and_clients_name_the_field(field: str) -> None:
         WRONG[field]()
 
 
+def test_a_piece_of_ones_own_stands_where_ours_does() -> None:
+    @dataclass(frozen=True)
+    class Mine:
+        def protect_data(self, pictures: Tensor, key: Tensor) -> Tensor:
+            del key
+            return pictures
+
+    Client(on_data=Mine())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^Client\.on_data must be Transform or None, got 'mine'$"):
+        Client(on_data="mine")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("defences", [("clip",), (Clip,), 3, "clip"], ids=str)
 def test_a_client_takes_defences_alone(defences: object) -> None:
     with pytest.raises(InputError, match=r"^Client\.defences must be a tuple, each UpdateDefence"):
