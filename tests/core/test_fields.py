@@ -114,9 +114,15 @@ def test_a_piece_of_ones_own_stands_where_ours_does() -> None:
             del key
             return pictures
 
-    Client(on_data=Mine())  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"^Client\.on_data must be Transform or None, got 'mine'$"):
-        Client(on_data="mine")  # type: ignore[arg-type]
+        def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
+            return ()
+
+    Client(on_data=Mine())
+    for wrong in ("mine", Clip(1.0)):
+        with pytest.raises(InputError, match=r"^Client\.on_data must be Transform or DataDefence or None, got "):
+            Client(on_data=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^Client\.on_model must be Polarisation or None, got "):
+        Client(on_model=Clip(1.0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("defences", [("clip",), (Clip,), 3, "clip"], ids=str)

@@ -179,6 +179,9 @@ class Moved:
         del key
         return pictures + self.by
 
+    def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
+        return ()
+
 
 def of_one_name(by: float) -> object:
     @dataclass(frozen=True)

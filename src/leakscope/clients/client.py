@@ -19,7 +19,7 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, flat_names, lift, map_tensors, subtract
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Round, Shares, direction
 from leakscope.defences import Defence
-from leakscope.defences.on_data import Transform
+from leakscope.defences.on_data import DataDefence, Transform
 from leakscope.defences.on_model import Polarisation, equip
 from leakscope.defences.stack import State, begin, check_stack, protect, revealed
 from leakscope.learning.gradients import loss_and_gradient
@@ -61,7 +61,7 @@ class Client:
     rounds: int = 1
     server_rate: float = 0.0
     on_model: Polarisation | None = None
-    on_data: Transform | None = None
+    on_data: Transform | DataDefence | None = None  # a file says the first, a caller may bring one of its own
 
     def __post_init__(self) -> None:
         check_fields(self)

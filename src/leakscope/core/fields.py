@@ -27,8 +27,8 @@ WORDS = {
 def check_fields(piece: object) -> None:
     """Refuse a piece one of whose fields holds a value of another kind than its type says; what a number may be it checks itself.
 
-    A number is anything that counts as one (NumPy's too), a tuple may be a list, a piece may be a piece of one's own (another
-    dataclass), and types that cannot be asked hold anything.
+    A number is anything that counts as one (NumPy's too), a tuple may be a list, a protocol is met by who has its methods, and
+    types that cannot be asked hold anything.
     """
     for name, hint in _hints(cast(Hashable, type(piece))).items():
         value = getattr(piece, name)
@@ -61,8 +61,6 @@ def _is(kind: Any, value: object) -> bool:
         return True
     if isinstance(value, type):  # a class has the methods of its objects, and is none of them
         return False
-    if dataclasses.is_dataclass(kind) and dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return True  # a piece of one's own in the place of ours
     if kind is bool:
         return type(value).__name__ in ("bool", "bool_")  # Python's and NumPy's
     return isinstance(value, NUMBERS.get(kind, kind))

@@ -1,12 +1,14 @@
 """Defences on the data: what a client does to its private pictures before its network sees them."""
 
 from leakscope.defences.on_data.applying import apply
+from leakscope.defences.on_data.contract import DataDefence
 from leakscope.defences.on_data.operations import OPERATIONS, Operation, operation
 from leakscope.defences.on_data.policy import Policy, parse_policies, write_policies
 from leakscope.defences.on_data.transform import Draws, Transform, picture_keys, run_policy
 
 __all__ = [
     "OPERATIONS",
+    "DataDefence",
     "Draws",
     "Operation",
     "Policy",

@@ -7,7 +7,7 @@ from dataclasses import fields
 from torch import Tensor
 
 from leakscope.clients import Client
-from leakscope.defences.on_data import Transform
+from leakscope.defences.on_data import DataDefence, Transform
 from leakscope.defences.on_model import Polarisation
 
 NOTHING = "nothing"
@@ -39,8 +39,10 @@ def _update(client: Client, samples: int) -> str:
     return f"the weights after {number} local step{'s' if number > 1 else ''} ({local.optimiser}, rate {local.rate:g})"
 
 
-def _data(transform: Transform) -> str:
-    """Return the policy and its operations, the crop and the flip."""
+def _data(transform: DataDefence) -> str:
+    """Return the policy and its operations, the crop and the flip; of a piece of one's own what it says of itself."""
+    if not isinstance(transform, Transform):
+        return str(transform)
     ways = "; or ".join(", then ".join(op.words for op in policy.operations) for policy in transform.policies)
     parts = [f"policy {transform.policy} ({ways})" if ways else f"policy {transform.policy}"]
     if transform.crop:

@@ -139,7 +139,7 @@ def _said_type(name: str, hint: Any) -> Any:
     if hint in PLAIN or hint is type(None) or get_origin(hint) is Literal:
         return hint
     if get_origin(hint) in (Union, types.UnionType):
-        parts = [_said_type("", part) for part in get_args(hint) if part is not Tensor]
+        parts = [_said_type("", part) for part in get_args(hint) if not _in_python_alone(part)]
         return None if None in parts or not parts else functools.reduce(lambda a, b: a | b, parts)
     if get_origin(hint) is Sequence:
         inside = _said_type("", get_args(hint)[0])
@@ -154,6 +154,11 @@ def _said_type(name: str, hint: Any) -> Any:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return model_of(hint, hint.__name__)
     return None
+
+
+def _in_python_alone(part: Any) -> bool:
+    """Return whether one of several types is for callers from Python: a tensor of strengths, a piece of one's own (a protocol)."""
+    return part is Tensor or getattr(part, "_is_protocol", False)
 
 
 @functools.cache
