@@ -197,7 +197,8 @@ def test_a_random_mask_sends_its_share_and_leaves_what_it_sends_alone(seed: int,
     for name, value in update.items():
         assert_close(made[name][sent[name]], value[sent[name]], rtol=0, atol=0)
     number = sum(int(value.sum()) for value in sent.values())
-    assert abs(number - 8192 * share) <= 5 * math.sqrt(8192 * share * (1 - share)) + 1e-6
+    # Bernstein's bound with a chance of 1e-9: close to share 1 the few that are left out are not normally distributed
+    assert abs(number - 8192 * share) <= math.sqrt(43 * 8192 * share * (1 - share)) + 15
 
 
 def test_a_random_mask_is_drawn_anew_from_each_key() -> None:

@@ -1,40 +1,93 @@
-"""Recorded kernels: constants are moved before the recording, and it gives the bits of the function it was made of."""
+"""Recorded kernels: what a function fetches from the host is fetched once, and a recording gives the bits of its function."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
+from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.tree import Tree, lift
-from leakscope.federated.captured import _on_device, captured
+from leakscope.core.types import LocalTraining
+from leakscope.data import Dataset
+from leakscope.data.partition import IID
+from leakscope.defences import DeepCompression, GaussianNoise
+from leakscope.defences.on_model import Polarisation
+from leakscope.federated import (
+    Everyone,
+    Federation,
+    State,
+    begin,
+    deal,
+    play_round,
+    traced,
+)
+from leakscope.federated import (
+    captured as captured_module,
+)
+from leakscope.federated.captured import Fetched, captured
+from leakscope.models import build
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def _noisy(weights: Tree, key: Tensor) -> Tree:
     drawn = random.normal(random.fold(key, 3), (4,))
-    return {
-        name: value + drawn + torch.tensor([1.0, 2.0, 3.0, 4.0], device=value.device) for name, value in weights.items()
-    }
+    constant = torch.tensor([1.0, 2.0, 3.0, 4.0]).to(drawn.device) + torch.as_tensor(2, device=drawn.device)
+    return {name: value + drawn + constant for name, value in weights.items()}
 
 
-def test_a_graph_fetches_no_constant_from_the_host_and_gives_the_same_bits() -> None:
-    weights, keys = {"w": torch.randn(3, 4)}, random.key([0, 1, 2])
-    plain = make_fx(lambda w, k: lift(_noisy)({"w": w}, k)["w"])(weights["w"], keys)
-    fetches = [node for node in plain.graph.nodes if node.target is torch.ops.aten.lift_fresh_copy.default]
-    assert fetches, "the example must hold a constant"
-    settled = _on_device(plain)
-    assert not [node for node in settled.graph.nodes if node.target is torch.ops.aten.lift_fresh_copy.default]
-    for seed in (3, 9):
-        other = torch.randn(3, 4), random.key([seed, seed + 1, seed + 2])
-        assert torch.equal(settled(*other), lift(_noisy)({"w": other[0]}, other[1])["w"])
+def test_what_is_fetched_is_given_again_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured_module, "crossed", lambda given, _: isinstance(given, int))  # as_tensor(2) alone
+    arguments = {"w": torch.randn(3, 4)}, random.key([0, 1, 2])
+    with Fetched() as first:
+        plain = lift(_noisy)(*arguments)
+    assert len(first.made) > 1
+    assert sum(made is not None for made in first.made) == 1
+    with Fetched(first.made) as second:
+        again = lift(_noisy)(*arguments)
+    assert torch.equal(plain["w"], again["w"])
+    assert all(a is b for a, b in zip(first.made, second.made, strict=True))
+    other = [None if made is None else made + 1 for made in first.made]
+    with Fetched(other):
+        assert torch.equal(lift(_noisy)(*arguments)["w"], plain["w"] + 1), "it must not fetch anew"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 def test_a_recording_gives_the_bits_of_the_function_for_new_arguments() -> None:
     one = {"w": torch.randn(3, 4, device="cuda")}, random.key([0, 1, 2], "cuda")
     replay = captured(lift(_noisy), one)
     for seed in (3, 9):
         new = {"w": torch.randn(3, 4, device="cuda")}, random.key([seed, seed + 1, seed + 2], "cuda")
         assert torch.equal(replay(*new)["w"], lift(_noisy)(*new)["w"])
+
+
+@needs_cuda
+@pytest.mark.parametrize(
+    "pieces",
+    [{"defences": (GaussianNoise(0.1), DeepCompression(drop=0.5))}, {"on_model": Polarisation(bits=8)}],
+    ids=["defences", "private head"],
+)
+def test_a_recorded_round_has_the_bits_of_a_plain_one(pieces: dict[str, object]) -> None:
+    x = (255 * random.uniform(random.key(1), (20, 1, 8, 8))).byte().numpy()
+    y = (np.arange(20) % 3).astype(np.int64)
+    parts = {"x_train": x[:16], "y_train": y[:16], "x_test": x[16:], "y_test": y[16:]}
+    holdings = deal(Dataset(name="noise", kind="image", class_names=("a", "b", "c"), **parts), IID(clients=4))
+    model = build("mlp", (1, 8, 8), 3, {"hidden": (4,)})
+    client = Client(LocalTraining(epochs=2, batch_size=2, rate=0.2), **pieces)  # type: ignore[arg-type]
+    federation = Federation(client=client, selection=Everyone(), together=2)
+
+    def played(trace: bool) -> State:
+        start = begin(federation, model, 4)
+        state = begin(federation, model, 4, weights={name: value.cuda() for name, value in start.weights.items()})
+        for _ in range(4):
+            state = play_round(federation, model, holdings, state, traced=trace)[0]
+        return state
+
+    slow, fast = played(False), played(True)
+    assert [seen.graph is not None for seen in traced._SEEN.values()] == [True], "it must have been recorded"
+    traced.forget()
+    for name, value in slow.weights.items():
+        assert torch.equal(value, fast.weights[name])

@@ -54,10 +54,10 @@ def _zero(k: Tensor) -> Tensor:
 
 def fold(k: Tensor, data: str | int | Tensor) -> Tensor:
     """Return a new key made from a key and a purpose (text) or a counter (number, or one per key)."""
-    if isinstance(data, str):
-        number, kind = torch.full((), zlib.crc32(data.encode()), device=k.device), 1
-    else:
-        number, kind = torch.as_tensor(data, dtype=torch.int64, device=k.device), 2
+    kind = 1 if isinstance(data, str) else 2
+    plain = zlib.crc32(data.encode()) if isinstance(data, str) else data
+    # filled in place: a number that comes from the host could not be part of a recording
+    number = plain if isinstance(plain, Tensor) else torch.full((), plain, dtype=torch.int64, device=k.device)
     zero = _zero(k)
     low, high = zero + (number & _LOW), zero + ((number >> 32) & _LOW)
     a, b, _, _ = philox((low, high, zero + kind, zero), k & _LOW, (k >> 32) & _LOW)

@@ -7,36 +7,36 @@ see the same shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.overrides import TorchFunctionMode
 
 from leakscope.core.tree import fill, flattened, tensors
 
 V = TypeVar("V")
-WARM_UP = 3  # calls before recording, in which libraries set themselves up
+WARM_UP = 2  # calls before recording, in which libraries set themselves up
+FETCHING = (torch.tensor, torch.as_tensor, Tensor.to, Tensor.cuda)
 
 
 def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Callable[..., V]:
     """Return `f` as a recording made with these arguments, all of whose tensors are on one CUDA device; no gradients flow through it."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     flat_f, form = flattened(f, arguments)
-    given = [t.clone() for t in tensors(arguments)]
+    given = tuple(t.clone() for t in tensors(arguments))
     with torch.no_grad():
-        graph = _on_device(make_fx(lambda *flat: flat_f(flat))(*given))
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(WARM_UP):
-                graph(*given)
+                with Fetched() as constants:
+                    flat_f(given)
         torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.empty_cache()  # a recording has memory of its own
         recording = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recording):
-            made: tuple[Tensor, ...] = tuple(graph(*given))
+        with torch.cuda.graph(recording), Fetched(constants.made) as constants:
+            made = flat_f(given)
 
     def replay(*new: Any) -> V:
         for place, value in zip(given, tensors(new), strict=True):
@@ -44,20 +44,34 @@ def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Callable[..., V
         recording.replay()
         return fill(form[0], [t.clone() for t in made])
 
+    replay.constants = constants.made  # type: ignore[attr-defined]  # the recording reads them: they must live as long
     return replay
 
 
-def _on_device(graph: GraphModule) -> GraphModule:
-    """Return the graph with its constants where they are used: a recording cannot fetch them from the host."""
-    moves = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten._to_copy.default)
-    for node in list(graph.graph.nodes):
-        given = node.args[0] if node.target in moves else None
-        if isinstance(given, Node) and given.op == "get_attr":
-            value = node.target(getattr(graph, str(given.target)), **node.kwargs)
-            name = f"_constant_of_{node.name}"
-            graph.register_buffer(name, value)
-            with graph.graph.inserting_before(node):
-                node.replace_all_uses_with(graph.graph.get_attr(name))
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    return graph
+class Fetched(TorchFunctionMode):
+    """What a function fetches from the host, in order; a recording cannot fetch, so there the tensors of an earlier call are given.
+
+    These are constants of the function: it makes the same ones, in the same order, in every call.
+    """
+
+    def __init__(self, earlier: Sequence[Tensor | None] | None = None) -> None:
+        """Keep what is fetched, or give what was fetched `earlier`."""
+        super().__init__()
+        self.earlier, self.made = earlier, list[Tensor | None]()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the function, or give what it fetched in the earlier call."""
+        del types
+        if func not in FETCHING:
+            return func(*args, **(kwargs or {}))
+        known = None if self.earlier is None else self.earlier[len(self.made)]
+        made = func(*args, **(kwargs or {})) if known is None else known
+        self.made.append(made if known is not None or crossed(args[0], made) else None)
+        return made
+
+
+def crossed(given: object, made: Tensor) -> bool:
+    """Return whether a value was brought to the device from the host."""
+    return made.is_cuda and not (isinstance(given, Tensor) and given.is_cuda)

@@ -1,7 +1,7 @@
 """The answers of a group of clients as a flat graph of tensor operations, traced once and run in every later round.
 
 In a round of small clients the transforms (vmap, grad) cost as much as the arithmetic, and two cores wait for the one Python they
-share. The graph runs the same operations without them, so the bits stay.
+share. The graph runs the same operations without them, so the bits stay. On a CUDA device it is a recording (`captured`).
 
 Two groups share a graph when the very same network, defences, loss and context train them, with equal settings of the local training
 and equal shapes. Pieces are told apart by their address, not by their text: a text may leave out what an object holds, and two
@@ -24,11 +24,14 @@ from leakscope.clients import Client
 from leakscope.clients.client import Answer
 from leakscope.core.model import Model
 from leakscope.core.tree import fill, flattened, lift, map_tensors, tensors
+from leakscope.federated.captured import captured
 from leakscope.learning.losses import LOSSES
 
 AFTER = 40  # groups of one shape after which tracing (0.3 s for each local step of a LeNet, 1 to 4 s of a ResNet) may be about to pay
 MOST_STEPS = 16  # tracing more local steps takes longer than most trainings
 MOST_KEPT = 64  # kinds of groups: unequal clients make many
+AFTER_ON_CUDA = 1  # a recording costs three calls, and plays in a small part of one
+MOST_STEPS_ON_CUDA = 1_000  # hundreds of kernels each, all of which a recording names
 
 Around = Callable[[], AbstractContextManager[object]]
 Flat = tuple[Tensor, ...]
@@ -36,15 +39,14 @@ Flat = tuple[Tensor, ...]
 
 @dataclass(slots=True)
 class _Seen:
-    """Groups of one kind: how many were trained, their graph once it is traced, and the form of an answer.
+    """Groups of one kind: how many were trained, and their graph once it is traced or recorded.
 
     `alive` holds what the key names by its address, so that the address cannot come to mean another network or defence.
     """
 
     alive: tuple[object, ...]
     groups: int = 0
-    graph: Callable[..., Flat] | None = None
-    form: Answer | None = None
+    graph: Callable[..., Answer] | None = None
 
 
 _SEEN: OrderedDict[str, _Seen] = OrderedDict()
@@ -65,22 +67,16 @@ def answering(
         with around():
             return lift(one)(*arguments)
 
-    if steps > MOST_STEPS:
+    on_cuda = all(t.is_cuda for t in tensors(arguments))
+    if steps > (MOST_STEPS_ON_CUDA if on_cuda else MOST_STEPS):
         return transformed
     with _LOCK:
         seen = _seen(client, model, arguments, around)
         seen.groups += 1
-        if seen.groups == AFTER + 1:
-            seen.graph, seen.form = _traced(one, arguments, around)
-        graph, form = seen.graph, seen.form
-    if graph is None or form is None:
-        return transformed
-
-    def as_graph() -> Answer:
-        with torch.no_grad():
-            return fill(form, list(graph(*tensors(arguments))))
-
-    return as_graph
+        if seen.groups == (AFTER_ON_CUDA if on_cuda else AFTER) + 1:
+            seen.graph = (_recorded if on_cuda else _traced)(one, arguments, around)
+        graph = seen.graph
+    return transformed if graph is None else lambda: graph(*arguments)
 
 
 def forget() -> None:
@@ -100,16 +96,14 @@ def _seen(client: Client, model: Model, arguments: tuple[Any, ...], around: Arou
     return found
 
 
-def _traced(
-    one: Callable[..., Answer], arguments: tuple[Any, ...], around: Around
-) -> tuple[Callable[..., Flat] | None, Answer | None]:
-    """Return the graph and the form of its answer; nothing where the network cannot be lifted or traced.
+def _traced(one: Callable[..., Answer], arguments: tuple[Any, ...], around: Around) -> Callable[..., Answer] | None:
+    """Return the graph; nothing where the network cannot be lifted or traced.
 
     Whatever stops the tracing, clients train without it: an error of their own (no memory, a wrong input) is told there.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    flat_one, form = flattened(one, arguments)
+    flat_one, shape = flattened(one, arguments)
     lifted = torch.func.vmap(flat_one, randomness="error")
 
     def call(*flat: Tensor) -> Flat:
@@ -121,10 +115,29 @@ def _traced(
         with torch.no_grad():
             graph = make_fx(call)(*tensors(arguments))
     except Exception:  # the tracer fails in many ways, with assertions too
-        return None, None
+        return None
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    return graph, _emptied(form[0])
+    form: Answer = _emptied(shape[0])
+
+    def play(*arguments: Any) -> Answer:
+        with torch.no_grad():
+            return fill(form, list(graph(*tensors(arguments))))
+
+    return play
+
+
+def _recorded(one: Callable[..., Answer], arguments: tuple[Any, ...], around: Around) -> Callable[..., Answer] | None:
+    """Return a recording of the kernels; nothing where the network cannot be lifted or waits for the device."""
+
+    def call(*arguments: Any) -> Answer:
+        with around():
+            return lift(one)(*arguments)
+
+    try:
+        return captured(call, arguments)
+    except Exception:  # what the device forbids while it records has no class of its own
+        return None
 
 
 def _emptied(value: Any) -> Any:

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
+from torch import Tensor
 
 from leakscope.core.tree import Tree
 
 
-class Adam:
-    """Adam as torch's, on trees; one for everything that moves together."""
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What Adam remembers: running means of gradients and of their squares, and the steps taken.
 
-    def __init__(self, rate: float) -> None:
-        """Begin with nothing remembered."""
-        self.rate, self.taken = rate, 0
-        self.first: Tree = {}
-        self.second: Tree = {}
+    `taken` has one number for all values, or one for each entry of their leading dimensions.
+    """
 
-    def step(self, values: Tree, gradient: Tree) -> Tree:
-        """Return the values after one step against the gradient."""
-        self.taken += 1
-        moved = {}
-        for name, value in values.items():
-            g = gradient[name]
-            self.first[name] = 0.9 * self.first.get(name, torch.zeros_like(g)) + 0.1 * g
-            self.second[name] = 0.999 * self.second.get(name, torch.zeros_like(g)) + 0.001 * g * g
-            mean, spread = self.first[name] / (1 - 0.9**self.taken), self.second[name] / (1 - 0.999**self.taken)
-            moved[name] = value - self.rate * mean / (spread.sqrt() + 1e-8)
-        return moved
+    first: Tree
+    second: Tree
+    taken: Tensor
+
+
+def begin(values: Tree, taken: Tensor) -> Moments:
+    """Return the moments before the first step; `taken` holds zeros."""
+    first, second = ({n: torch.zeros_like(v) for n, v in values.items()} for _ in range(2))
+    return Moments(first, second, taken.to(torch.float64))
+
+
+def step(values: Tree, gradient: Tree, moments: Moments, rate: float) -> tuple[Tree, Moments]:
+    """Return the values after one step of torch's Adam against the gradient, and what it then remembers."""
+    taken = moments.taken + 1
+    first = {n: 0.9 * moments.first[n] + 0.1 * g for n, g in gradient.items()}
+    second = {n: 0.999 * moments.second[n] + 0.001 * g * g for n, g in gradient.items()}
+
+    def moved(name: str, value: Tensor) -> Tensor:
+        count = taken.reshape(*taken.shape, *[1] * (value.ndim - taken.ndim))
+        mean, spread = (m[name] / (1 - beta**count).to(value.dtype) for m, beta in ((first, 0.9), (second, 0.999)))
+        return value - rate * mean / (spread.sqrt() + 1e-8)
+
+    return {n: moved(n, v) for n, v in values.items()}, Moments(first, second, taken)

@@ -26,7 +26,7 @@ from leakscope.models import Functional
 @dataclass(frozen=True, slots=True)
 class Form:
     """How clients train: inside which context (`around`), whether each core takes a part of them (`split`), and whether
-    their steps are traced after a while (`traced`): not where that would unroll a loop over clients, and not yet on a GPU (im2col).
+    their steps are traced after a while, or recorded on a GPU (`traced`): not where that would unroll a loop over clients.
     """
 
     around: Callable[[], AbstractContextManager[object]]
@@ -50,7 +50,7 @@ FORMS: dict[str, Form] = {
     "split": Form(partial(client_by_client, channels_last=True), split=True),
     "bands": Form(_bands, split=True),
     "windows": Form(_windows, split=True, traced=True),
-    "im2col": Form(Im2col),
+    "im2col": Form(Im2col, traced=True),
 }
 MEASURED = ("native", "by_client", "split", "bands", "windows")  # on CPU im2col lost every comparison at training
 MOST_CLIENTS = 100  # with fewer the cost of a step that does not depend on them decides

@@ -372,7 +372,7 @@ def test_the_two_gradients_are_the_parts_of_the_one_that_is_shared() -> None:
 def slow_adam(training: Training, steps: int) -> dict[str, Tensor]:
     """Return the weights after torch's Adam on the batches that the clients drew, without a defence."""
     module = copy.deepcopy(training.public.apply.module)  # type: ignore[attr-defined]
-    module.load_state_dict(take(training.weights, 0))
+    module.load_state_dict(take(training.state.weights, 0))
     optimiser = torch.optim.Adam(module.parameters(), lr=training.told["rate"])
     batches: list[tuple[Tensor, Tensor]] = []
     genuine = training._pictures
@@ -392,7 +392,7 @@ def test_shared_gradients_without_noise_are_adam_on_the_mean() -> None:
     expected = slow_adam(training, 3)
     for name, value in expected.items():
         for strength in range(2):
-            assert_close(training.weights[name][strength], value, rtol=1e-3, atol=1e-5)
+            assert_close(training.state.weights[name][strength], value, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("sharing", ["gradient", "weights"])
@@ -402,12 +402,12 @@ def test_a_strength_trains_the_same_alone_and_private_heads_stay_apart(sharing: 
     data = load_data("digits")
     both = Training(settings, SPN, data, "cpu")
     alone = Training(settings, {**SPN, "strengths": [0.5]}, data, "cpu")
-    before = {name: value.clone() for name, value in both.private.items()}
+    before = {name: value.clone() for name, value in both.state.private.items()}
     for training in (both, alone):
         training.play(0, [1])
-    for name, value in alone.weights.items():
-        assert_close(both.weights[name][1], value[0], rtol=1e-4, atol=1e-5)  # Adam divides by gradients near 0
-    moved = {name: (both.private[name] != value).flatten(2).any(2) for name, value in before.items()}
+    for name, value in alone.state.weights.items():
+        assert_close(both.state.weights[name][1], value[0], rtol=1e-4, atol=1e-5)  # Adam divides by gradients near 0
+    moved = {name: (both.state.private[name] != value).flatten(2).any(2) for name, value in before.items()}
     for name, which in moved.items():
         assert which.tolist() == [[False, "codes" not in name, False]] * 2, name
 

@@ -27,6 +27,7 @@ from leakscope.data.sources import FEMNIST_STATISTICS
 from leakscope.experiments.sweep.world import batch_of, items_of, load_data
 from leakscope.federated import Averaging, Everyone, Federation, begin, deal, measure_utility, parameters_of, play_round
 from leakscope.federated.convolution import client_by_client
+from leakscope.federated.traced import forget
 from leakscope.models import INITS, build, draw_parameters
 
 INKS = ("dark", "light")
@@ -116,10 +117,11 @@ def train_rounds(
     around: Callable[[], AbstractContextManager[object]] = Im2col if device == "cuda" else client_by_client
     found: dict[int, Trained] = {}
     while state.rounds < max(rounds):
-        state, _ = play_round(federation, model, holdings, state, around=around)
+        state, _ = play_round(federation, model, holdings, state, around=around, traced=device == "cuda")
         if state.rounds in rounds:
             weights = parameters_of(model, state)
             used = measure_utility(model, weights, state.buffers, ink.data, scaling=ink.scaling)
             say(f"  round {state.rounds}: accuracy {used.accuracy.value:.1%} on {used.n:,}")
             found[state.rounds] = Trained(to(weights, device="cpu"), used.correct, used.n)
+    forget()
     return found

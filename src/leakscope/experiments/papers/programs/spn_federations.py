@@ -38,6 +38,7 @@ from leakscope.federated import (
     play_round,
 )
 from leakscope.federated.convolution import client_by_client
+from leakscope.federated.traced import forget
 from leakscope.models import INITS, draw_parameters
 
 Say = Callable[[str], None]
@@ -151,6 +152,7 @@ def _trained(
     state = begin(federation, model, holdings.clients, weights=to(first, device=device))
     around: Callable[[], AbstractContextManager[object]] = Im2col if device == "cuda" else client_by_client
     for _ in range(settings["rounds"]):
-        state, _ = play_round(federation, model, holdings, state, around=around)
+        state, _ = play_round(federation, model, holdings, state, around=around, traced=device == "cuda")
+    forget()
     used = measure_utility(model, parameters_of(model, state), state.buffers, data, scaling=data.scaling)
     return used.correct, used.n

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
 from leakscope.experiments.papers.programs.spn_world import RANGE, Curve, client_of, network_of, title_of
 from leakscope.federated.captured import captured
-from leakscope.learning.tree_adam import Adam
+from leakscope.learning import tree_adam
+from leakscope.learning.tree_adam import Moments
 from leakscope.models import Uniform, draw_parameters
 from leakscope.store.disk import clear_errors
 from leakscope.store.durable import replacing
@@ -41,8 +42,18 @@ TRAININGS, RIGHT = "trainings", "right"
 GRADIENT, WEIGHTS = "gradient", "weights"
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a turn changes: weights lead with S strengths, private parameters with S x K clients; so does what Adam remembers."""
+
+    weights: Tree
+    private: Tree
+    server: Moments
+    own: Moments
+
+
 class Training:
-    """S strengths of one curve trained at once; weights lead with S, private parameters with S x K."""
+    """S strengths of one curve trained at once."""
 
     def __init__(self, settings: Mapping[str, Any], curve: Curve, data: Dataset, device: str) -> None:
         """Begin at fresh weights; `settings` are a program's, with its `training`."""
@@ -54,7 +65,9 @@ class Training:
         self.clients = int(told["clients"])
         wanted = told["examples"] or data.size("train")
         order = random.permutation(random.fold(random.key(told["seed"]), "clients"), data.size("train"))[:wanted]
-        self.places = order[: len(order) // self.clients * self.clients].reshape(self.clients, -1)
+        order = order[: len(order) // self.clients * self.clients]
+        self.x, self.y = (of("train", order.tolist()).to(device) for of in (data.pictures, data.labels))
+        self.places = torch.arange(len(order), device=device).reshape(self.clients, -1)
         strengths = torch.tensor(self.grid, device=device)[:, None].expand(-1, self.clients)
         local = LocalTraining(batch_size=told["batch"], rate=told["rate"], optimiser="adam")
         if told["sharing"] == GRADIENT:
@@ -64,23 +77,39 @@ class Training:
         guard = self.client.on_model
         self.model = self.public if guard is None else guard.polarise(self.public)
         first = draw_parameters(self.public, Uniform(RANGE), random.key([told["seed"]], device))
-        self.weights: Tree = {n: w.expand(len(self.grid), *w.shape[1:]) for n, w in first.items()}
+        weights: Tree = {n: w.expand(len(self.grid), *w.shape[1:]) for n, w in first.items()}
         every = random.fold(random.key(told["seed"], device), torch.arange(self.clients, device=device))
         own = {} if guard is None else guard.draw(self.model, every)
-        self.private: Tree = {n: v.expand(len(self.grid), *v.shape) for n, v in own.items()}
-        self.server = Adam(told["rate"])
-        self.own = [Adam(told["rate"]) for _ in range(self.clients)]
-        self._recorded: Callable[..., tuple[Tree, Tree]] | None = None
+        private: Tree = {n: v.expand(len(self.grid), *v.shape) for n, v in own.items()}
+        none = torch.zeros((), device=device)
+        moments = tree_adam.begin(weights, none), tree_adam.begin(private, none.expand(1, self.clients))
+        self.state = State(weights, private, *moments)
+        self._recorded: Callable[[State, Tensor, Tensor], State] | None = None
 
     def play(self, number: int, who: Sequence[int]) -> None:
-        """Let these clients answer from the same weights, and take the mean of what they send."""
-        index = torch.tensor(list(who), device=self.device)
+        """Let these clients answer from the same weights, and take the mean of what they send.
+
+        On a CUDA device this is a recording of the kernels, which all turns of one training share.
+        """
+        index, place = torch.tensor(list(who), device=self.device), torch.tensor(number, device=self.device)
+        if self.device != "cuda":
+            self.state = self.turn(self.state, index, place)
+            return
+        if self._recorded is None:
+            with Im2col():
+                self._recorded = captured(self.turn, (self.state, index, place))
+        self.state = self._recorded(self.state, index, place)
+
+    def turn(self, state: State, index: Tensor, number: Tensor) -> State:
+        """Return the state after a turn of the clients at `index`, the `number`-th of the training."""
         size, many = len(self.grid), len(index)
         own = random.fold(random.key(self.told["seed"], index.device), "round")
         keys = random.fold(random.fold(own, number), index)
         x, y = self._pictures(index, keys)
-        picked = map_tensors(lambda t: t[:, index], (self.client.defences, self.client.on_model, self.private))
-        common = {n: w[:, None].expand(size, many, *w.shape[1:]) for n, w in self.weights.items()}
+        defences, guard, private = map_tensors(
+            lambda t: t[:, index], (self.client.defences, self.client.on_model, state.private)
+        )
+        common = {n: w[:, None].expand(size, many, *w.shape[1:]) for n, w in state.weights.items()}
         shared = [t.expand(size, *t.shape) for t in (x, y, torch.ones_like(y, dtype=torch.bool), keys)]
 
         def one(
@@ -88,43 +117,29 @@ class Training:
         ) -> tuple[Tree, Tree]:
             memory: tuple[Tree, ...] = tuple({} for _ in defences)
             answer = self.client.answer(self.model, defences, memory, weights, {}, x, y, m, k, guard=guard)
-            return answer.update, {name: answer.weights[name] for name in self.private}
+            return answer.update, {name: answer.weights[name] for name in state.private}
 
-        sent, kept = self._answered(lift(lift(one)), (*picked[:2], {**common, **picked[2]}, *shared))
+        sent, kept = lift(lift(one))(defences, guard, {**common, **private}, *shared)
         mean = {n: v.mean(1) for n, v in sent.items()}
+        server, mine = state.server, state.own
         if self.told["sharing"] == WEIGHTS:
-            self.weights = {n: w - mean[n] for n, w in self.weights.items()}
-        else:
-            self.weights = self.server.step(self.weights, mean)
-            kept = self._stepped(who, picked[2], kept)
-        self.private = {n: v.index_copy(1, index, kept[n]) for n, v in self.private.items()}
-
-    def _answered(self, answer: Callable[..., tuple[Tree, Tree]], arguments: tuple[Any, ...]) -> tuple[Tree, Tree]:
-        """Return the answers; on a CUDA device as a recording of the kernels, which all turns of one training share."""
-        if self.device != "cuda":
-            return answer(*arguments)
-        if self._recorded is None:
-            with Im2col():
-                self._recorded = captured(answer, arguments)
-        return self._recorded(*arguments)
-
-    def _stepped(self, who: Sequence[int], before: Tree, after: Tree) -> Tree:
-        """Return private parameters after a step of each client's own Adam; what was kept is one step of SGD with rate 1."""
-        moved = []
-        for place, client in enumerate(who):
-            start = {n: v[:, place] for n, v in before.items()}
-            moved.append(self.own[client].step(start, {n: v - after[n][:, place] for n, v in start.items()}))
-        return {n: torch.stack([each[n] for each in moved], dim=1) for n in before}
+            weights = {n: w - mean[n] for n, w in state.weights.items()}
+        else:  # what was kept is one step of SGD with rate 1
+            weights, server = tree_adam.step(state.weights, mean, server, self.told["rate"])
+            gradient = {n: v - kept[n] for n, v in private.items()}
+            before = map_tensors(lambda t: t[:, index], mine)
+            kept, after = tree_adam.step(private, gradient, before, self.told["rate"])
+            mine = map_tensors(lambda all, some: all.index_copy(1, index, some), mine, after)
+        held = {n: v.index_copy(1, index, kept[n]) for n, v in state.private.items()}
+        return State(weights, held, server, mine)
 
     def _pictures(self, index: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Return what each client works on in this round: a batch, or all it has."""
-        places = self.places[index.cpu()]
+        places = self.places[index]
         if self.told["sharing"] == GRADIENT:
-            drawn = random.uniform(random.fold(keys, "batch"), (self.told["batch"],)).cpu()
+            drawn = random.uniform(random.fold(keys, "batch"), (self.told["batch"],))
             places = places.gather(1, (drawn * places.shape[1]).long())
-        flat = places.reshape(-1).tolist()
-        x, y = self.data.pictures("train", flat), self.data.labels("train", flat)
-        return x.unflatten(0, places.shape).to(self.device), y.reshape(places.shape).to(self.device)
+        return self.x[places], self.y[places]
 
     def correct(self) -> Tensor:
         """Return which test pictures the global model of each strength names rightly, S x n."""
@@ -134,7 +149,7 @@ class Training:
             for first in range(0, number, AT_ONCE):
                 some = range(first, min(first + AT_ONCE, number))
                 x, y = (take("test", some).to(self.device) for take in (self.data.pictures, self.data.labels))
-                said = lift(lambda w, x=x: self.public.apply(w, {}, x, key)[0].argmax(-1))(self.weights)
+                said = lift(lambda w, x=x: self.public.apply(w, {}, x, key)[0].argmax(-1))(self.state.weights)
                 found.append((said == y).cpu())
         return torch.cat(found, dim=1)
 
