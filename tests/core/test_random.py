@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakscope.core.random import fold, key, normal, permutation, philox, uniform
+from leakscope.core.random import (
+    _AT_ONCE,
+    fold,
+    fold_each,
+    key,
+    normal,
+    normals,
+    permutation,
+    philox,
+    uniform,
+    uniforms,
+)
 
 Draw = Callable[[Tensor], Tensor]
 
@@ -181,3 +192,27 @@ def test_every_order_is_equally_likely() -> None:
 def test_a_seed_outside_the_range_is_refused(bad: int) -> None:
     with pytest.raises(ValueError, match=rf"seed must lie in .*{bad}"):
         key([0, bad])
+
+
+SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=SEEDS, shapes=SHAPES)
+def test_many_tensors_at_once_are_those_drawn_one_by_one(seed: int, shapes: list[tuple[int, ...]]) -> None:
+    named = {f"layer{number}.weight": shape for number, shape in enumerate(shapes)}
+    for k in (key(seed), key([seed, 3])):
+        for dtype in (torch.float32, torch.float64):
+            for many, one in ((uniforms, uniform), (normals, normal)):
+                made = many(k, named, dtype)
+                assert list(made) == list(named)
+                for name, shape in named.items():
+                    assert torch.equal(made[name], one(fold(k, name), shape, dtype))
+        assert torch.equal(fold_each(k, list(named)), torch.stack([fold(k, name) for name in named], dim=-1))
+
+
+def test_what_is_too_large_to_be_drawn_together_has_the_same_bits() -> None:
+    named = {"a": (3,), "b": (_AT_ONCE + 5,), "c": (_AT_ONCE // 2,), "d": (7, 2)}
+    made = torch.func.vmap(lambda k: normals(k, named))(key([1, 2]))
+    for name, shape in named.items():
+        assert torch.equal(made[name], normal(fold(key([1, 2]), name), shape))

@@ -79,7 +79,9 @@ def test_a_laplace_scale_is_the_standard_deviation_over_root_two(scale: float) -
 
 def test_laplace_noise_is_finite_at_both_ends_of_what_can_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     for end in (0.0, 1 - 2.0**-24):
-        monkeypatch.setattr(random, "uniform", lambda k, shape, dtype, end=end: torch.full(shape, end, dtype=dtype))
+        monkeypatch.setattr(
+            random, "uniforms", lambda k, shapes, dtype, end=end: {"w": torch.full((3,), end, dtype=dtype)}
+        )
         made = LaplaceNoise(scale=1.0).protect_update({"w": torch.zeros(3)}, KEY)["w"]
         assert_close(made.abs(), torch.full((3,), 24 * math.log(2)), rtol=1e-6, atol=0)
         assert bool((made < 0).all()) is (end == 0.0)

@@ -163,9 +163,9 @@ def private_gradient(
 
     clipped = torch.func.vmap(each)(x, targets)
     own = random.fold(key, "private noise")
+    noise = random.normals(own, {name: value.shape[1:] for name, value in clipped.items()}, x.dtype)
     made = {}
     for name, value in clipped.items():
         kept = torch.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, 0).sum(0)
-        noise = random.normal(random.fold(own, name), kept.shape, kept.dtype)
-        made[name] = (kept + multiplier * bound * noise) / size
+        made[name] = (kept + multiplier * bound * noise[name].to(kept.dtype)) / size
     return made

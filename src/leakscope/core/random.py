@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _LOW = 0xFFFFFFFF
 _ROUNDS = 10
+_AT_ONCE = 1 << 16  # words: more than this of one key are no faster together
 
 
 def key(seed: int | Sequence[int], device: torch.device | str | None = None) -> Tensor:
@@ -54,10 +55,22 @@ def _zero(k: Tensor) -> Tensor:
 
 def fold(k: Tensor, data: str | int | Tensor) -> Tensor:
     """Return a new key made from a key and a purpose (text) or a counter (number, or one per key)."""
-    kind = 1 if isinstance(data, str) else 2
-    plain = zlib.crc32(data.encode()) if isinstance(data, str) else data
-    # filled in place: a number that comes from the host could not be part of a recording
-    number = plain if isinstance(plain, Tensor) else torch.full((), plain, dtype=torch.int64, device=k.device)
+    if isinstance(data, str):
+        return _mixed(k, _filled(zlib.crc32(data.encode()), k), 1)
+    return _mixed(k, data.to(k.device, torch.int64) if isinstance(data, Tensor) else _filled(data, k), 2)
+
+
+def fold_each(k: Tensor, purposes: Sequence[str]) -> Tensor:
+    """Return the keys that `fold` makes of each purpose, along a new last dimension."""
+    return _mixed(k.unsqueeze(-1), torch.stack([_filled(zlib.crc32(each.encode()), k) for each in purposes]), 1)
+
+
+def _filled(number: int, like: Tensor) -> Tensor:
+    """Return a number where the key lies, filled in there: one that comes from the host could not be part of a recording."""
+    return torch.full((), number, dtype=torch.int64, device=like.device)
+
+
+def _mixed(k: Tensor, number: Tensor, kind: int) -> Tensor:
     zero = _zero(k)
     low, high = zero + (number & _LOW), zero + ((number >> 32) & _LOW)
     a, b, _, _ = philox((low, high, zero + kind, zero), k & _LOW, (k >> 32) & _LOW)
@@ -83,10 +96,68 @@ def uniform(k: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32)
 def normal(k: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     """Return standard normal numbers of shape `k.shape + shape`, by Box and Muller."""
     number = math.prod(shape)
-    words = _words(k, 2 * number).to(torch.float64)
-    radius = (-2 * torch.log((words[..., :number] + 1) * 2.0**-32)).sqrt()
-    angle = words[..., number:] * (2.0**-32 * 2 * math.pi)
-    return (radius * torch.cos(angle)).to(dtype).reshape((*k.shape, *shape))
+    words = _words(k, 2 * number)
+    return _normal(words[..., :number], words[..., number:]).to(dtype).reshape((*k.shape, *shape))
+
+
+def _normal(first: Tensor, second: Tensor) -> Tensor:
+    radius = (-2 * torch.log((first.to(torch.float64) + 1) * 2.0**-32)).sqrt()
+    return radius * torch.cos(second.to(torch.float64) * (2.0**-32 * 2 * math.pi))
+
+
+def uniforms(k: Tensor, shapes: Mapping[str, Sequence[int]], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Return for each name what `uniform` draws of the key folded with it: many small tensors in one pass."""
+    made: dict[str, Tensor] = {}
+    for names in _together(shapes, 1):
+        words = _words_each(fold_each(k, names), [math.prod(shapes[name]) for name in names])
+        drawn = ((torch.cat(words, dim=-1) >> 8).to(torch.float64) * 2.0**-24).to(dtype)
+        made |= _cut(drawn, {name: shapes[name] for name in names})
+    return made
+
+
+def normals(k: Tensor, shapes: Mapping[str, Sequence[int]], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Return for each name what `normal` draws of the key folded with it: many small tensors in one pass."""
+    made: dict[str, Tensor] = {}
+    for names in _together(shapes, 2):
+        numbers = [math.prod(shapes[name]) for name in names]
+        words = _words_each(fold_each(k, names), [2 * number for number in numbers])
+        first = torch.cat([w[..., :number] for w, number in zip(words, numbers, strict=True)], dim=-1)
+        second = torch.cat([w[..., number:] for w, number in zip(words, numbers, strict=True)], dim=-1)
+        made |= _cut(_normal(first, second).to(dtype), {name: shapes[name] for name in names})
+    return made
+
+
+def _together(shapes: Mapping[str, Sequence[int]], words: int) -> list[list[str]]:
+    """Return the names in groups of neighbours that are small enough to be drawn at once."""
+    groups: list[list[str]] = []
+    room = 0
+    for name, shape in shapes.items():
+        wanted = words * math.prod(shape)
+        if not groups or wanted > room:
+            groups.append([])
+            room = _AT_ONCE
+        groups[-1].append(name)
+        room -= wanted
+    return groups
+
+
+def _words_each(keys: Tensor, numbers: Sequence[int]) -> list[Tensor]:
+    """Return for each key of the last dimension as many words as its number says, as `_words` does."""
+    blocks = [-(-number // 4) for number in numbers]
+    count = torch.cat([torch.arange(each, dtype=torch.int64, device=keys.device) for each in blocks])
+    parts = [keys[..., place : place + 1].expand(*keys.shape[:-1], each) for place, each in enumerate(blocks)]
+    k = torch.cat(parts, dim=-1)
+    zero = _zero(k)
+    words = philox((zero + count, zero, zero, zero), k & _LOW, (k >> 32) & _LOW)
+    flat = torch.stack(words, dim=-1).flatten(-2)
+    cut = flat.split([4 * each for each in blocks], dim=-1)
+    return [own[..., :number] for own, number in zip(cut, numbers, strict=True)]
+
+
+def _cut(drawn: Tensor, shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    parts = drawn.split([math.prod(shape) for shape in shapes.values()], dim=-1)
+    lead = drawn.shape[:-1]
+    return {name: part.reshape((*lead, *shape)) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
 
 
 def permutation(k: Tensor, length: int) -> Tensor:

@@ -79,8 +79,9 @@ class LaplaceNoise:
         own = random.fold(key, "laplace_noise")
         scale = self.deviation / math.sqrt(2)
         made = {}
+        even = random.uniforms(own, {name: value.shape for name, value in update.items()}, torch.float64)
         for name, value in update.items():
-            u = random.uniform(random.fold(own, name), value.shape, torch.float64) - 0.5 + 2.0**-25
+            u = even[name] - 0.5 + 2.0**-25
             drawn = -torch.sign(u) * torch.log1p(-2 * u.abs())
             made[name] = value + (level_on(value, scale, each=self.each) * drawn).to(value.dtype)
         return made
@@ -89,11 +90,11 @@ class LaplaceNoise:
 def with_gaussian(update: Tree, sigma: float | Tensor, key: Tensor, *, each: bool = False) -> Tree:
     """Return the update plus the draws of `GaussianNoise` with this sigma."""
     own = random.fold(key, "gaussian_noise")
-    made = {}
-    for name, value in update.items():
-        drawn = random.normal(random.fold(own, name), value.shape, value.dtype)
-        made[name] = value + (level_on(value, sigma, each=each) * drawn).to(value.dtype)
-    return made
+    drawn = random.normals(own, {name: value.shape for name, value in update.items()}, torch.float64)
+    return {
+        name: value + (level_on(value, sigma, each=each) * drawn[name].to(value.dtype)).to(value.dtype)
+        for name, value in update.items()
+    }
 
 
 def level_on(value: Tensor, strength: float | Tensor, *, each: bool) -> float | Tensor:

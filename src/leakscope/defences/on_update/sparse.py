@@ -108,11 +108,9 @@ class RandomMask:
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the update with the other coordinates at zero."""
-        own = random.fold(key, "random_mask")
-        return {
-            name: value * (random.uniform(random.fold(own, name), value.shape, value.dtype) < self.share)
-            for name, value in update.items()
-        }
+        shapes = {name: value.shape for name, value in update.items()}
+        drawn = random.uniforms(random.fold(key, "random_mask"), shapes, torch.float64)
+        return {name: value * (drawn[name].to(value.dtype) < self.share) for name, value in update.items()}
 
 
 def sent_share(drop: float | Tensor, share: float | Tensor | None) -> float | Tensor:
