@@ -109,6 +109,9 @@ def uniforms(k: Tensor, shapes: Mapping[str, Sequence[int]], dtype: torch.dtype 
     """Return for each name what `uniform` draws of the key folded with it: many small tensors in one pass."""
     made: dict[str, Tensor] = {}
     for names in _together(shapes, 1):
+        if len(names) == 1:
+            made[names[0]] = uniform(fold(k, names[0]), shapes[names[0]], dtype)
+            continue
         words = _words_each(fold_each(k, names), [math.prod(shapes[name]) for name in names])
         drawn = ((torch.cat(words, dim=-1) >> 8).to(torch.float64) * 2.0**-24).to(dtype)
         made |= _cut(drawn, {name: shapes[name] for name in names})
@@ -119,6 +122,9 @@ def normals(k: Tensor, shapes: Mapping[str, Sequence[int]], dtype: torch.dtype =
     """Return for each name what `normal` draws of the key folded with it: many small tensors in one pass."""
     made: dict[str, Tensor] = {}
     for names in _together(shapes, 2):
+        if len(names) == 1:
+            made[names[0]] = normal(fold(k, names[0]), shapes[names[0]], dtype)
+            continue
         numbers = [math.prod(shapes[name]) for name in names]
         words = _words_each(fold_each(k, names), [2 * number for number in numbers])
         first = torch.cat([w[..., :number] for w, number in zip(words, numbers, strict=True)], dim=-1)
