@@ -32,6 +32,7 @@ MOST_STEPS = 16  # tracing more local steps takes longer than most trainings
 MOST_KEPT = 64  # kinds of groups: unequal clients make many
 AFTER_ON_CUDA = 1  # a recording costs three calls, and plays in a small part of one
 MOST_STEPS_ON_CUDA = 1_000  # hundreds of kernels each, all of which a recording names
+LEFT_FREE = 0.5  # of the card: a recording keeps the memory of its tensors, and groups of another shape need theirs
 
 Around = Callable[[], AbstractContextManager[object]]
 Flat = tuple[Tensor, ...]
@@ -128,7 +129,10 @@ def _traced(one: Callable[..., Answer], arguments: tuple[Any, ...], around: Arou
 
 
 def _recorded(one: Callable[..., Answer], arguments: tuple[Any, ...], around: Around) -> Callable[..., Answer] | None:
-    """Return a recording of the kernels; nothing where the network cannot be lifted or waits for the device."""
+    """Return a recording of the kernels; nothing where the network cannot be lifted or waits for the device, or the card is full."""
+    free, total = torch.cuda.mem_get_info()
+    if free < LEFT_FREE * total:
+        return None
 
     def call(*arguments: Any) -> Answer:
         with around():
