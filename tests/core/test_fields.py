@@ -125,6 +125,13 @@ def test_a_piece_of_ones_own_stands_where_ours_does() -> None:
         Client(on_model=Clip(1.0))  # type: ignore[arg-type]
 
 
+def test_true_is_no_number() -> None:
+    with pytest.raises(InputError, match=r"^LocalTraining\.epochs must be a whole number, got True"):
+        LocalTraining(epochs=True)
+    with pytest.raises(InputError, match=r"^Clip\.bound must be "):
+        Clip(True)
+
+
 @pytest.mark.parametrize("defences", [("clip",), (Clip,), 3, "clip"], ids=str)
 def test_a_client_takes_defences_alone(defences: object) -> None:
     with pytest.raises(InputError, match=r"^Client\.defences must be a tuple, each UpdateDefence"):

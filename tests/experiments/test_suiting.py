@@ -40,9 +40,31 @@ def text(attack: str, client: str = "{}", knowledge: str = TOLD, samples: int = 
     )
 
 
+def table(attack: str) -> str:
+    return (
+        text(attack, LOCAL)
+        .replace("{name: digits, samples: 3}", "{name: breast_cancer, samples: 3}")
+        .replace("  - {name: ig, iterations: 1}\n", "  - {name: ig, iterations: 1, tv: 0}\n")
+    )
+
+
+def dropping(client: str) -> str:
+    told = "{labels: true, local: true, defence: true, dropout: true}"
+    return text("cpl, labels: known", client, told, 1, "lenet_cpl").replace("hidden: [8]", "width: 2, dropout: 0.3")
+
+
 @pytest.mark.parametrize(
     ("written", "said"),
     [
+        (table("sme"), r"attacks\.1\.tv: total variation is for pictures, an input here is 30: give tv: 0"),
+        (
+            text("dlfa", LOCAL) + "\ndefences: [sign]",
+            r"attacks\.1: dlfa compares differences of weights, and signs have no size: .*give knowledge\.defence: false",
+        ),
+        (
+            text("ig_policy", "{on_data: {policy: 3-1-7}}", "{defence: false}"),
+            r"attacks\.1: ig_policy needs to be told of the client's transformations",
+        ),
         (text("sme"), r"attacks\.1: sme needs weights after local training.*give client\.local, or use ig"),
         (text("dlfa"), r"attacks\.1: dlfa needs weights after local training"),
         (
@@ -69,6 +91,24 @@ def test_it_is_refused_with_its_line(written: str, said: str) -> None:
     with pytest.raises(ScenarioError, match=rf"^s\.yaml:7: {said}") as error:
         unfold(scenario_from_text(written, "s.yaml"))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (dropping(LOCAL), r"4: knowledge\.dropout: the masks can be known for one gradient in one round"),
+        (dropping("{rounds: 2}"), r"4: knowledge\.dropout: the masks can be known for one gradient in one round"),
+        (
+            text("ig_policy", "{on_data: {policy: 3-1-7}, rounds: 2}", "{defence: true}"),
+            r"3: client\.rounds: ig_policy looks through one round",
+        ),
+    ],
+    ids=["masks, local steps", "masks, rounds", "transformations, rounds"],
+)
+def test_what_a_client_draws_more_than_once_is_refused_where_the_attacker_needs_it(written: str, said: str) -> None:
+    with pytest.raises(ScenarioError, match=rf"^s\.yaml:{said}"):
+        unfold(scenario_from_text(written, "s.yaml"))
+    assert unfold(scenario_from_text(written.replace("rounds: 2", "rounds: 1").replace(LOCAL, "{}"), "s.yaml")).trials
 
 
 @pytest.mark.parametrize(

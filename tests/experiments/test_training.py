@@ -175,8 +175,28 @@ def test_a_training_that_blows_up_ends_and_says_so(tmp_path: Path) -> None:
     local = {"epochs": 3, "batch_size": 4, "rate": 1e30}
     result = run_training(training_of(small(client={"local": local})), tmp_path)
     assert result.diverged
+    assert result.curve[-1].accuracy is None, "NaN is no class"
+    assert result.rounds not in result.checkpoints
     assert result.rounds < 4 or not torch.isfinite(torch.tensor(result.curve[-1].loss))
     assert load_result(tmp_path).diverged
+
+
+def test_it_ends_as_diverged_also_where_no_accuracy_was_due(tmp_path: Path) -> None:
+    local = {"epochs": 3, "batch_size": 4, "rate": 1e30}
+    run_training(training_of(small(client={"local": local}, evaluate=50, rounds=50, checkpoints=[])), tmp_path)
+    assert load_result(tmp_path).diverged
+
+
+def test_a_checkpoint_that_is_missing_or_asked_for_later_is_written_or_named(tmp_path: Path) -> None:
+    first = run_training(training_of(small()), tmp_path)
+    file = Path(first.checkpoints[4])
+    bytes_before = file.read_bytes()
+    file.unlink()
+    lines: list[str] = []
+    again = run_training(training_of(small(checkpoints=[1, 2, 3])), tmp_path, say=lines.append)
+    assert file.read_bytes() == bytes_before
+    assert sorted(again.checkpoints) == [2, 4]
+    assert any("checkpoints of rounds 1, 3 are past and not there" in line for line in lines)
 
 
 def test_accuracy_is_measured_every_so_many_rounds_and_where_it_matters(tmp_path: Path) -> None:
@@ -272,6 +292,34 @@ def test_a_checkpoint_can_begin_another_training_and_an_attack(tmp_path: Path) -
     assert len(unfold(scenario_of(data)).trials) == 2
     with pytest.raises(ScenarioError, match="another architecture"):
         unfold(scenario_of({**data, "model": {"name": "mlp", "hidden": [9]}}))
+
+
+def test_a_checkpoint_is_refused_under_another_scaling_of_the_inputs(tmp_path: Path) -> None:
+    scaled = {"name": "fashion_mnist", "examples": 120, "scaling": "statistics"}
+    short = {"rounds": 1, "checkpoints": [], "partition": {"name": "iid", "clients": 6}}
+    run_training(training_of(small(data=scaled, **short)), tmp_path / "first")
+    weights = {"name": "checkpoint", "path": str(tmp_path / "first"), "round": 1}
+    attacked = {
+        "model": {"name": "mlp", "hidden": [8]},
+        "weights": weights,
+        "attack": "idlg",
+        "trials": 1,
+        "baselines": [],
+    }
+    unfold(scenario_of({**attacked, "data": {"name": "fashion_mnist", "scaling": "statistics"}}))
+    said = "was trained with data.scaling statistics, here it is none: give scaling: statistics"
+    with pytest.raises(ScenarioError, match=said):
+        unfold(scenario_of({**attacked, "data": "fashion_mnist"}))
+    plain = small(data={"name": "fashion_mnist", "examples": 120}, weights=weights, **short)
+    with pytest.raises(InputError, match=said):
+        run_training(training_of(plain), tmp_path / "second")
+
+
+def test_the_state_of_a_training_is_not_taken_for_a_checkpoint(tmp_path: Path) -> None:
+    run_training(training_of(small(rounds=1, checkpoints=[])), tmp_path)
+    weights = {"name": "checkpoint", "path": str(tmp_path / "state.safetensors")}
+    with pytest.raises(InputError, match="is the state of a training: name its directory and a round"):
+        run_training(training_of(small(weights=weights)), tmp_path / "second")
 
 
 # -- the file

@@ -61,6 +61,8 @@ def _is(kind: Any, value: object) -> bool:
         return True
     if isinstance(value, type):  # a class has the methods of its objects, and is none of them
         return False
+    if type(value) is bool and kind in NUMBERS:
+        return False
     if kind is bool:
         return type(value).__name__ in ("bool", "bool_")  # Python's and NumPy's
     return isinstance(value, NUMBERS.get(kind, kind))

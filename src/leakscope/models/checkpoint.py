@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -112,12 +114,27 @@ def pack_checkpoint(model: Model, parameters: Tree, buffers: Tree, about: Mappin
 
 def read_checkpoint(file: Path) -> tuple[Tree, dict[str, object]]:
     """Return the tensors of a file and what stands beside them; nothing there if leakscope did not write it."""
+    with _opened(file) as found:
+        return {name: found.get_tensor(name) for name in found.keys()}, _about(found)  # noqa: SIM118
+
+
+def read_about(file: Path) -> dict[str, object]:
+    """Return what stands beside the tensors of a file."""
+    with _opened(file) as found:
+        return _about(found)
+
+
+def _about(found: Any) -> dict[str, object]:
+    return dict(json.loads((found.metadata() or {}).get(KEY, "{}")))
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, framework="pt") as found:
-            about = json.loads((found.metadata() or {}).get(KEY, "{}"))
-            return {name: found.get_tensor(name) for name in found.keys()}, dict(about)  # noqa: SIM118
+            yield found
     except (SafetensorError, ValueError, TypeError) as error:
         said = " ".join(str(error).split())[:120]
         raise InputError(f"{file} is not a sound safetensors file ({said})") from None
@@ -127,12 +144,24 @@ def read_checkpoint(file: Path) -> tuple[Tree, dict[str, object]]:
         raise InputError(f"cannot read the checkpoint {file} ({error.strerror or error})") from None
 
 
+def check_scaling(checkpoint: Checkpoint, scaling: str) -> None:
+    """Refuse weights of a training that scaled its inputs otherwise, where the file says how it did."""
+    file = checkpoint.file()
+    theirs = read_about(file).get("scaling", scaling)
+    if theirs != scaling:
+        raise InputError(f"{file} was trained with data.scaling {theirs}, here it is {scaling}: give scaling: {theirs}")
+
+
 def _missing(file: Path) -> str:
     return f"there is no checkpoint {file}: name a safetensors file, or the directory of a training with its round"
 
 
 def with_values(model: Model, values: Tree, about: Mapping[str, object], source: str) -> Model:
     """Return the network holding these values, or raise what of them is another network's."""
+    if "curve" in about:
+        raise InputError(
+            f"{source} is the state of a training: name its directory and a round, or a file in checkpoints/"
+        )
     problem = _other_network(model, about) or _other_tensors(model, values)
     if problem:
         raise InputError(f"{source} is a checkpoint of another architecture: {problem}")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +139,16 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 def checkpoints_of(result: Result) -> tuple[Kept, ...]:
     """Return the checkpoints with the accuracy of their rounds."""
     known = {point.round: point.accuracy for point in result.curve}
-    return tuple(Kept(number, file, known.get(number)) for number, file in sorted(result.checkpoints.items()))
+    return tuple(Kept(number, _as_yaml(file), known.get(number)) for number, file in sorted(result.checkpoints.items()))
+
+
+def _as_yaml(path: str) -> str:
+    """Return a path as it may stand in a file between braces.
+
+    >>> _as_yaml("runs/a"), _as_yaml("runs/a, b: c")
+    ('runs/a', '"runs/a, b: c"')
+    """
+    return path if re.fullmatch(r"[\w./~+-]+", path) else json.dumps(path, ensure_ascii=False)
 
 
 def setting_of(result: Result) -> tuple[tuple[str, str], ...]:

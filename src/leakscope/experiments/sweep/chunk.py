@@ -115,7 +115,10 @@ def observe(chunk: Chunk) -> tuple[Batch, Observation, Knowledge, World]:
         _check_finite(chunk, group, observation)
         parts.append((batch, observation, knowledge_of(settings, world, client, batch, observation)))
     truth, observation, knowledge = map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
-    if chunk.cells[chunk.trials[0].cell][1]["knowledge"]["defence"]:
+    told = chunk.cells[chunk.trials[0].cell][1]["knowledge"]["defence"]
+    if (
+        told and not knowledge.policies
+    ):  # transformations are drawn anew in every round: their mean is no update of any picture
         observation, knowledge = merge_rounds(observation, knowledge)
     return truth, observation, knowledge, first
 

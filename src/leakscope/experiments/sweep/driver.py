@@ -117,8 +117,10 @@ def _parts_read(told: Mapping[str, Any]) -> list[Any]:
 
 
 def _attack_read(told: Mapping[str, Any]) -> list[Any]:
-    local = told["client"]["local"]
-    return [told["attack"], local and local["optimiser"], told["knowledge"], told["data"]["samples"], told["model"]]
+    client, local = told["client"], told["client"]["local"]
+    shared = (local and local["optimiser"], client["rounds"], client["on_data"] is None)
+    defences = [piece["name"] for piece in told["defences"]]
+    return [told["attack"], shared, defences, told["knowledge"], told["data"]["samples"], told["model"]]
 
 
 def _raise_found(

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakscope.attacks.attack import Attack, Matching, compares_lengths
+from leakscope.attacks.known_policy import KnownPolicy
 from leakscope.attacks.labels import JOINT, check_head, chosen_rule
+from leakscope.attacks.priors import TotalVariation
 from leakscope.attacks.simulate import LocalSteps, OnTheLine, simulator_kinds
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -30,11 +32,54 @@ class MisfitError(InputError):
 
 def attack_misfits(settings: Mapping[str, Any], attack: Attack, model: Model) -> list[Problem]:
     """Return why the attack of a cell cannot work on its client, with what it is told."""
+    if isinstance(attack, KnownPolicy):
+        return _policy_misfits(settings, attack)
     if not isinstance(attack, Matching):
         return []
-    said = _update_misfit(settings, attack)
-    labels = _rule_misfit(settings, attack, model)
-    return [Problem(("attack",), said)] * bool(said) + [Problem(("attack", "labels"), labels)] * bool(labels)
+    found = [
+        Problem(("attack",), _update_misfit(settings, attack) or _sign_misfit(settings, attack)),
+        Problem(("attack", "labels"), _rule_misfit(settings, attack, model)),
+        Problem(("attack", "tv"), _prior_misfit(attack, model)),
+        Problem(("knowledge", "dropout"), _dropout_misfit(settings)),
+    ]
+    return [problem for problem in found if problem.message]
+
+
+def _policy_misfits(settings: Mapping[str, Any], attack: KnownPolicy) -> list[Problem]:
+    """Return what the attacker who looks through transformations lacks."""
+    if not settings["knowledge"]["defence"]:
+        words = "needs to be told of the client's transformations: give knowledge.defence: true, or use ig"
+        return [Problem(("attack",), f"{attack.name} {words}")]
+    if settings["client"]["rounds"] > 1 and settings["client"]["on_data"] is not None:
+        words = "looks through one round: a client draws its transformations anew in every round"
+        return [Problem(("client", "rounds"), f"{attack.name} {words}")]
+    return []
+
+
+def _sign_misfit(settings: Mapping[str, Any], attack: Matching) -> str:
+    """Return why an attacker who was told that signs are sent cannot use it; nothing where he can."""
+    signs = any(piece["name"] == "sign" for piece in settings["defences"])
+    if not signs or not settings["knowledge"]["defence"] or LocalSteps not in simulator_kinds(attack.simulate):
+        return ""
+    words = "compares differences of weights, and signs have no size: use sme or ig_update, or give knowledge.defence: false"
+    return f"{attack.name} {words}"
+
+
+def _prior_misfit(attack: Matching, model: Model) -> str:
+    if len(model.input_shape) >= 3 or not any(isinstance(prior, TotalVariation) for prior in attack.priors):
+        return ""
+    shape = "x".join(map(str, model.input_shape))
+    return f"total variation is for pictures, an input here is {shape}: give tv: 0"
+
+
+def _dropout_misfit(settings: Mapping[str, Any]) -> str:
+    """Return why the masks of the client cannot be given to the attacker; nothing where they can."""
+    several = settings["client"]["local"] is not None or settings["client"]["rounds"] > 1
+    if not several or not settings["knowledge"]["dropout"] or not settings["model"].get("dropout"):
+        return ""
+    return (
+        "the masks can be known for one gradient in one round: local steps and further rounds draw masks of their own"
+    )
 
 
 def _update_misfit(settings: Mapping[str, Any], attack: Matching) -> str:

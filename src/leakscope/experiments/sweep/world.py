@@ -29,6 +29,7 @@ from leakscope.experiments.sweep.insider import insider_misfits
 from leakscope.experiments.sweep.label_mix import Places, cut_batches
 from leakscope.experiments.sweep.suiting import attack_misfits
 from leakscope.models import MODELS, build
+from leakscope.models.checkpoint import check_scaling
 
 MOST_PARAMETERS = 500_000_000
 MOST_PUBLIC = 2**29  # numbers of public pictures that baselines hold at once: 2 GiB
@@ -216,6 +217,7 @@ def _checkpoint_misfits(settings: Mapping[str, Any], data: Dataset) -> list[Prob
         return []
     try:
         _trained(json.dumps([settings["model"], settings["weights"]]), data.input_shape, data.classes)
+        check_scaling(KINDS["weights"].build(settings["weights"]), settings["data"]["scaling"])
     except InputError as error:
         return [Problem(("weights",), str(error))]
     return []

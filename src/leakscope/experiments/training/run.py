@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -105,6 +106,7 @@ class _Run:
         state = self._resumed(first)
         if state.rounds:
             say(f"going on after round {state.rounds}")
+            self._complete(state, say)
         self.form = self.form or choose_form(self.world, state, say)
         self._write(FILE, self.training.text.encode())
         if not self.curve:
@@ -124,7 +126,7 @@ class _Run:
                 tell=lambda done, total, number=number: inside(number, done, total),  # type: ignore[misc]
             )
             point = Point(number, len(played.answered), played.examples, played.decay, None, None, None)
-            self.curve.append(self._measured(state, point) if self._due(number) else point)
+            self.curve.append(self._measured(state, point) if self._due(number) or not is_finite(state) else point)
             self._keep(state)
             tell(self.curve[-1])
         self._save(state)
@@ -153,18 +155,35 @@ class _Run:
         weights = parameters_of(self.world.used, state)
         scaling, loss = self.world.federation.client.scaling, self.world.federation.client.loss
         found = measure_utility(self.world.used, weights, state.buffers, self.world.data, scaling=scaling, loss=loss)
+        if not is_finite(state):  # the class that NaN happens to be taken for is right now and then
+            return replace(point, loss=math.nan)
         return replace(point, correct=found.correct, n=found.n, loss=found.loss)
 
     def _keep(self, state: State) -> None:
         """Write the checkpoint of a round that is named, and the state if the last one is old."""
         told = self.training.settings
-        if state.rounds in told["checkpoints"] or state.rounds == told["rounds"]:
+        if self._wanted(state) and is_finite(state):
             weights, point = parameters_of(self.world.used, state), self.curve[-1]
             about = {"round": state.rounds, "training": self.training.name, "correct": point.correct, "n": point.n}
+            about["scaling"] = told["data"]["scaling"]
             self._write(file_name(state.rounds), pack_checkpoint(self.world.used, weights, state.buffers, about))
             self._save(state)
         elif time.monotonic() - self.saved >= SAVE_EVERY:
             self._save(state)
+
+    def _wanted(self, state: State) -> bool:
+        told = self.training.settings
+        return state.rounds in told["checkpoints"] or state.rounds == told["rounds"]
+
+    def _complete(self, state: State, say: Callable[[str], None]) -> None:
+        """Write the checkpoint of the round that the training is at, if it is wanted and missing, and name what is past."""
+        there = checkpoints_of(self.directory)
+        if self._wanted(state) and state.rounds not in there:
+            self._keep(state)
+        past = [each for each in self.training.settings["checkpoints"] if each < state.rounds and each not in there]
+        if past:
+            said = ", ".join(map(str, past))
+            say(f"checkpoints of rounds {said} are past and not there: train into another --out to have them")
 
     def _save(self, state: State) -> None:
         about = {

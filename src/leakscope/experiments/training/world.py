@@ -16,7 +16,7 @@ from leakscope.experiments.training.file import ALL_KINDS, OWN_KINDS, Training
 from leakscope.federated import Federation, Holdings, deal
 from leakscope.models import build, draw_parameters
 from leakscope.models.batch_norm import in_eval_mode, in_train_mode
-from leakscope.models.checkpoint import Checkpoint
+from leakscope.models.checkpoint import Checkpoint, check_scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,9 @@ def make_world(training: Training, device: str = "cpu") -> World:
     scaling = data.statistics if chosen["scaling"] == "statistics" else data.scaling
     try:
         init = ALL_KINDS["weights"].build(told["weights"])
-        model = init.load(model) if isinstance(init, Checkpoint) else model
+        if isinstance(init, Checkpoint):
+            model = init.load(model)
+            check_scaling(init, chosen["scaling"])
         weights = take(draw_parameters(model, init, random.fold(random.key([told["seed"]]), "weights")), 0)
     except InputError as error:
         raise training.error([Problem(("weights",), str(error))]) from None
