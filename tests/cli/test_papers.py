@@ -100,6 +100,13 @@ def test_report_writes_the_page_and_the_summary(made: tuple[Path, Told]) -> None
     assert "## mixing-figure-1" in summary
     assert "## mixing-table-1" in summary
     assert "data:image" not in summary
+    own = "# What we found\n\nNot much.\n\n"
+    (out / "docs" / "papers.md").write_text(own + "## Papers: published beside measured\n\nan older one\n", "utf-8")
+    assert leakscope("paper", "report", out, "--summary", out / "docs" / "papers.md").code == 0
+    again = (out / "docs" / "papers.md").read_text("utf-8")
+    assert again.startswith(own + "## Papers: published beside measured\n")
+    assert "### mixing-table-1" in again
+    assert "an older one" not in again
 
 
 def test_report_of_one_item_and_scale(made: tuple[Path, Told], tmp_path: Path) -> None:

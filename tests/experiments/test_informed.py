@@ -127,6 +127,14 @@ def test_a_private_head_meets_both_attackers_too() -> None:
     assert scenario_of({**plain, "client": {}, "grid": varied}).cell_count == 4
 
 
+@pytest.mark.parametrize("name", ["spn_aware", "spn_head", "spn_pull"])
+def test_an_attacker_made_for_private_heads_is_run_once(name: str) -> None:
+    plain = {"data": "digits", "model": {"name": "mlp", "hidden": [16]}, "attack": {"name": name}}
+    assert scenario_of({**plain, "client": {"on_model": {"alpha2": 0.1}}}).cell_count == 1
+    noisy = {"client": {"on_model": {"alpha2": 0.1}}, "defences": [{"name": "gaussian_noise", "sigma": 0.1}]}
+    assert scenario_of({**plain, **noisy}).cell_count == 2
+
+
 @pytest.mark.parametrize("guard", [{"on_model": {}}, {"on_data": {"policy": "3"}}, {"on_model": {"alpha2": 0.2}}])
 def test_a_client_with_a_defence_meets_both_attackers_wherever_it_stands(guard: dict[str, Any]) -> None:
     plain = {"data": "digits", "model": {"name": "mlp", "hidden": [16]}, "attack": {"name": "cpl"}}

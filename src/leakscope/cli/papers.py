@@ -191,14 +191,19 @@ def report(
     only: Annotated[
         list[str] | None, typer.Option(help="Items or papers to report; all that were run if not given.")
     ] = None,
-    summary: Annotated[Path | None, typer.Option(help="Also write the numbers, without pictures, as Markdown.")] = None,
+    summary: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write the numbers, without pictures, as Markdown; what you wrote above an earlier summary stays."
+        ),
+    ] = None,
 ) -> None:
     """Write the page of all items that were run: published beside measured, claims, doubts, pictures."""
     from leakscope.core.registry import lookup
     from leakscope.experiments.papers.results import results_in
     from leakscope.experiments.papers.scales import SCALES
     from leakscope.report.paper_page import render_papers
-    from leakscope.report.paper_summary import summarise_papers
+    from leakscope.report.paper_summary import summarise_papers, under_own_words
 
     if scale is not None:
         lookup(dict.fromkeys(SCALES), scale, "--scale")
@@ -208,7 +213,9 @@ def report(
     path = out or directory / "papers.html"
     _write(path, render_papers(results, command=shlex.join(words)))
     if summary is not None:
-        _write(summary, summarise_papers(results, command=shlex.join([*words, "--summary", str(summary)])))
+        made = summarise_papers(results, command=shlex.join([*words, "--summary", str(summary)]))
+        before = summary.read_text("utf-8") if summary.is_file() else ""
+        _write(summary, under_own_words(before, made))
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,11 +31,24 @@ HOW = (
 APART = (HIGHER, LOWER, BY_CONTENT, NO_SUCCESS)
 NOTHING = "The paper prints no number that we measured here; see the claims."
 
+TITLE = "Papers: published beside measured"
+
+
+def under_own_words(before: str, summary: str) -> str:
+    """Return the summary below what somebody wrote above an earlier one, its headings a level down; alone if there is nothing.
+
+    >>> under_own_words(f"Mine.\\n\\n## {TITLE}\\nold", f"# {TITLE}\\nnew")
+    'Mine.\\n\\n## Papers: published beside measured\\nnew'
+    """
+    found = re.search(rf"(?m)^##? {TITLE}$", before)
+    own = before[: found.start()] if found else ""
+    return own + re.sub(r"(?m)^(?=#+ )", "#", summary) if own.strip() else summary
+
 
 def summarise_papers(results: Sequence[Result], *, command: str) -> str:
     """Return the Markdown text of these results, headed by the command that made it."""
     lines = [
-        "# Papers: published beside measured",
+        f"# {TITLE}",
         "",
         f"Made by `{command}` with leakscope {__version__}.",
         "",

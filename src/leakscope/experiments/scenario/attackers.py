@@ -13,6 +13,8 @@ from typing import Any
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import MASKS, takes_steps
+from leakscope.attacks.polarised import DummyPolarised, HeadGradient
+from leakscope.attacks.pulled import Pulled
 from leakscope.attacks.recipes import ATTACKS
 from leakscope.core.types import LocalTraining
 from leakscope.experiments.scenario.axes import Axis
@@ -52,7 +54,8 @@ def _sets(path: Path) -> bool:
 def telling_matters(settings: Mapping[str, Any]) -> bool:
     """Return whether an attacker told of the defences of a cell does anything else than one who is not."""
     client = settings["client"]
-    guarded = settings["defences"] or client["on_data"] is not None or client["on_model"] is not None
+    hidden = client["on_model"] is not None and not _made_for_heads(settings["attack"]["name"])
+    guarded = settings["defences"] or client["on_data"] is not None or hidden
     return bool(guarded) or simulated_steps(settings) > 1 or _drops(settings)
 
 
@@ -94,6 +97,13 @@ def _drops(settings: Mapping[str, Any]) -> bool:
 @functools.cache
 def _matches(attack: str) -> bool:
     return isinstance(ATTACKS[attack](), Matching)
+
+
+@functools.cache
+def _made_for_heads(attack: str) -> bool:
+    """Return whether an attack reckons with a private head by itself, told or not."""
+    made = ATTACKS[attack]()
+    return isinstance(made, Matching) and isinstance(made.simulate, DummyPolarised | HeadGradient | Pulled)
 
 
 @functools.cache
