@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from leakscope.attacks.recipes import analytic
-from leakscope.clients import Client, told
+from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -19,7 +19,7 @@ from leakscope.core.pairing import pair, squared_distances
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, scale, take, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Outcome, Reconstruction, make_batch
-from leakscope.defences import GaussianNoise
+from leakscope.defences import Defence, GaussianNoise, Quantise, RandomMask, Sign, Sparsify
 from leakscope.models import Torch, build, draw_parameters, from_module
 
 torch.set_num_threads(1)
@@ -142,6 +142,90 @@ def test_every_trial_is_read_as_it_is_alone() -> None:
     one = analytic().run(model, take(seen, slice(2, 3)), knowledge, SEEDS[2:3])
     assert_close(many.inputs[2:3], one.inputs, rtol=1e-10, atol=1e-10)
     assert_close(many.mismatch[2:3], one.mismatch, rtol=1e-6, atol=1e-8)
+
+
+# -- told what was sent
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        Client(defences=(RandomMask(0.7),)),
+        Client(LocalTraining(rate=0.1), defences=(RandomMask(0.7),), scaling=SCALING),
+        Client(defences=(Sparsify(0.7),)),
+    ],
+    ids=["random mask", "weights", "sparsified"],
+)
+def test_who_knows_what_was_sent_reads_each_input_off_its_pairs(client: Client) -> None:
+    model = network("mlp tanh")
+    seen, plain, batch = play(model, draw(0, 6, 1, *SHAPE), client)
+    knowledge = tell_defences(plain, client, seen)
+    found = analytic().run(model, seen, knowledge, SEEDS)
+    assert knowledge.mask is not None
+    both = (knowledge.mask["dense1.weight"] != 0) & (knowledge.mask["dense1.bias"] != 0)[..., None]
+    read = both.any(1).reshape(batch.inputs.shape)
+    assert read.double().mean() > 0.6
+    assert_close(found.inputs[read], batch.inputs[read], rtol=1e-6, atol=1e-6)
+    blank = client.scaling.unscale(torch.zeros_like(batch.inputs), len(SHAPE))
+    assert torch.equal(found.inputs[~read], blank[~read])
+    blind = analytic().run(model, seen, plain, SEEDS)
+    assert (blind.inputs - batch.inputs)[read].abs().max() > 1e-2
+
+
+def test_the_pairs_are_weighed_by_least_squares_under_noise() -> None:
+    model, client = network("mlp tanh"), Client(defences=(GaussianNoise(0.01), RandomMask(0.6)))
+    seen, plain, _ = play(model, draw(0, 6, 1, *SHAPE), client)
+    found = analytic().run(model, seen, tell_defences(plain, client, seen), SEEDS).inputs.flatten(1)
+    rows, bias = (seen.rounds[0].sent[name] for name in ("dense1.weight", "dense1.bias"))
+    for trial in range(2):
+        for j in range(rows.shape[-1]):
+            sent = (rows[trial, :, j] != 0) & (bias[trial] != 0)
+            if sent.any():
+                slow = torch.linalg.lstsq(bias[trial, sent, None], rows[trial, sent, j, None]).solution
+                assert float(found[trial, j]) == pytest.approx(float(slow), rel=1e-8)
+
+
+def test_what_was_sent_of_an_input_without_a_pair_is_not_explained() -> None:
+    model, client = network("mlp tanh"), Client()
+    seen, plain, batch = play(model, draw(0, 6, 1, *SHAPE), client)
+    mask = {name: torch.ones_like(value) for name, value in seen.rounds[0].sent.items()}
+    whole = analytic().run(model, seen, replace(plain, mask=mask), SEEDS)
+    assert_close(whole.inputs, batch.inputs, rtol=1e-8, atol=1e-8)
+    assert (whole.outcome == Outcome.CONVERGED).all()
+    mask["dense1.weight"][:, 1:, 0] = 0.0  # of the first input unit 0 alone was sent,
+    mask["dense1.bias"][:, 0] = 0.0  # and the bias of that unit was not
+    found = analytic().run(model, seen, replace(plain, mask=mask), SEEDS)
+    assert (found.inputs.flatten(1)[:, 0] == 0).all()
+    assert_close(found.inputs.flatten(1)[:, 1:], batch.inputs.flatten(1)[:, 1:], rtol=1e-8, atol=1e-8)
+    assert (found.outcome == Outcome.EXHAUSTED).all()
+
+
+@pytest.mark.parametrize("defence", [Sign(), Quantise(2)], ids=["signs", "2 bits"])
+def test_zeros_of_few_bits_are_read_as_small_whether_a_mask_is_told_or_not(defence: Defence) -> None:
+    model, client = network("mlp tanh"), Client(defences=(RandomMask(0.7), defence))
+    seen, plain, _ = play(model, draw(0, 6, 1, *SHAPE), client)
+    knowledge = tell_defences(plain, client, seen)
+    assert knowledge.mask is not None
+    assert_close(analytic().run(model, seen, knowledge, SEEDS).inputs, analytic().run(model, seen, plain, SEEDS).inputs)
+
+
+def test_rounds_are_read_as_their_mean_on_the_pairs_sent_in_any_of_them() -> None:
+    model, client = network("mlp tanh"), Client(defences=(RandomMask(0.3),), rounds=3)
+    seen, plain, _ = play(model, draw(0, 6, 1, *SHAPE), client)
+    knowledge = tell_defences(plain, client, seen)
+    mean = {n: torch.stack([each.sent[n] for each in seen.rounds]).mean(0) for n in seen.rounds[0].sent}
+    merged = replace(seen, rounds=(replace(seen.rounds[0], sent=mean),))
+    found = [analytic().run(model, each, knowledge, SEEDS).inputs for each in (seen, merged)]
+    assert_close(found[0], found[1])
+    assert (found[0] - analytic().run(model, seen, plain, SEEDS).inputs).abs().max() > 0.05
+
+
+def test_batches_are_read_alike_whether_a_mask_is_told_or_not() -> None:
+    model, client = network("mlp tanh"), Client(defences=(RandomMask(0.5),))
+    seen, plain, batch = play(model, draw(0, 6, 2, *SHAPE), client)
+    plain = replace(plain, labels=batch.labels)
+    found = [analytic().run(model, seen, k, SEEDS).inputs for k in (plain, tell_defences(plain, client, seen))]
+    assert torch.equal(found[0], found[1])
 
 
 # -- more than one example

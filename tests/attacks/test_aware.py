@@ -16,7 +16,7 @@ from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import LENGTH, PULL, AveragedDropout, KnownDropout, aware, merge_rounds
 from leakscope.attacks.forms import evaluate_one
 from leakscope.attacks.labels import LABEL_RULES
-from leakscope.attacks.objectives import Match, angle, cosine, disagreement, l2, squared_l2
+from leakscope.attacks.objectives import Match, angle, cosine, disagreement, l2, reported, squared_l2
 from leakscope.attacks.optimisers import Adam
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.polarised import spn_aware
@@ -30,7 +30,7 @@ from leakscope.clients.client import tell_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree, take, to
+from leakscope.core.tree import Tree, map_tensors, take, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Outcome, make_batch
 from leakscope.data import load
 from leakscope.defences import (
@@ -111,9 +111,9 @@ def test_each_fact_has_its_comparison() -> None:
         "mask": Match(masked=True, gain=LENGTH**2),
         "largest": Match(masked=True, largest=True, gain=LENGTH**2),
         "bound": Match(angle, gain=LENGTH**2),
-        "reclip": Match(clipped=True, gain=(LENGTH / float(torch.tensor(0.1))) ** 2),
+        "reclip": Match(clipped=True, length=LENGTH),
         "signs": Match(disagreement, gain=LENGTH**2),
-        "bits": Match(rounded=True, pull=PULL, gain=LENGTH**2),
+        "bits": Match(rounded=True, pull=PULL, least=LENGTH**2),
         "sigma": Match(slack=1e-4),
         "sigma_each": Match(slack=1e-4, whitened=True),
     }
@@ -156,7 +156,9 @@ def test_facts_come_together() -> None:
         rounded=True,
         pull=PULL,
         slack=1e-4,
-        gain=every.objective.gain,  # type: ignore[attr-defined]
+        gain=LENGTH**2,
+        least=LENGTH**2,
+        length=LENGTH,
     )
     blind = aware(cpl(), replace(PLAIN, mask=mask, bound=ONES, sigma=0.1 * ONES))
     assert (blind.objective, blind.stop) == (Match(angle, masked=True, gain=LENGTH**2), cpl().stop)
@@ -172,11 +174,94 @@ def test_what_is_weighed_against_priors_keeps_its_weight() -> None:
     assert aware(pulled, replace(PLAIN, mask=mask)).objective == Match(masked=True)
     assert aware(pulled, replace(PLAIN, sigma=ONES)).objective == Match()
     assert aware(ig(), replace(PLAIN, sigma=ONES, sigma_each={"w": ONES})).objective == Match(cosine, whitened=True)
+    few, signs = (replace(PLAIN, bits=torch.full((TRIALS,), bits)) for bits in (4, 1))
+    assert aware(ig(), few).objective == Match(cosine, rounded=True, pull=PULL)
+    assert aware(pulled, few).objective == Match(rounded=True, pull=PULL)
+    assert aware(ig(), signs).objective == Match(disagreement)
+    assert aware(pulled, signs).objective == Match(disagreement, gain=LENGTH**2)
+    assert aware(pulled, replace(few, bound=ONES)).objective == Match(
+        clipped=True, rounded=True, pull=PULL, length=LENGTH
+    )
 
 
-def test_noise_of_level_zero_is_no_noise() -> None:
-    made = aware(cpl(), replace(PLAIN, sigma=0 * ONES))
-    assert (made.objective, made.stop) == (cpl().objective, cpl().stop)
+# -- a trial by itself
+
+
+def mismatch_beside(known: Knowledge, other: Knowledge, **how: bool) -> tuple[Tensor, Tensor]:
+    """Return the reported mismatch of a trial attacked alone, and of the same one with another trial in its chunk."""
+    update = {"w": torch.tensor([0.3, -0.1, 0.2]), "b": torch.tensor([0.05, 0.02])}
+    guess = {name: value.flip(0) for name, value in update.items()}
+    together: Knowledge = map_tensors(lambda a, b: torch.cat([a, b]), known, other)
+    made = []
+    for knowledge in (known, together):
+        match = aware(cpl(), knowledge, **how).objective
+        seen = View({}, Simulated(guess, torch.zeros(1), torch.zeros(1)), update, None, take(knowledge, 0), None)  # type: ignore[arg-type]
+        made.append(reported(match, seen, match(seen)))
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize("how", [{}, {"reclip": True}, {"simulate": True}, {"reclip": True, "simulate": True}], ids=str)
+@pytest.mark.parametrize("bits", [None, 6], ids=["clip", "clip, then bits"])
+@pytest.mark.parametrize("local", [None, LocalTraining(epochs=3, batch_size=1, rate=0.2)], ids=["gradient", "weights"])
+def test_the_mismatch_of_a_clipped_trial_is_its_own(
+    local: LocalTraining | None, bits: int | None, how: dict[str, bool]
+) -> None:
+    """Neither the bound nor the size of a client beside it says anything of a trial."""
+    one, other = (
+        replace(
+            PLAIN,
+            samples=3,
+            local=local,
+            present=None if local is None else torch.arange(3)[None] < size,
+            bound=torch.tensor([bound]),
+            bits=None if bits is None else torch.tensor([bits]),
+        )
+        for bound, size in ((0.005, 1), (10.0, 3))
+    )
+    alone, beside = mismatch_beside(one, other, **how)
+    assert torch.equal(alone, beside)
+    assert float(alone) > 0
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("simulate", [False, True])
+def test_a_clipped_update_counts_as_one_of_length_ten(simulate: bool, size: int) -> None:
+    """The larger of 10 / bound, 10 and 1, squared, in the unit of what is compared."""
+    local = LocalTraining(epochs=3, batch_size=1, rate=0.2)
+    length = 3 * size * 0.2
+    guess, zero = {"w": torch.full((4,), 100.0)}, {"w": torch.zeros(4)}
+    for bound in (0.01, 0.5, 1000.0):
+        known = replace(PLAIN, samples=3, local=local, bound=torch.tensor([bound]))
+        known = replace(known, present=torch.arange(3)[None] < size)
+        for bits in (None, 6):
+            every = replace(known, bits=None if bits is None else torch.tensor([bits]))
+            match = aware(cpl(), every, reclip=True, simulate=simulate).objective
+            assert isinstance(match, Match)
+            match = replace(match, pull=0.0)
+            view = View({}, Simulated(guess, torch.zeros(1), torch.zeros(1)), zero, None, take(every, 0), None)  # type: ignore[arg-type]
+            unit = 1.0 if simulate else length
+            gain = max(LENGTH * unit / bound, 1 / length if simulate else 1.0, LENGTH if bits else 0.0)
+            reach = min(200.0, bound / unit)  # the guess has length 200
+            assert float(match(view)) == pytest.approx((gain * reach) ** 2, rel=1e-5)
+
+
+def test_a_clipped_cell_is_attacked_alike_alone_and_in_a_grid() -> None:
+    model = build("mlp", (1, 8, 8), 10, {"hidden": [4]})
+    attack, made = cpl(optimiser=Adam(0.1), iterations=1), []
+    for bounds in ([0.005, 0.005], [0.005, 10.0]):
+        client = Client(defences=(Clip(torch.tensor(bounds)), Quantise(6)))
+        seen, knowledge = seen_by(client, model, batch=digits(2))
+        made.append(aware(attack, knowledge).run(model, seen, knowledge, [0, 1], QUICK))
+    assert_close(made[0].inputs[0], made[1].inputs[0])
+    assert_close(made[0].mismatch[0], made[1].mismatch[0])
+
+
+def test_noise_of_level_zero_has_its_unit_from_the_threshold_whatever_runs_beside_it() -> None:
+    still, loud = (replace(PLAIN, sigma=torch.tensor([level])) for level in (0.0, 0.1))
+    alone, beside = mismatch_beside(still, loud)
+    assert torch.equal(alone, beside)
+    made = aware(cpl(), still)
+    assert (made.objective, made.stop) == (Match(slack=1e-4), replace(cpl().stop, threshold=1.0))
 
 
 def test_bound_and_noise_are_read_in_the_unit_of_what_is_compared() -> None:

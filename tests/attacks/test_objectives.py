@@ -405,6 +405,10 @@ def test_a_fact_the_attacker_was_not_told_is_an_error(match: Match, fact: str) -
     [
         {"gain": 0.0},
         {"gain": float("inf")},
+        {"least": -1.0},
+        {"length": float("inf"), "clipped": True},
+        {"length": 10.0},
+        {"length": 10.0, "clipped": True, "distance": cosine},
         {"as_gradient": True, "per_gradient": True},
         {"slack": -1.0},
         {"slack": 0.0, "distance": cosine},

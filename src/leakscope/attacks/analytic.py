@@ -3,6 +3,8 @@
 For a layer `z = W x + b` the gradients of unit k are `dL/dW_k = (dL/dz_k) x` and `dL/db_k = dL/dz_k`, so for one example
 `x = dL/dW_k / dL/db_k` for every unit with a non-zero bias gradient. For a batch both are sums over the examples; a unit
 that only one example activates gives that example, any other a mixture. Aono et al. 2017; Phong et al. 2018.
+
+Told which coordinates were sent (`Knowledge.mask`), one example is read off the pairs of which both were.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ from leakscope.core.model import Model
 from leakscope.core.tree import TINY
 from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, direction
 
+FEW = 2  # bits
+
 
 @dataclass(frozen=True, slots=True)
 class Analytic:
     """Divide the first dense layer's weight gradient by its bias gradient.
 
-    One example: the mean of `dW_k / db_k` over units weighted by `db_k^2` (least squares, exact without noise). N examples:
+    One example: the mean of `dW_k / db_k` over units weighted by `db_k^2` (least squares, exact without noise). Where a mask is told
+    each input takes the units whose pair was sent; one without a pair stays 0, and what was sent of it is not explained. N examples:
     the rows are clustered greedily by farthest point into N candidates; exact only for units that one example alone
     activates. An update whose relative residual is above `threshold` (noise, several examples in one unit) is not explained:
     its attack counts as exhausted. Pictures need no labels: where these are neither told nor to be read (another loss than
@@ -65,11 +70,9 @@ class Analytic:
                 f"model {model.name!r} does not begin with a dense layer with a bias that is trained; the analytic attack "
                 "cannot read it: use cpl, dlg or ig"
             )
-        seen = [direction(r, observation.shares) for r in observation.rounds]
-        weight = torch.stack([s[entry.weight] for s in seen]).mean(0)
-        bias = torch.stack([s[entry.bias] for s in seen]).mean(0)
-        flat = _recover(weight, bias, knowledge)
-        fit = _residual(weight, bias, flat)
+        weight, bias, pairs = first_layer(entry.weight, entry.bias, observation, knowledge)
+        flat = _recover(weight, bias, knowledge) if pairs is None else _recover_one(weight, bias, pairs)
+        fit = _residual(weight, bias, flat, pairs)
         labels = self._labels(model, observation, knowledge, seeds)
         inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
         pictures = knowledge.scaling.unscale(inputs, len(knowledge.input_shape))
@@ -87,6 +90,32 @@ class Analytic:
             warnings.warn(f"labels are drawn at random, they cannot be read: {why}", stacklevel=3)
             device = next(iter(observation.rounds[0].sent.values())).device
             return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
+
+
+def first_layer(
+    weight: str, bias: str, observation: Observation, knowledge: Knowledge
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the layer's mean gradients over rounds, T x K x F and T x K, and the pairs that count, T x K x F; None where all do."""
+    seen = [direction(r, observation.shares) for r in observation.rounds]
+    rows = torch.stack([s[weight] for s in seen]).mean(0)
+    return rows, torch.stack([s[bias] for s in seen]).mean(0), _pairs(weight, bias, knowledge)
+
+
+def _pairs(weight: str, bias: str, knowledge: Knowledge) -> Tensor | None:
+    """Return where both dW_kj and db_k were sent, T x K x F; None where that is not told, or there are several examples.
+
+    All count where bits are told and `FEW`: most zeros are then rounded ones, and say that a gradient is small.
+    """
+    if knowledge.mask is None or knowledge.samples != 1:
+        return None
+    sent = (knowledge.mask[weight] != 0) & (knowledge.mask[bias] != 0)[..., None]
+    return sent if knowledge.bits is None else sent | (knowledge.bits <= FEW)[:, None, None]
+
+
+def _recover_one(weight: Tensor, bias: Tensor, pairs: Tensor) -> Tensor:
+    """Return T x 1 x F inputs by least squares over the pairs of each: `x_j = sum_k m_kj W_kj b_k / sum_k m_kj b_k^2`; 0 without one."""
+    strength = (bias.square()[..., None] * pairs).sum(1).clamp_min(TINY**2)
+    return ((weight * bias[..., None] * pairs).sum(1) / strength)[:, None]
 
 
 def _recover(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:
@@ -109,12 +138,18 @@ def _recover(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:
     return torch.stack([rows[lanes, c] for c in chosen], dim=1)
 
 
-def _residual(weight: Tensor, bias: Tensor, flat: Tensor) -> Tensor:
+def _residual(weight: Tensor, bias: Tensor, flat: Tensor, pairs: Tensor | None = None) -> Tensor:
     """Return how far each row is from its bias gradient times the nearest recovered input, relative to all rows.
 
-    NaN where the update is zero: there is nothing to read.
+    Of the rows' coordinates in `pairs`, and all of an input that has none: nothing explains those. NaN where nothing counts: there is
+    nothing to read.
     """
-    apart = (weight[:, :, None] - bias[:, :, None, None] * flat[:, None]).square().sum(-1).amin(-1).sum(1)
+    if pairs is not None:
+        counted = pairs | ~pairs.any(1, keepdim=True)
+        weight, bias = weight * counted, bias[..., None] * pairs
+    else:
+        bias = bias[..., None]
+    apart = (weight[:, :, None] - bias[:, :, None] * flat[:, None]).square().sum(-1).amin(-1).sum(1)
     return (apart / weight.square().sum((1, 2))).sqrt()
 
 

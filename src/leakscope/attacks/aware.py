@@ -18,6 +18,8 @@
 DLFA weighs differences layer by layer and with priors: it compares what was sent, clips and allows for rounding likewise; signs are
 refused, and noise changes nothing.
 
+`analytic` and `linear_system` compare nothing: they read the mask by themselves.
+
 Facts are told by the scenario, never taken from a defence: attacks do not know those types. Label rules read the same
 Knowledge by themselves (see `labels`).
 """
@@ -42,7 +44,6 @@ from leakscope.attacks.objectives import (
     angle_per_tensor,
     disagreement,
     power_of,
-    update_length,
 )
 from leakscope.attacks.pulled import learn_pull
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, simulator_kinds
@@ -78,7 +79,7 @@ def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simul
         return _inside(made, knowledge)
     match = replace(made.objective, as_gradient=_as_gradient(made, knowledge))
     match = _masked(match, knowledge, alone=not attack.priors)
-    match = _rounded(match, knowledge)
+    match = _rounded(match, knowledge, alone=not attack.priors)
     match = _clipped(match, knowledge, reclip=reclip)
     return _noisy(replace(made, objective=match), match, knowledge)
 
@@ -110,12 +111,6 @@ def _as_gradient(attack: Matching, knowledge: Knowledge) -> bool:
     return knowledge.local is not None and not simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}
 
 
-def _lengths(match: Match, knowledge: Knowledge) -> Tensor:
-    """Return for every trial how many gradients, times the rate, the update sums up; 1 where it is compared as sent."""
-    measured = match.as_gradient or match.per_gradient
-    return torch.as_tensor(update_length(knowledge) if measured else 1.0, dtype=torch.float64)
-
-
 def _masked(match: Match, knowledge: Knowledge, *, alone: bool) -> Match:
     """Return the match of sent coordinates; its gain stays where priors are weighed against it (`alone` is False)."""
     if knowledge.mask is None:
@@ -129,16 +124,20 @@ def _of_largest(match: Match, knowledge: Knowledge) -> bool:
     return knowledge.largest and knowledge.bound is None and match.distance in SCALED
 
 
-def _rounded(match: Match, knowledge: Knowledge) -> Match:
+def _rounded(match: Match, knowledge: Knowledge, *, alone: bool) -> Match:
+    """Return the match of rounded coordinates, or of signs; on the scale it had where priors are weighed against it.
+
+    Signs have no scale. Those of an attack with priors are read as of an update of length 10 where it compares lengths, and count
+    once where it compares directions.
+    """
     if knowledge.bits is None:
         return match
-    signs = knowledge.bits == 1
+    signs, scaled = knowledge.bits == 1, LENGTH ** power_of(match.distance)
     if bool(signs.all()):
-        return replace(match, distance=disagreement, gain=LENGTH**2)
+        return replace(match, distance=disagreement, gain=LENGTH**2 if alone else scaled)
     if bool(signs.any()):
         raise InputError("Knowledge.bits is 1 (signs) for some trials only; attack those by themselves")
-    length = LENGTH * float(_lengths(match, knowledge).mean()) if match.per_gradient else LENGTH
-    return replace(match, rounded=True, pull=PULL, gain=max(match.gain, length ** power_of(match.distance)))
+    return replace(match, rounded=True, pull=PULL, least=scaled if alone else 0.0)
 
 
 def _clipped(match: Match, knowledge: Knowledge, *, reclip: bool) -> Match:
@@ -146,16 +145,16 @@ def _clipped(match: Match, knowledge: Knowledge, *, reclip: bool) -> Match:
         return match  # directions and signs do not see a clip
     if not reclip and not match.rounded:  # rounding steps have a scale, which a comparison of directions would lose
         return replace(match, distance=angle_per_tensor if knowledge.bound_each else angle, gain=LENGTH**2)
-    bound = float((knowledge.bound / _lengths(match, knowledge).to(knowledge.bound)).mean())
-    return replace(match, clipped=True, gain=max(match.gain, (LENGTH / bound) ** power_of(match.distance)))
+    return replace(match, clipped=True, length=LENGTH)
 
 
 def _noisy(attack: Matching, match: Match, knowledge: Knowledge) -> Matching:
     """Return the attack that reports its mismatch in units of what noise leaves, so that one threshold serves all noise levels.
 
-    The unit is of what is reported and of the stop; the optimiser still minimises the distance itself (see `reported`).
+    The unit is of what is reported and of the stop; the optimiser still minimises the distance itself (see `reported`). A told
+    level of 0 is a level too: its unit is the threshold, as it is beside trials with noise.
     """
-    if knowledge.sigma is None or not bool((knowledge.sigma > 0).any()):
+    if knowledge.sigma is None:
         return attack
     match = replace(match, whitened=knowledge.sigma_each is not None)
     attack = replace(attack, objective=match)

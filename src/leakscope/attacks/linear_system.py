@@ -2,7 +2,8 @@
 
 Fan et al. 2020, arXiv:2006.11601. The index set takes the unit with the largest bias gradient for every input, so x = W_m / B_m.
 `analytic` weighs all units by least squares, which is better under noise; this is the theorem as it stands, whose error
-`analysis/linear_system.py` bounds.
+`analysis/linear_system.py` bounds. Told which coordinates were sent, it takes for every input the largest of the units whose pair
+was: the theorem holds for any index set.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks.analytic import Analytic, _packed, _residual
+from leakscope.attacks.analytic import Analytic, _packed, _residual, first_layer
 from leakscope.attacks.attack import check_observation
 from leakscope.attacks.plan import Execution
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.types import Knowledge, Observation, Reconstruction, direction
+from leakscope.core.types import Knowledge, Observation, Reconstruction
 from leakscope.learning.dense_system import select, solve, strongest_unit
 
 
@@ -55,16 +56,22 @@ class LinearSystem:
             raise InputError(
                 f"the linear system holds for one sample, the update has {knowledge.samples}: use analytic, cpl or ig"
             )
-        seen = [direction(r, observation.shares) for r in observation.rounds]
-        weight = torch.stack([s[entry.weight] for s in seen]).mean(0)
-        bias = torch.stack([s[entry.bias] for s in seen]).mean(0)
-        diagonal, right = select(weight, bias, strongest_unit(bias, weight.shape[-1]))
+        weight, bias, pairs = first_layer(entry.weight, entry.bias, observation, knowledge)
+        diagonal, right = select(weight, bias, _units(weight, bias, pairs))
         _warn_of_singular(diagonal)
         flat = solve(diagonal, right)[:, None]
         labels = Analytic._labels(model, observation, knowledge, seeds)
         inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
         pictures = knowledge.scaling.unscale(inputs, len(knowledge.input_shape))
-        return _packed(pictures, labels, _residual(weight, bias, flat), self.threshold)
+        return _packed(pictures, labels, _residual(weight, bias, flat, pairs), self.threshold)
+
+
+def _units(weight: Tensor, bias: Tensor, pairs: Tensor | None) -> Tensor:
+    """Return the unit of every input, T x F: the largest bias gradient, of the pairs sent where an input has any."""
+    strongest = strongest_unit(bias, weight.shape[-1])
+    if pairs is None:
+        return strongest
+    return torch.where(pairs.any(1), (bias.abs()[..., None] * pairs).argmax(1), strongest)
 
 
 def _warn_of_singular(diagonal: Tensor) -> None:

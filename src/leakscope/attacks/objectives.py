@@ -162,9 +162,12 @@ class Match:
       more: under 1 the update is explained. For squared L2 noise leaves `(n - p) sigma^2`, n the coordinates compared and p
       the pixels that can be fitted to it (at most n / 2 are counted), for L2 its root. What is minimised stays as it is
 
-    `gain` multiplies the mismatch. Two fields are for weights after local training, and need `Knowledge.local`: an update sums up
-    gradients, `update_length` of them times the rate. `as_gradient` says that what is compared was divided by it, so bound and
-    sigma are too; `per_gradient` compares changes of weights as they are, and divides the mismatch instead.
+    `gain` multiplies the mismatch; what it is multiplied by is at least `least` and, where the simulated update is clipped, at least
+    `(length / bound)^power`, so that a clipped update counts as if it had this length: each trial by its own bound.
+
+    Two fields are for weights after local training, and need `Knowledge.local`: an update sums up gradients, `update_length` of
+    them times the rate. `as_gradient` says that what is compared was divided by it, so bound and sigma are too; `per_gradient`
+    compares changes of weights as they are, and divides `gain` instead.
     """
 
     distance: Distance = squared_l2
@@ -177,12 +180,19 @@ class Match:
     slack: float | None = None
     whitened: bool = False
     gain: float = 1.0
+    least: float = 0.0
+    length: float = 0.0
     as_gradient: bool = False
     per_gradient: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.gain < math.inf:
             raise InputError(f"Match.gain must be in (0, inf), got {self.gain}")
+        for name in ("least", "length"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"Match.{name} must be in [0, inf), got {getattr(self, name)}")
+        if self.length and not (self.clipped and self.distance in SCALED):
+            raise InputError("Match.length needs Match.clipped and a distance that sees the scale of an update")
         if self.as_gradient and self.per_gradient:
             raise InputError("Match.as_gradient and Match.per_gradient cannot both be true: divide by the length once")
         if not 0 <= self.pull < math.inf:
@@ -230,7 +240,7 @@ class Match:
             simulated = {name: value * sent[name] for name, value in simulated.items()}
             observed = {name: value * sent[name] for name, value in observed.items()}
         if self.clipped:
-            bound = _told(view.knowledge.bound, "clipped", "bound", "the clip") / self._unit(view)
+            bound = self._bound(view)
             if view.knowledge.bound_each:
                 simulated = {name: shrink({name: value}, bound)[name] for name, value in simulated.items()}
             else:
@@ -273,15 +283,29 @@ class Match:
         """Return what 1 of the compared update was in the update as sent."""
         return _length(view) if self.as_gradient else 1.0
 
+    def _bound(self, view: View) -> Tensor:
+        """Return the clip of one trial, in the unit of what is compared."""
+        return _told(view.knowledge.bound, "clipped", "bound", "the clip") / self._unit(view)
+
     def _gain(self, view: View) -> Tensor | float:
-        power = power_of(self.distance) if self.per_gradient else 0
-        return self.gain / _length(view) ** power if power else self.gain
+        """Return what the mismatch of one trial is multiplied by: of its own facts alone, whatever trials run beside it."""
+        power = power_of(self.distance)
+        gain: Tensor | float = self.gain / _length(view) ** power if self.per_gradient and power else self.gain
+        gain = gain.clamp_min(self.least) if isinstance(gain, Tensor) else max(gain, self.least)
+        if not self.length:
+            return gain
+        full = (self.length / self._bound(view).double()) ** power
+        return full.to(_dtype(view)).clamp_min(gain)
 
 
 def _length(view: View) -> Tensor | float:
     """Return the length of the update in the dtype of the update."""
     length = update_length(view.knowledge)
-    return length if isinstance(length, float) else length.to(next(iter(view.observed.values())).dtype)
+    return length if isinstance(length, float) else length.to(_dtype(view))
+
+
+def _dtype(view: View) -> torch.dtype:
+    return next(iter(view.observed.values())).dtype
 
 
 def _told(fact: Tensor | None, field: str, name: str, words: str) -> Tensor:

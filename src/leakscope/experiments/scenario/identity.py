@@ -19,9 +19,9 @@ LATER: Mapping[str, Mapping[str, Any]] = {
     "knowledge": {"dropout": False},
     "model": {"batch_statistics": False},
 }
-LATER_OF_ATTACKS: Mapping[str, Any] = {"alpha_every": 1}
+LATER_OF_ATTACKS: Mapping[str, Any] = {"alpha_every": 1, "film_end": False}
 
-LATER_OF_MATCHES = ("as_gradient", "per_gradient", "largest", "pull", "whitened")
+LATER_OF_MATCHES = ("as_gradient", "per_gradient", "largest", "pull", "whitened", "least", "length")
 LATER_OF_NOISE = ("gaussian_noise", "laplace_noise")  # which got `each`
 
 
@@ -91,10 +91,15 @@ def _told_of_noise(settings: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _told_of_coordinates(settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return what sets apart trials of attackers told of sparsification or rounding, who compared less before."""
+    """Return what sets apart trials of attackers told of dropped or rounded coordinates, who used it otherwise before."""
     names = {defence["name"] for defence in settings.get("defences", ())}
-    told = names & {"sparsify", "quantise"} and settings["knowledge"]["defence"]
-    return {"told_of_coordinates": 2} if told else {}
+    if not names or not settings["knowledge"]["defence"]:
+        return {}
+    if settings["attack"]["name"] in ("analytic", "linear_system"):  # which did not use it
+        return {"told_of_coordinates": 2} if names & {"sparsify", "random_mask", "deep_compression"} else {}
+    if names & {"quantise", "sign"}:  # whose scale came from all trials of a batch, and outweighed priors
+        return {"told_of_coordinates": 3}
+    return {"told_of_coordinates": 2} if "sparsify" in names else {}
 
 
 def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:
