@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakscope.analysis.convergence import change_ratios, histogram, image_curve, shares
+from leakscope.analysis.convergence import change_ratios, histogram, image_curve, image_curves, shares
 from leakscope.core.errors import InputError
 from leakscope.experiments.engines import serial
 from leakscope.experiments.scenario import scenario_of
@@ -110,28 +110,46 @@ def test_image_curve_is_the_mse_of_every_snapshot_under_the_final_pairing() -> N
         image_curve(truth, guess[:, :1])
 
 
-@pytest.mark.slow
+def test_image_curves_are_those_of_each_trial_over_its_scored_samples() -> None:
+    draw = torch.Generator().manual_seed(0)
+    truth, guess = torch.rand(2, 3, 1, 4, 4, generator=draw), torch.rand(2, 5, 3, 1, 4, 4, generator=draw)
+    guess[1, 4] = math.nan  # not reached
+    pairing = torch.tensor([[1, 2, 0], [1, 0, 2]])
+    scored = torch.tensor([[True, True, True], [True, True, False]])
+    found = image_curves(truth, guess, pairing, scored)
+    assert found[0].tolist() == image_curve(truth[0], guess[0], pairing[0]).tolist()
+    by_hand = [float((shot[[1, 0]] - truth[1, :2]).square().mean()) for shot in guess[1, :4]]
+    assert found[1, :4].tolist() == pytest.approx(by_hand, rel=1e-5)
+    assert found.isnan().nonzero().tolist() == [[1, 4]]
+
+
 def test_a_stored_run_of_the_mixing_settings_has_both_curves(tmp_path: Path) -> None:
-    """Dense layer, MSE, equal labels, L-BFGS at .05: trace and snapshots of a run give both estimates."""
+    """Dense layer, MSE, equal labels, L-BFGS at .05: trace and image MSE of a run give both estimates, ten points each."""
     told: dict[str, Any] = {
         "data": {"name": "digits", "samples": 2, "mix": "equal"},
         "model": "linear",
         "client": {"loss": "mse"},
-        "attack": {"name": "dlg", "iterations": 30, "threshold": 0, "optimiser": {"name": "lbfgs", "rate": 0.05}},
-        "trials": 3,
+        "knowledge": {"labels": True},
+        "attack": {
+            "name": "matching", "iterations": 20, "threshold": 0, "optimiser": {"name": "lbfgs", "rate": 0.05, "inner": 1},
+            "film_end": True,
+        },
+        "trials": 2,
         "baselines": [],
         "precision": {"form": "native"},
-    }
+    }  # fmt: skip
     run_scenario(scenario_of(told), tmp_path / "run", engine=serial, measure=False)
     run = Run.open(tmp_path / "run")
     for record in run.records():
         kept = run.tensors(record.trial)
         gradient = change_ratios(kept["trace"][None], kept["trace_at"][None])
         assert int((~gradient.isnan()).sum()) == 10
-        images = image_curve(kept["truth"], kept["snapshots"], kept["pairing"])
+        images = kept["image_mse"]
         picture = change_ratios(images[None], kept["snapshots_at"][None])
-        assert int((~picture.isnan()).sum()) >= 1
-        assert float(images[-1]) == pytest.approx(record.samples[0].mse / 2 + record.samples[1].mse / 2, abs=1e-3)
+        assert int((~picture.isnan()).sum()) == 10
+        assert float(images[-1]) == pytest.approx(record.samples[0].mse / 2 + record.samples[1].mse / 2)
+        coarse = image_curve(kept["truth"], kept["snapshots"], kept["pairing"])
+        assert images.tolist() == pytest.approx(coarse.tolist(), abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from leakscope.attacks.optimisers import LBFGS, SGD, Adam, Rule
 from leakscope.attacks.plan import Execution, make_plan
 from leakscope.attacks.recipes import cpl, dlg, idlg, ig
 from leakscope.attacks.starts import Normal
-from leakscope.attacks.state import Progress, Stop, spaced
+from leakscope.attacks.state import Progress, Recorder, Stop, spaced
 from leakscope.core.errors import InputError
 from leakscope.core.tree import flat_names, take
 from leakscope.core.types import Outcome, Reconstruction
@@ -317,6 +317,19 @@ def test_traces_and_snapshots_tell_the_way() -> None:
     assert early.trace_at.shape[1] == len({*spaced(300, 256), *range(290, 301)}), "the last ten are all there"
     assert spaced(4800, 256)[-1] == 4800
     assert len(spaced(4800, 256)) == len(set(spaced(4800, 256))) == 256
+
+
+def test_a_filmed_end_has_the_guess_of_each_of_the_last_iterations_and_changes_nothing_else() -> None:
+    assert Recorder(Stop(550)).snapshots_at == spaced(550, 16)
+    assert Recorder(Stop(550, film_end=True)).snapshots_at == sorted({*spaced(550, 16), *range(540, 551)})
+    w = world(1, name="linear", shape=(1, 4, 4))
+    plain = ig(iterations=17)
+    usual, filmed = (attack(w, [0], replace(plain, stop=replace(plain.stop, film_end=on))) for on in (False, True))
+    at = filmed.snapshots_at[0].tolist()
+    assert set(range(7, 18)) < set(at)
+    assert torch.equal(filmed.inputs, usual.inputs)
+    assert torch.equal(filmed.inputs, filmed.snapshots[:, -1])
+    assert torch.equal(filmed.snapshots[:, [at.index(i) for i in usual.snapshots_at[0].tolist()]], usual.snapshots)
 
 
 @pytest.mark.slow

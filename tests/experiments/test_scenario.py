@@ -273,6 +273,8 @@ def test_titles_and_counts_do_not_change_what_a_cell_is_and_everything_else_does
         {"attack": {"name": "cpl", "iterations": 299}},
         {"attack": "sme", "client": {"local": {"epochs": 2}}},
         {"attack": {"name": "sme", "alpha_every": 2}, "client": {"local": {"epochs": 2}}},
+        {"attack": "matching"},
+        {"attack": {"name": "matching", "film_end": True}},
         {"weights": {"name": "uniform", "a": 0.4}},
         {"client": {"loss": "mse"}},
         {"knowledge": {"labels": True}},

@@ -158,11 +158,13 @@ def matching(
     threshold: float = 0.0,
     patience: int | None = None,
     restarts: int = 1,
+    film_end: bool = False,
 ) -> Matching:
     """An attack of your own pieces: any start, objective, priors and optimiser; sign and box as you like.
 
     `boxed` keeps the guess inside the valid box after every step, `signed` takes the sign of its gradient, `patience` ends a
-    trial that gained nothing for so many iterations.
+    trial that gained nothing for so many iterations. `film_end` keeps the guesses of the last iterations too, so that the way
+    of the image MSE there can be stored.
 
     Equation: `min over x of distance(grad l(w, x, y), g) + sum of priors`.
     Reference: None: the loop that all published attacks on gradients share.
@@ -177,7 +179,7 @@ def matching(
         labels=labels,
         optimiser=optimiser,
         rules={GUESS: Rule(sign=signed, project=into_box if boxed else None)},
-        stop=Stop(iterations=iterations, threshold=threshold, patience=patience),
+        stop=Stop(iterations=iterations, threshold=threshold, patience=patience, film_end=film_end),
         restarts=restarts,
     )
 

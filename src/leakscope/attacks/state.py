@@ -18,18 +18,22 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 
 TRACE_POINTS = 256
-LAST = 10  # iterations before the last that a trace always holds: did the attack come to rest?
+LAST = 10  # iterations before the last that a trace always holds, and a film where asked: did the attack come to rest?
 SNAPSHOTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """When a trial ends: mismatch under `threshold`, `iterations` done, or no gain of `gain` (relative) in `patience`."""
+    """When a trial ends: mismatch under `threshold`, `iterations` done, or no gain of `gain` (relative) in `patience`.
+
+    `film_end` keeps the guess at each of the last `LAST` iterations that a trial may take, and at the one before them.
+    """
 
     iterations: int = 300
     threshold: float = 0.0
     patience: int | None = None
     gain: float = 1e-3
+    film_end: bool = False
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
@@ -133,8 +137,9 @@ class Recorder:
     def __post_init__(self) -> None:
         last = self.stop.iterations
         end = range(max(last - LAST, 0), last + 1)
+        filmed = end if self.stop.film_end else ()
         object.__setattr__(self, "trace_at", sorted({*spaced(last, TRACE_POINTS), *end}))
-        object.__setattr__(self, "snapshots_at", spaced(self.stop.iterations, SNAPSHOTS))
+        object.__setattr__(self, "snapshots_at", sorted({*spaced(last, SNAPSHOTS), *filmed}))
 
     def write(self, state: State, boundary: Tensor, reached: set[int]) -> None:
         """Put mismatch, single numbers and guess of the trials at a boundary into their slots."""

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 Plain: TypeAlias = str | int | float | bool | None
 COURSE = "course."  # before the name of a number that an attack found: the tensor that holds it along the iterations
+IMAGE_MSE = "image_mse"  # the tensor of the image MSE at the snapshots, where an attack films its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

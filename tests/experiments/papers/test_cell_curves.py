@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakscope.experiments.papers.cell_curves import CHANGES, RECOVERED, recovery_curves, trace_curves
+from leakscope.experiments.papers.cell_curves import CHANGES, IMAGE_CHANGES, RECOVERED, recovery_curves, trace_curves
 from leakscope.experiments.papers.measures import MEASURES
 from leakscope.experiments.papers.scored import Scored
 
@@ -44,6 +44,16 @@ def test_what_stalled_counts_as_resting_and_what_has_no_point_is_left_out() -> N
     assert trace_curves(scored(None, [False])) == {}
     below = scored(trace, [False, False])
     assert trace_curves(replace(below, trace=torch.full_like(trace, math.nan))) == {}
+
+
+def test_the_image_mse_has_a_curve_of_its_own() -> None:
+    trace = torch.tensor([[1.0, 1.0, 1.0]], dtype=torch.float64)
+    cell = scored(trace, [False])
+    assert IMAGE_CHANGES not in trace_curves(cell)
+    found = trace_curves(replace(cell, image_mse=torch.tensor([[4.0, 2.0, 1.0]]), image_mse_at=cell.trace_at))
+    assert found[CHANGES] == trace_curves(cell)[CHANGES]
+    assert dict(zip(found[IMAGE_CHANGES].x, found[IMAGE_CHANGES].y[0], strict=True))[-0.25] == 0.0
+    assert found[IMAGE_CHANGES].y[0][-1] == 1.0
 
 
 def test_recovery_over_thresholds_is_the_share_of_each_attack_and_skips_padding() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import fmean, stdev, variance
 from typing import Any
 
@@ -96,7 +97,8 @@ def test_every_measure_is_the_slow_one(trials: list[dict[str, Any]], cap: int | 
         found = measure(cell, cap)
         for name, value in slow.items():
             assert same(found[name].estimate.value, value), name
-        assert {*slow, "psnr_error", "steady_share", "close_of_moving", "change_over_value"} == set(MEASURES)
+        at_the_end = {"steady_share", "close_of_moving", "change_over_value"}
+        assert {*slow, "psnr_error", *at_the_end, *(f"image_{name}" for name in at_the_end)} == set(MEASURES)
 
 
 @pytest.mark.slow
@@ -158,6 +160,24 @@ def test_runs_that_rest_are_steady_and_runs_that_move_are_not() -> None:
     assert found["close_of_moving"].estimate.value == 0
     assert found["change_over_value"].estimate.value == pytest.approx(1.0)
     assert not measure(cell)["steady_share"].there
+
+
+def test_the_image_mse_has_measures_of_its_own_and_leaves_out_what_is_far_below_recovery() -> None:
+    (cell,) = score_cells(
+        columns([{"cell": 0, "outcome": "exhausted", "iterations": 4, "samples": [EMPTY]} for _ in range(3)])
+    ).values()
+    at = torch.arange(5).expand(3, 5)
+    still, moving = torch.ones(3, 5), torch.tensor([[1.0, 0.5, 0.5, 0.5, 0.5], [1.0, 0.9, 0.8, 0.7, 0.6], [4e-6] * 5])
+    filmed = replace(cell, trace=still, trace_at=at, image_mse=moving, image_mse_at=at)
+    found = measure(filmed)
+    assert found["steady_share"].estimate.value == 1
+    assert found["image_steady_share"].estimate.value == pytest.approx(3 / 8)  # the third run is under the floor
+    assert found["image_steady_share"].estimate.trials == 2
+    assert found["image_close_of_moving"].estimate.value == 0
+    assert found["image_change_over_value"].estimate.value == pytest.approx(1.0)
+    assert not any(
+        measure(replace(filmed, image_mse=None))[name].there for name in MEASURES if name.startswith("image_")
+    )
 
 
 @settings(deadline=None)

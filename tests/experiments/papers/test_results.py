@@ -69,7 +69,10 @@ def _landing(cells: list[Cell], iterations: tuple[int, ...]) -> Landing:
         for number, steps in enumerate(iterations)
     )
     trace = torch.tensor([1.0, 0.5, 0.5]).expand(len(records), 3).contiguous()
-    tensors = {"trace": trace, "trace_at": torch.arange(3).expand(len(records), 3).to(torch.int32).contiguous()}
+    at = torch.arange(3).expand(len(records), 3).to(torch.int32).contiguous()
+    tensors = {"trace": trace, "trace_at": at}
+    if all(dict(cell.settings)["attack"].get("film_end") for cell in cells):  # type: ignore[attr-defined]
+        tensors |= {"image_mse": trace / 2, "snapshots_at": at.clone()}
     return Landing(chunk="g1-c1", plan=1, records=records, tensors=tensors, seconds=0.1)
 
 
@@ -115,6 +118,7 @@ def test_traces_are_read_where_an_item_asks_for_them(tmp_path: Path) -> None:
         result = result_of(read_item(name), "smoke", tmp_path)
         assert result is not None
         assert all(cell.values["steady_share"].there == there for cell in result.cells)
+        assert all(cell.values["image_steady_share"].there == there for cell in result.cells)
 
 
 def test_stand_in_data_is_neither_judged_nor_claimed_about(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakscope.analysis.convergence import change_ratios
-from leakscope.experiments.papers.measures import FLOOR
+from leakscope.experiments.papers.measures import gradient_ratios, image_ratios
 from leakscope.experiments.papers.programs.rows import Curve
 from leakscope.experiments.papers.scored import Scored
 
 CHANGES = "change over value at the end"
+IMAGE_CHANGES = "change over value of the image MSE at the end"
 RECOVERED = "recovered by threshold"
 DECADES, A_DECADE = (-8, 1), 4  # from 1e-8 to 10, four places a decade
 THRESHOLDS = (-6, 0)  # of an MSE, from 1e-6 to 1
@@ -34,20 +34,20 @@ def recovery_curves(cell: Scored) -> dict[str, Curve]:
 
 
 def trace_curves(cell: Scored) -> dict[str, Curve]:
-    """Return for each attack the share of its last points whose log10 of change over value is at most x.
+    """Return for each attack the share of its last points whose log10 of change over value is at most x: gradient and image.
 
     No change at all counts under every x. Attacks without a point (too short, or wholly under the floor) are left out; without any
     trace there is no curve.
     """
-    if cell.trace is None or cell.trace_at is None:
-        return {}
-    ratios = change_ratios(cell.trace, cell.trace_at, floor=FLOOR, resting=cell.stalled)
+    both = {CHANGES: gradient_ratios(cell), IMAGE_CHANGES: image_ratios(cell)}
+    return {name: _distribution(ratios) for name, ratios in both.items() if ratios is not None}
+
+
+def _distribution(ratios: Tensor) -> Curve:
     ratios = ratios[(~ratios.isnan()).any(1)]
-    if not len(ratios):
-        return {}
     x = _places(DECADES)
     under = (ratios[:, :, None] <= x).double().sum(1) / (~ratios.isnan()).sum(1, keepdim=True)
-    return {CHANGES: Curve(tuple(x.tolist()), tuple(tuple(row) for row in under.tolist()))}
+    return Curve(tuple(x.tolist()), tuple(tuple(row) for row in under.tolist()))
 
 
 def _places(decades: tuple[int, int]) -> Tensor:

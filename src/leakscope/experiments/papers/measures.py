@@ -22,12 +22,13 @@ from leakscope.analysis.convergence import change_ratios, shares
 from leakscope.experiments.papers.bounds import cut
 from leakscope.experiments.papers.scored import Scored
 from leakscope.metrics.interval import LEVEL, Estimate, estimate_mean, estimate_rate
-from leakscope.metrics.recovery import recovery
+from leakscope.metrics.recovery import THRESHOLD, recovery
 
 Floats = npt.NDArray[np.float64]
 NONE = Estimate(math.nan, math.nan, math.nan, 0, 0)
 CONVERGED = "trials that converged"
 FLOOR = 1e-8  # gradient distances under it are rounding, and their changes say nothing
+IMAGE_FLOOR = 1e-3 * THRESHOLD  # image MSEs under it are far below the threshold of recovery
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,26 +212,44 @@ def _recovery(cell: Scored, success: Tensor) -> Value:
     return Value(recovery(cell.mse, cell.scored).samples)
 
 
-def _ratios(cell: Scored) -> Tensor | None:
-    """Return log10 of change over value at the end of every run, T x K; None where no trace was read or nothing counts."""
-    if cell.trace is None or cell.trace_at is None:
+def gradient_ratios(cell: Scored) -> Tensor | None:
+    """Return log10 of change over value of the gradient distance at the end of every run, T x K; None without a point."""
+    return _ratios(cell, cell.trace, cell.trace_at, FLOOR)
+
+
+def image_ratios(cell: Scored) -> Tensor | None:
+    """Return the same of the image MSE, where the attacks filmed their end."""
+    return _ratios(cell, cell.image_mse, cell.image_mse_at, IMAGE_FLOOR)
+
+
+def _ratios(cell: Scored, values: Tensor | None, at: Tensor | None, floor: float) -> Tensor | None:
+    if values is None or at is None:
         return None
-    ratios = change_ratios(cell.trace, cell.trace_at, floor=FLOOR, resting=cell.stalled)
+    ratios = change_ratios(values, at, floor=floor, resting=cell.stalled)
     return ratios if bool((~ratios.isnan()).any()) else None
 
 
-def _steady(cell: Scored, success: Tensor) -> Value:
-    del success
-    ratios = _ratios(cell)
-    return Value(NONE) if ratios is None else Value(shares(ratios).steady)
+def _at_the_end(
+    ratios_of: Callable[[Scored], Tensor | None], told: Callable[[Tensor, int], Value]
+) -> Callable[[Scored, Tensor], Value]:
+    """Return a measure of the changes at the end of the runs; nothing where they have none."""
+
+    def measured(cell: Scored, success: Tensor) -> Value:
+        del success
+        ratios = ratios_of(cell)
+        return Value(NONE) if ratios is None else told(ratios, cell.trials)
+
+    return measured
 
 
-def _close_of_moving(cell: Scored, success: Tensor) -> Value:
+def _steady(ratios: Tensor, trials: int) -> Value:
+    del trials
+    return Value(shares(ratios).steady)
+
+
+def _close_of_moving(ratios: Tensor, trials: int) -> Value:
     """Return the share of the points that are not steady whose change over value is below 1e-3."""
-    del success
-    ratios = _ratios(cell)
-    if ratios is None:
-        return Value(NONE)
+    del trials
     moving = shares(ratios)
     near, far = moving.close.value, moving.moving.value
     return (
@@ -238,13 +257,9 @@ def _close_of_moving(cell: Scored, success: Tensor) -> Value:
     )
 
 
-def _largest_change(cell: Scored, success: Tensor) -> Value:
-    del success
-    ratios = _ratios(cell)
-    if ratios is None:
-        return Value(NONE)
+def _largest_change(ratios: Tensor, trials: int) -> Value:
     largest = float(10 ** ratios[~ratios.isnan()].max())
-    return Value(Estimate(largest, math.nan, math.nan, cell.trials, cell.trials))
+    return Value(Estimate(largest, math.nan, math.nan, trials, trials))
 
 
 MEASURES: dict[str, Callable[[Scored, Tensor], Value]] = {
@@ -268,12 +283,16 @@ MEASURES: dict[str, Callable[[Scored, Tensor], Value]] = {
     "final_alpha_deviation": _alpha_deviation,
     "alpha_inside": _alpha_inside,
     "recovery_rate": _recovery,
-    "steady_share": _steady,
-    "close_of_moving": _close_of_moving,
-    "change_over_value": _largest_change,
+    "steady_share": _at_the_end(gradient_ratios, _steady),
+    "close_of_moving": _at_the_end(gradient_ratios, _close_of_moving),
+    "change_over_value": _at_the_end(gradient_ratios, _largest_change),
+    "image_steady_share": _at_the_end(image_ratios, _steady),
+    "image_close_of_moving": _at_the_end(image_ratios, _close_of_moving),
+    "image_change_over_value": _at_the_end(image_ratios, _largest_change),
 }
 RATES = frozenset(
     {"asr_convergence", "asr_content", "asr_label", "recovery_rate", "accuracy", "steady_share", "close_of_moving"}
+    | {"image_steady_share", "image_close_of_moving"}
 )
 COUNTS = frozenset(
     {"reversed_u", "top_inside", "alpha_inside", "worse_on_both", "membership", "tracing", "tracing_reconstructed"}

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from leakscope.core.errors import InputError
-from leakscope.core.record import Cell, Plain
+from leakscope.core.record import IMAGE_MSE, Cell, Plain
 from leakscope.experiments.papers.bounds import SPREADS
 from leakscope.experiments.papers.cell_curves import cell_curves
 from leakscope.experiments.papers.claims import Finding, examine_both
 from leakscope.experiments.papers.comparing import Column, Comparison, Measured, compare
+from leakscope.experiments.papers.gains import with_gains
 from leakscope.experiments.papers.items import Item, Part, choose_items, home_of
 from leakscope.experiments.papers.joining import joined
 from leakscope.experiments.papers.measures import Value, measure, value_of, with_top_inside
@@ -85,7 +87,7 @@ def result_of(item: Item, scale: str, out: Path) -> Result | None:
         partial |= {part.name: said} if said else {}
     if not runs:
         return None
-    cells = joined(cells, beside)
+    cells = with_gains(item.gains, joined(cells, beside))
     judged = not scale_of(item, scale).stand_in
     cells = cells if judged else [replace(cell, note="") for cell in cells]  # a note speaks of the part's own data
     comparison = compare(item, cells, judged=judged)
@@ -131,12 +133,23 @@ def measured_cells(item: Item, part: Part, run: Run) -> list[Measured]:
 
 
 def with_traces(run: Run, cell: Scored) -> Scored:
-    """Return a cell with the mismatch of its trials along their iterations, -1 where a trial did not get there."""
+    """Return a cell with mismatch and image MSE of its trials along their iterations, -1 where a trial did not get there.
+
+    What not all of them have is left out.
+    """
     stored = [run.tensors(trial) for trial in cell.ids]
-    if not all("trace" in tensors for tensors in stored):
-        return cell
-    trace = torch.stack([tensors["trace"] for tensors in stored])
-    return replace(cell, trace=trace, trace_at=torch.stack([tensors["trace_at"] for tensors in stored]))
+
+    def stacked(name: str, beside: str) -> Tensor | None:
+        there = all(beside in tensors for tensors in stored)
+        return torch.stack([tensors[name] for tensors in stored]) if there else None
+
+    return replace(
+        cell,
+        trace=stacked("trace", "trace"),
+        trace_at=stacked("trace_at", "trace"),
+        image_mse=stacked(IMAGE_MSE, IMAGE_MSE),
+        image_mse_at=stacked("snapshots_at", IMAGE_MSE),
+    )
 
 
 def row_cells(item: Item, part: Part, rows: Rows) -> list[Measured]:

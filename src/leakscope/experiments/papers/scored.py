@@ -19,8 +19,8 @@ ALPHA = "learned.alpha"  # the column of SME's alpha
 class Scored:
     """The trials of one cell: by trial (T) outcome and iterations, by sample (T x N, padded) what was scored.
 
-    `trace` is the mismatch of every trial at iterations `trace_at` (T x K), where an item asks for it. `alpha` is where SME's
-    surrogate ended, NaN for a trial that has none.
+    `trace` is the mismatch of every trial at iterations `trace_at` (T x K), where an item asks for it; `image_mse` that of its pictures
+    at `image_mse_at`, where the attack filmed its end too. `alpha` is where SME's surrogate ended, NaN for a trial that has none.
     """
 
     ids: tuple[str, ...]
@@ -37,6 +37,8 @@ class Scored:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     trace: Tensor | None = None
     trace_at: Tensor | None = None
+    image_mse: Tensor | None = None
+    image_mse_at: Tensor | None = None
     alpha: Tensor | None = None
 
     @property

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from leakscope import __version__
+from leakscope.analysis.convergence import image_curves
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.aware import AveragedDropout, KnownDropout, aware, merge_rounds
 from leakscope.attacks.null import class_mean
@@ -24,7 +25,7 @@ from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import prior_only
 from leakscope.clients import Client, client_keys
 from leakscope.core import random
-from leakscope.core.record import COURSE, Record, SampleScore
+from leakscope.core.record import COURSE, IMAGE_MSE, Record, SampleScore
 from leakscope.core.tree import map_tensors, rows, take
 from leakscope.core.types import Batch, Knowledge, Observation, Outcome, Reconstruction
 from leakscope.experiments.baselines import nearest_public, public_part
@@ -72,7 +73,7 @@ def play_chunk(chunk: Chunk) -> Played:
     else:
         truth, made, attacked = _attack(chunk)
     scores = score(truth.inputs, truth.labels, made.inputs, made.labels, mask=truth.mask)
-    tensors = _tensors(truth, made, scores) | _as_seen(chunk, truth, made)
+    tensors = _tensors(truth, made, scores) | _as_seen(chunk, truth, made) | _filmed(chunk, truth, made, scores)
     seconds = time.perf_counter() - began
     records = _records(chunk, truth, made, scores, seconds / len(chunk.trials))
     landing = Landing(chunk=chunk.name, plan=chunk.plan, records=records, tensors=tensors, seconds=seconds)
@@ -238,6 +239,14 @@ def _as_seen(chunk: Chunk, truth: Batch, made: Reconstruction) -> dict[str, Tens
         first += len(group)
     guess = made.inputs if made.seen is None else made.seen
     return {"transformed": torch.cat(parts).contiguous(), "seen": guess.contiguous()}
+
+
+def _filmed(chunk: Chunk, truth: Batch, made: Reconstruction, scores: Scores) -> dict[str, Tensor]:
+    """Return the image MSE at the snapshots, from guesses that are not yet bytes, where the attack filmed its end."""
+    if not chunk.cells[chunk.trials[0].cell][1]["attack"].get("film_end"):
+        return {}
+    curves = image_curves(truth.inputs, made.snapshots, scores.pairing, scores.scored)
+    return {IMAGE_MSE: curves.to(torch.float32).contiguous()}
 
 
 def _records(chunk: Chunk, truth: Batch, made: Reconstruction, scores: Scores, seconds: float) -> tuple[Record, ...]:
