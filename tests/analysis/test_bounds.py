@@ -158,3 +158,20 @@ def test_with_noise_the_constants_are_also_those_of_gradient_descent() -> None:
     quiet = bounds_of(logistic, path, rate=0.1)
     assert made.g2 > quiet.g2
     assert made.constants.lipschitz >= quiet.constants.lipschitz
+
+
+@pytest.mark.parametrize(
+    ("path", "rate", "says"),
+    [
+        ([[1.0, 1.0], [0.9, 0.9]], 0.0, r"rate=\.\.\.\) must be in \(0, inf\), got 0\.0"),
+        ([[1.0, 1.0], [0.9, 0.9]], -0.1, "got -0.1"),
+        ([[1.0, 1.0], [0.9, 0.9]], math.nan, "got nan"),
+        ([[1.0, 1.0]], 0.1, r"at least 2 rows of weights, got the shape \(1, 2\)"),
+        ([1.0, 1.0], 0.1, r"got the shape \(2,\)"),
+        ([[1.0, 1.0], [math.inf, 1.0], [math.nan, 1.0]], 0.1, "inf or NaN in row 1: the training diverged"),
+    ],
+)
+def test_what_is_no_training_is_refused_in_one_line(path: list[object], rate: float, says: str) -> None:
+    with pytest.raises(InputError, match=says) as raised:
+        bounds_of(lambda w: w.square().sum(), torch.tensor(path, dtype=torch.float64), rate=rate)
+    assert "\n" not in str(raised.value)

@@ -26,7 +26,7 @@ from leakscope.analysis.characteristic import (
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.core.types import make_batch
+from leakscope.core.types import LocalTraining, Observation, direction, make_batch
 from leakscope.defences import DEFENCES, GaussianNoise, Sparsify
 from leakscope.defences.on_model import Polarisation
 from leakscope.metrics import Estimate, wilson
@@ -60,12 +60,23 @@ def test_the_ratio_is_that_of_the_norms_of_all_biases() -> None:
 
 
 def observed(**settings: object) -> tuple[dict, dict]:
+    plain, guarded = seen_by_server({}, settings)
+    return plain.rounds[0].sent, guarded.rounds[0].sent
+
+
+def seen_with(local: LocalTraining | None, sigma: float) -> list[Observation]:
+    return seen_by_server({"local": local}, {"local": local, "defences": (GaussianNoise(sigma),)})
+
+
+def seen_by_server(*clients: dict) -> list[Observation]:
     model = build("lenet_dlg", (1, 8, 8), 4, {"width": 2})
     weights = draw_parameters(model, Uniform(0.3), random.key(range(6)))
     generator = torch.Generator().manual_seed(0)
     batch = make_batch(torch.rand(6, 1, 1, 8, 8, generator=generator), torch.zeros(6, 1).long(), classes=4)
-    plain, guarded = (Client(**s).observe(model, weights, batch, range(6)) for s in ({}, settings))
-    return plain.rounds[0].sent, guarded.rounds[0].sent
+    return [Client(**settings).observe(model, weights, batch, range(6)) for settings in clients]
+
+
+LEAVE_BIASES = {"low_rank"}  # changes matrices alone
 
 
 @pytest.mark.parametrize("name", sorted(DEFENCES))
@@ -76,6 +87,29 @@ def test_any_defence_can_be_put_on_the_axis(name: str) -> None:
     ratio = bias_ratio(plain, sent)
     assert ratio.shape == (6,)
     assert (ratio > 0).all()
+    assert any(not torch.equal(plain[n], sent[n]) for n in plain)
+    assert (ratio.isinf() == (name in LEAVE_BIASES)).all()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("which", ["clean", "sent"])
+def test_an_update_that_is_not_finite_has_no_ratio(which: str, value: float) -> None:
+    clean = {"a.bias": torch.ones(2, 3), "a.weight": torch.full((2, 3), math.nan)}
+    broken = {**clean, "a.bias": torch.tensor([[1.0, 1.0, 1.0], [1.0, value, 1.0]])}
+    assert (bias_ratio(clean, clean) == math.inf).all()  # weights are not asked
+    with pytest.raises(InputError, match=rf"finite updates: the {which} update holds NaN or infinity in a\.bias"):
+        bias_ratio(*((broken, clean) if which == "clean" else (clean, broken)))
+
+
+def test_of_clients_that_share_weights_the_direction_is_meant() -> None:
+    """One step of SGD: the direction is the gradient times the rate, so the ratio is that of the gradients."""
+    gradients = seen_with(None, 0.01)
+    weights = seen_with(LocalTraining(rate=0.1), 0.001)
+    wanted = bias_ratio(*(seen.rounds[0].sent for seen in gradients))
+    assert_close(bias_ratio(*(direction(seen.rounds[0], seen.shares) for seen in weights)), wanted, rtol=1e-3, atol=0)
+    assert (
+        bias_ratio(*(seen.rounds[0].sent for seen in weights)) > 2 * wanted
+    ).all()  # what weights as they are would say
 
 
 def test_more_noise_and_more_polarization_mean_a_smaller_ratio() -> None:
@@ -155,6 +189,25 @@ def test_black_samples_alone_make_no_point() -> None:
     distance, _ = Rule().distances(torch.zeros(2, 1, 1, 2, 2), torch.ones(2, 1, 1, 2, 2))
     with pytest.raises(InputError, match="no sample has a distance"):
         measured(0.1, torch.ones(2), 0.6, distance)
+
+
+def test_an_infinite_distance_is_refused_and_the_rule_says_what_it_counts() -> None:
+    with pytest.raises(
+        InputError, match=r"a distance is infinite: Rule\(cap=\.\.\.\) says what a diverged trial counts"
+    ):
+        measured(0.1, torch.ones(2), 0.6, torch.tensor([[0.2], [math.inf]]))
+    truth = torch.full((2, 1, 1, 2, 2), 0.5)
+    guess = torch.stack([truth[0] + 0.1, torch.full_like(truth[0], math.inf)])
+    distance, finite = Rule(shown=False, cap=10.0).distances(truth, guess)
+    made = measured(0.1, torch.ones(2), 0.6, distance, finite)
+    assert (made.distance.value, made.diverged) == (pytest.approx(5.1), 1)
+
+
+def test_a_guess_for_each_sample_is_asked_for() -> None:
+    truth = torch.rand(2, 1, 1, 4, 4)
+    for guess in (truth.repeat(1, 2, 1, 1, 1), truth[:1], truth[..., :3]):
+        with pytest.raises(InputError, match=r"needs one guess for each sample, .*got \(2, 1, 1, 4, 4\) and"):
+            Rule().distances(truth, guess)
 
 
 def test_rules_that_leave_no_bound_are_refused() -> None:

@@ -96,6 +96,34 @@ def test_clients_are_measured_as_if_alone() -> None:
     assert shares_in_plane(torch.eye(2)).tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_padding_changes_neither_shares_nor_cosines(momentum: float) -> None:
+    """A client of 4 beside one of 12: two of its three steps an epoch have no example."""
+    data, local = load("digits"), LocalTraining(epochs=4, batch_size=4, rate=0.3, momentum=momentum)
+    model = build("mlp", (1, 8, 8), 10, {"hidden": (20,), "activation": "tanh"})
+    keys = random.key([0, 1])
+    weights = draw_parameters(model, Torch(), keys)
+    inputs = data.pictures("test", range(24)).unflatten(0, (2, 12))
+    labels = data.labels("test", range(24)).unflatten(0, (2, 12))
+    mask = torch.stack([torch.ones(12, dtype=torch.bool), torch.arange(12) < 4])
+    both = sample_lines(model, local, weights, inputs, labels, keys, mask=mask)
+    small = {name: value[1:] for name, value in weights.items()}
+    alone = sample_lines(model, local, small, inputs[1:, :4], labels[1:, :4], keys[1:])
+    here = ~both.shares[1].isnan()
+    assert here.tolist() == [True, False, False] * 4
+    assert_close(both.shares[1][here], alone.shares[0], rtol=0, atol=1e-5)
+    assert_close(both.least_share[1], alone.shares[0].min(), rtol=0, atol=1e-5)
+    assert_close(both.mean_share[1], alone.shares[0].mean(), rtol=0, atol=1e-5)
+    assert_close(both.cosines[1], alone.cosines[0], rtol=0, atol=1e-5)
+    assert not bool(both.shares[0].isnan().any())
+
+
+def test_a_client_without_a_step_has_no_share() -> None:
+    lines = Lines(torch.tensor([0.0]), torch.tensor([[0.8, torch.nan], [torch.nan] * 2]), torch.ones(2, 1))
+    assert_close(lines.least_share, torch.tensor([0.8, torch.nan]), equal_nan=True)
+    assert_close(lines.mean_share, torch.tensor([0.8, torch.nan]), equal_nan=True)
+
+
 def test_a_line_needs_two_places() -> None:
     model = build("linear", (4,), 2)
     with pytest.raises(InputError, match="at least 2"):

@@ -14,12 +14,12 @@ from torch.testing import assert_close
 
 from leakscope.analysis.linear_system import NOT_FINITE, SINGULAR, SystemReport, inspect_layer, inspect_matrix
 from leakscope.attacks.recipes import ATTACKS
-from leakscope.clients import Client, told
+from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import to
 from leakscope.core.types import Observation, Outcome, make_batch
-from leakscope.defences import GaussianNoise
+from leakscope.defences import GaussianNoise, RandomMask
 from leakscope.learning.dense_system import select, solve, strongest_unit
 from leakscope.models import Uniform, build, draw_parameters
 
@@ -65,6 +65,23 @@ def test_the_attack_solves_it_and_equals_the_least_squares_one_without_noise() -
     assert_close(made.inputs, other.inputs, rtol=1e-8, atol=1e-10)
     assert torch.equal(made.labels, labels)
     assert (made.outcome == int(Outcome.CONVERGED)).all()
+
+
+def test_the_attack_told_what_was_sent_takes_for_every_input_the_strongest_unit_that_was() -> None:
+    client = Client(defences=(RandomMask(0.6),))
+    weights = to(draw_parameters(MODEL, Uniform(0.5), random.key(SEEDS)), dtype=torch.float64)
+    _, x, labels = played()
+    batch = make_batch(x, labels, classes=4)
+    seen = client.observe(MODEL, weights, batch, SEEDS)
+    plain = told(MODEL, client, batch, labels=True)
+    made = ATTACKS["linear_system"]().run(MODEL, seen, tell_defences(plain, client, seen), SEEDS)
+    rows, bias = (seen.rounds[0].sent[name] for name in ("dense1.weight", "dense1.bias"))
+    read = ((rows != 0) & (bias != 0)[..., None]).any(1)[:, None]
+    assert 0.5 < read.double().mean() < 1.0
+    assert_close(made.inputs[read], x[read], rtol=1e-8, atol=1e-10)
+    assert (made.inputs[~read] == 0).all()
+    blind = ATTACKS["linear_system"]().run(MODEL, seen, plain, SEEDS)
+    assert (blind.inputs - x)[read].abs().max() > 0.05
 
 
 def test_the_attack_refuses_what_the_theorem_does_not_cover() -> None:
@@ -134,6 +151,15 @@ def test_the_report_of_a_layer_is_that_of_its_diagonal_matrix() -> None:
     other = inspect_matrix(torch.diag_embed(b), w, torch.diag_embed(noisy_b - b), noisy_w - w)
     for name in SystemReport.__slots__:
         assert_close(getattr(one, name), getattr(other, name), rtol=1e-7, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("unit", "message"),
+    [(7, r"units of the layer \(0 .. 6\), got 7"), (-1, "got -1"), (0.5, "whole numbers, got torch.float32")],
+)
+def test_units_that_the_layer_does_not_have_are_refused(unit: float, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        inspect_layer(*layer(), *layer(), torch.full((TRIALS, 6), unit))
 
 
 def test_condition_2_is_not_necessary() -> None:

@@ -49,6 +49,8 @@ def test_gradients_of_a_plane_lie_in_it_whatever_their_scale(seed: int, scale: f
 def test_the_worst_share_is_g2() -> None:
     shares = torch.tensor([[1.0, 0.8, 0.9], [1.0, 1.0, 1.0]])
     assert_close(off_plane(shares), torch.tensor([0.6, 0.0]))
+    padded = torch.cat([shares, torch.full((2, 2), torch.nan)], 1)  # steps of padding: see `sample_lines`
+    assert_close(off_plane(padded), off_plane(shares))
     assert shares_in_plane(torch.zeros(3, 4)).tolist() == [1.0, 1.0, 1.0]
 
 

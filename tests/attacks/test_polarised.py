@@ -202,6 +202,9 @@ def test_a_file_can_say_them() -> None:
     [
         (lambda: spn_aware(bits=0), r"spn_aware\(bits=...\) must be a whole number of at least 1, got 0"),
         (lambda: spn_aware(bits=1.5), "must be a whole number of at least 1, got 1.5"),  # type: ignore[arg-type]
+        (lambda: spn_aware(alpha2="x"), r"spn_aware\(alpha2=...\) must be a number, got 'x'"),  # type: ignore[arg-type]
+        (lambda: spn_aware(spread="x"), r"spn_aware\(spread=...\) must be a number, got 'x'"),  # type: ignore[arg-type]
+        (lambda: spn_head(tv=[1]), r"spn_head\(tv=...\) must be a number, got \[1\]"),  # type: ignore[arg-type]
         (lambda: spn_aware(alpha2=math.nan), "all finite, got 1.0, nan, 1.0"),
         (lambda: spn_aware(alpha1=math.inf), "all finite, got inf, 0.1, 1.0"),
         (lambda: spn_aware(margin=math.nan), "all finite, got 1.0, 0.1, nan"),

@@ -26,6 +26,7 @@ from leakscope.core.tree import Tree, flat_names, subtract, take, to
 from leakscope.core.types import Batch, LocalTraining, make_batch
 from leakscope.defences import GaussianNoise
 from leakscope.defences.on_model import Polarisation
+from leakscope.defences.on_model.polarisation import distinct
 from leakscope.experiments.engines import serial
 from leakscope.experiments.scenario import scenario_of
 from leakscope.experiments.sweep import run_scenario
@@ -170,6 +171,47 @@ def test_every_client_has_codes_and_a_head_of_its_own_from_its_key() -> None:
     assert_close(secrets_of(model), one, rtol=0, atol=0)
     coins = Polarisation(bits=4096).draw(Polarisation(bits=4096).polarise(model), random.key([3]))[CODES]
     assert abs(float(coins.mean())) < 6 / coins.numel() ** 0.5
+
+
+def codes_of(bits: int, classes: int, clients: int) -> tuple[Tensor, Tensor]:
+    """Return a client's codes, and the signs of the same draws as they come."""
+    guard, model = Polarisation(bits=bits), build("mlp", (3,), classes, {"hidden": (2,)})
+    keys = random.key(range(clients))
+    drawn = random.uniform(random.fold(random.fold(keys, "polarisation"), CODES), (classes, bits))
+    return guard.draw(guard.polarise(model), keys)[CODES], torch.where(2 * drawn - 1 < 0, -1.0, 1.0)
+
+
+def classes_with_a_code_of_their_own(codes: Tensor) -> Tensor:
+    return torch.tensor([len({tuple(row) for row in own.tolist()}) for own in codes])
+
+
+@pytest.mark.parametrize(("bits", "classes"), [(4, 10), (4, 16), (1, 2), (7, 100), (5, 10)])
+def test_no_two_classes_of_a_client_have_one_code_and_distinct_ones_stay(bits: int, classes: int) -> None:
+    codes, signs = codes_of(bits, classes, 40)
+    assert codes.abs().unique().tolist() == [1.0]
+    assert (classes_with_a_code_of_their_own(codes) == classes).all()
+    before = classes_with_a_code_of_their_own(signs) == classes
+    assert not before.all()
+    assert torch.equal(codes[before], signs[before])
+    earlier = torch.stack([(signs[:, :k] == signs[:, k : k + 1]).all(-1).any(-1) for k in range(classes)], 1)
+    moved = (codes != signs).any(-1)
+    assert (moved | ~earlier).all()  # a repeated code gives way
+    assert not moved[:, 0].any()
+
+
+@pytest.mark.parametrize(("bits", "classes"), [(32, 10), (64, 100)])
+def test_long_codes_are_as_they_were_drawn(bits: int, classes: int) -> None:
+    codes, signs = codes_of(bits, classes, 20)
+    assert torch.equal(codes, signs)
+
+
+def test_codes_are_made_distinct_under_vmap_too() -> None:
+    bits = torch.rand(6, 10, 4, generator=torch.Generator().manual_seed(0)) < 0.5
+    assert torch.equal(torch.vmap(distinct)(bits), torch.stack([distinct(own) for own in bits]))
+    assert torch.equal(distinct(bits), torch.vmap(distinct)(bits))
+    guard = Polarisation(bits=4)
+    model, keys = guard.polarise(build("mlp", (3,), 10, {"hidden": (2,)})), random.key(range(5))
+    assert torch.equal(torch.vmap(lambda key: guard.draw(model, key)[CODES])(keys), guard.draw(model, keys)[CODES])
 
 
 def test_what_a_client_keeps_moves_the_head_and_never_the_codes() -> None:

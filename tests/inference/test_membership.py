@@ -34,6 +34,19 @@ def test_padding_does_not_count() -> None:
     assert (made.distance.value, made.distance.n) == (0.0, 1)
 
 
+def test_labels_that_are_no_class_are_refused_but_none_is_wrong() -> None:
+    truth, labels = torch.rand(1, 2, 1, 4, 4), torch.tensor([[3, 4]])
+    with pytest.raises(InputError, match=r"truth_labels must be in 0 .. 3 for 4 classes, got 4"):
+        membership(truth, labels, truth, labels, classes=4)
+    with pytest.raises(InputError, match=r"truth_labels must be in 0 .. 9 for 10 classes, got -1"):
+        membership(truth, labels - 4, truth, labels, classes=10)
+    with pytest.raises(InputError, match=r"guess_labels must be in 0 .. 9 \(or -1 for none\) for 10 classes, got 12"):
+        membership(truth, labels, truth, 3 * labels, classes=10)
+    assert membership(truth, labels, truth, torch.tensor([[3, -1]]), classes=10).distance.value == 0.5
+    padded = torch.tensor([[True, False]])
+    assert membership(truth, labels, truth, labels, classes=4, mask=padded).distance.value == 0
+
+
 def test_a_diverged_reconstruction_is_wrong_only_where_its_label_is() -> None:
     truth, labels = torch.rand(1, 1, 1, 4, 4), torch.tensor([[3]])
     gone = torch.full_like(truth, torch.nan)

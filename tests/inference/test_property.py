@@ -77,12 +77,26 @@ def test_an_update_of_a_network_tells_whether_a_batch_holds_a_class() -> None:
     assert made.auc > 0.95
 
 
+@pytest.mark.parametrize("kind", [torch.int64, torch.uint8, torch.float32])
+def test_zeros_and_ones_are_booleans(kind: torch.dtype) -> None:
+    update, has = updates(20, 0)
+    made, plain = (infer_property(fit_property(update, flags), update, flags) for flags in (has.to(kind), has))
+    assert made == plain
+    scores = torch.arange(20.0)
+    assert area_under_curve(scores, has.to(kind)) == area_under_curve(scores, has)
+
+
 def test_what_makes_no_sense_is_refused() -> None:
     update, has = updates(20, 0)
     with pytest.raises(InputError, match="needs updates with and without the property"):
         fit_property(update, torch.ones(20, dtype=torch.bool))
     with pytest.raises(InputError, match=r"one boolean for each of 20 updates, got \(3,\)"):
         fit_property(update, has[:3])
+    for other in (2, -1):
+        with pytest.raises(InputError, match=f"has must hold booleans, or 0 and 1, got {other}"):
+            fit_property(update, torch.where(has, other, 0))
+    with pytest.raises(InputError, match=r"has must be a tensor with one boolean for each of 20 updates, got \[True"):
+        fit_property(update, has.tolist())
     with pytest.raises(InputError, match="strength must be above 0"):
         fit_property(update, has, strength=0.0)
     with pytest.raises(InputError, match="an update without parameters"):

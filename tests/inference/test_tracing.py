@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.core.errors import InputError
+from leakscope.inference import tracing
 from leakscope.inference.tracing import nearest, partition, spread, trace, trace_each
 
 
@@ -64,6 +65,39 @@ def test_pictures_in_float32_and_reconstructions_out_of_the_box() -> None:
     assert torch.equal(made, obvious(queries, torch.nan_to_num(found, nan=1e6, posinf=1e6)))
     assert made[20:24].tolist() == [6, 7, 8, 9]
     assert nearest(queries, torch.full_like(found, torch.nan)).unique().tolist() == [-1]
+
+
+BAD = {
+    "one diverged": lambda found: torch.cat([found[:3], 1e5 * found[3:4], found[4:]]),
+    "all diverged": lambda found: 1e5 * found,
+    "a third grey": lambda found: torch.where((torch.arange(len(found)) % 3 == 0)[:, None, None, None], 0.5, found),
+    "all grey": lambda found: torch.full_like(found, 0.5),
+    "all grey but nan": lambda found: torch.cat([found[:2] * torch.nan, torch.full_like(found[2:], 0.5)]),
+}
+
+
+@pytest.mark.parametrize("bad", list(BAD))
+def test_bad_guesses_cost_no_more_than_good_ones(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only pairs that rounding could confuse are settled from differences; here there are none."""
+    settled: list[int] = []
+    honest = tracing._settled
+
+    def counting(block: Tensor, found: Tensor, close: Tensor, memory: int) -> Tensor:
+        settled.append(int(close.sum()))
+        return honest(block, found, close, memory)
+
+    monkeypatch.setattr(tracing, "_settled", counting)
+    queries = draw(0, 60, 3, 8, 8)
+    found = BAD[bad](queries[spread(20, 60)] + 0.3 * draw(1, 20, 3, 8, 8))
+    assert torch.equal(nearest(queries, found), obvious(queries, found))
+    assert sum(settled) == 0
+
+
+def test_a_guess_whose_squares_overflow_is_nobodys_nearest() -> None:
+    queries, found = draw(0, 9, 4).double(), draw(1, 5, 4).double()
+    found[0], found[2] = 1e200, 1e308
+    assert torch.equal(nearest(queries, found), obvious(queries, found))
+    assert nearest(queries, found[:1]).unique().tolist() == [-1]
 
 
 def test_owners_come_in_equal_parts_and_sources_are_spread() -> None:
@@ -152,6 +186,30 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         trace(draw(0, queries, 2), draw(1, found, 2), torch.tensor(source).long(), participants=participants)
+
+
+@pytest.mark.parametrize("participants", [2.5, 2.0, "2", True, None])
+def test_participants_are_whole_numbers(participants: object) -> None:
+    with pytest.raises(InputError, match="participants must be a whole number of at least 2, got"):
+        trace(draw(0, 6, 2), draw(1, 4, 2), torch.arange(4), participants=participants)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="participants must be a whole number"):
+        partition(6, participants)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [([0, 1, 2, 3], "list"), (torch.arange(4.0), "torch.float32"), (torch.ones(4, dtype=torch.bool), "torch.bool")],
+)
+def test_a_source_is_a_tensor_of_whole_numbers(source: object, kind: str) -> None:
+    with pytest.raises(InputError, match=f"source must be a tensor of whole numbers, .*got {kind}"):
+        trace(draw(0, 6, 2), draw(1, 4, 2), source, participants=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int32])
+def test_a_source_may_be_of_any_whole_kind(kind: torch.dtype) -> None:
+    queries, source = draw(0, 6, 2), torch.tensor([0, 1, 3, 5])
+    made, wide = (trace(queries, queries[source], s, participants=2) for s in (source.to(kind), source))
+    assert (made.all, made.reconstructed) == (wide.all, wide.reconstructed)
 
 
 def test_shapes_and_nan_are_refused() -> None:

@@ -163,6 +163,15 @@ def test_what_was_left_out_is_said_where_something_was() -> None:
     assert text.count("left out") == 1 + text.count("no trial is left out")
 
 
+def test_an_infinite_ratio_says_that_biases_are_unchanged_and_no_more() -> None:
+    """A defence on weights alone has that ratio too, so the page does not say that there was no perturbation."""
+    untouched = replace(page().examples[0], defence="low rank", ratio=math.inf)
+    text = render(page(examples=(untouched,)))
+    assert "low rank: 0.100 (biases unchanged)" in text
+    assert "leaves the biases unchanged, whatever it does to weights" in text
+    assert "no perturbation" not in text
+
+
 def test_a_chance_above_every_distance_fits_the_right_axis() -> None:
     drawing = draw(replace(curve(top=0.6), chance=1.7), "SPN")
     assert float(drawing.right[-1][1]) >= 1.7

@@ -144,6 +144,7 @@ def bounds_of(
     the loss at the minimum; left out, it is searched for (`lowest_near`). Constants and G_2 are taken at the path and at `points` places
     on its line, with noise also at those of gradient descent from the same weights; L_sim is searched for on the line of the path.
     """
+    _check_training(path, rate)
     slope, steps = torch.func.grad(loss), len(path) - 1
     straight = path if noise == 0 else descend(slope, path[0], rate=rate, steps=steps)
     ways = [path] if noise == 0 else [path, straight]
@@ -174,6 +175,17 @@ def bounds_of(
             "C_GD < 1": share < 1,
         },
     )
+
+
+def _check_training(path: Tensor, rate: float) -> None:
+    """Raise where there is no training to speak of: a rate not above 0, no step, or weights that are not finite."""
+    if not 0 < rate < math.inf:
+        raise InputError(f"bounds_of(rate=...) must be in (0, inf), got {rate}")
+    if path.ndim != 2 or len(path) < 2:
+        raise InputError(f"bounds_of(path) must have at least 2 rows of weights, got the shape {tuple(path.shape)}")
+    if not bool(path.isfinite().all()):
+        first = int((~path.isfinite()).any(1).nonzero()[0])
+        raise InputError(f"bounds_of(path) must be finite, got inf or NaN in row {first}: the training diverged")
 
 
 def _line(way: Tensor, points: int) -> Tensor:

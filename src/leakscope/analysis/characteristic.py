@@ -93,8 +93,12 @@ def around_median(values: Tensor) -> Tensor:
 def bias_ratio(clean_update: Tree, sent: Tree, names: Sequence[str] | None = None) -> Tensor:
     """Return ||B_I|| / ||E_B|| of each trial: Euclidean norms of its bias gradients and of what the defence changed of them.
 
-    Both trees lead with T. `names` are the biases to count; left out, every parameter that is sent and called bias.
-    Infinite where nothing was changed beyond rounding: a second head of weight 0 adds up the same gradient in another order.
+    Both trees are directions of descent and lead with T: gradients as they are sent, and for a client that shares weights the
+    change of them (`core.types.direction`). Weights themselves are far larger than what a defence changes of them and would pass
+    for a defence that does nothing. `names` are the biases to count; left out, every parameter that is sent and called bias.
+
+    Infinite where no bias was changed beyond rounding: a second head of weight 0 adds up the same gradient in another order. That is
+    also so of a defence that changes weights alone (`low_rank`): this axis does not see it.
     """
     chosen = [n for n in sent if n.rpartition(".")[2] == BIAS] if names is None else list(names)
     unknown = sorted(set(chosen) - set(clean_update) | set(chosen) - set(sent))
@@ -102,11 +106,21 @@ def bias_ratio(clean_update: Tree, sent: Tree, names: Sequence[str] | None = Non
         raise InputError(
             f"bias_ratio needs the gradients of biases; missing: {', '.join(unknown) or 'no parameter is called bias'}"
         )
+    _refuse_not_finite(clean_update, sent, chosen)
     whole = torch.cat([clean_update[n].flatten(1).double() for n in chosen], dim=1)
     changed = torch.cat([(sent[n] - clean_update[n]).flatten(1).double() for n in chosen], dim=1)
     size, apart = torch.linalg.vector_norm(whole, dim=1), torch.linalg.vector_norm(changed, dim=1)
     rounding = ROUNDINGS * torch.finfo(sent[chosen[0]].dtype).eps * size
     return torch.where(apart > rounding, size / apart, torch.inf)
+
+
+def _refuse_not_finite(clean_update: Tree, sent: Tree, names: Sequence[str]) -> None:
+    for which, update in (("clean", clean_update), ("sent", sent)):
+        bad = [name for name in names if not bool(update[name].isfinite().all())]
+        if bad:
+            raise InputError(
+                f"bias_ratio needs finite updates: the {which} update holds NaN or infinity in {', '.join(bad)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +142,15 @@ class Rule:
             raise InputError("Rule.cap must be given where guesses count as the attack left them: they have no bound")
 
     def distances(self, truth: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (||x* - x|| / ||x|| of each sample after pairing, whether its guess was finite), T x N each."""
+        """Return (||x* - x|| / ||x|| of each sample after pairing, whether its guess was finite), T x N each.
+
+        Truth and guess are T x N x ... of one shape: one guess for each sample.
+        """
+        if truth.ndim < 3 or guess.shape != truth.shape:
+            raise InputError(
+                f"Rule.distances needs one guess for each sample, both T x N x ..., got {tuple(truth.shape)} "
+                f"and {tuple(guess.shape)}"
+            )
         shown = clean(guess)
         order = match(truth, shown, torch.ones(truth.shape[:2], dtype=torch.bool, device=truth.device))
         counted = arrange(shown if self.shown else guess, order)
@@ -200,14 +222,19 @@ def measured(
 ) -> Point:
     """Return the point of T trials: `ratio` T, `distance` T x N (or T), `finite` likewise; the accuracy is over `tests`.
 
-    A distance of booleans (a label or an owner is wrong) is a share, with Wilson's interval. One that is NaN is left out.
+    A distance of booleans (a label or an owner is wrong) is a share, with Wilson's interval. One that is NaN is left out. An
+    infinite one is refused: it has no mean, and what a diverged trial counts is for the `Rule` to say.
     """
     each = distance.reshape(len(distance), -1)
     counted = ~each.isnan()
+    if bool(each.isinf().any()):
+        raise InputError(
+            "a distance is infinite: Rule(cap=...) says what a diverged trial counts, such as Rule(cap=10.0)"
+        )
     if not bool(counted.any()):
         raise InputError("no sample has a distance: of samples that are zero throughout there is no relative error")
     share = each.dtype == torch.bool
-    estimate = estimate_rate(each, counted) if share else estimate_mean(each.double().nan_to_num(), counted)
+    estimate = estimate_rate(each, counted) if share else estimate_mean(each.double().nan_to_num(nan=0.0), counted)
     lost = 0 if finite is None else int((~finite.reshape(len(finite), -1).all(1)).sum())
     void = int((~counted).sum())
     return Point(parameter, float(ratio.double().median()), accuracy, estimate, lost, tests, void)

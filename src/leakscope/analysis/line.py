@@ -52,7 +52,10 @@ def cosines_on_line(
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What T clients showed: `shares` T x steps in the best plane, `cosines` T x A at the places `alphas` (A)."""
+    """What T clients showed: `shares` T x steps in the best plane, `cosines` T x A at the places `alphas` (A).
+
+    A step in which a client has no example, because it is padded, has the share NaN.
+    """
 
     alphas: Tensor
     shares: Tensor
@@ -61,7 +64,13 @@ class Lines:
     @property
     def least_share(self) -> Tensor:
         """Return the smallest share of a gradient in the plane, per client."""
-        return self.shares.amin(1)
+        least = self.shares.nan_to_num(nan=torch.inf).amin(1)
+        return torch.where(least.isinf(), torch.nan, least)
+
+    @property
+    def mean_share(self) -> Tensor:
+        """Return the mean share of the gradients in the plane, per client."""
+        return self.shares.nanmean(1)
 
     @property
     def at_before(self) -> Tensor:
@@ -94,7 +103,8 @@ def sample_lines(
 ) -> Lines:
     """Return shares and cosines of T clients; `inputs` T x N x ... in network space, `weights` one set per client.
 
-    The order of the samples comes from each key. `chunk` clients are played at once: each holds steps x parameters numbers.
+    The order of the samples comes from each key. `chunk` clients are played at once: each holds steps x parameters numbers. A
+    client with fewer samples than N (`mask`) is measured as if alone: steps of padding repeat a point and count nowhere.
     """
     if points < 2:
         raise InputError(f"sample_lines(points=...) must be at least 2, got {points}")
@@ -108,7 +118,9 @@ def sample_lines(
         way = local_path(model, LOSSES[loss], local, w, b, x, targets, m, order, k)
         gradients = full_gradients(model, LOSSES[loss], way[:-1], b, x, targets, m, k)
         cosines = cosines_on_line(model, LOSSES[loss], w, way[-1], b, x, targets, m, alphas, k)
-        return shares_in_plane(gradients), cosines
+        stepped = (order >= 0).any(1)
+        shares = shares_in_plane(torch.where(stepped[:, None], gradients, 0.0))
+        return torch.where(stepped, shares, torch.nan), cosines
 
     shares, cosines = lift(one, chunk=chunk)(weights, buffers, inputs, labels, here, random.fold(keys, "client"))
     return Lines(alphas, shares, cosines)

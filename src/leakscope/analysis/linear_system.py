@@ -79,7 +79,7 @@ def inspect_layer(
             f"gradients must be T x M x N and T x M, before and after alike, got {tuple(weight.shape)}, "
             f"{tuple(bias.shape)}, {tuple(sent_weight.shape)}, {tuple(sent_bias.shape)}"
         )
-    chosen = strongest_unit(sent_bias, weight.shape[-1]) if units is None else units
+    chosen = strongest_unit(sent_bias, weight.shape[-1]) if units is None else _units(units, weight.shape[1])
     b, w = (part.double() for part in select(weight, bias, chosen))
     noisy_b, noisy_w = (part.double() for part in select(sent_weight, sent_bias, chosen))
     e_b, e_w = noisy_b - b, noisy_w - w
@@ -134,6 +134,16 @@ def inspect_matrix(b: Tensor, w: Tensor, e_b: Tensor, e_w: Tensor) -> SystemRepo
         solution=torch.where((broken == 0)[:, None], solution, torch.nan),
         applicable=applicable,
     )
+
+
+def _units(units: Tensor, number: int) -> Tensor:
+    """Return an index set as it is; refuse one that names no unit of the layer."""
+    if units.is_floating_point() or units.dtype == torch.bool:
+        raise InputError(f"units must be whole numbers, got {units.dtype}")
+    outside = units[(units < 0) | (units >= number)]
+    if len(outside):
+        raise InputError(f"units must name units of the layer (0 .. {number - 1}), got {int(outside[0])}")
+    return units.long()
 
 
 def _report(

@@ -87,5 +87,5 @@ def shares_in_plane(gradients: Tensor, *, rank: int = 2) -> Tensor:
 
 
 def off_plane(shares: Tensor) -> Tensor:
-    """Return G_2 of Assumption 4.2 on the points measured: sqrt(1 - min share^2)."""
-    return (1 - shares.amin(-1).square()).clamp_min(0).sqrt()
+    """Return G_2 of Assumption 4.2 on the points measured: sqrt(1 - min share^2); a share that is NaN is of no point."""
+    return (1 - shares.nan_to_num(nan=1.0).amin(-1).square()).clamp_min(0).sqrt()

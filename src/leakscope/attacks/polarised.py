@@ -13,7 +13,9 @@ the existence of private term". One who does know has two ways here, and a third
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -196,6 +198,7 @@ def spn_aware(
     `bits`, `alpha1`, `alpha2`, `margin` and `spread` are what it believes of the client's. Labels are read off the public head,
     which the private loss does not reach.
     """
+    _check_numbers("spn_aware", {"alpha1": alpha1, "alpha2": alpha2, "margin": margin, "spread": spread})
     if not isinstance(bits, int) or bits < 1:
         raise InputError(f"spn_aware(bits=...) must be a whole number of at least 1, got {bits}")
     if not (0 <= alpha1 < math.inf and 0 <= alpha2 < math.inf and 1 <= margin < math.inf):
@@ -235,6 +238,7 @@ def spn_head(
     That layer has as many equations as features and classes; where pictures have more pixels, `tv` weighs total variation
     against the mismatch.
     """
+    _check_numbers("spn_head", {"alpha1": alpha1, "tv": tv})
     if not (0 < alpha1 < math.inf and 0 <= tv < math.inf):
         raise InputError(f"spn_head needs alpha1 above 0 and tv of at least 0, both finite, got {alpha1}, {tv}")
     priors: tuple[Prior, ...] = (TotalVariation(tv),) if tv else ()
@@ -249,3 +253,9 @@ def spn_head(
         stop=Stop(iterations=iterations, threshold=threshold),
         restarts=restarts,
     )
+
+
+def _check_numbers(attack: str, given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value is not None and not isinstance(value, Real):
+            raise InputError(f"{attack}({name}=...) must be a number, got {value!r:.80}")

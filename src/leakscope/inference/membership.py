@@ -19,6 +19,8 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, lift
 from leakscope.metrics import Estimate, clean, estimate_rate, score
 
+NO_LABEL = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Membership:
@@ -40,6 +42,7 @@ def membership(
 ) -> Membership:
     """Return how far recovered labels are from the true ones: T x N x ... inputs in [0, 1], T x N labels.
 
+    Labels are 0 .. classes - 1, where `mask` says that there is a sample; a guess without a label has -1 and is wrong.
     Reconstructions are paired with samples by content, then labels are compared, as everywhere in `metrics`. One whose
     content failed is paired at random among those of its trial; with one sample there is nothing to pair.
     """
@@ -48,9 +51,18 @@ def membership(
     scores = score(truth_inputs, truth_labels, guess_inputs, guess_labels, mask=mask)
     if scores.label_correct is None:
         raise RuntimeError("labels were given, so they are scored")
+    _check_labels("truth_labels", truth_labels[scores.scored], 0, classes)
+    _check_labels("guess_labels", guess_labels[scores.scored], NO_LABEL, classes)
     wrong = ~scores.label_correct & scores.scored
     each = wrong.double().sum(1) / scores.scored.sum(1)
     return Membership(estimate_rate(wrong, scores.scored), each, 1 - 1 / classes)
+
+
+def _check_labels(name: str, labels: Tensor, least: int, classes: int) -> None:
+    outside = labels[(labels < least) | (labels >= classes)]
+    if len(outside):
+        none = f" (or {least} for none)" if least < 0 else ""
+        raise InputError(f"{name} must be in 0 .. {classes - 1}{none} for {classes} classes, got {outside[0].item()}")
 
 
 def classified(model: Model, weights: Tree, inputs: Tensor, scaling: Scaling | None = None) -> Tensor:

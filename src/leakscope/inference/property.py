@@ -66,7 +66,7 @@ def features(update: Mapping[str, Tensor]) -> Tensor:
 
 
 def fit_property(update: Mapping[str, Tensor], has: Tensor, *, strength: float = 1.0) -> PropertyClassifier:
-    """Return the classifier of T updates (each tensor leads with T) that have the property or not (T booleans)."""
+    """Return the classifier of T updates (each tensor leads with T) that have the property or not (T booleans, or 0 and 1)."""
     from scipy.optimize import minimize
 
     x, sign = features(update), _signs(update, has)
@@ -110,7 +110,8 @@ def area_under_curve(scores: Tensor, positive: Tensor) -> float:
     >>> area_under_curve(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([False, True, False]))
     1.0
     """
-    high, low = scores[positive], scores[~positive]
+    above = _flags("positive", positive, len(scores), "scores")
+    high, low = scores[above], scores[~above]
     if not len(high) or not len(low):
         raise InputError("the area under the curve needs scores of both kinds")
     order = high[:, None] - low[None]
@@ -118,9 +119,19 @@ def area_under_curve(scores: Tensor, positive: Tensor) -> float:
 
 
 def _signs(update: Mapping[str, Tensor], has: Tensor) -> Tensor:
-    trials = len(next(iter(update.values())))
-    if has.shape != (trials,):
-        raise InputError(f"has must be one boolean for each of {trials} updates, got {tuple(has.shape)}")
-    if bool(has.all()) or not bool(has.any()):
+    flags = _flags("has", has, len(next(iter(update.values()))), "updates")
+    if bool(flags.all()) or not bool(flags.any()):
         raise InputError("property inference needs updates with and without the property")
-    return torch.where(has, 1.0, -1.0).double()
+    return torch.where(flags, 1.0, -1.0).double()
+
+
+def _flags(name: str, given: object, number: int, of: str) -> Tensor:
+    """Return booleans, one for each; 0 and 1 count as such."""
+    if not isinstance(given, Tensor):
+        raise InputError(f"{name} must be a tensor with one boolean for each of {number} {of}, got {given!r:.80}")
+    if given.shape != (number,):
+        raise InputError(f"{name} must be one boolean for each of {number} {of}, got {tuple(given.shape)}")
+    other = given[(given != 0) & (given != 1)]
+    if len(other):
+        raise InputError(f"{name} must hold booleans, or 0 and 1, got {other[0].item()}")
+    return given.bool()

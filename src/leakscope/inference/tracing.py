@@ -11,13 +11,15 @@ The search is exact. Squared distances come from blocks of matrix products in fl
 
     ||q - r||^2 = ||q||^2 - 2 q . r + ||r||^2,
 
-whose rounding is bounded; reconstructions within that bound of the nearest are compared again by their differences.
+whose rounding is bounded, for each pair by its own lengths; reconstructions within that bound of the nearest are compared again by
+their differences. Of identical reconstructions only the first is searched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -28,6 +30,7 @@ from leakscope.metrics import Estimate, estimate_rate
 MEMORY = 2**28  # bytes that a block of queries may take
 ROUNDING = 1e-11  # of ||q||^2 + ||r||^2: thousands of times what a float64 sum over a picture's pixels loses
 NOTHING = -1
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +53,42 @@ class Tracing:
 def nearest(queries: Tensor, reconstructions: Tensor, *, memory: int = MEMORY) -> Tensor:
     """Return for each query the number of the reconstruction with the least MSE; the first of several, -1 if there is none.
 
-    Reconstructions that hold a NaN or an infinity are nobody's nearest. `memory` bounds the bytes of a block, at least one
-    query each.
+    Reconstructions without a finite norm (NaN, infinity, squares that overflow) are nobody's nearest. `memory` bounds the bytes
+    of a block, at least one query each.
     """
     _check(queries, reconstructions)
     found = reconstructions.flatten(1).double()
-    usable = found.isfinite().all(1)
-    found = torch.where(usable[:, None], found, 0.0)
     lengths = found.square().sum(1)
-    rows = max(1, memory // (8 * (2 * len(found) + 2 * found.shape[1])))
-    made = []
-    for block in torch.split(queries.flatten(1), rows):
-        made.append(_nearest(block.double(), found, lengths, usable, memory))
-    return torch.cat(made)
+    kept = _first_of_identical(found, lengths.isfinite())
+    if not len(kept):
+        return torch.full((len(queries),), NOTHING, device=queries.device)
+    found, lengths = found[kept], lengths[kept]
+    rows = max(1, memory // (8 * (3 * len(found) + 2 * found.shape[1])))
+    blocks = torch.split(queries.flatten(1), rows)
+    return kept[torch.cat([_nearest(block.double(), found, lengths, memory) for block in blocks])]
 
 
-def _nearest(block: Tensor, found: Tensor, lengths: Tensor, usable: Tensor, memory: int) -> Tensor:
+def _first_of_identical(found: Tensor, usable: Tensor) -> Tensor:
+    """Return the places of the usable rows that are in no earlier usable row, in order."""
+    places = usable.nonzero()[:, 0]
+    if len(places) < 2:
+        return places
+    kinds, kind = torch.unique(found[places], dim=0, return_inverse=True)
+    first = torch.full((len(kinds),), len(found), device=found.device)
+    return first.scatter_reduce(0, kind, places, "amin").sort().values
+
+
+def _nearest(block: Tensor, found: Tensor, lengths: Tensor, memory: int) -> Tensor:
+    """Return the nearest of each query; where a distance less its rounding is under the least with its own, differences decide."""
     own = block.square().sum(1)
     apart = torch.addmm(lengths.expand(len(block), -1), block, found.T, alpha=-2)
-    apart = torch.where(usable, apart, torch.inf)
-    least, chosen = apart.min(1)
-    slack = ROUNDING * (own + lengths.max())
-    close = apart <= (least + slack)[:, None]
+    slack = (own[:, None] + lengths).mul_(ROUNDING)
+    least, chosen = (apart + slack).min(1)
+    close = apart.sub_(slack) <= least[:, None]
     unsure = (close.sum(1) > 1).nonzero()[:, 0]
     if len(unsure):
-        chosen[unsure] = _settled(block[unsure], found, close[unsure] & usable, memory)
-    return torch.where(usable.any(), chosen, NOTHING)
+        chosen[unsure] = _settled(block[unsure], found, close[unsure], memory)
+    return chosen
 
 
 def _settled(block: Tensor, found: Tensor, close: Tensor, memory: int) -> Tensor:
@@ -94,8 +107,7 @@ def partition(number: int, participants: int) -> Tensor:
     >>> partition(5, 2)
     tensor([0, 0, 0, 1, 1])
     """
-    if participants < 2:
-        raise InputError(f"participants must be at least 2, got {participants}")
+    _check_participants(participants)
     return torch.arange(number) * participants // number
 
 
@@ -125,11 +137,10 @@ def trace_each(
 ) -> list[Tracing]:
     """Return `trace` for several numbers of participants, from one search."""
     _check(queries, reconstructions)
-    if source.shape != reconstructions.shape[:1] or bool(((source < 0) | (source >= len(queries))).any()):
-        raise InputError(
-            f"source must name a query (0 .. {len(queries) - 1}) for each of the {len(reconstructions)} reconstructions"
-        )
+    _check_source(source, len(queries), len(reconstructions))
+    source = source.long()
     for number in participants:
+        _check_participants(number)
         _check_parts(source, len(queries), number)
     place = nearest(queries, reconstructions, memory=memory)
     return [_judge(place, source, len(queries), number) for number in participants]
@@ -165,6 +176,23 @@ def _judge(place: Tensor, source: Tensor, number: int, participants: int) -> Tra
         all_by=by_cluster(wrong, cluster, len(source)),
         reconstructed_by=by_cluster(wrong[known], cluster[known], len(source)),
     )
+
+
+def _check_participants(participants: object) -> None:
+    if isinstance(participants, bool) or not isinstance(participants, Integral):
+        raise InputError(f"participants must be a whole number of at least 2, got {participants!r}")
+    if participants < 2:
+        raise InputError(f"participants must be at least 2, got {participants}")
+
+
+def _check_source(source: object, queries: int, reconstructions: int) -> None:
+    if not isinstance(source, Tensor) or source.dtype not in WHOLE:
+        kind = source.dtype if isinstance(source, Tensor) else type(source).__name__
+        raise InputError(f"source must be a tensor of whole numbers, the query behind each reconstruction, got {kind}")
+    if source.shape != (reconstructions,) or bool(((source < 0) | (source >= queries)).any()):
+        raise InputError(
+            f"source must name a query (0 .. {queries - 1}) for each of the {reconstructions} reconstructions"
+        )
 
 
 def _check_parts(source: Tensor, queries: int, participants: int) -> None:

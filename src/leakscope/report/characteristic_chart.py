@@ -60,7 +60,7 @@ class Drawing:
 
 
 def draw(curve: Characteristic, title: str) -> Drawing:
-    """Return the drawing of a characteristic; settings that change nothing stand at the right end."""
+    """Return the drawing of a characteristic; settings that change no bias stand at the right end."""
     points = sorted(curve.points, key=lambda point: point.ratio)
     known = [place(point.ratio) for point in points if math.isfinite(point.ratio)]
     end = max([place(RED_FROM) + BEYOND, *(at + BEYOND / 2 for at in known)])

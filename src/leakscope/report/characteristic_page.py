@@ -124,4 +124,4 @@ def _shown(examples: Sequence[Example], region: Region) -> list[Shown]:
 
 
 def _ratio(ratio: float) -> str:
-    return "no perturbation" if ratio == float("inf") else numbers.number(ratio)
+    return "biases unchanged" if ratio == float("inf") else numbers.number(ratio)

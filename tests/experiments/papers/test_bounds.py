@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakscope.experiments.papers.bounds import ANYTHING, BOUNDS, bounds_of, cut
+from leakscope.experiments.papers.cell_curves import CHANGES, RECOVERED
 from leakscope.experiments.papers.items import item_files, read_item
 from leakscope.experiments.papers.measures import MEASURES, RATES
+from leakscope.experiments.papers.programs.sme import COSINES, SHARES
 from leakscope.metrics.interval import POSSIBLE, Estimate
 
 UNBOUNDED = {
@@ -51,6 +53,7 @@ def test_no_interval_stays_none() -> None:
 def test_every_measure_of_an_item_has_its_bounds(name: str) -> None:
     unknown = {measure for measure in read_item(name).measures if bounds_of(measure) == ANYTHING}
     assert unknown <= UNBOUNDED
+    assert all(bounds_of(plot.curve) != ANYTHING for plot in read_item(name).plots if plot.curve)
 
 
 def test_the_bounds_are_those_of_the_metrics_room() -> None:
@@ -58,3 +61,9 @@ def test_the_bounds_are_those_of_the_metrics_room() -> None:
     assert all(bounds_of(name) != ANYTHING for name in MEASURES)
     for name in ("mse", "ssim"):
         assert bounds_of(name) == bounds_of(f"{name}_all") == POSSIBLE[name]
+
+
+def test_the_points_of_a_curve_are_bounded_by_the_names_that_programs_and_cells_keep() -> None:
+    assert bounds_of(COSINES) == bounds_of("cosine_mean") == (-1.0, 1.0)
+    assert {bounds_of(name) for name in (SHARES, RECOVERED, CHANGES)} == {(0.0, 1.0)}
+    assert bounds_of("objective_error") == (0.0, 2.0)

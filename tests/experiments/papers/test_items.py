@@ -102,6 +102,7 @@ def test_every_printed_claim_is_there_to_the_letter_and_can_be_tested_or_says_wh
             assert test.measure in {*known, *item.absent}, test.measure
     assert set(item.measures) <= known
     assert {row.measure for row in item.printed.rows} <= {*known, *item.absent}
+    assert {gain.measure for gain in item.gains.values()} <= known
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -36,7 +36,7 @@ class Polarisation:
 
     `alpha1=None` is 1 - alpha2 (section 3); the paper's experiments have 1 (appendix C). `bits` is K, `margin` is m. The private
     head begins in U(-spread, spread); left out, in the range of PyTorch's dense layers, 1 / sqrt(features). Codes and head are
-    drawn from the client's key, anew for every client.
+    drawn from the client's key, anew for every client; no two classes of a client have the same code (`distinct`).
 
     Equation: `a1 CE(u, y) + a2 sum_k max(m - v_k t_k, 0)`, with the head v and the code t of the class kept secret.
     Reference: Fan et al. 2020, Rethinking privacy preserving deep learning, arXiv:2006.11601, section 3.
@@ -96,8 +96,34 @@ class Polarisation:
         made = {}
         for name in sorted(model.private & {WEIGHT, BIAS, CODES}):
             drawn = 2 * random.uniform(random.fold(own, name), model.parameters[name].shape, weight.dtype) - 1
-            made[name] = torch.where(drawn < 0, -1.0, 1.0).to(weight.dtype) if name == CODES else edge * drawn
+            made[name] = distinct(drawn >= 0).to(weight.dtype) * 2 - 1 if name == CODES else edge * drawn
         return made
+
+
+def distinct(bits: Tensor) -> Tensor:
+    """Return codes ... x C x K of booleans as they are, but for those that an earlier class has: these in their next free variant.
+
+    Variant j of a code differs from it by the binary digits of j in its first bits. Of the C variants of a class at most C - 1 are
+    taken by earlier ones, so the first free one makes all codes of a client distinct, if there are as many (C <= 2^K).
+
+    >>> distinct(torch.tensor([[True, False], [True, False], [False, False]])).int()
+    tensor([[1, 0],
+            [0, 0],
+            [0, 1]], dtype=torch.int32)
+    """
+    classes = bits.shape[-2]
+    digits = min(bits.shape[-1], (classes - 1).bit_length())
+    places, variants = 2 ** torch.arange(digits, device=bits.device), 2**digits
+    first, rest = (bits[..., :digits] * places).sum(-1), bits[..., digits:]  # first bits as numbers
+    none = first.new_zeros(*first.shape[:-1], variants + 1)
+    found = [first[..., 0]]
+    for own in range(1, classes):
+        alike = (rest[..., :own, :] == rest[..., own : own + 1, :]).all(-1)
+        theirs = torch.where(alike, torch.stack(found, -1) ^ first[..., own, None], variants)
+        taken = none.scatter(-1, theirs, 1)[..., :variants]
+        found.append(first[..., own] ^ taken.argmin(-1))
+    told = (torch.stack(found, -1)[..., None] & places) > 0
+    return torch.cat([told, rest], -1)
 
 
 @dataclass(frozen=True, slots=True)

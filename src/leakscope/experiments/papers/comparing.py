@@ -25,10 +25,12 @@ AGREES, BY_CONTENT, CLOSE_BY, HIGHER, LOWER = "agrees", "agrees by content", "cl
 TOO_FEW, ABSENT = "too few to say", "not measured here"
 CONVERGENCE, CONTENT = "asr_convergence", "asr_content"
 NO_THRESHOLD = "the attack has no threshold"
+SOME_BASELINES = "not all baselines are measured there"
 NOT_RUN, NO_SUCCESS = "not run", "no success to count"
 ALIKE = (AGREES, BY_CONTENT, CLOSE_BY)
 JUDGED = (*ALIKE, HIGHER, LOWER)
 COSINES = ("cosine_before", "cosine_greatest", "least_share")
+DECIBELS = ("psnr", "psnr_above_baselines")
 LEAST = 10  # successes behind a number that is over successes
 WIDE = 5  # times the margin of `close`: an interval that reaches further does not tell whether a number agrees
 RATE_APART, SSIM_APART, PSNR_APART, SHARE_APART, TIMES_APART = 0.05, 0.02, 1.0, 0.2, 3.0
@@ -145,7 +147,7 @@ def _margin(name: str, value: float) -> float:
         return RATE_APART
     if name.startswith("ssim") or name in COSINES:
         return SSIM_APART
-    return PSNR_APART if name == "psnr" else SHARE_APART * abs(value)
+    return PSNR_APART if name in DECIBELS else SHARE_APART * abs(value)
 
 
 def compare(item: Item, cells: Sequence[Measured], *, judged: bool = True) -> Comparison:
@@ -192,6 +194,8 @@ def _verdict(item: Item, row: PrintedRow, cell: Measured | None, where: Mapping[
         return Verdict(NOT_RUN)
     if row.measure not in cell.values:
         return Verdict(ABSENT, _said(item, row, where))
+    if row.measure in item.gains and cell.values[row.measure].over.endswith(SOME_BASELINES):
+        return Verdict("", f"not compared: {SOME_BASELINES}, and the printed gain is over the better one")
     if row.measure == CONVERGENCE and cell.values[CONVERGENCE].over == NO_THRESHOLD and CONTENT in cell.values:
         word = judge(row.value, cell.values[CONTENT], CONTENT)
         return Verdict(BY_CONTENT if word == AGREES else word, f"{NO_THRESHOLD}: its content is compared")

@@ -151,6 +151,16 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """A number made from cells side by side: the `measure` of the cells `of`, less the greatest of those it is `over`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    measure: str
+    of: Conditions
+    over: Conditions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
     """What a gallery shows: the first `trials` clients of every cell, `samples` pictures each, `frames` on the way."""
 
@@ -164,7 +174,8 @@ class Pictures:
 class Item:
     """One table or figure as an experiment. `absent` says for a printed measure why we have no number for it.
 
-    `traces` reads the mismatch of every trial along its iterations, which measures of convergence need.
+    `gains` are measures made from cells side by side, by name. `traces` reads the mismatch of every trial along its iterations, which
+    measures of convergence need.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
@@ -176,6 +187,7 @@ class Item:
     readings: tuple[Reading, ...] = (Reading(),)
     attackers: tuple[Reading, ...] = (Reading(),)
     measures: tuple[str, ...] = ()
+    gains: Mapping[str, Gain] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
     caps: Caps | None = None
     claims: tuple[Claim, ...] = ()

@@ -21,10 +21,19 @@ from leakscope.data.sources import FEMNIST_STATISTICS
 from leakscope.experiments.papers.items import read_item
 from leakscope.experiments.papers.programs import find_program
 from leakscope.experiments.papers.programs.rows import KeptRows, keeping
-from leakscope.experiments.papers.programs.sme import COSINES, PLACES, SHARES, curves_of, reversed_u, steps_of
+from leakscope.experiments.papers.programs.sme import (
+    COSINES,
+    PLACES,
+    SHARES,
+    curves_of,
+    reversed_u,
+    statistics,
+    steps_of,
+)
 from leakscope.experiments.papers.programs.sme_world import clients_of, in_ink, train_rounds
 from leakscope.experiments.papers.results import result_of
 from leakscope.experiments.papers.scales import run_directory, settings_at
+from leakscope.experiments.papers.titles import title_of
 from leakscope.metrics import score
 from leakscope.models import Torch, build, draw_parameters
 
@@ -57,6 +66,7 @@ def test_lines_are_those_of_the_analysis(tmp_path: Path) -> None:
             if name in row.values:
                 values = [value for value in row.values[name] if value is not None]
                 assert sum(values) / len(values) == pytest.approx(spread.mean, abs=1e-6)
+        assert row.values["objective_error"] == pytest.approx((1 - found.at_before).tolist(), abs=1e-6)
         assert row.values["cosine_greatest_deviation"] == pytest.approx(
             (describe(found)["cosine_greatest"].deviation,), abs=1e-6
         )
@@ -65,6 +75,14 @@ def test_lines_are_those_of_the_analysis(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.tensor(cosine.y), found.cosines.float(), atol=1e-5, rtol=0)
         assert share.x == tuple(range(1, row.where["local_steps"] + 1))
         torch.testing.assert_close(torch.tensor(share.y), found.shares.float(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["sme-table-1", "sme-table-4", "sme-table-5"])
+def test_the_objective_error_of_ig_is_on_the_page_of_the_lines(name: str) -> None:
+    measures = read_item(name).measures
+    assert measures[-1] == "objective_error"
+    assert set(measures) <= set(statistics(Lines(torch.linspace(0, 1, 3), torch.rand(2, 4), torch.rand(2, 3))))
+    assert title_of("objective_error") == "objective error of IG, 1 - cosine at w0"
 
 
 @given(st.integers(1, 700))
@@ -179,5 +197,9 @@ def test_rows_of_table_6_are_cells_beside_the_printed_ones(tmp_path: Path) -> No
     assert result is not None
     places = {(cell.where["attack"], cell.where["round"], cell.where.get("samples")) for cell in result.cells}
     assert places == {("sme", 2, 2), ("ig", 2, 2), ("dlfa", 2, 2), ("none", 2, None)}
-    dlfa = next(cell for cell in result.cells if cell.where["attack"] == "dlfa")
-    assert "similarity_loss" not in dlfa.values
+    values = {cell.where["attack"]: cell.values for cell in result.cells}
+    assert "similarity_loss" not in values["dlfa"]
+    psnr = {attack: values[attack]["psnr"].estimate.value for attack in ("sme", "ig", "dlfa")}
+    gain = values["sme"]["psnr_above_baselines"]
+    assert gain.estimate.value == pytest.approx(psnr["sme"] - max(psnr["ig"], psnr["dlfa"]))
+    assert gain.over == ("over ig" if psnr["ig"] >= psnr["dlfa"] else "over dlfa")

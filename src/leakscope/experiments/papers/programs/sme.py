@@ -108,7 +108,8 @@ def statistics(found: Lines) -> dict[str, list[float]]:
     """Return what tables and figures say of the lines, one number for each client; a `_deviation` is one for all.
 
     `top_inside` is 1 where the cosine is greatest at a place inside the line, `reversed_u` where it also rises up to there and falls
-    from there on; `share_fluctuation` is the standard deviation of the share's change from step to step.
+    from there on; `share_fluctuation` is the standard deviation of the share's change from step to step; `objective_error` is what IG
+    is left with at the true pictures (Eq. 2).
     """
     measured = {
         "least_share": found.least_share,
@@ -118,9 +119,10 @@ def statistics(found: Lines) -> dict[str, list[float]]:
         "cosine_least": found.cosines.amin(1),
         "cosine_mean": found.cosines.mean(1),
         "best_alpha": found.best_alpha,
-        "mean_share": found.shares.mean(1),
+        "mean_share": found.mean_share,
         "reversed_u": reversed_u(found.cosines),
         "top_inside": (found.best_alpha > 0) & (found.best_alpha < 1),
+        "objective_error": (1 - found.at_before).clamp_min(0),  # rounding
     }
     if found.shares.shape[1] > 2:
         measured["share_fluctuation"] = found.shares.diff(dim=1).std(1)
