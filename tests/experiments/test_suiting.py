@@ -56,6 +56,10 @@ def dropping(client: str) -> str:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
+        (
+            table("matching, priors: [total_variation], labels: known"),
+            r"attacks\.1\.priors: total variation is for pictures, an input here is 30: leave it out",
+        ),
         (table("sme"), r"attacks\.1\.tv: total variation is for pictures, an input here is 30: give tv: 0"),
         (
             text("dlfa", LOCAL) + "\ndefences: [sign]",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -107,29 +107,41 @@ def _normal(first: Tensor, second: Tensor) -> Tensor:
 
 def uniforms(k: Tensor, shapes: Mapping[str, Sequence[int]], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """Return for each name what `uniform` draws of the key folded with it: many small tensors in one pass."""
-    made: dict[str, Tensor] = {}
-    for names in _together(shapes, 1):
-        if len(names) == 1:
-            made[names[0]] = uniform(fold(k, names[0]), shapes[names[0]], dtype)
-            continue
-        words = _words_each(fold_each(k, names), [math.prod(shapes[name]) for name in names])
-        drawn = ((torch.cat(words, dim=-1) >> 8).to(torch.float64) * 2.0**-24).to(dtype)
-        made |= _cut(drawn, {name: shapes[name] for name in names})
-    return made
+
+    def many(words: list[Tensor], numbers: list[int]) -> Tensor:
+        del numbers
+        return (torch.cat(words, dim=-1) >> 8).to(torch.float64) * 2.0**-24
+
+    return _drawn(k, shapes, dtype, 1, uniform, many)
 
 
 def normals(k: Tensor, shapes: Mapping[str, Sequence[int]], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """Return for each name what `normal` draws of the key folded with it: many small tensors in one pass."""
+
+    def many(words: list[Tensor], numbers: list[int]) -> Tensor:
+        first = torch.cat([w[..., :number] for w, number in zip(words, numbers, strict=True)], dim=-1)
+        return _normal(first, torch.cat([w[..., number:] for w, number in zip(words, numbers, strict=True)], dim=-1))
+
+    return _drawn(k, shapes, dtype, 2, normal, many)
+
+
+def _drawn(
+    k: Tensor,
+    shapes: Mapping[str, Sequence[int]],
+    dtype: torch.dtype,
+    words: int,
+    one: Callable[[Tensor, Sequence[int], torch.dtype], Tensor],
+    many: Callable[[list[Tensor], list[int]], Tensor],
+) -> dict[str, Tensor]:
+    """Return a draw for each name: of a large tensor by `one`, of several small ones by `many`; a number takes so many `words`."""
     made: dict[str, Tensor] = {}
-    for names in _together(shapes, 2):
+    for names in _together(shapes, words):
         if len(names) == 1:
-            made[names[0]] = normal(fold(k, names[0]), shapes[names[0]], dtype)
+            made[names[0]] = one(fold(k, names[0]), shapes[names[0]], dtype)
             continue
         numbers = [math.prod(shapes[name]) for name in names]
-        words = _words_each(fold_each(k, names), [2 * number for number in numbers])
-        first = torch.cat([w[..., :number] for w, number in zip(words, numbers, strict=True)], dim=-1)
-        second = torch.cat([w[..., number:] for w, number in zip(words, numbers, strict=True)], dim=-1)
-        made |= _cut(_normal(first, second).to(dtype), {name: shapes[name] for name in names})
+        drawn = many(_words_each(fold_each(k, names), [words * number for number in numbers]), numbers)
+        made |= _cut(drawn.to(dtype), {name: shapes[name] for name in names})
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -47,7 +48,4 @@ def _has(cell: Measured, measure: str) -> bool:
 
 def _wanted(gain: Gain) -> int:
     """Return how many baselines there are where all of them are measured."""
-    number = 1
-    for values in gain.over.values():
-        number *= len(values) if isinstance(values, list) else 1
-    return number
+    return math.prod(len(values) if isinstance(values, list) else 1 for values in gain.over.values())

@@ -39,7 +39,7 @@ def attack_misfits(settings: Mapping[str, Any], attack: Attack, model: Model) ->
     found = [
         Problem(("attack",), _update_misfit(settings, attack) or _sign_misfit(settings, attack)),
         Problem(("attack", "labels"), _rule_misfit(settings, attack, model)),
-        Problem(("attack", "tv"), _prior_misfit(attack, model)),
+        *_prior_misfits(settings["attack"], attack, model),
         Problem(("knowledge", "dropout"), _dropout_misfit(settings)),
     ]
     return [problem for problem in found if problem.message]
@@ -65,11 +65,13 @@ def _sign_misfit(settings: Mapping[str, Any], attack: Matching) -> str:
     return f"{attack.name} {words}"
 
 
-def _prior_misfit(attack: Matching, model: Model) -> str:
+def _prior_misfits(told: Mapping[str, Any], attack: Matching, model: Model) -> list[Problem]:
+    """Return that a prior is for pictures where the inputs are none: a setting `tv`, or a piece of an attack of one's own."""
     if len(model.input_shape) >= 3 or not any(isinstance(prior, TotalVariation) for prior in attack.priors):
-        return ""
+        return []
     shape = "x".join(map(str, model.input_shape))
-    return f"total variation is for pictures, an input here is {shape}: give tv: 0"
+    where, remedy = (("attack", "tv"), "give tv: 0") if "tv" in told else (("attack", "priors"), "leave it out")
+    return [Problem(where, f"total variation is for pictures, an input here is {shape}: {remedy}")]
 
 
 def _dropout_misfit(settings: Mapping[str, Any]) -> str:

@@ -152,11 +152,11 @@ class _Run:
         return named or number % told["evaluate"] == 0
 
     def _measured(self, state: State, point: Point) -> Point:
+        if not is_finite(state):  # the class that NaN happens to be taken for is right now and then
+            return replace(point, loss=math.nan)
         weights = parameters_of(self.world.used, state)
         scaling, loss = self.world.federation.client.scaling, self.world.federation.client.loss
         found = measure_utility(self.world.used, weights, state.buffers, self.world.data, scaling=scaling, loss=loss)
-        if not is_finite(state):  # the class that NaN happens to be taken for is right now and then
-            return replace(point, loss=math.nan)
         return replace(point, correct=found.correct, n=found.n, loss=found.loss)
 
     def _keep(self, state: State) -> None:
