@@ -2,6 +2,7 @@
 
     python benchmarks/sme.py cost                                   # an iteration of SME and of IG: operations, seconds
     python benchmarks/sme.py steps                                  # SME and DLFA over 10 .. 250 local steps
+    python benchmarks/sme.py kept --device cuda                     # evaluations as they are, and recorded (on a CPU traced)
     python benchmarks/sme.py speed --device cuda                    # N = 50 on cnn_cifar against one client at a time
     python benchmarks/sme.py quality --data cifar100.npz --device cuda --clients 16
 
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine import Engine
-from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.forms import Evaluation, Evaluator
 from leakscope.attacks.memory import peak_bytes
 from leakscope.attacks.optimisers.rules import moving
 from leakscope.attacks.plan import Execution
@@ -47,6 +48,7 @@ from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, m
 from leakscope.metrics.image import psnr
 from leakscope.models import Torch, build, draw_parameters
 
+NEVER = 10**9
 EVERY = "SME, alpha moved every {}th iteration"
 WEIGHTS = "IG, the gradient in the weights too"
 NETWORKS = {"cnn_cifar": ((3, 32, 32), 100), "cnn_mnist": ((1, 28, 28), 62)}
@@ -174,13 +176,13 @@ def cost(args: argparse.Namespace) -> dict[str, Any]:
     """
     local, cycle, rarely = LocalTraining(epochs=2, rate=0.004), args.every, EVERY.format(args.every)
     one, w = (
-        play(args.network, random_batch(args.network, trials, args.samples), local, args.device, scaling=Scaling())
-        for trials in (1, args.trials)
+        play(args.network, random_batch(args.network, trials, args.samples), local, device, scaling=Scaling())
+        for trials, device in ((1, "cpu"), (args.trials, args.device))  # a recording's operations cannot be counted
     )
     form = args.form or ("im2col" if args.device == "cpu" else "compiled")
     attacks = {"SME": sme(), rarely: sme(alpha_every=cycle), "IG": ig_update(), WEIGHTS: sme(alpha=0.0, alpha_rate=0.0)}
     counted = form if form == "im2col" else "native"  # the counter sees neither other threads nor compiled code
-    flops = {name: operations(call_of(how, one, args.device, counted, cycle)) / cycle for name, how in attacks.items()}
+    flops = {name: operations(call_of(how, one, "cpu", counted, cycle)) / cycle for name, how in attacks.items()}
     calls = {name: call_of(how, w, args.device, form, cycle) for name, how in attacks.items()}
     took: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(args.pairs):
@@ -218,14 +220,10 @@ def steps(args: argparse.Namespace) -> dict[str, Any]:
         row: dict[str, Any] = {"steps": number}
         for name, how in {"sme": sme(), "dlfa": dlfa(), "dlfa_kept": dlfa(segment=0)}.items():
             problem = problem_of(how, w, args.device)
-            evaluator = Evaluator(w.model, problem.unknowns, problem.facts, "native")
-            zero = torch.zeros(1, dtype=torch.int64, device=args.device)
-
-            def once(evaluator: Evaluator = evaluator, problem: Problem = problem, zero: Tensor = zero) -> object:
-                return evaluator(problem.unknowns, zero)
-
-            row[f"{name}_bytes"] = peak_bytes(once)
+            row[f"{name}_bytes"] = peak_bytes(evaluations(w, problem, "native", args.device))
             if name != "dlfa_kept":
+                once = evaluations(w, problem, "native", args.device, kept=args.device == "cuda")
+                times(once, 2)
                 row[f"{name}_seconds"] = quantiles([seconds(once, args.device) for _ in range(args.repeats)])[0]
         ratio = row["dlfa_seconds"] / row["sme_seconds"]
         rows.append(row | {"ratio": ratio, "total": ratio * 400 / 1000})
@@ -235,6 +233,44 @@ def steps(args: argparse.Namespace) -> dict[str, Any]:
             flush=True,
         )
     return {"network": args.network, "samples": args.samples, "device": args.device, "rows": rows}
+
+
+def evaluations(w: World, problem: Problem, form: str, device: str, *, kept: bool = False) -> Callable[[], Evaluation]:
+    """Return an evaluation of all trials; `kept`, its second call records its kernels (on a CPU traces it) and later ones play them."""
+    evaluator = Evaluator(w.model, problem.unknowns, problem.facts, form, trace_after=1 if kept else NEVER)
+    zero = torch.zeros(len(w.seeds), dtype=torch.int64, device=device)
+    return lambda: evaluator(problem.unknowns, zero)
+
+
+def kept(args: argparse.Namespace) -> dict[str, Any]:
+    """Return interleaved seconds of an evaluation as it is and recorded (on a CPU traced), and how far their gradients differ."""
+    rows = []
+    print(
+        "| attack | local steps | as it is, s | kept, s | made in, s | ratio | 95 % of the pairs | largest difference |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for name, how, number in [("sme", sme(), 10), *(("dlfa", dlfa(), number) for number in args.steps)]:
+        local = LocalTraining(epochs=number, batch_size=args.samples, rate=0.004)
+        batch = random_batch(args.network, args.trials, args.samples)
+        w = play(args.network, batch, local, args.device, scaling=Scaling())
+        problem = problem_of(how, w, args.device)
+        plain, fast = (evaluations(w, problem, "im2col", args.device, kept=kept) for kept in (False, True))
+        expected, _ = plain(), fast()
+        made = seconds(fast, args.device)
+        found = fast()
+        apart = max(float((found.gradient[n] - g).abs().max()) for n, g in expected.gradient.items())
+        pairs = [(seconds(plain, args.device), seconds(fast, args.device)) for _ in range(args.pairs)]
+        ratio = quantiles([a / b for a, b in pairs])
+        slow, quick = (quantiles(column)[0] for column in zip(*pairs, strict=True))
+        rows.append(
+            {"attack": name, "steps": number, "seconds": [slow, quick], "made": made, "ratio": ratio, "apart": apart}
+        )
+        print(
+            f"| {name} | {number} | {slow:.4f} | {quick:.4f} | {made:.1f} | {ratio[0]:.1f} | "
+            f"{ratio[1]:.1f} to {ratio[2]:.1f} | {apart:.1e} |",
+            flush=True,
+        )
+    return {"network": args.network, "samples": args.samples, "trials": args.trials, "pairs": args.pairs, "rows": rows}
 
 
 # -- (c) against one client at a time, as the authors run it
@@ -474,6 +510,7 @@ def parser() -> argparse.ArgumentParser:
     for name, run, network, samples in (
         ("cost", cost, "cnn_cifar", 4),
         ("steps", steps, "cnn_mnist", 10),
+        ("kept", kept, "cnn_mnist", 10),
         ("speed", speed, "cnn_cifar", 50),
         ("quality", quality, "cnn_cifar", 10),
     ):
@@ -486,11 +523,14 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--json", type=Path, default=None)
         if name in ("cost", "quality"):
             one.add_argument("--every", type=int, default=8, help="alpha moves in every so-many-th iteration")
-        if name in ("cost", "speed"):
+        if name in ("cost", "speed", "kept"):
             one.add_argument("--pairs", type=int, default=20)
-            one.add_argument("--trials", type=int, default=1 if name == "cost" else 16)
+            one.add_argument("--trials", type=int, default={"cost": 1, "speed": 16, "kept": 8}[name])
+        if name in ("steps", "kept"):
+            one.add_argument(
+                "--steps", type=int, nargs="+", default=[10, 25, 50, 100, 250] if name == "steps" else [10, 50]
+            )
         if name == "steps":
-            one.add_argument("--steps", type=int, nargs="+", default=[10, 25, 50, 100, 250])
             one.add_argument("--repeats", type=int, default=3)
         if name == "speed":
             one.add_argument("--iterations", type=int, default=50, help="of the engine, in a pair")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,7 +10,7 @@ from tests.attacks.conftest import world
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from leakscope.attacks import forms, graphs
+from leakscope.attacks import forms, graphs, plan
 from leakscope.attacks.forms import Evaluator
 from leakscope.attacks.graphs import own_memory
 from leakscope.attacks.objectives import Match
@@ -195,3 +196,59 @@ def test_compiled_local_steps_have_the_gradient_of_native_ones() -> None:
     )
     torch.testing.assert_close(compiled.gradient, native.gradient, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(compiled.mismatch, native.mismatch, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["native", "im2col", "compiled"])
+def test_on_cuda_an_evaluation_is_played_from_a_recording(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here nothing can be recorded: a stand-in notes what it is given to record and what is played."""
+    played: list[int] = []
+
+    def stand_in(call: Callable[..., tuple[Tensor, ...]], moving: tuple[Tensor, ...]) -> Callable[..., object]:
+        assert all(torch.equal(a, b) for a, b in zip(call(*moving), call(*moving), strict=True))
+
+        def play(*new: Tensor) -> tuple[Tensor, ...]:
+            played.append(len(new))
+            return call(*new)
+
+        return play
+
+    monkeypatch.setattr(forms, "recorded", stand_in)
+    monkeypatch.setattr(forms.Evaluator, "_compiled", forms.Evaluator._traced)
+    made, zero = problem(1), torch.zeros(2, dtype=torch.int64)
+    evaluator = Evaluator(MODEL, made.unknowns, made.facts, form, trace_after=2)
+    evaluator._on_cuda = True
+    for call, factor in enumerate((1, 1, 1, 2)):
+        moved = {name: factor * value for name, value in made.unknowns.items()}
+        plain = Evaluator(MODEL, made.unknowns, made.facts, "native")(moved, zero)
+        found = evaluator(moved, zero)
+        assert torch.equal(found.total, plain.total)
+        assert played == ([] if form == "compiled" else [2] * max(0, call - 1))
+
+
+def test_what_cannot_be_recorded_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "recorded", lambda *_: None)
+    made, zero = problem(1), torch.zeros(2, dtype=torch.int64)
+    evaluator = Evaluator(MODEL, made.unknowns, made.facts, "native", trace_after=1)
+    evaluator._on_cuda = True
+    first, second, third = (evaluator(made.unknowns, zero).total for _ in range(3))
+    assert torch.equal(first, second)
+    assert torch.equal(first, third)
+
+
+@pytest.mark.parametrize(("simulated", "expected"), [(False, "compiled"), (True, "im2col")])
+def test_a_simulated_training_is_recorded_on_cuda_and_never_compiled(
+    simulated: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[tuple[str, bool]] = []
+
+    def rate(_: Model, __: Problem, form: str, *, traced: bool = False, **___: object) -> float:
+        measured.append((form, traced))
+        return 1.0 + (form == "im2col") * (1 + traced)
+
+    monkeypatch.setattr(plan, "measure_form", rate)
+    made = problem(1)
+    pieces = replace(made.facts.pieces, simulate=LocalSteps()) if simulated else made.facts.pieces
+    made = replace(made, facts=replace(made.facts, pieces=pieces))
+    best, _ = plan.choose_form(MODEL, made, torch.device("cuda"), 1e6)
+    assert best == expected
+    assert ("im2col", True) in measured

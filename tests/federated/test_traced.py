@@ -281,22 +281,3 @@ def test_old_graphs_go(monkeypatch: pytest.MonkeyPatch) -> None:
         federation = Federation(client=Client(SGD), selection=Everyone(), together=clients)
         played(federation, small(), pictures(clients), trace=True, rounds=2)
     assert len(traced._SEEN) == 2
-
-
-def test_a_card_that_is_half_full_makes_no_more_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[object] = []
-    monkeypatch.setattr(traced, "captured", lambda call, _: made.append(call) or call)
-    for free, wanted in ((40, 0), (60, 1)):
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 100))
-        recording = traced._recorded(lambda x: x, (torch.ones(2),), nullcontext)
-        assert len(made) == wanted
-        assert (recording is None) is (wanted == 0)
-
-
-def test_what_a_device_forbids_leaves_the_training_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbids(*_: object) -> object:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(traced, "captured", forbids)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 1))
-    assert traced._recorded(lambda x: x, (torch.ones(2),), nullcontext) is None

@@ -8,7 +8,8 @@ gradients through normalisation layers.
 
 After a few calls the vmapped forms are traced into a flat graph of tensor operations. It runs the same operations, so the bits
 stay, without the cost of the function transforms: half the time of a narrow batch. What depends on the facts alone is computed
-once (see `hoist`).
+once (see `hoist`). On a CUDA device they are not traced: their kernels are recorded and played in one launch (see
+`core.captured`), so that the thousands of short ones of a simulated training wait for Python no more.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from leakscope.attacks.long_sums import cut_long_sums
 from leakscope.attacks.memory import is_out_of_memory
 from leakscope.attacks.objectives import reported
 from leakscope.attacks.view import Clock, Facts, View
+from leakscope.core.captured import recorded
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, fill, take, tensors, trials
@@ -41,6 +43,7 @@ FORMS = ("native", "split", "im2col", "parallel", "channels_last", "loop", "comp
 THREADED = ("parallel", "channels_last")  # forms that run the traced graph of a single trial on every core
 ALONE = (*THREADED, "loop")  # forms that evaluate each trial by itself
 TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
+RECORD_AFTER = 2  # calls on a CUDA device: recording costs three, and a recording may take a tenth of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class Evaluator:
         form: str,
         *,
         wanted: Sequence[str] | None = None,
-        trace_after: int = TRACE_AFTER,
+        trace_after: int | None = None,
         real: int | None = None,
     ) -> None:
         """Prepare; `unknowns` only show names and shapes, `wanted` are those to differentiate in (None: all).
@@ -114,7 +117,9 @@ class Evaluator:
         if self.fixed[0].device.type == "cpu":
             keep_freed()
         self._call: Callable[..., Flat] | None = None
-        self._calls, self._trace_after = 0, trace_after
+        self._on_cuda = self.fixed[0].device.type == "cuda"
+        self._calls = 0
+        self._trace_after = trace_after or (RECORD_AFTER if self._on_cuda else TRACE_AFTER)
         self._done = False
         self.real = trials(unknowns) if real is None else real
         self._pool: ThreadPoolExecutor | None = None
@@ -143,11 +148,17 @@ class Evaluator:
             self._call = fresh(flat) if known is None else known
             self._done = known is not None
         elif self._calls == self._trace_after and self.form != "compiled" and not self._done:
-            self._call = self._kept(flat)
+            self._call = (self._recorded(moving) if self._on_cuda else None) or self._kept(flat)
         self._calls += 1
         if self._call is not before:
             self._bound = [bind(self._call, fixed) for fixed in parts]
         return self._bound
+
+    def _recorded(self, moving: Flat) -> Callable[..., Flat] | None:
+        """Return the vmapped evaluation as a recording of its kernels; nothing where none can be made."""
+        lifted = self._lifted()
+        play = recorded(lambda *new: lifted(*new, *self.fixed), moving)
+        return None if play is None else lambda *flat: play(*flat[: len(moving)])  # what is fixed is in the recording
 
     def _key(self, flat: Flat) -> Key:
         form = "native" if self.form == "split" else self.form  # a part runs the graph a whole batch of its width would

@@ -18,6 +18,7 @@ import torch
 from leakscope.attacks.forms import ALONE, FORMS, THREADED, TRACE_AFTER, Evaluator
 from leakscope.attacks.lanes import lanes, spare_lanes
 from leakscope.attacks.memory import available, is_out_of_memory, peak_bytes
+from leakscope.attacks.simulate import LocalSteps, simulator_kinds
 from leakscope.attacks.state import Problem, Progress
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -27,6 +28,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 SHARE_OF_FREE = 0.6
 WIDEST = {"cpu": 128, "cuda": 4096}
 COMPILE_PAYS_AFTER = 120.0
+RECORDING_PAYS_AFTER = 10.0
 LONG = 600.0  # seconds of work from which measurements take their full time
 MEASURING = 0.015  # the share of the work that may go into finding the fastest form
 GAINS = {
@@ -171,7 +173,8 @@ def choose_form(
 
     Measuring ends when it has taken `MEASURING` of the work: the plain forms always, then those that are traced first, the
     likeliest first. `native` is a rate measured before. On CUDA the compiled form is taken without a measurement when the
-    run is long enough to repay the compilation: it was the fastest by far in every case measured (docs/performance.md).
+    run is long enough to repay the compilation: it was the fastest by far in every case measured (docs/performance.md). Simulated
+    training is never compiled: it is one graph as long as its steps are many.
     """
     began = time.perf_counter()
     width, threads = trials(problem.unknowns), torch.get_num_threads()
@@ -209,10 +212,17 @@ def choose_form(
             if time.perf_counter() - began < MEASURING * work():
                 alone = form in THREADED
                 try_form(form, few if alone else problem, traced=not alone)
+    if device.type == "cuda" and work() > RECORDING_PAYS_AFTER:
+        try_form("im2col", traced=True)
     best = max(rates, key=lambda form: rates[form])
-    if device.type == "cuda" and work() > COMPILE_PAYS_AFTER and not model.draws:  # compiled draws are not trusted
+    if device.type == "cuda" and work() > COMPILE_PAYS_AFTER and _may_be_compiled(model, problem):
         best = "compiled"
     return best, rates
+
+
+def _may_be_compiled(model: Model, problem: Problem) -> bool:
+    """Return whether an evaluation may be compiled: compiled draws are not trusted, and simulated steps are many operations."""
+    return not model.draws and LocalSteps not in simulator_kinds(problem.facts.pieces.simulate)
 
 
 def _share_live(form: str, live: int, model: Model, problem: Problem, device: torch.device) -> float:

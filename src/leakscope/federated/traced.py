@@ -22,9 +22,9 @@ from torch import Tensor
 
 from leakscope.clients import Client
 from leakscope.clients.client import Answer
+from leakscope.core.captured import recorded
 from leakscope.core.model import Model
 from leakscope.core.tree import fill, flattened, lift, map_tensors, tensors
-from leakscope.federated.captured import captured
 from leakscope.learning.losses import LOSSES
 
 AFTER = 40  # groups of one shape after which tracing (0.3 s for each local step of a LeNet, 1 to 4 s of a ResNet) may be about to pay
@@ -32,7 +32,6 @@ MOST_STEPS = 16  # tracing more local steps takes longer than most trainings
 MOST_KEPT = 64  # kinds of groups: unequal clients make many
 AFTER_ON_CUDA = 1  # a recording costs three calls, and plays in a small part of one
 MOST_STEPS_ON_CUDA = 1_000  # hundreds of kernels each, all of which a recording names
-LEFT_FREE = 0.5  # of the card: a recording keeps the memory of its tensors, and groups of another shape need theirs
 
 Around = Callable[[], AbstractContextManager[object]]
 Flat = tuple[Tensor, ...]
@@ -129,19 +128,13 @@ def _traced(one: Callable[..., Answer], arguments: tuple[Any, ...], around: Arou
 
 
 def _recorded(one: Callable[..., Answer], arguments: tuple[Any, ...], around: Around) -> Callable[..., Answer] | None:
-    """Return a recording of the kernels; nothing where the network cannot be lifted or waits for the device, or the card is full."""
-    free, total = torch.cuda.mem_get_info()
-    if free < LEFT_FREE * total:
-        return None
+    """Return a recording of the kernels; nothing where the network cannot be lifted or recorded."""
 
     def call(*arguments: Any) -> Answer:
         with around():
             return lift(one)(*arguments)
 
-    try:
-        return captured(call, arguments)
-    except Exception:  # what the device forbids while it records has no class of its own
-        return None
+    return recorded(call, arguments)
 
 
 def _emptied(value: Any) -> Any:

@@ -24,12 +24,12 @@ from torch import Tensor
 from leakscope.attacks.im2col import Im2col
 from leakscope.clients import Client
 from leakscope.core import random
+from leakscope.core.captured import captured
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, lift, map_tensors, to
 from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
 from leakscope.experiments.papers.programs.spn_world import RANGE, Curve, client_of, network_of, title_of
-from leakscope.federated.captured import captured
 from leakscope.learning import tree_adam
 from leakscope.learning.tree_adam import Moments
 from leakscope.models import Uniform, draw_parameters

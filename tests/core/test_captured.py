@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.clients import Client
+from leakscope.core import captured as captured_module
 from leakscope.core import random
+from leakscope.core.captured import Fetched, captured, recorded
 from leakscope.core.tree import Tree, lift
 from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
@@ -25,10 +27,6 @@ from leakscope.federated import (
     play_round,
     traced,
 )
-from leakscope.federated import (
-    captured as captured_module,
-)
-from leakscope.federated.captured import Fetched, captured
 from leakscope.models import build
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -92,3 +90,22 @@ def test_a_recorded_round_has_the_bits_of_a_plain_one(pieces: dict[str, object])
     traced.forget()
     for name, value in slow.weights.items():
         assert torch.equal(value, fast.weights[name])
+
+
+def test_a_card_that_is_half_full_makes_no_more_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(captured_module, "captured", lambda call, _: made.append(call) or call)
+    for free, wanted in ((40, 0), (60, 1)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 100))
+        recording = recorded(lambda x: x, (torch.ones(2),))
+        assert len(made) == wanted
+        assert (recording is None) is (wanted == 0)
+
+
+def test_what_a_device_forbids_leaves_the_function_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbids(*_: object) -> object:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(captured_module, "captured", forbids)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 1))
+    assert recorded(lambda x: x, (torch.ones(2),)) is None

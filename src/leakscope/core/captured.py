@@ -8,7 +8,8 @@ see the same shapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,10 +19,42 @@ from leakscope.core.tree import fill, flattened, tensors
 
 V = TypeVar("V")
 WARM_UP = 2  # calls before recording, in which libraries set themselves up
+LEFT_FREE = 0.5  # of the card: a recording keeps the memory of its tensors, and what has another shape needs its own
 FETCHING = (torch.tensor, torch.as_tensor, Tensor.to, Tensor.cuda)
 
 
-def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Callable[..., V]:
+@dataclass(frozen=True, slots=True)
+class Recording(Generic[V]):
+    """Recorded kernels: where they read what they are given and leave what they make, and the constants they read."""
+
+    graph: torch.cuda.CUDAGraph
+    given: tuple[Tensor, ...]
+    made: tuple[Tensor, ...]
+    form: V
+    constants: Sequence[Tensor | None]
+
+    def __call__(self, *new: Any) -> V:
+        """Return what the function makes of these arguments, which have the shapes of the recording."""
+        for place, value in zip(self.given, tensors(new), strict=True):
+            place.copy_(value)
+        self.graph.replay()
+        return fill(self.form, [t.clone() for t in self.made])
+
+
+def recorded(f: Callable[..., V], arguments: tuple[Any, ...]) -> Callable[..., V] | None:
+    """Return `f` as a recording; nothing where the card is half full, or where it does what a device forbids while it records."""
+    free, total = torch.cuda.mem_get_info()
+    if free < LEFT_FREE * total:
+        return None
+    try:
+        return captured(f, arguments)
+    except (
+        Exception
+    ):  # what a device forbids has no class of its own; an error of the function's own is told where it runs plainly
+        return None
+
+
+def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Recording[V]:
     """Return `f` as a recording made with these arguments, all of whose tensors are on one CUDA device; no gradients flow through it."""
     flat_f, form = flattened(f, arguments)
     given = tuple(t.clone() for t in tensors(arguments))
@@ -37,15 +70,7 @@ def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Callable[..., V
         recording = torch.cuda.CUDAGraph()
         with torch.cuda.graph(recording), Fetched(constants.made) as constants:
             made = flat_f(given)
-
-    def replay(*new: Any) -> V:
-        for place, value in zip(given, tensors(new), strict=True):
-            place.copy_(value)
-        recording.replay()
-        return fill(form[0], [t.clone() for t in made])
-
-    replay.constants = constants.made  # type: ignore[attr-defined]  # the recording reads them: they must live as long
-    return replay
+    return Recording(recording, given, tuple(made), form[0], constants.made)
 
 
 class Fetched(TorchFunctionMode):
