@@ -14,9 +14,10 @@ from torch.testing import assert_close
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import LENGTH, PULL, AveragedDropout, KnownDropout, aware, merge_rounds
+from leakscope.attacks.distances import angle, cosine, disagreement, l2, squared_l2
 from leakscope.attacks.forms import evaluate_one
 from leakscope.attacks.labels import LABEL_RULES
-from leakscope.attacks.objectives import Match, angle, cosine, disagreement, l2, reported, squared_l2
+from leakscope.attacks.objectives import Match, reported
 from leakscope.attacks.optimisers import Adam
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.polarised import spn_aware

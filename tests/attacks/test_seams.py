@@ -10,9 +10,10 @@ from tests.attacks.conftest import World, world
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
+from leakscope.attacks.distances import DISTANCES, cosine
 from leakscope.attacks.engine import Engine
 from leakscope.attacks.forms import Evaluator
-from leakscope.attacks.objectives import DISTANCES, Match, cosine
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import LBFGS, Adam, Rule
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.priors import BoxPenalty, LabelRegulariser, Norm, TotalVariation

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.objectives import squared_l2
+from leakscope.attacks.distances import squared_l2
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.recipes import ig
 from leakscope.attacks.simulate import (

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from leakscope.attacks.distances import DISTANCES
 from leakscope.attacks.labels import LABEL_RULES
-from leakscope.attacks.objectives import DISTANCES, Match
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.priors import GUESS, PRIORS
 from leakscope.attacks.simulate import ALPHA, LABEL, SHIFT, SIMULATORS, LocalSteps, OneGradient, OnTheLine, Shifted
 from leakscope.attacks.starts import STARTS, Insider

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 from leakscope.core.types import Batch, LocalTraining, Outcome, make_batch
-from leakscope.defences import DEFENCES, Clip, GaussianNoise, Sign, Sparsify
+from leakscope.defences import DEFENCES, Clip, GaussianNoise, RandomMask, Sign, Sparsify
 from leakscope.defences.on_data import Transform
 from leakscope.defences.on_model import Polarisation
 from leakscope.defences.strengths import tried
@@ -36,7 +37,7 @@ from leakscope.experiments.audit import (
 )
 from leakscope.experiments.audit.advice import Advice, _judge, advise
 from leakscope.experiments.audit.budget import LEAST_ITERATIONS, Budget, iterations_within, start_budget
-from leakscope.experiments.audit.playing import LabelReading, make_world, scored
+from leakscope.experiments.audit.playing import LabelReading, make_world, plan_world, scored
 from leakscope.experiments.audit.reading import load_build, read_request
 from leakscope.experiments.audit.remedies import (
     ELSEWHERE,
@@ -55,7 +56,7 @@ from leakscope.experiments.audit.unscored import structure
 from leakscope.experiments.audit.utility import Course, accuracy_with, find_course
 from leakscope.experiments.audit.verdict import Measures, failures, grade, measure
 from leakscope.experiments.audit.words import audit_record
-from leakscope.report.audit_page import page_of_audit
+from leakscope.report.audit_page import _algebra, page_of_audit
 from leakscope.report.page import render
 from leakscope.store.captures import Capture, write_capture
 
@@ -260,6 +261,29 @@ def test_matching_attacks_are_untested_by_name_where_they_cannot_run() -> None:
     )
     assert [entry.name for entry in entries] == ["analytic"]
     assert [item.what for item in untested] == ["cpl", "ig"]
+
+
+def analytic_of(client: Client, examples: int = 1) -> tuple[playing.World, list[suite.Entry]]:
+    world = make_world(make_subject(target(client=client, examples=examples)), 2, 0)
+    return world, [entry for entry in plan_world(world)[0] if entry.name.startswith("analytic")]
+
+
+def test_the_analytic_attack_is_told_which_coordinates_were_sent() -> None:
+    world, entries = analytic_of(Client(defences=(RandomMask(0.8),)))
+    unaware, told = playing.run_entries(world, entries, start_budget(BRIEF), lambda _: None).runs
+    assert (unaware.name, told.name) == ("analytic", f"analytic, {TOLD}")
+    assert float(told.scores.mse.mean()) < 0.1 * float(unaware.scores.mse.mean())
+    shown = _algebra(SimpleNamespace(runs=(unaware, told)), world)
+    assert shown is not None
+    assert [pair.mse for pair in shown.pairs] == sorted(told.scores.mse.flatten().tolist())
+
+
+@pytest.mark.parametrize(("defences", "examples"), [((), 1), ((Clip(1.0),), 1), ((RandomMask(0.5),), 2)])
+def test_the_analytic_attack_runs_once_where_telling_it_changes_nothing(
+    defences: tuple[Any, ...], examples: int
+) -> None:
+    _, entries = analytic_of(Client(defences=defences), examples)
+    assert [entry.name for entry in entries] == ["analytic"]
 
 
 # -- what users bring

@@ -10,7 +10,7 @@ import torch
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import AveragedDropout, KnownDropout
-from leakscope.attacks.objectives import angle_per_tensor, squared_l2
+from leakscope.attacks.distances import angle_per_tensor, squared_l2
 from leakscope.attacks.simulate import OneGradient
 from leakscope.core.errors import InputError
 from leakscope.experiments.scenario import scenario_of

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from leakscope.core.record import Cell, Record, SampleScore
 from leakscope.experiments.papers.items import read_item
+from leakscope.experiments.papers.programs.pictures import Shown, keep_pictures
+from leakscope.experiments.papers.programs.rows import keeping
 from leakscope.experiments.papers.results import Result, result_of
 from leakscope.experiments.papers.scales import parts_at, run_directory, scenario_at
 from leakscope.report.paper_page import render_papers
@@ -101,3 +103,45 @@ def test_an_untouched_picture_is_the_truth(tmp_path: Path) -> None:
     for strip in strips:
         assert strip.words == ("truth", "step 2")
         assert greys(strip) == pytest.approx([10, 170], abs=1)
+
+
+def of_a_program(out: Path, *, pictures: bool = True) -> Result:
+    """Lay the rows of table 6, with three pictures of the first client of one of them; nothing is attacked."""
+    item = read_item("sme-figure-13")
+    directory = run_directory(out, item, item.parts[0], "smoke")
+    with keeping(directory, {}, {"device": "cpu"}) as keep:
+        for attack in ("sme", "dlfa"):
+            keep.done(attack)
+            keep.add(attack, {"round": 2, "epochs": 2, "attack": attack}, {"psnr": [10.0, 11.0]})
+    if pictures:
+        level = torch.tensor([10, 60, 110], dtype=torch.uint8).reshape(3, 1, 1, 1).expand(3, 1, SIDE, SIDE)
+        recovered = torch.tensor([1, 0, 1], dtype=torch.uint8)
+        keep_pictures(directory, "sme", Shown(level, level + 100, torch.tensor([9.0, 11.0, 200.0]), recovered))
+    made = result_of(item, "smoke", out)
+    assert made is not None
+    return made
+
+
+def test_a_row_of_a_program_is_a_sheet_with_the_truth_above_the_reconstructions(tmp_path: Path) -> None:
+    from PIL import Image
+
+    made = of_a_program(tmp_path)
+    (strip,), hidden = strips_of(made, ("round", "attack"))
+    assert hidden == 0
+    assert (strip.where, strip.who) == ("round 2, attack sme", "")  # the note of the part is not about digits
+    assert (strip.verdict, strip.scores, strip.across) == (
+        "2 of 3 recovered",
+        "mean PSNR 40.0 dB",
+        3,
+    )  # 200 counts as 100
+    data = base64.b64decode(strip.picture.partition(",")[2])
+    pixels = np.asarray(Image.open(io.BytesIO(data)).convert("L"))
+    middles = [SIDE // 2 + place * (SIDE + GAP) for place in range(3)]
+    assert [[int(pixels[row, column]) for column in middles] for row in middles[:2]] == [[10, 60, 110], [110, 160, 210]]
+    page = render_papers([made], command="c")
+    assert '<figure class="strip sheet">' in page
+    assert "2 of 3 recovered</span>, mean PSNR 40.0 dB" in page
+
+
+def test_rows_made_before_pictures_were_kept_show_none(tmp_path: Path) -> None:
+    assert strips_of(of_a_program(tmp_path, pictures=False), ("round",)) == ((), 0)

@@ -12,6 +12,8 @@ from leakscope.core.record import Cell
 from leakscope.report import Row, Table, cell_table, sheet_of
 from leakscope.report.axes import axis_label, strength_axes
 from leakscope.report.headline import NOTHING, headline
+from leakscope.report.knowing import HEAD, TOLD, with_known_heads
+from leakscope.report.sheet import name_of
 from leakscope.report.threat import describe, threat_of
 from leakscope.store import Run
 
@@ -61,7 +63,7 @@ def knowing(defences: list[dict[str, object]], trains: object, **knowledge: Any)
 def test_what_was_told_and_what_not() -> None:
     threat = threat_of([knowing([], {"epochs": 2}, labels=False, local=True, colour_of_hair=True)])
     assert "the labels of the private inputs" in threat.hidden
-    assert "how the client trains: epochs, batch size, rate" in threat.told
+    assert "how the client trains: epochs, batch size, rate, optimiser (all of it)" in threat.told
     assert "colour of hair" in threat.told
     assert threat.mixed == ()
     assert not any("defended" in fact for fact in threat.hidden)
@@ -70,6 +72,73 @@ def test_what_was_told_and_what_not() -> None:
 def test_local_training_that_does_not_happen_is_not_told() -> None:
     threat = threat_of([knowing([], None, local=True)])
     assert not any("trains" in fact for fact in (*threat.told, *threat.hidden))
+
+
+@pytest.mark.parametrize(
+    ("local", "samples", "several"),
+    [
+        ({"epochs": 2, "batch_size": None}, 1, True),
+        ({"epochs": 1, "batch_size": 2}, 3, True),
+        ({"epochs": 1, "batch_size": 4}, 4, False),
+        (None, 4, False),
+    ],
+)
+def test_of_several_local_steps_the_ends_are_seen_and_what_lies_between_is_not(
+    local: dict[str, Any] | None, samples: int, several: bool
+) -> None:
+    settings = {"client": {"local": local}, "data": {"samples": samples}, "knowledge": {"local": True}}
+    threat = threat_of([Cell(id="a", settings=settings)])
+    assert any("(w0)" in fact and "(wT) only" in fact for fact in threat.told) == several
+    assert any("between w0 and wT" in fact for fact in threat.hidden) == several
+
+
+def test_how_a_client_trains_is_told_whole_or_not_at_all() -> None:
+    known, unknown = (knowing([], {"epochs": 2}, local=told) for told in (True, False))
+    for cells, place, word in (
+        ([known], "told", "(all of it)"),
+        ([unknown], "hidden", "(none of it)"),
+        ([known, unknown], "mixed", "(all of it or none)"),
+    ):
+        (fact,) = (fact for fact in getattr(threat_of(cells), place) if "how the client trains" in fact)
+        assert fact.endswith(word)
+
+
+def test_one_told_of_a_defence_is_not_said_to_be_told_nothing_of_it() -> None:
+    noise: list[dict[str, object]] = [{"name": "gaussian_noise", "sigma": 0.1}]
+    fact = "that the client was defended, and how"
+    assert fact in threat_of([knowing(noise, None, defence=True)]).told
+    assert threat_of([knowing(noise, None, defence=told) for told in (True, False)]).mixed == (fact,)
+    assert not any("defence" in fact for fact in threat_of([knowing([], None, defence=False)]).hidden)
+    steps = [knowing([], {"epochs": 2}, defence=told) for told in (True, False)]
+    assert threat_of(steps).mixed == ("that it should simulate the local steps",)
+
+
+def test_masks_are_no_secret_of_a_network_without_dropout() -> None:
+    dropping = Cell(id="a", settings={"model": {"dropout": 0.5}, "knowledge": {"dropout": False}})
+    assert "the masks that dropout drew" in threat_of([dropping]).hidden
+    assert "the masks that dropout drew" not in threat_of([knowing([], None, dropout=False)]).hidden
+
+
+def head_cell(attack: str, told: bool, **client: object) -> Cell:
+    settings = {"attack": {"name": attack}, "client": client, "knowledge": {"defence": told}}
+    return Cell(id=f"{attack}{told}", settings=settings, axes={"attack": attack, TOLD: told})
+
+
+@pytest.mark.parametrize("attack", ["spn_aware", "spn_head", "spn_pull"])
+def test_an_attacker_made_for_private_heads_stands_at_what_it_knows(
+    attack: str, make_run: Callable[[list[Cell]], Run]
+) -> None:
+    cells = [
+        head_cell(attack, False, on_model={}),
+        head_cell("cpl", False, on_model={}),
+        head_cell("cpl", True, on_model={}),
+    ]
+    assert [cell.axes[TOLD] for cell in with_known_heads(cells)] == [HEAD, False, True]
+    assert [cell.axes[TOLD] for cell in with_known_heads([head_cell(attack, False, on_model=None)])] == [False]
+    assert [row.values[TOLD] for row in cell_table(sheet_of(make_run(cells))).rows] == [HEAD, False, True]
+    assert name_of(with_known_heads(cells)[0]) == attack
+    assert any("defended" in fact for fact in threat_of(cells[:1]).told)
+    assert any("defended" in fact for fact in threat_of(cells[1:2]).hidden)
 
 
 def test_a_defence_the_attacker_does_not_know_is_said_to_be_hidden() -> None:

@@ -11,8 +11,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from leakscope.attacks.distances import SCALED
 from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule, chosen_rule
-from leakscope.attacks.objectives import SCALED, Match
+from leakscope.attacks.measured import measure_ends
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
 from leakscope.attacks.plan import DTYPES, Execution
 from leakscope.attacks.priors import GUESS
@@ -68,7 +70,8 @@ class Matching:
 
     `labels` names a rule of `LABEL_RULES`, or 'joint' to optimise label logits beside the guess, or 'auto': known where told, else
     CPL's rule for one example and counts for more. `extras` are further unknowns: name -> start of ONE trial. `rules`
-    say how each unknown moves (the guess too); those not named move freely.
+    say how each unknown moves (the guess too); those not named move freely. `measures` are numbers taken once, at the last guess of
+    each trial's best restart, and handed back among what was learned: nothing minimises them or is decided by them.
     """
 
     name: str
@@ -83,12 +86,16 @@ class Matching:
     stop: Stop = field(default_factory=Stop)
     restarts: int = 1
     finish: Callable[[Tree, Knowledge], Tree] | None = None
+    measures: Mapping[str, Objective] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.restarts < 1:
             raise InputError(f"Matching.restarts must be at least 1, got {self.restarts}")
         if self.labels not in ("auto", JOINT):
             lookup(LABEL_RULES, self.labels, "label rule")
+        taken = sorted({GUESS, LABEL, *self.extras} & set(self.measures))
+        if taken:
+            raise InputError(f"Matching.measures must not have the name of an unknown, got {taken[0]!r}")
 
     def run(
         self,
@@ -103,7 +110,9 @@ class Matching:
         stamp = self._stamp(model, problem)
         finished = run_problem(model, problem, self.stop, execution, stamp, self.most_evaluations())
         best = best_restart(finished, restarts)
-        return self._reconstruction(problem, finished, best)
+        ended = take(finished, best)
+        measured = measure_ends(model, problem.facts, ended, best, self.measures, execution) if self.measures else {}
+        return self._reconstruction(problem, ended, best, measured)
 
     def prepare(
         self,
@@ -207,33 +216,32 @@ class Matching:
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()[:32]
 
-    def _reconstruction(self, problem: Problem, finished: Finished, best: Tensor) -> Reconstruction:
-        finished = take(finished, best)
+    def _reconstruction(self, problem: Problem, ended: Finished, best: Tensor, measured: Tree) -> Reconstruction:
         knowledge = take(to(problem.facts.knowledge, device="cpu"), best)
-        unknowns = self.finish(finished.unknowns, knowledge) if self.finish else finished.unknowns
+        unknowns = self.finish(ended.unknowns, knowledge) if self.finish else ended.unknowns
         rank = len(knowledge.input_shape)
 
         def picture(x: Tensor) -> Tensor:
             return knowledge.scaling.unscale(x, rank)
 
-        labels = finished.unknowns[LABEL].argmax(-1) if LABEL in finished.unknowns else knowledge.labels
+        labels = ended.unknowns[LABEL].argmax(-1) if LABEL in ended.unknowns else knowledge.labels
         if labels is None:
             raise RuntimeError("an attack must end with labels: known, read off the update, or optimised")
         return Reconstruction(
             inputs=picture(unknowns[GUESS]),
             labels=labels,
             start=picture(problem.unknowns[GUESS].cpu()[best]),
-            mismatch=finished.mismatch,
-            iterations=finished.iteration,
-            evaluations=finished.evaluations,
-            outcome=finished.outcome,
-            trace=finished.trace,
-            trace_at=finished.trace_at,
-            snapshots=picture(finished.snapshots),
-            snapshots_at=finished.snapshots_at,
+            mismatch=ended.mismatch,
+            iterations=ended.iteration,
+            evaluations=ended.evaluations,
+            outcome=ended.outcome,
+            trace=ended.trace,
+            trace_at=ended.trace_at,
+            snapshots=picture(ended.snapshots),
+            snapshots_at=ended.snapshots_at,
             seen=picture(unknowns[SEEN]) if SEEN in unknowns else None,
-            learned=single_numbers(finished.unknowns),
-            courses=finished.courses,
+            learned={**single_numbers(ended.unknowns), **measured},
+            courses=ended.courses,
         )
 
 

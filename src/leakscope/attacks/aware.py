@@ -35,16 +35,9 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack, Matching
+from leakscope.attacks.distances import FLOORED, SCALED, angle, angle_per_tensor, disagreement, power_of
 from leakscope.attacks.known_policy import learn_policy
-from leakscope.attacks.objectives import (
-    FLOORED,
-    SCALED,
-    Match,
-    angle,
-    angle_per_tensor,
-    disagreement,
-    power_of,
-)
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.pulled import learn_pull
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, simulator_kinds
 from leakscope.attacks.view import Clock, Simulated, Simulator

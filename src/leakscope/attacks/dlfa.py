@@ -9,7 +9,8 @@ and what does not depend on the order (a mean, a maximum over the samples) must 
 
 The layers l are counted from the input; TV and box are sums over the pixels of an image, averaged over images. After the
 last iteration the copies are paired with those of the first epoch and averaged. The attacker must be told epochs, batch
-size and rate.
+size and rate. At the end the similarity loss `1 - cos` of the two changes of the weights is measured (at the copies, before they are
+averaged), as SME's paper prints it for DLFA; no part of what is minimised.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
+from leakscope.attacks.distances import cosine
 from leakscope.attacks.objectives import Match, local_steps
 from leakscope.attacks.optimisers import Adam, Exponential, Rule
 from leakscope.attacks.priors import GUESS, TotalVariation
@@ -39,6 +41,7 @@ from leakscope.core.types import Knowledge, LocalTraining, Round
 from leakscope.learning.local import draw_order
 
 COPIES = "copies"
+SIMILARITY = "similarity_loss"  # 1 - cos of simulated and observed change of the weights, measured at the end
 
 
 def local_of(knowledge: Knowledge) -> LocalTraining:
@@ -273,4 +276,5 @@ def dlfa(
         stop=Stop(iterations=iterations),
         restarts=restarts,
         finish=average_copies,
+        measures={SIMILARITY: Match(distance=cosine)},
     )

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import SEEN, Matching
-from leakscope.attacks.objectives import Match, cosine
+from leakscope.attacks.distances import cosine
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import Adam, Rule, Steps
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.priors import GUESS, TotalVariation

@@ -1,103 +1,22 @@
-"""How far a simulated update is from the observed one: pure functions of two trees, and the objective built on one."""
+"""The objective: a distance between the simulated and the observed update, with what the attacker knows of how that was made."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from leakscope.attacks.distances import FLOORED, SCALED, SHORTEST, Distance, power_of, squared_l2
 from leakscope.attacks.view import Objective, View
 from leakscope.core.errors import InputError
-from leakscope.core.tree import TINY, Tree, dot, norm, scale, squared_norm, subtract
+from leakscope.core.tree import Tree, scale, squared_norm
 from leakscope.core.types import Knowledge, LocalTraining
 
-Distance = Callable[[Tree, Tree], Tensor]
-SHORTEST = 1e-36  # squared length below which a direction means nothing in float32
 MOST = 100.0  # times at most that a tensor counts for its little noise
 LEAST = 1e-9  # the smallest mismatch that counts as explained, where neither noise nor slack says more
-
-
-def squared_l2(simulated: Tree, observed: Tree) -> Tensor:
-    """Return `||simulated - observed||^2` (DLG, CPL)."""
-    return squared_norm(subtract(simulated, observed))
-
-
-def l2(simulated: Tree, observed: Tree) -> Tensor:
-    """Return `||simulated - observed||`; its slope at 0 is cut off, so that a perfect match has a gradient."""
-    return (squared_l2(simulated, observed) + TINY**2).sqrt()
-
-
-def l1(simulated: Tree, observed: Tree) -> Tensor:
-    """Return the sum of absolute differences."""
-    return torch.stack([(simulated[name] - observed[name]).abs().sum() for name in simulated]).sum()
-
-
-def cosine(simulated: Tree, observed: Tree) -> Tensor:
-    """Return 1 - cos(simulated, observed), each read as one long vector.
-
-    0 when they point the same way, 2 when they oppose. Blind to scale, so clipping the whole update does not hinder it.
-    Geiping et al. 2020, arXiv:2003.14053.
-    """
-    lengths = [squared_norm(tree).clamp_min(SHORTEST).sqrt() for tree in (simulated, observed)]
-    return 1 - dot(simulated, observed) / lengths[0] / lengths[1]
-
-
-def cosine_per_tensor(simulated: Tree, observed: Tree) -> Tensor:
-    """Return the mean over tensors of 1 - cos, so that small layers count as much as large ones."""
-    each = [cosine({name: simulated[name]}, {name: observed[name]}) for name in simulated]
-    return torch.stack(each).mean()
-
-
-def angle(simulated: Tree, observed: Tree) -> Tensor:
-    """Return the squared distance between the two updates, each scaled to length 1: `2 (1 - cos)`.
-
-    The cosine without its cancellation: `1 - cos` in float32 knows no value between 0 and 6e-8, which is where a match of
-    LeNet's gradients ends.
-    """
-    lengths = [squared_norm(tree).clamp_min(SHORTEST).sqrt() for tree in (simulated, observed)]
-    return squared_l2(scale(simulated, 1 / lengths[0]), scale(observed, 1 / lengths[1]))
-
-
-def angle_per_tensor(simulated: Tree, observed: Tree) -> Tensor:
-    """Return the mean over tensors of `angle`: blind to a clip of every tensor by itself."""
-    each = [angle({name: simulated[name]}, {name: observed[name]}) for name in simulated]
-    return torch.stack(each).mean()
-
-
-def disagreement(simulated: Tree, observed: Tree) -> Tensor:
-    """Return the share of the simulated update's energy that has the wrong sign, averaged over tensors.
-
-    With s the observed signs: `mean over tensors of sum max(0, -s g)^2 / sum g^2`. 0 where no sign is wrong, so at the truth
-    too, and blind to every positive scale of a tensor; coordinates observed as 0 say nothing.
-    """
-    each = []
-    for name, value in simulated.items():
-        wrong = torch.relu(-value * torch.sign(observed[name]))
-        each.append(squared_norm({name: wrong}) / squared_norm({name: value}).clamp_min(SHORTEST))
-    return torch.stack(each).mean()
-
-
-DISTANCES: dict[str, Distance] = {
-    "squared_l2": squared_l2,
-    "l2": l2,
-    "l1": l1,
-    "cosine": cosine,
-    "cosine_per_tensor": cosine_per_tensor,
-    "angle": angle,
-    "angle_per_tensor": angle_per_tensor,
-    "disagreement": disagreement,
-}
-FLOORED = (squared_l2, l2)
-SCALED = (squared_l2, l2, l1)  # those that see the scale of an update
-
-
-def power_of(distance: Distance) -> int:
-    """Return the power of an update's scale that a distance grows with; 0 for directions and signs."""
-    return 2 if distance is squared_l2 else int(distance in SCALED)
 
 
 def local_steps(local: LocalTraining, knowledge: Knowledge) -> Tensor | int:
@@ -360,8 +279,3 @@ def nearest(simulated: Tree, observed: Tree, bits: Tensor) -> Tree:
         step = seen.abs().amax() / (torch.exp2(bits.to(seen.dtype) - 1) - 1).clamp_min(1)
         made[name] = simulated[name].clamp(seen - step, seen + step)
     return made
-
-
-def relative_error(simulated: Tree, observed: Tree) -> Tensor:
-    """Return `||simulated - observed|| / ||observed||`, for reports."""
-    return norm(subtract(simulated, observed)) / norm(observed).clamp_min(TINY)

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Extra, Matching
+from leakscope.attacks.distances import squared_l2
 from leakscope.attacks.labels import JOINT
-from leakscope.attacks.objectives import Match, squared_l2
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import LBFGS, Optimiser
 from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.simulate import network_key, present_of, targets_of, weights_of

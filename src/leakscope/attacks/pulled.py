@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Extra, Matching
-from leakscope.attacks.objectives import Match, squared_l2
+from leakscope.attacks.distances import squared_l2
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import LBFGS, Optimiser
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient
 from leakscope.attacks.priors import GUESS

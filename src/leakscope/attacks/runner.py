@@ -26,7 +26,7 @@ def run_problem(
 ) -> Finished:
     """Return the end of every trial, following the plan kept in `execution.directory` if there is one."""
     plan = Plan.read(execution.directory, stamp) if execution.directory else None
-    with _precision(execution.tf32 if plan is None else plan.tf32):
+    with precision(execution.tf32 if plan is None else plan.tf32):
         if plan is None:
             form = execution.form or form_without_vmap(model, problem)
             plan = make_plan(model, problem, replace(execution, form=form), evaluations)
@@ -141,7 +141,7 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _precision(tf32: bool) -> Iterator[None]:
+def precision(tf32: bool) -> Iterator[None]:
     """Set TF32 for products and convolutions on CUDA as the plan says, and put it back afterwards.
 
     Convolutions use TF32 unless told otherwise; that alone doubled the steps an L-BFGS attack takes.

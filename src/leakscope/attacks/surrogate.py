@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.objectives import Match, cosine
+from leakscope.attacks.distances import cosine
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import Adam, Rule, Steps
 from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.projections import Interval, into_box

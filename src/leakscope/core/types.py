@@ -222,7 +222,8 @@ class Reconstruction:
     `evaluations` and `outcome` T, `trace` T x K (mismatch at iterations `trace_at` T x K, NaN and -1 where not reached), `snapshots`
     T x S x N x ... at iterations `snapshots_at` T x S (-1 where not reached). `seen` is as `inputs`, after what the attack
     takes the client to have done to its pictures; None where it takes it to have done nothing. `learned` are the unknowns beside
-    the pictures that are one number a trial, by name (T; SME's alpha), `courses` the same along `trace_at` (T x K).
+    the pictures that are one number a trial, by name (T; SME's alpha), and what was measured at the end (DLFA's similarity loss);
+    `courses` are the unknowns among them along `trace_at` (T x K).
     """
 
     inputs: Tensor

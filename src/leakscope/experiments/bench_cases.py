@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.objectives import Match, cosine
+from leakscope.attacks.distances import cosine
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import Adam
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.priors import TotalVariation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from leakscope.attacks.distances import DISTANCES
 from leakscope.attacks.labels import JOINT, LABEL_RULES
-from leakscope.attacks.objectives import DISTANCES
 from leakscope.attacks.optimisers import OPTIMISERS
 from leakscope.attacks.priors import PRIORS
 from leakscope.attacks.recipes import ATTACKS

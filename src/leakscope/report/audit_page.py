@@ -244,8 +244,9 @@ def _story(audit: Audit, world: World) -> Story:
 
 
 def _algebra(audit: Audit, world: World) -> Exact | None:
-    """Return what the analytic attack recovered, closest first, where it was run."""
-    run = next((run for run in audit.runs if run.name == "analytic"), None)
+    """Return what the analytic attack recovered, closest first, where it was run: the one who is told, if there is one."""
+    named = {run.name: run for run in audit.runs}
+    run = named.get(f"analytic, {TOLD}", named.get("analytic"))
     if run is None:
         return None
     scores, guesses = run.scores, arrange(run.reconstruction.inputs, run.scores.pairing)

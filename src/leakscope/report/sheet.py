@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leakscope.core.record import Cell, Plain
+from leakscope.report.knowing import TOLD, with_known_heads
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Codes = npt.NDArray[np.int64]
@@ -21,7 +22,6 @@ Floats = npt.NDArray[np.float64]
 
 ATTACK = "attack"
 LEARNED = "learned."  # before the name of a number that an attack found beside the pictures
-TOLD = "knowledge.defence"
 
 
 class Stored(Protocol):
@@ -83,7 +83,7 @@ class Sheet:
 
 def sheet_of(run: Stored) -> Sheet:
     """Return the sheet of a stored run: the trials of the cells that its scenario names now."""
-    cells, stored, columns = run.cells(), run.cells(current=False), run.columns()
+    cells, stored, columns = with_known_heads(run.cells()), run.cells(current=False), run.columns()
     place = {cell.id: i for i, cell in enumerate(cells)}
     places = np.array([place.get(cell.id, -1) for cell in stored], dtype=np.int64)
     inside = columns["cell"] < len(stored)  # a cell may land between two reads of a run that is being written

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leakscope.core.record import Cell
+from leakscope.report.knowing import knows_head
 from leakscope.report.page_data import Threat
 from leakscope.report.sheet import say
 
-KNOWLEDGE = "knowledge"
+KNOWLEDGE, DEFENCE = "knowledge", "defence"
 ALWAYS_TOLD = (
     "the network and the weights the client started from",
     "the update the client sent",
@@ -18,7 +19,7 @@ ALWAYS_TOLD = (
 ALWAYS_HIDDEN = ("the private inputs",)
 FACTS = {
     "labels": "the labels of the private inputs",
-    "local": "how the client trains: epochs, batch size, rate",
+    "local": "how the client trains: epochs, batch size, rate, optimiser",
     "order": "which sample each local step took",
     "public": "public examples of the same kind",
     "mask": "which coordinates were sent",
@@ -26,8 +27,13 @@ FACTS = {
     "bits": "the bits of quantisation",
     "sigma": "the strength of the noise",
     "defences": "the defences and their settings",
+    "dropout": "the masks that dropout drew",
 }
-OF_DEFENCE = ("mask", "bound", "bits", "sigma", "defences")
+OF_DEFENCE = ("mask", "bound", "bits", "sigma", "defences", DEFENCE)
+DEFENDED = "that the client was defended, and how"
+SIMULATED = "that it should simulate the local steps"
+SEEN = "of several local steps the weights before the first (w0) and after the last (wT) only"
+BETWEEN = "what happened between w0 and wT: the weights and gradients of the single local steps"
 SETTING = {
     "data": "Private data",
     "model": "Network",
@@ -49,7 +55,7 @@ def threat_of(cells: Sequence[Cell], words: str = "") -> Threat:
     told, hidden = list(ALWAYS_TOLD), list(ALWAYS_HIDDEN)
     mixed: list[str] = []
     for fact, states in _facts(attacked).items():
-        (mixed if len(states) > 1 else told if True in states else hidden).append(fact)
+        (mixed if len(states) > 1 else told if True in states else hidden).append(_counted(fact, states))
     return Threat(words=words, setting=_setting(attacked), told=tuple(told), hidden=tuple(hidden), mixed=tuple(mixed))
 
 
@@ -61,16 +67,43 @@ def _facts(cells: Sequence[Cell]) -> dict[str, set[bool]]:
         knowledge = dict(given) if isinstance(given, Mapping) else {}
         if _trains(cell) is False:
             knowledge.pop("local", None)
-        if cell.settings.get("defences") and not any(knowledge.get(name) for name in OF_DEFENCE):
-            found.setdefault("that the update was defended, and how", set()).add(False)
+        if not _drops(cell):
+            knowledge.pop("dropout", None)
+        stated = _of_steps(cell) | _of_defences(cell, knowledge)
+        knowledge.pop(DEFENCE, None)
         for name, value in knowledge.items():
-            found.setdefault(FACTS.get(name, name.replace("_", " ")), set()).add(
-                value is not None and value is not False
-            )
+            stated[FACTS.get(name, name.replace("_", " "))] = value is not None and value is not False
+        for fact, known in stated.items():
+            found.setdefault(fact, set()).add(known)
     insiders = [_begins_inside(cell) for cell in cells]
     if any(insiders):
         found["a public example of the class of each private input"] = set(insiders)
     return found
+
+
+def _counted(fact: str, states: set[bool]) -> str:
+    """Return a fact in words; how a client trains is told whole or not at all."""
+    if fact != FACTS["local"]:
+        return fact
+    return f"{fact} ({'all of it or none' if len(states) > 1 else 'all of it' if True in states else 'none of it'})"
+
+
+def _of_steps(cell: Cell) -> dict[str, bool]:
+    """Return what is seen of a client that takes several local steps: where they begin and where they end."""
+    return {SEEN: True, BETWEEN: False} if _steps(cell) > 1 else {}
+
+
+def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]:
+    """Return whether the attacker knows the defences of a cell; where there are only local steps, whether it simulates them."""
+    client = cell.settings.get("client")
+    inside = isinstance(client, Mapping) and any(client.get(name) is not None for name in ("on_model", "on_data"))
+    told = any(knowledge.get(name) for name in OF_DEFENCE)
+    if cell.settings.get("defences"):
+        # the facts of single defences, where they are named, say what is known
+        return {DEFENDED: told} if not told or DEFENCE in knowledge else {}
+    if inside:
+        return {DEFENDED: told or knows_head(cell)}
+    return {SIMULATED: told} if _steps(cell) > 1 and DEFENCE in knowledge else {}
 
 
 def _begins_inside(cell: Cell) -> bool:
@@ -84,6 +117,24 @@ def _trains(cell: Cell) -> bool | None:
     """Return whether the client trains locally, None if the cell does not say."""
     client = cell.settings.get("client")
     return None if not isinstance(client, Mapping) or "local" not in client else client["local"] is not None
+
+
+def _steps(cell: Cell) -> int:
+    """Return how many local steps the client takes: `LocalTraining.steps` of what the cell says; 0 if it does not train."""
+    client, data = cell.settings.get("client"), cell.settings.get("data")
+    local = client.get("local") if isinstance(client, Mapping) else None
+    if not isinstance(local, Mapping):
+        return 0
+    samples = data.get("samples") if isinstance(data, Mapping) else None
+    epochs, size = local.get("epochs"), local.get("batch_size")
+    batches = -(-samples // size) if isinstance(samples, int) and isinstance(size, int) and size > 0 else 1
+    return batches * (epochs if isinstance(epochs, int) else 1)
+
+
+def _drops(cell: Cell) -> bool:
+    """Return whether the network has dropout."""
+    model = cell.settings.get("model")
+    return isinstance(model, Mapping) and bool(model.get("dropout"))
 
 
 def _setting(cells: Sequence[Cell]) -> tuple[tuple[str, tuple[str, ...]], ...]:

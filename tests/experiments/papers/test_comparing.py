@@ -133,6 +133,19 @@ def test_every_printed_place_has_a_line_and_what_was_not_run_says_so() -> None:
     assert all(verdict.reason == item.absent["accuracy"] for verdict in accuracy)
 
 
+def test_a_number_printed_for_many_places_is_held_to_those_that_measured_it() -> None:
+    item = read_item("spn-figure-28")
+    spn = {"defence": "spn", "alpha2": 0.1}
+    ratio = Measured({**spn, "model": "dlnet"}, Column("", ""), 4, {"ratio": rate(0.9)})
+    trained = Measured({**spn, "model": "alexnet"}, Column("", ""), 4, {"accuracy": rate(0.9)})
+    both = compare(item, [ratio, trained])
+    printed = {line.where.get("model"): set(line.printed) for line in both.lines if line.measured}
+    assert printed == {"dlnet": {"ratio"}, "alexnet": set()}
+    assert both.counts["measured"][ABSENT] == 1  # the gain, which no cell has
+    (alone,) = (line for line in compare(item, [trained]).lines if line.measured)
+    assert alone.verdicts["measured", "ratio"].word == ABSENT
+
+
 def test_convergence_with_a_floor_agrees_by_content_and_says_why() -> None:
     item = read_item("cpl-table-8")
     values = {"asr_convergence": rate(0.0), "asr_content": rate(1.0)}

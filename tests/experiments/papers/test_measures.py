@@ -36,10 +36,11 @@ trial = st.fixed_dictionaries(
         "iterations": st.integers(0, 300),
         "mismatch": st.floats(0, 2) | st.just(math.nan),
         "learned.alpha": st.floats(0, 1) | st.just(math.nan),
+        "learned.similarity_loss": st.floats(0, 2) | st.just(math.nan),
         "samples": st.lists(sample, max_size=3),
     }
 )
-TRIAL = ("cell", "outcome", "iterations", "mismatch", "learned.alpha")
+TRIAL = ("cell", "outcome", "iterations", "mismatch", "learned.alpha", "learned.similarity_loss")
 EMPTY = {"mse": math.nan, "psnr": math.nan, "ssim": math.nan, "recovered": False, "label_correct": -1}
 
 
@@ -69,7 +70,7 @@ def test_every_measure_is_the_slow_one(trials: list[dict[str, Any]], cap: int | 
         steps = [float(e["iterations"]) for e in hits]
         every = [s for e in own for s in e["samples"]]
         among = [s for e in hits for s in e["samples"]] if hits else every
-        ends = [e["mismatch"] for e in own if not math.isnan(e["mismatch"])]
+        ends = [e["learned.similarity_loss"] for e in own if not math.isnan(e["learned.similarity_loss"])]
         alphas = [e["learned.alpha"] for e in own if not math.isnan(e["learned.alpha"])]
         named = [s for s in every if s["label_correct"] >= 0]
         slow: dict[str, float | None] = {
@@ -192,7 +193,13 @@ def test_no_interval_leaves_what_its_measure_can_be(trials: list[dict[str, Any]]
 def test_the_error_of_a_mean_is_made_before_its_interval_is_cut() -> None:
     values = [99.0, 40.0, 100.0, 100.0]
     trials = [
-        {"cell": 0, "outcome": "exhausted", "iterations": 9, "mismatch": 2 * (v < 50), "samples": [EMPTY | {"psnr": v}]}
+        {
+            "cell": 0,
+            "outcome": "exhausted",
+            "iterations": 9,
+            "learned.similarity_loss": 2 * (v < 50),
+            "samples": [EMPTY | {"psnr": v}],
+        }
         for v in values
     ]
     (cell,) = score_cells(columns(trials)).values()

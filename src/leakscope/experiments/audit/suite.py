@@ -2,7 +2,7 @@
 
 | part | when |
 |---|---|
-| analytic | the first layer is dense with a bias |
+| analytic | the first layer is dense with a bias; also told of the defences where a client of one example sends a part of its update |
 | label recovery | the model ends in a dense layer and the loss is cross entropy |
 | CPL, IG | always, if the model has a second derivative |
 | SME | the client takes several local steps |
@@ -75,7 +75,7 @@ def plan_suite(
     if informed is not None and unknown and _alike(knowledge, informed):
         informed = None
     if model.entry is not None and model.entry.bias is not None:
-        entries.append(Entry("analytic", lambda _: Analytic(), None))
+        entries += _algebra(informed)
     else:
         untested.append(Untested("analytic", "the model does not begin with a dense layer with a bias"))
     names = ["cpl", "ig", "sme"] if shares is Shares.WEIGHTS and steps != 1 else ["cpl", "ig"]
@@ -102,6 +102,14 @@ def plan_suite(
     if informed is not None and unmatched is None:
         entries += _made_for(informed, settings)
     return entries, untested
+
+
+def _algebra(informed: Knowledge | None) -> list[Entry]:
+    """Return the analytic attack, and the one who is told which coordinates were sent: of one example it uses that."""
+    entries = [Entry("analytic", lambda _: Analytic(), None)]
+    if informed is not None and informed.mask is not None and informed.samples == 1:
+        entries.append(Entry(f"analytic, {TOLD}", lambda _: Analytic(), None, informed=True))
+    return entries
 
 
 def is_told(name: str) -> bool:

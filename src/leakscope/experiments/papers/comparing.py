@@ -165,13 +165,35 @@ def compare(item: Item, cells: Sequence[Measured], *, judged: bool = True) -> Co
     homeless = {_key(row.where): row.where for row in item.printed.rows}
     taken = [*wheres.values(), *homeless.values()]
     alone = {k: w for k, w in homeless.items() if not any(meets(other, dict(w)) for other in taken if other is not w)}
-    every = _in_printed_order(item, {**wheres, **alone})
-    lines = tuple(_line(item, where, tuple(own.get(_key(where), ())), columns) for where in every)
+    places = {**wheres, **alone}
+    printed = {key: _printed_at(item, where, own.get(key, ()), cells) for key, where in places.items()}
+    every = _in_printed_order(item, printed)
+    lines = tuple(_line(item, places[key], printed[key], tuple(own.get(key, ())), columns) for key in every)
     return Comparison(columns, lines, {column.title: _count(lines, column) for column in columns})
 
 
-def _line(item: Item, where: Mapping[str, Plain], cells: tuple[Measured, ...], columns: Sequence[Column]) -> Line:
+def _printed_at(
+    item: Item, where: Mapping[str, Plain], here: Sequence[Measured], cells: Sequence[Measured]
+) -> list[PrintedRow]:
+    """Return the printed numbers of a place.
+
+    One that many places meet, such as a ratio printed for a defence alone, is that of those whose cells have its measure, if any have.
+    """
     rows = [row for row in item.printed.rows if meets(where, dict(row.where))]
+    return [row for row in rows if _has(row, here) or not _has(row, cells)]
+
+
+def _has(row: PrintedRow, cells: Sequence[Measured]) -> bool:
+    return any(row.measure in cell.values and meets(cell.where, dict(row.where)) for cell in cells)
+
+
+def _line(
+    item: Item,
+    where: Mapping[str, Plain],
+    rows: Sequence[PrintedRow],
+    cells: tuple[Measured, ...],
+    columns: Sequence[Column],
+) -> Line:
     printed: dict[str, PrintedRow] = {}
     for row in rows:
         printed.setdefault(row.measure, row)
@@ -249,13 +271,10 @@ def _count(lines: Iterable[Line], column: Column) -> dict[str, int]:
     return {word: n for word, n in counted.items() if word}
 
 
-def _in_printed_order(item: Item, wheres: Mapping[Key, Mapping[str, Plain]]) -> list[Mapping[str, Plain]]:
+def _in_printed_order(item: Item, printed: Mapping[Key, Sequence[PrintedRow]]) -> list[Key]:
     """Return the places as the paper prints them, then those it does not print, as they were run."""
-    order: dict[Key, int] = {}
-    for key, where in wheres.items():
-        place = next((i for i, row in enumerate(item.printed.rows) if meets(where, dict(row.where))), None)
-        order[key] = len(item.printed.rows) if place is None else place
-    return [wheres[key] for key in sorted(wheres, key=lambda key: order[key])]
+    rows = item.printed.rows
+    return sorted(printed, key=lambda key: min(map(rows.index, printed[key]), default=len(rows)))
 
 
 def _key(where: Mapping[str, Plain]) -> Key:

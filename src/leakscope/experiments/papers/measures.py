@@ -135,12 +135,13 @@ def _mean_of(name: str, *, everything: bool) -> Callable[[Scored, Tensor], Value
 
 
 def _similarity(cell: Scored, success: Tensor) -> Value:
-    """Return the mismatch that the attacks ended with: SME's L_sim = 1 - cos where they match by cosine."""
+    """Return SME's L_sim = 1 - cos at the end of the attacks, over those that have it: an older run has none of DLFA."""
     del success
-    known = cell.mismatch.isfinite()
-    if not bool(known.any()):
+    known = torch.zeros(0) if cell.similarity is None else cell.similarity[cell.similarity.isfinite()]
+    if not len(known):
         return Value(NONE)
-    return Value(estimate_mean(cell.mismatch.nan_to_num()[:, None], known[:, None]))
+    over = "" if len(known) == cell.trials else f"{len(known)} of {cell.trials} trials that have it"
+    return Value(estimate_mean(known[:, None], torch.ones_like(known)[:, None].bool()), over)
 
 
 def _error_of(name: str) -> Callable[[Scored, Tensor], Value]:

@@ -27,13 +27,14 @@ from leakscope.experiments.papers.programs.rows import Rows, read_rows, rows_exi
 from leakscope.experiments.papers.progress import landed, partly, wanted
 from leakscope.experiments.papers.saying import meaningful, within_cap
 from leakscope.experiments.papers.scales import SCALES, parts_at, run_directory, scale_of
-from leakscope.experiments.papers.scored import ALPHA, Scored, score_cells
-from leakscope.experiments.papers.similarity import without_other_distances
+from leakscope.experiments.papers.scored import ALPHA, SIMILARITY, Scored, score_cells
+from leakscope.experiments.papers.similarity import measure_with_similarity
 from leakscope.store import Run
 
 ACCURACY = "accuracy"
 NEEDED = (
     "trial", "cell", "outcome", "iterations", "mismatch", "sample", "mse", "psnr", "ssim", "recovered", "label_correct", ALPHA,
+    SIMILARITY,
 )  # fmt: skip
 TOLD_FACTS = ("device", "torch", "revision")
 
@@ -192,7 +193,7 @@ def _named_cells(item: Item, part: Part, cell: Cell, own: Scored) -> list[Measur
     found: list[Measured] = []
     for where, column in _places(item, part, cell.settings):
         if item.caps is None:
-            values = without_other_distances(meaningful(measure(own), cell.settings), cell.settings)
+            values = meaningful(measure_with_similarity(own, cell.settings), cell.settings)
             curves = cell_curves(own)
             found.append(Measured(where, column, own.trials, values, own.outcomes, cell.id, part.note, curves))
             continue

@@ -13,6 +13,7 @@ from torch import Tensor
 from leakscope.metrics.interval import PSNR_CAP
 
 ALPHA = "learned.alpha"  # the column of SME's alpha
+SIMILARITY = "learned.similarity_loss"  # the column of what DLFA measures at its end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,7 +21,8 @@ class Scored:
     """The trials of one cell: by trial (T) outcome and iterations, by sample (T x N, padded) what was scored.
 
     `trace` is the mismatch of every trial at iterations `trace_at` (T x K), where an item asks for it; `image_mse` that of its pictures
-    at `image_mse_at`, where the attack filmed its end too. `alpha` is where SME's surrogate ended, NaN for a trial that has none.
+    at `image_mse_at`, where the attack filmed its end too. `alpha` is where SME's surrogate ended, `similarity` the 1 - cos that an
+    attack measured at its end; NaN for a trial that has none.
     """
 
     ids: tuple[str, ...]
@@ -40,6 +42,7 @@ class Scored:
     image_mse: Tensor | None = None
     image_mse_at: Tensor | None = None
     alpha: Tensor | None = None
+    similarity: Tensor | None = None
 
     @property
     def trials(self) -> int:
@@ -87,5 +90,6 @@ def _scored(columns: Mapping[str, npt.NDArray[np.generic]], rows: npt.NDArray[np
         psnr=spread("psnr").clamp_max(PSNR_CAP),
         mismatch=once("mismatch"),
         alpha=once(ALPHA) if ALPHA in columns else None,
+        similarity=once(SIMILARITY) if SIMILARITY in columns else None,
         outcomes={str(name): int(count) for name, count in zip(names, counts, strict=True)},
     )

@@ -1,21 +1,26 @@
-"""The similarity loss of a cell is 1 - cos; the mismatch of an attack that compares otherwise (DLFA) is no such number."""
+"""The similarity loss of a cell is 1 - cos: the mismatch of attacks that match by it, what others (DLFA) measured at their end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from leakscope.attacks.objectives import Match, cosine
-from leakscope.experiments.papers.measures import Value
+from leakscope.attacks.distances import cosine
+from leakscope.attacks.objectives import Match
+from leakscope.experiments.papers.measures import Value, measure
+from leakscope.experiments.papers.scored import Scored
 from leakscope.experiments.scenario.pieces import KINDS
 
 ABOUT = ("similarity_loss", "similarity_loss_error")
 
 
-def without_other_distances(values: Mapping[str, Value], settings: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the measures of a cell; those of the similarity loss only where its attack matches by the cosine."""
-    by_cosine = matches_by_cosine(settings["attack"])
-    return {name: value for name, value in values.items() if by_cosine or name not in ABOUT}
+def measure_with_similarity(cell: Scored, settings: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the measures of a cell; those of the similarity loss only where its attack has one."""
+    if matches_by_cosine(settings["attack"]):
+        return measure(replace(cell, similarity=cell.mismatch))
+    values = measure(cell)
+    return values if values[ABOUT[0]].there else {name: value for name, value in values.items() if name not in ABOUT}
 
 
 def matches_by_cosine(attack: Mapping[str, Any]) -> bool:

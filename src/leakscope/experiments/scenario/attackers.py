@@ -54,9 +54,16 @@ def _sets(path: Path) -> bool:
 def telling_matters(settings: Mapping[str, Any]) -> bool:
     """Return whether an attacker told of the defences of a cell does anything else than one who is not."""
     client = settings["client"]
-    hidden = client["on_model"] is not None and not _made_for_heads(settings["attack"]["name"])
+    hidden = client["on_model"] is not None and not made_for_heads(settings["attack"]["name"])
     guarded = settings["defences"] or client["on_data"] is not None or hidden
     return bool(guarded) or simulated_steps(settings) > 1 or _drops(settings)
+
+
+@functools.cache
+def made_for_heads(attack: str) -> bool:
+    """Return whether an attack, by its name, reckons with a private head by itself, told or not."""
+    made = ATTACKS[attack]() if attack in ATTACKS else None
+    return isinstance(made, Matching) and isinstance(made.simulate, DummyPolarised | HeadGradient | Pulled)
 
 
 def simulated_steps(settings: Mapping[str, Any]) -> int:
@@ -97,13 +104,6 @@ def _drops(settings: Mapping[str, Any]) -> bool:
 @functools.cache
 def _matches(attack: str) -> bool:
     return isinstance(ATTACKS[attack](), Matching)
-
-
-@functools.cache
-def _made_for_heads(attack: str) -> bool:
-    """Return whether an attack reckons with a private head by itself, told or not."""
-    made = ATTACKS[attack]()
-    return isinstance(made, Matching) and isinstance(made.simulate, DummyPolarised | HeadGradient | Pulled)
 
 
 @functools.cache

@@ -18,7 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
-from leakscope.attacks.objectives import DISTANCES, Match
+from leakscope.attacks.distances import DISTANCES
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import OPTIMISERS
 from leakscope.attacks.priors import PRIORS
 from leakscope.attacks.recipes import ATTACKS

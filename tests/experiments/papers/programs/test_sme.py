@@ -20,6 +20,7 @@ from leakscope.core.types import LocalTraining
 from leakscope.data.sources import FEMNIST_STATISTICS
 from leakscope.experiments.papers.items import read_item
 from leakscope.experiments.papers.programs import find_program
+from leakscope.experiments.papers.programs.pictures import read_pictures
 from leakscope.experiments.papers.programs.rows import KeptRows, keeping
 from leakscope.experiments.papers.programs.sme import (
     COSINES,
@@ -140,6 +141,12 @@ def test_quality_is_that_of_the_attack_run_by_hand(tmp_path: Path) -> None:
     assert row.values["final_alpha_deviation"] == pytest.approx([float(made.learned["alpha"].std())], abs=1e-6)
     assert row.values["alpha_inside"] == (1.0, 1.0)
     assert row.values["psnr_error"] == pytest.approx([float(scores.psnr.mean(1).std()) / 2**0.5], abs=1e-4)
+    shown = read_pictures(tmp_path, row.key)
+    assert shown is not None
+    assert shown.psnr.tolist() == pytest.approx(scores.psnr[0].tolist(), abs=1e-4)
+    guess = made.inputs[0][scores.pairing[0]].clamp(0, 1)
+    for kept, known in ((shown.truth, batch.inputs[0]), (shown.guess, guess)):
+        assert (kept / 255 - known).abs().amax() <= 0.51 / 255
 
 
 @pytest.mark.slow
@@ -198,7 +205,8 @@ def test_rows_of_table_6_are_cells_beside_the_printed_ones(tmp_path: Path) -> No
     places = {(cell.where["attack"], cell.where["round"], cell.where.get("samples")) for cell in result.cells}
     assert places == {("sme", 2, 2), ("ig", 2, 2), ("dlfa", 2, 2), ("none", 2, None)}
     values = {cell.where["attack"]: cell.values for cell in result.cells}
-    assert "similarity_loss" not in values["dlfa"]
+    assert {"similarity_loss", "similarity_loss_error"} <= set(values["dlfa"])
+    assert 0 < values["dlfa"]["similarity_loss"].estimate.value < 2
     psnr = {attack: values[attack]["psnr"].estimate.value for attack in ("sme", "ig", "dlfa")}
     gain = values["sme"]["psnr_above_baselines"]
     assert gain.estimate.value == pytest.approx(psnr["sme"] - max(psnr["ig"], psnr["dlfa"]))

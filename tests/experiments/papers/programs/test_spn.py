@@ -23,10 +23,12 @@ from leakscope.core.record import Plain
 from leakscope.core.tree import take
 from leakscope.defences import Sparsify
 from leakscope.defences.on_model import Polarisation
-from leakscope.experiments.papers.items import find_part, item_files, read_item
+from leakscope.experiments.papers.claims import examine
+from leakscope.experiments.papers.comparing import Measured
+from leakscope.experiments.papers.items import Item, Part, find_part, item_files, read_item
 from leakscope.experiments.papers.naming import belongs
 from leakscope.experiments.papers.programs import find_program, planned_rows, spn, spn_federations, spn_training
-from leakscope.experiments.papers.programs.rows import keeping, read_rows
+from leakscope.experiments.papers.programs.rows import Row, Rows, keeping, read_rows
 from leakscope.experiments.papers.programs.spn_caps import caps_of, printed_pictures
 from leakscope.experiments.papers.programs.spn_training import Training, train_curve
 from leakscope.experiments.papers.programs.spn_world import (
@@ -576,6 +578,25 @@ def test_clients_alone_hold_parts_of_the_same_deal(monkeypatch: pytest.MonkeyPat
     keep = run("spn_federations", settings)
     assert seen == [[50], [50], [50, 50, 50, 50]]
     assert keep.rows["standalone N=4"][1]["accuracy"] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("name", ["spn-figure-28", "spn-figure-29", "spn-figure-7"])
+def test_rows_of_federations_name_the_strengths_and_claims_still_pair_them(name: str) -> None:
+    item = read_item(name)
+    cells = [cell for part in item.parts if part.name != "ratio" for cell in _planned_cells(item, part)]
+    told = {(cell.where["defence"], cell.where.get("alpha2"), cell.where.get("sigma")) for cell in cells}
+    assert ("spn", 0.1, None) in told
+    assert ("dp", None, 0.1) in told or name == "spn-figure-7"
+    for claim in item.claims:
+        for check in (check for check in claim.checks if check.measure == "accuracy"):
+            assert examine(replace(claim, checks=(check,)), cells, cells[0].column).cases, claim.says
+
+
+def _planned_cells(item: Item, part: Part) -> list[Measured]:
+    """Return the rows of a federation as cells, each with the accuracy one half."""
+    planned = planned_rows("spn_federations", settings_at(item, part, "full"))
+    rows = tuple(Row(key, where, {"accuracy": (0.4, 0.6)}) for key, where in planned.items())
+    return row_cells(item, part, Rows({}, rows))
 
 
 def test_a_curve_of_an_unknown_defence_is_told() -> None:

@@ -14,13 +14,16 @@ from torch import Tensor
 
 from leakscope.analysis.line import Lines, describe, sample_lines
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.objectives import Match, cosine
+from leakscope.attacks.distances import cosine
+from leakscope.attacks.dlfa import SIMILARITY
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.simulate import ALPHA
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import LocalTraining
+from leakscope.experiments.papers.programs.pictures import Shown, first_client, keep_pictures
 from leakscope.experiments.papers.programs.rows import Keep, Place
 from leakscope.experiments.papers.programs.sme_world import (
     Ink,
@@ -155,14 +158,13 @@ def reversed_u(curves: Tensor, *, slack: float = 0.05) -> Tensor:
 
 
 def trained(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> None:
-    """Keep the quality of attacks on clients of a network after some rounds, and the network's accuracy."""
-    ink_name: str = settings["ink"]
+    """Keep the quality of attacks on clients of a network after some rounds, pictures of the first, and the network's accuracy."""
     wanted = [row for row in _attack_rows(settings) if not keep.done(row[0], row[1])]
     names = {f"accuracy R={number}": number for number in settings["rounds"] if number > 1}
     accuracies = {key: number for key, number in names.items() if not keep.done(key, _accuracy_place(number))}
     if not wanted and not accuracies:
         return
-    ink = in_ink(settings["data"]["name"], ink_name)
+    ink = in_ink(settings["data"]["name"])
     networks = _networks(
         settings, ink, [*accuracies.values(), *(int(str(row[1]["round"])) for row in wanted)], say, device
     )
@@ -170,7 +172,10 @@ def trained(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> N
         made = networks[number]
         keep.add(key, _accuracy_place(number), {"accuracy": [1.0] * made.correct + [0.0] * (made.n - made.correct)})
     for key, where, attack in wanted:
-        keep.add(key, where, _quality(settings, ink, where, attack, networks, device))
+        values, shown = _quality(settings, ink, where, attack, networks, device)
+        if keep.directory is not None:
+            keep_pictures(keep.directory, key, shown)
+        keep.add(key, where, values)
 
 
 def _accuracy_place(number: int) -> Place:
@@ -205,8 +210,8 @@ def _quality(
     attack: Mapping[str, Any],
     networks: Mapping[int, Trained],
     device: str,
-) -> dict[str, list[float]]:
-    """Return PSNR, similarity loss and, of SME, alpha of every client, and their spread."""
+) -> tuple[dict[str, list[float]], Shown]:
+    """Return PSNR, similarity loss and, of SME, alpha of every client, and their spread; the pictures of the first client."""
     clients, model = settings["clients"], network_of(settings, ink.data)
     batch, seeds = clients_of(ink, where["samples"], clients), list(range(clients))
     how = dict(attack)
@@ -222,12 +227,17 @@ def _quality(
     made = recipe.run(model, seen, knowledge, seeds, Execution(device=device, form=form))
     scores = score(batch.inputs, batch.labels, made.inputs.cpu(), made.labels.cpu())
     values = {"psnr": scores.psnr.clamp_max(PSNR_CAP).mean(1)}
-    if isinstance(recipe.objective, Match) and recipe.objective.distance is cosine:
-        values["similarity_loss"] = made.mismatch.cpu()
+    by_cosine = isinstance(recipe.objective, Match) and recipe.objective.distance is cosine
+    values |= {SIMILARITY: made.mismatch.cpu()} if by_cosine else similarity_of(made.learned)
     kept = {name: value.double().tolist() for name, value in values.items()} | alphas_of(made.learned)
     if clients > 1:
         kept |= {f"{name}_error": [float(v.double().std()) / clients**0.5] for name, v in values.items()}
-    return kept
+    return kept, first_client(batch, made, scores)
+
+
+def similarity_of(learned: Tree) -> Tree:
+    """Return the similarity loss that an attack measured at its end (DLFA); nothing for other attacks."""
+    return {name: value.cpu() for name, value in learned.items() if name == SIMILARITY}
 
 
 def alphas_of(learned: Tree) -> dict[str, list[float]]:

@@ -50,10 +50,10 @@ class Trained:
     n: int
 
 
-def in_ink(name: str, ink: str) -> Ink:
-    """Return a data set of bytes in an ink."""
+def in_ink(name: str, ink: str | None = None) -> Ink:
+    """Return a data set of bytes in an ink; as it comes, where none is named."""
     data = load_data(name)
-    if ink == "light":
+    if ink is None or ink == "light":
         return Ink(data, data.statistics)
     if ink != "dark":
         raise InputError(f"ink must be one of {', '.join(INKS)}, got {ink!r}")
