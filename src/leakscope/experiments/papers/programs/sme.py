@@ -164,7 +164,7 @@ def trained(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> N
     accuracies = {key: number for key, number in names.items() if not keep.done(key, _accuracy_place(number))}
     if not wanted and not accuracies:
         return
-    ink = in_ink(settings["data"]["name"])
+    ink = in_ink(settings["data"]["name"], settings.get("ink"))
     networks = _networks(
         settings, ink, [*accuracies.values(), *(int(str(row[1]["round"])) for row in wanted)], say, device
     )
