@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.forms import RECORDED, Evaluator
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client, told
@@ -50,6 +50,11 @@ def main() -> None:
             zero = torch.zeros(trials, dtype=torch.int64, device=device)
             made = Evaluator(model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
             results[device, form] = made.gradient["guess"].cpu()
+            kept = Evaluator(model, problem.unknowns, problem.facts, form, trace_after=1)
+            again = [kept(problem.unknowns, zero).gradient["guess"].cpu() for _ in range(3)][-1]
+            if device == "cuda" and form in RECORDED:
+                differ = int((again != results[device, form]).sum())
+                print(f"a recorded evaluation ({form}) and the evaluation: {differ} of {again.numel()} differ")
         if device == "cuda":
             one = take(problem, torch.tensor([7], device=device))
             alone = Evaluator(model, one.unknowns, one.facts, "im2col")(one.unknowns, zero[:1]).gradient["guess"].cpu()

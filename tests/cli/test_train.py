@@ -13,6 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from leakscope.cli import app
+from leakscope.cli import train as train_command
+from leakscope.core.errors import InputError
+from leakscope.experiments.training import Point
 
 FILE = """\
 name: small
@@ -24,6 +27,7 @@ selection: {name: share, share: 0.5}
 rounds: 3
 checkpoints: [2]
 """
+HEADS = FILE.replace("rate: 0.3}}", "rate: 0.3}, on_model: {bits: 8}}")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -58,6 +62,43 @@ def test_without_out_it_goes_to_runs_by_the_name_of_the_file(tmp_path: Path, mon
     Path("mine.yaml").write_text(FILE.replace("rounds: 3", "rounds: 2"))
     assert CliRunner().invoke(app, ["train", "mine.yaml", "-q"]).exit_code == 0
     assert (tmp_path / "runs" / "mine" / "index.html").is_file()
+
+
+def test_private_heads_are_written_only_when_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(HEADS)
+    words = ["train", str(tmp_path / "t.yaml"), "--out"]
+    plain = CliRunner().invoke(app, [*words, str(tmp_path / "plain")])
+    assert plain.exit_code == 0, plain.output
+    assert plain.stderr.count("private heads are not written") == 1
+    assert "3 rounds: accuracy" in plain.stdout
+    assert not (tmp_path / "plain" / "private").exists()
+    kept = CliRunner().invoke(app, [*words, str(tmp_path / "kept"), "--keep-private"])
+    assert "private heads" not in kept.output
+    assert (tmp_path / "kept" / "private" / "round-00003.safetensors").is_file()
+    (tmp_path / "t.yaml").write_text(HEADS.replace("rounds: 3", "rounds: 4"))
+    assert CliRunner().invoke(app, [*words, str(tmp_path / "kept"), "--keep-private", "-q"]).exit_code == 0
+    assert "--keep-private" in (tmp_path / "kept" / "index.html").read_text()
+    with pytest.raises(InputError, match="private heads were not kept"):
+        CliRunner().invoke(app, [*words, str(tmp_path / "plain")], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_stopped_training_says_how_to_go_on_only_where_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    def interrupt(self: object, point: Point) -> None:
+        del self
+        if point.round == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(train_command._Watching, "tell", interrupt)
+    (tmp_path / "t.yaml").write_text(HEADS)
+    words = ["train", str(tmp_path / "t.yaml"), "--out", str(tmp_path / "o"), *(["--keep-private"] if keep else [])]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 130
+    assert "stopped after round 1" in done.stderr
+    assert ("go on with: leakscope " + " ".join(words) in done.stderr) is keep
+    assert ("cannot be gone on with; page and checkpoints are saved" in done.stderr) is not keep
 
 
 @pytest.mark.slow

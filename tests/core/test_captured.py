@@ -96,7 +96,7 @@ def test_a_card_that_is_half_full_makes_no_more_recordings(monkeypatch: pytest.M
     made: list[object] = []
     monkeypatch.setattr(captured_module, "captured", lambda call, _: made.append(call) or call)
     for free, wanted in ((40, 0), (60, 1)):
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, 100))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 100))
         recording = recorded(lambda x: x, (torch.ones(2),))
         assert len(made) == wanted
         assert (recording is None) is (wanted == 0)
@@ -107,5 +107,5 @@ def test_what_a_device_forbids_leaves_the_function_as_it_was(monkeypatch: pytest
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(captured_module, "captured", forbids)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 1))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 1))
     assert recorded(lambda x: x, (torch.ones(2),)) is None

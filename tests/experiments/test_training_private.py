@@ -1,4 +1,6 @@
-"""What clients keep to themselves: in one folder that its owner alone can read, in no other file, and enough to go on."""
+"""What clients keep to themselves: private heads in no file unless asked for, and then, as all else that is theirs, in one folder
+that its owner alone can read, enough to go on.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,10 +17,12 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import flat_names
 from leakscope.experiments.scenario import ScenarioError, scenario_of
 from leakscope.experiments.sweep.driver import unfold
-from leakscope.experiments.training import Point, run_training, training_of
+from leakscope.experiments.training import Point, load_result, run_training, training_of
 from leakscope.experiments.training import run as run_module
 from leakscope.experiments.training.world import make_world
 from leakscope.federated import State, begin, pack, play_round
+from leakscope.learning.polarisation import CODES
+from leakscope.report.training_page import write_training
 
 LOCAL = {"epochs": 1, "batch_size": 8, "rate": 0.3}
 
@@ -52,10 +57,16 @@ def states(told: dict[str, Any]) -> list[State]:
 
 
 def needles(state: State) -> set[bytes]:
-    """Return the bytes of every row that a client keeps to itself, in both precisions; rows of zeros say nothing."""
+    """Return the bytes of every row that a client keeps to itself, in both precisions; rows of zeros say nothing.
+
+    Codes also as int8 and as packed bits.
+    """
     kept = [value.flatten(0, -2) if value.ndim > 1 else value[None] for value in flat_names(_kept(state)).values()]
     rows: list[Tensor] = [row for value in kept for row in value if row.abs().sum() > 0 and row.numel() >= 4]
-    return {row.to(kind).numpy().tobytes() for row in rows for kind in (torch.float32, torch.float64)}
+    found = {row.to(kind).numpy().tobytes() for row in rows for kind in (torch.float32, torch.float64)}
+    codes = [own.flatten() for own in state.private.get(CODES, torch.empty(0))]
+    found |= {own.to(torch.int8).numpy().tobytes() for own in codes}
+    return found | {np.packbits(own.numpy() > 0).tobytes() for own in codes}
 
 
 def _kept(state: State) -> object:
@@ -66,26 +77,47 @@ def holding(found: dict[str, bytes], sought: set[bytes]) -> list[str]:
     return [name for name, content in found.items() if any(needle in content for needle in sought)]
 
 
-def test_no_file_outside_the_private_folder_holds_what_clients_keep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+MEMORY_ALONE = {"client": {"local": LOCAL}}
+
+
+@pytest.mark.parametrize("changes", [{}, {"defences": []}], ids=["heads and residuals", "heads"])
+def test_by_default_no_file_at_all_holds_what_clients_with_private_heads_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(run_module, "SAVE_EVERY", 0.0)
-    told = small()
+    told = small(rounds=2, checkpoints=[1], **changes)
+    sought = set().union(*(needles(state) for state in states(told)))
+    assert len(sought) > 50
+    seen: list[str] = []
+    result = run_training(training_of(told), tmp_path, tell=lambda _: seen.extend(holding(files(tmp_path), sought)))
+    write_training(result, tmp_path / "index.html", command="leakscope train t.yaml")
+    assert seen == holding(files(tmp_path), sought) == []
+    assert not (tmp_path / "private").exists()
+    assert {"state.safetensors", "index.html", "checkpoints/round-00002.safetensors"} <= files(tmp_path).keys()
+
+
+@pytest.mark.parametrize(("changes", "keep"), [({}, True), (MEMORY_ALONE, False)], ids=["asked for", "no heads"])
+def test_no_file_outside_the_private_folder_holds_what_clients_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], keep: bool
+) -> None:
+    monkeypatch.setattr(run_module, "SAVE_EVERY", 0.0)
+    told = small(rounds=2, checkpoints=[1], **changes)
     played = states(told)
     sought = set().union(*(needles(state) for state in played))
-    assert len(sought) > 100
+    assert len(sought) > 50
     seen: list[str] = []
 
     def look(point: Point) -> None:
         found = files(tmp_path)
         seen.extend(holding({name: text for name, text in found.items() if not name.startswith("private/")}, sought))
-        assert holding(found, needles(played[point.round])) == [f"private/round-{point.round:05}.safetensors"]
+        here = needles(played[point.round])
+        assert holding(found, here) == ([f"private/round-{point.round:05}.safetensors"] if here else [])
 
-    run_training(training_of(told), tmp_path, tell=look)
+    run_training(training_of(told), tmp_path, keep_private=keep, tell=look)
     assert seen == []
     assert [name for name in files(tmp_path) if name.startswith("private/")] == [
         "private/.gitignore",
-        "private/round-00003.safetensors",
+        "private/round-00002.safetensors",
     ]
 
 
@@ -98,7 +130,7 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
 
 
 def test_only_the_owner_can_read_the_private_folder(tmp_path: Path) -> None:
-    run_training(training_of(small(rounds=1, checkpoints=[])), tmp_path)
+    run_training(training_of(small(rounds=1, checkpoints=[])), tmp_path, keep_private=True)
     folder = tmp_path / "private"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
@@ -114,13 +146,14 @@ class CutError(Exception):
     """Stands for a kill."""
 
 
+@pytest.mark.parametrize(("changes", "keep"), [({}, True), (MEMORY_ALONE, False)], ids=["heads kept", "no heads"])
 @pytest.mark.parametrize("moment", ["before the state", "after the state"])
 def test_a_training_cut_between_its_two_files_goes_on_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, changes: dict[str, Any], keep: bool
 ) -> None:
     monkeypatch.setattr(run_module, "SAVE_EVERY", 0.0)
-    told = small()
-    run_training(training_of(told), tmp_path / "whole")
+    told = small(**changes)
+    run_training(training_of(told), tmp_path / "whole", keep_private=keep)
     name = "pack" if moment == "before the state" else "forget_older"
     genuine = getattr(run_module, name)
 
@@ -133,14 +166,97 @@ def test_a_training_cut_between_its_two_files_goes_on_to_the_same_bits(
     with monkeypatch.context() as patched:
         patched.setattr(run_module, name, cut)
         with pytest.raises(CutError):
-            run_training(training_of(told), tmp_path / "cut")
+            run_training(training_of(told), tmp_path / "cut", keep_private=keep)
     assert len(list((tmp_path / "cut" / "private").glob("round-*"))) == 2
+    run_training(training_of(told), tmp_path / "cut", keep_private=keep)
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+
+
+def stopped_after(told: dict[str, Any], directory: Path, rounds: int, *, keep: bool = False) -> list[str]:
+    """Train until so many rounds are done, and return what was said."""
+    told_of: list[Point] = []
+    said: list[str] = []
+    made = run_training(
+        training_of(told),
+        directory,
+        keep_private=keep,
+        tell=told_of.append,
+        say=said.append,
+        stop=lambda: told_of[-1].round >= rounds,
+    )
+    assert made.stopped
+    assert made.resumable == load_result(directory).resumable == (keep or rounds == 0)
+    return said
+
+
+NOTICE = (
+    "private heads are not written, so a training that is cut cannot be gone on with; --keep-private keeps them in {}/"
+)
+
+
+def test_heads_that_are_not_written_are_named_once_at_the_beginning(tmp_path: Path) -> None:
+    told = small(rounds=1, checkpoints=[])
+    said: dict[str, list[str]] = {"default": [], "kept": [], "no heads": []}
+    run_training(training_of(told), tmp_path / "default", say=said["default"].append)
+    run_training(training_of(told), tmp_path / "kept", keep_private=True, say=said["kept"].append)
+    run_training(training_of({**told, **MEMORY_ALONE}), tmp_path / "no heads", say=said["no heads"].append)
+    assert said == {"default": [NOTICE.format(tmp_path / "default" / "private")], "kept": [], "no heads": []}
+
+
+def test_a_cut_training_whose_heads_were_not_kept_is_refused_with_both_ways_out(tmp_path: Path) -> None:
+    told = small()
+    stopped_after(told, tmp_path, 2)
+    before = files(tmp_path)
+    for keep in (False, True):
+        with pytest.raises(InputError, match=r"after round 2 of 3 and its private heads were not kept") as caught:
+            run_training(training_of(told), tmp_path, keep_private=keep)
+        assert "new --out, with --keep-private" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_before_the_first_round_ends_nothing_is_lost(tmp_path: Path, keep: bool) -> None:
+    told = small(rounds=1, checkpoints=[])
+    run_training(training_of(told), tmp_path / "whole", keep_private=keep)
+    stopped_after(told, tmp_path / "cut", 0)
+    run_training(training_of(told), tmp_path / "cut", keep_private=keep)
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+
+
+def test_a_training_that_is_over_needs_no_heads(tmp_path: Path) -> None:
+    told = small(rounds=2, checkpoints=[])
+    first = run_training(training_of(told), tmp_path)
+    before = files(tmp_path)
+    (tmp_path / "checkpoints" / "round-00002.safetensors").unlink()
+    said: list[str] = []
+    again = run_training(training_of(told), tmp_path, say=said.append)
+    assert (again.curve, again.checkpoints, again.stopped) == (first.curve, first.checkpoints, False)
+    assert files(tmp_path) == before
+    assert said == ["going on after round 2"]
+
+
+def test_kept_heads_are_gone_on_with_only_when_asked_to_keep_them(tmp_path: Path) -> None:
+    told = small(rounds=2, checkpoints=[])
+    run_training(training_of(told), tmp_path / "whole", keep_private=True)
+    stopped_after(told, tmp_path / "cut", 1, keep=True)
+    with pytest.raises(InputError, match=r"private holds private heads: go on with --keep-private.* new --out"):
+        run_training(training_of(told), tmp_path / "cut")
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "cut" / "private").rename(
+        tmp_path / "copy" / "private"
+    )  # its state is gone: a training from the beginning
+    with pytest.raises(InputError, match="private holds private heads"):
+        run_training(training_of(told), tmp_path / "copy")
+    (tmp_path / "copy" / "private").rename(tmp_path / "cut" / "private")
+    run_training(training_of(told), tmp_path / "cut", keep_private=True)
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
     run_training(training_of(told), tmp_path / "cut")
     assert files(tmp_path / "cut") == files(tmp_path / "whole")
 
 
 def test_a_state_without_its_private_file_is_told(tmp_path: Path) -> None:
-    told = small(rounds=1, checkpoints=[])
+    told = small(rounds=1, checkpoints=[], **MEMORY_ALONE)
     run_training(training_of(told), tmp_path)
     file = tmp_path / "private" / "round-00001.safetensors"
     file.rename(file.with_name("round-00007.safetensors"))

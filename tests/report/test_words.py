@@ -109,8 +109,20 @@ def test_one_told_of_a_defence_is_not_said_to_be_told_nothing_of_it() -> None:
     assert fact in threat_of([knowing(noise, None, defence=True)]).told
     assert threat_of([knowing(noise, None, defence=told) for told in (True, False)]).mixed == (fact,)
     assert not any("defence" in fact for fact in threat_of([knowing([], None, defence=False)]).hidden)
-    steps = [knowing([], {"epochs": 2}, defence=told) for told in (True, False)]
-    assert threat_of(steps).mixed == ("that it should simulate the local steps",)
+
+
+@pytest.mark.parametrize(("attack", "simulates"), [("ig_update", True), ("sme", False), ("dlfa", False)])
+def test_who_simulates_steps_anyway_is_not_said_to_be_told_to(attack: str, simulates: bool) -> None:
+    steps = [knowing([], {"epochs": 2}, defence=told, local=True) for told in (True, False)]
+    cells = [dataclasses.replace(cell, settings={**cell.settings, "attack": {"name": attack}}) for cell in steps]
+    assert threat_of(cells).mixed == ("that it should simulate the local steps",) * simulates
+
+
+def test_dropout_is_something_to_be_told_of() -> None:
+    cells = [
+        Cell(id="a", settings={"model": {"dropout": 0.5}, "knowledge": {"defence": told}}) for told in (True, False)
+    ]
+    assert threat_of(cells).mixed == ("that it should average over the masks of dropout",)
 
 
 def test_masks_are_no_secret_of_a_network_without_dropout() -> None:

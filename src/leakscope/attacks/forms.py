@@ -8,8 +8,8 @@ gradients through normalisation layers.
 
 After a few calls the vmapped forms are traced into a flat graph of tensor operations. It runs the same operations, so the bits
 stay, without the cost of the function transforms: half the time of a narrow batch. What depends on the facts alone is computed
-once (see `hoist`). On a CUDA device they are not traced: their kernels are recorded and played in one launch (see
-`core.captured`), so that the thousands of short ones of a simulated training wait for Python no more.
+once (see `hoist`). On a CUDA device their kernels are recorded instead and played in one launch (see `core.captured`), so that
+the thousands of short ones of a simulated training wait for Python no more; only what cannot be recorded is traced there.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ V = TypeVar("V")
 FORMS = ("native", "split", "im2col", "parallel", "channels_last", "loop", "compiled")
 THREADED = ("parallel", "channels_last")  # forms that run the traced graph of a single trial on every core
 ALONE = (*THREADED, "loop")  # forms that evaluate each trial by itself
+RECORDED = ("native", "im2col")  # forms whose kernels are recorded on a CUDA device
 TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
 RECORD_AFTER = 2  # calls on a CUDA device: recording costs three, and a recording may take a tenth of one
 
@@ -117,9 +118,10 @@ class Evaluator:
         if self.fixed[0].device.type == "cpu":
             keep_freed()
         self._call: Callable[..., Flat] | None = None
-        self._on_cuda = self.fixed[0].device.type == "cuda"
         self._calls = 0
-        self._trace_after = trace_after or (RECORD_AFTER if self._on_cuda else TRACE_AFTER)
+        self._record_after = trace_after or RECORD_AFTER
+        self._trace_after = trace_after or TRACE_AFTER
+        self._records = self.fixed[0].device.type == "cuda" and form in RECORDED
         self._done = False
         self.real = trials(unknowns) if real is None else real
         self._pool: ThreadPoolExecutor | None = None
@@ -147,8 +149,11 @@ class Evaluator:
             fresh = self._kept if self.form == "compiled" else lambda _: self._lifted()
             self._call = fresh(flat) if known is None else known
             self._done = known is not None
-        elif self._calls == self._trace_after and self.form != "compiled" and not self._done:
-            self._call = (self._recorded(moving) if self._on_cuda else None) or self._kept(flat)
+        elif self._records and self._calls == self._record_after:
+            self._call = self._recorded(moving) or self._call
+            self._done = self._call is not before
+        elif self._calls == self._trace_after + self._records and self.form != "compiled" and not self._done:
+            self._call = self._kept(flat)
         self._calls += 1
         if self._call is not before:
             self._bound = [bind(self._call, fixed) for fixed in parts]

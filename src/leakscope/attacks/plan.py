@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from leakscope.attacks.forms import ALONE, FORMS, THREADED, TRACE_AFTER, Evaluator
+from leakscope.attacks.forms import ALONE, FORMS, RECORDED, THREADED, TRACE_AFTER, Evaluator
 from leakscope.attacks.lanes import lanes, spare_lanes
 from leakscope.attacks.memory import available, is_out_of_memory, peak_bytes
 from leakscope.attacks.simulate import LocalSteps, simulator_kinds
@@ -29,6 +29,7 @@ SHARE_OF_FREE = 0.6
 WIDEST = {"cpu": 128, "cuda": 4096}
 COMPILE_PAYS_AFTER = 120.0
 RECORDING_PAYS_AFTER = 10.0
+FEW = 40  # evaluations of single trials: choosing a form takes as many
 LONG = 600.0  # seconds of work from which measurements take their full time
 MEASURING = 0.015  # the share of the work that may go into finding the fastest form
 GAINS = {
@@ -213,7 +214,8 @@ def choose_form(
                 alone = form in THREADED
                 try_form(form, few if alone else problem, traced=not alone)
     if device.type == "cuda" and work() > RECORDING_PAYS_AFTER:
-        try_form("im2col", traced=True)
+        for form in RECORDED:
+            try_form(form, traced=True)
     best = max(rates, key=lambda form: rates[form])
     if device.type == "cuda" and work() > COMPILE_PAYS_AFTER and _may_be_compiled(model, problem):
         best = "compiled"
@@ -261,7 +263,9 @@ def make_plan(model: Model, problem: Problem, execution: Execution, evaluations:
     chunks = tuple((first, min(first + width, total)) for first in range(0, total, width))
     form = execution.form
     rates: dict[str, float] = {}
-    if form is None:
+    if form is None and total * evaluations <= FEW:
+        form = "native"
+    elif form is None:
         sample = narrow(problem, min(max(width, 4), 64) if device.type == "cpu" else width)
         form, rates = choose_form(model, sample, device, evaluations, live=width)
     return Plan(

@@ -31,6 +31,13 @@ def train(
     file: Annotated[Path, typer.Argument(help="The training, a YAML file.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Directory; runs/<name of the file> if not given.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    keep_private: Annotated[
+        bool,
+        typer.Option(
+            "--keep-private",
+            help="Write the clients' private heads to DIR/private/, so that a training that is cut can go on.",
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
 ) -> None:
     """Train a federation: accuracy per round, checkpoints to attack, a page with the learning curve."""
@@ -40,12 +47,13 @@ def train(
 
     training = read_training(file)
     directory = out or Path("runs") / file.stem
-    again = _command(file, out, device)
+    again = _command(file, out, device, keep_private=keep_private)
     with _Watching(training.name or file.stem, training.rounds, quiet=quiet) as watching, _interrupt() as asked:
         result = run_training(
             training,
             directory,
             device=device,
+            keep_private=keep_private,
             facts=gather_facts(again, device),
             tell=watching.tell,
             say=watching.say,
@@ -54,12 +62,18 @@ def train(
         )
     page = _write_page(result, directory, again)
     if result.stopped:
-        sys.stderr.write(f"leakscope: stopped after round {result.rounds}, saved; go on with: {again}\n")
+        sys.stderr.write(f"leakscope: stopped after round {result.rounds}, {_way_on(result, again)}\n")
         raise typer.Exit(130)
     if not quiet:
         typer.echo(printable(f"{_ending(result)}; page: {page}"))
     if result.diverged:
         raise typer.Exit(1)
+
+
+def _way_on(result: Result, command: str) -> str:
+    if result.resumable:
+        return f"saved; go on with: {command}"
+    return "private heads were not kept (--keep-private), so it cannot be gone on with; page and checkpoints are saved"
 
 
 def _ending(result: Result) -> str:
@@ -83,15 +97,18 @@ def _write_page(result: Result, directory: Path, command: str) -> Path:
         raise InputError(f"{path} cannot be written ({error.strerror}); the training itself is saved") from None
 
 
-def _command(file: Path, out: Path | None, device: str) -> str:
+def _command(file: Path, out: Path | None, device: str, *, keep_private: bool = False) -> str:
     """Return the command that goes on with this very training, ready for a shell.
 
     >>> _command(Path("my cpl.yaml"), None, "cpu")
     "leakscope train 'my cpl.yaml'"
+    >>> _command(Path("spn.yaml"), Path("runs/a"), "cpu", keep_private=True)
+    'leakscope train spn.yaml --out runs/a --keep-private'
     """
     words = ["leakscope", "train", str(file)]
     words += ["--out", str(out)] if out is not None else []
-    return shlex.join([*words, *(["--device", device] if device != "cpu" else [])])
+    words += ["--device", device] if device != "cpu" else []
+    return shlex.join([*words, *(["--keep-private"] if keep_private else [])])
 
 
 class _Watching:

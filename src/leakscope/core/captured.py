@@ -37,20 +37,20 @@ class Recording(Generic[V]):
         """Return what the function makes of these arguments, which have the shapes of the recording."""
         for place, value in zip(self.given, tensors(new), strict=True):
             place.copy_(value)
-        self.graph.replay()
+        with torch.cuda.device(self.given[0].device):
+            self.graph.replay()
         return fill(self.form, [t.clone() for t in self.made])
 
 
 def recorded(f: Callable[..., V], arguments: tuple[Any, ...]) -> Callable[..., V] | None:
     """Return `f` as a recording; nothing where the card is half full, or where it does what a device forbids while it records."""
-    free, total = torch.cuda.mem_get_info()
+    torch.cuda.empty_cache()  # what is cached is free
+    free, total = torch.cuda.mem_get_info(next(tensors(arguments)).device)
     if free < LEFT_FREE * total:
         return None
     try:
         return captured(f, arguments)
-    except (
-        Exception
-    ):  # what a device forbids has no class of its own; an error of the function's own is told where it runs plainly
+    except Exception:  # what a device forbids has no class of its own; run plainly, the function tells its own errors
         return None
 
 
@@ -58,7 +58,9 @@ def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Recording[V]:
     """Return `f` as a recording made with these arguments, all of whose tensors are on one CUDA device; no gradients flow through it."""
     flat_f, form = flattened(f, arguments)
     given = tuple(t.clone() for t in tensors(arguments))
-    with torch.no_grad():
+    here = given[0].device
+    # a recording that fails must leave the stream as it was
+    with torch.no_grad(), torch.cuda.device(here), torch.cuda.stream(torch.cuda.current_stream(here)):
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):

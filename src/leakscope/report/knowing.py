@@ -27,3 +27,13 @@ def knows_head(cell: Cell) -> bool:
     from leakscope.experiments.scenario.attackers import made_for_heads  # with torch, which other runs do not need
 
     return made_for_heads(str(attack.get("name")))
+
+
+def simulates_if_told(cell: Cell) -> bool:
+    """Return whether telling is what makes the attacker of a cell simulate local steps; SME and DLFA do what they do anyway."""
+    attack, knowledge = cell.settings.get("attack"), cell.settings.get("knowledge")
+    if not isinstance(attack, Mapping) or not isinstance(knowledge, Mapping) or not knowledge.get("local"):
+        return False
+    from leakscope.experiments.scenario import attackers  # with torch, which other runs do not need
+
+    return attackers.simulates_if_told(str(attack.get("name")))

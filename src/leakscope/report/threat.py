@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leakscope.core.record import Cell
-from leakscope.report.knowing import knows_head
+from leakscope.report.knowing import knows_head, simulates_if_told
 from leakscope.report.page_data import Threat
 from leakscope.report.sheet import say
 
@@ -32,6 +32,7 @@ FACTS = {
 OF_DEFENCE = ("mask", "bound", "bits", "sigma", "defences", DEFENCE)
 DEFENDED = "that the client was defended, and how"
 SIMULATED = "that it should simulate the local steps"
+AVERAGED = "that it should average over the masks of dropout"
 SEEN = "of several local steps the weights before the first (w0) and after the last (wT) only"
 BETWEEN = "what happened between w0 and wT: the weights and gradients of the single local steps"
 SETTING = {
@@ -94,7 +95,7 @@ def _of_steps(cell: Cell) -> dict[str, bool]:
 
 
 def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]:
-    """Return whether the attacker knows the defences of a cell; where there are only local steps, whether it simulates them."""
+    """Return whether the attacker knows the defences of a cell; where there are none, what else telling makes it do."""
     client = cell.settings.get("client")
     inside = isinstance(client, Mapping) and any(client.get(name) is not None for name in ("on_model", "on_data"))
     told = any(knowledge.get(name) for name in OF_DEFENCE)
@@ -103,7 +104,10 @@ def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]
         return {DEFENDED: told} if not told or DEFENCE in knowledge else {}
     if inside:
         return {DEFENDED: told or knows_head(cell)}
-    return {SIMULATED: told} if _steps(cell) > 1 and DEFENCE in knowledge else {}
+    if DEFENCE not in knowledge:
+        return {}
+    simulates = _steps(cell) > 1 and simulates_if_told(cell)
+    return ({SIMULATED: told} if simulates else {}) | ({AVERAGED: told} if _drops(cell) else {})
 
 
 def _begins_inside(cell: Cell) -> bool:

@@ -72,7 +72,7 @@ def simulated_steps(settings: Mapping[str, Any]) -> int:
     SME and DLFA are made for local steps, and do what they do without being told of a defence.
     """
     local = settings["client"]["local"]
-    if local is None or not settings["knowledge"]["local"] or not _takes_steps(settings["attack"]["name"]):
+    if local is None or not settings["knowledge"]["local"] or not simulates_if_told(settings["attack"]["name"]):
         return 1
     return LocalTraining(**local).steps(settings["data"]["samples"])
 
@@ -107,5 +107,6 @@ def _matches(attack: str) -> bool:
 
 
 @functools.cache
-def _takes_steps(attack: str) -> bool:
-    return takes_steps(ATTACKS[attack]())
+def simulates_if_told(attack: str) -> bool:
+    """Return whether an attack, by its name, simulates local steps when told of them, and one gradient when not."""
+    return attack in ATTACKS and takes_steps(ATTACKS[attack]())

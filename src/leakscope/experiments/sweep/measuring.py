@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 import torch
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.forms import RECORDED, Evaluator
 from leakscope.attacks.memory import available
-from leakscope.attacks.plan import SHARE_OF_FREE, Execution, choose_form, measure_form, narrow, predict_bytes
+from leakscope.attacks.plan import FEW, SHARE_OF_FREE, Execution, choose_form, measure_form, narrow, predict_bytes
 from leakscope.attacks.runner import form_without_vmap
 from leakscope.core.errors import InputError
 from leakscope.experiments.engines.contract import torch_threads
@@ -75,10 +75,13 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
             need, have = (each * restarts + fixed) / 2**20, limit / 2**20
             raise InputError(f"one trial needs about {need:.0f} MiB, the memory limit is {have:.0f} MiB")
         fits = max(1, (limit - fixed) // (each * restarts))
-        sample = narrow(problem, min(max(min(width, total) * restarts, 4), SAMPLE_WIDTH))
         evaluations = attack.most_evaluations() * restarts * total
+        if evaluations <= FEW:
+            return Measured(form or "native", int(min(fits, 10**9)), bytes_per_trial=each * restarts)
+        sample = narrow(problem, min(max(min(width, total) * restarts, 4), SAMPLE_WIDTH))
         Evaluator(world.model, sample.unknowns, sample.facts, form or "native")  # builds or raises
-        rates = {form or "native": measure_form(world.model, sample, form or "native", seconds=0.1)}
+        played = form in RECORDED and device.type == "cuda"  # as it will be run
+        rates = {form or "native": measure_form(world.model, sample, form or "native", seconds=0.1, traced=played)}
         if form is None and evaluations / rates["native"] > WORTH_CHOOSING:
             each_lane = evaluations / len(sample.unknowns["guess"])
             live = min(width, total) * restarts

@@ -3,6 +3,9 @@
     DIR/private/round-00005.safetensors     private heads, codes, what defences remember; mode 0600 in a folder of mode 0700
     DIR/private/.gitignore                  keeps the folder out of a repository
 
+Where clients have private heads the folder is written only if it is asked for (`keep_private`): a head that stays with its client is
+in no file. What defences remember is written where there are no heads, because a training could not go on without it.
+
 Only the round of the state is kept. It is written before the state and the one before it is deleted after, so that a training
 killed at any moment finds the file of its state's round.
 """
@@ -10,7 +13,9 @@ killed at any moment finds the file of its state's round.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from leakscope.core.errors import InputError
 from leakscope.federated import State, pack_private
@@ -39,6 +44,19 @@ def forget_older(directory: Path, state: State) -> None:
     for path in sorted((directory / FOLDER).glob("round-*")):
         if path != _file(directory, state.rounds):
             path.unlink()
+
+
+def refuse_kept(directory: Path) -> None:
+    """Raise if the folder holds heads, for a training that was not asked to keep them."""
+    if sorted((directory / FOLDER).glob("round-*")):
+        raise InputError(
+            f"{directory / FOLDER} holds private heads: go on with --keep-private, which keeps them there, or choose a new --out"
+        )
+
+
+def can_go_on(directory: Path, settings: Mapping[str, Any], rounds: int) -> bool:
+    """Return whether a training can go on after a round: it has no private heads, or they are kept, or not trained yet."""
+    return settings["client"]["on_model"] is None or not rounds or _file(directory, rounds).exists()
 
 
 def read_private(directory: Path, rounds: int) -> bytes | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from leakscope.core.errors import InputError
 from leakscope.experiments.training.file import read_training
+from leakscope.experiments.training.private import can_go_on
 from leakscope.metrics.interval import Estimate, wilson
 from leakscope.models.checkpoint import file_name
 
@@ -40,7 +41,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A training so far: its settings, the learning curve from round 0 on, checkpoints, facts; `diverged` if it blew up."""
+    """A training so far: its settings, the learning curve from round 0 on, checkpoints, facts; `diverged` if it blew up.
+
+    `resumable` is whether another round could be played from what was written: private heads that were not kept are gone.
+    """
 
     name: str
     settings: Mapping[str, Any]
@@ -51,6 +55,7 @@ class Result:
     text: str
     diverged: bool = False
     stopped: bool = False
+    resumable: bool = True
 
     @property
     def rounds(self) -> int:
@@ -74,6 +79,7 @@ def load_result(directory: Path) -> Result:
         text=training.text,
         diverged=blown,
         stopped=last.round < training.rounds and not blown,
+        resumable=can_go_on(directory, training.settings, last.round),
     )
 
 

@@ -2,12 +2,13 @@
 
     DIR/training.yaml                        the file, as it was given
     DIR/state.safetensors                    what the server needs for the next round, written whole or not at all
-    DIR/private/round-00005.safetensors      what clients keep to themselves, if anything: not to be shared
+    DIR/private/round-00005.safetensors      what clients keep to themselves: not to be shared; private heads only if asked for
     DIR/checkpoints/round-00005.safetensors  the global model after round 5
     DIR/curve.csv                            the learning curve
 
 A training that was killed goes on from its state to the same bits. The state names everything that determines the result (a
-hash); the state of another training is refused. Asking for more rounds of the same training goes on where it ended.
+hash); the state of another training is refused. Asking for more rounds of the same training goes on where it ended. With clients
+that have private heads both need `keep_private`: without it the heads are written nowhere.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from leakscope.experiments.sweep.world import fingerprint
 from leakscope.experiments.training.file import Training
 from leakscope.experiments.training.forms import FORMS, choose_form
 from leakscope.experiments.training.private import FOLDER as PRIVATE
-from leakscope.experiments.training.private import forget_older, read_private, write_private
+from leakscope.experiments.training.private import can_go_on, forget_older, read_private, refuse_kept, write_private
 from leakscope.experiments.training.result import (
     CURVE,
     FILE,
@@ -57,6 +58,7 @@ def run_training(
     directory: Path,
     *,
     device: str = "cpu",
+    keep_private: bool = False,
     facts: Mapping[str, str] | None = None,
     tell: Callable[[Point], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
@@ -66,7 +68,8 @@ def run_training(
     """Return the training after its last round, begun or gone on with in `directory`.
 
     `tell` hears every round, `say` a sentence now and then, `inside` (round, clients done, clients of the round); `stop` is asked
-    between rounds.
+    between rounds. `keep_private` writes the private heads of clients that have them to DIR/private, so that a training that is cut
+    can go on.
     """
     world = make_world(training, device)
     try:
@@ -77,7 +80,8 @@ def run_training(
     with clear_errors(directory, "no training was begun"):
         (directory / Path(file_name(0)).parent).mkdir(parents=True, exist_ok=True)
     with locked(directory / LOCK), clear_errors(directory, "what was saved before is whole"):
-        run = _Run(training, world, directory, device, dict(facts or {}))
+        keeps = keep_private or not first.private
+        run = _Run(training, world, directory, device, dict(facts or {}), keeps=keeps)
         try:
             return run.play(first, tell, say, inside, stop)
         finally:
@@ -85,10 +89,12 @@ def run_training(
 
 
 class _Run:
-    """One training at work in its directory."""
+    """One training at work in its directory; `keeps` is whether what clients keep to themselves is written there."""
 
-    def __init__(self, training: Training, world: World, directory: Path, device: str, facts: dict[str, str]) -> None:
-        self.training, self.world, self.directory, self.facts = training, world, directory, facts
+    def __init__(
+        self, training: Training, world: World, directory: Path, device: str, facts: dict[str, str], *, keeps: bool
+    ) -> None:
+        self.training, self.world, self.directory, self.facts, self.keeps = training, world, directory, facts, keeps
         self.stamp = _stamp(training.settings, device)
         self.form: str | None = training.settings["precision"]["form"]
         self.curve: list[Point] = []
@@ -104,6 +110,11 @@ class _Run:
     ) -> Result:
         """Return the result after the rounds that were missing."""
         state = self._resumed(first)
+        if not self.keeps and self._is_left(state):
+            say(
+                "private heads are not written, so a training that is cut cannot be gone on with; "
+                f"--keep-private keeps them in {self.directory / PRIVATE}/"
+            )
         if state.rounds:
             say(f"going on after round {state.rounds}")
             self._complete(state, say)
@@ -113,7 +124,7 @@ class _Run:
             self.curve.append(self._measured(state, Point(0, 0, 0, 1.0, None, None, None)))
             self._save(state)  # the form is settled from here on
             tell(self.curve[-1])
-        while state.rounds < self.training.rounds and is_finite(state) and not stop():
+        while self._is_left(state) and not stop():
             number = state.rounds + 1
             state, played = play_round(
                 self.world.federation,
@@ -130,7 +141,7 @@ class _Run:
             self._keep(state)
             tell(self.curve[-1])
         self._save(state)
-        return self.result(is_finite(state), stopped=state.rounds < self.training.rounds and is_finite(state))
+        return self.result(is_finite(state), stopped=self._is_left(state))
 
     def result(self, finite: bool, *, stopped: bool = False) -> Result:
         """Return what the directory now holds."""
@@ -144,7 +155,11 @@ class _Run:
             text=self.training.text,
             diverged=not finite,
             stopped=stopped,
+            resumable=can_go_on(self.directory, self.training.settings, self.curve[-1].round),
         )
+
+    def _is_left(self, state: State) -> bool:
+        return state.rounds < self.training.rounds and is_finite(state)
 
     def _due(self, number: int) -> bool:
         told = self.training.settings
@@ -194,21 +209,38 @@ class _Run:
             "sizes": self.world.holdings.counts.tolist(),
         }
         self._write(CURVE, table_of(self.curve).encode())
-        write_private(self.directory, state)
+        if self.keeps:
+            write_private(self.directory, state)
         self._write(STATE, pack(state, about))
         forget_older(self.directory, state)
         self.saved = time.monotonic()
 
     def _resumed(self, first: State) -> State:
+        """Return where the training stands; without what its clients keep to themselves if no round is left."""
         path = self.directory / STATE
-        if not path.exists():
-            return first
+        state = self._of_server(path, first) if path.exists() else first
+        if not self._is_left(state):
+            return state
+        if not self.keeps:
+            refuse_kept(self.directory)
+        if not state.rounds:  # nobody has trained: heads, codes and memories are as they are drawn
+            return replace(state, private=first.private, memory=first.memory)
+        private = read_private(self.directory, state.rounds)
+        if private is None and first.private:
+            raise InputError(
+                f"{self.directory} is after round {state.rounds} of {self.training.rounds} and its private heads were not kept, "
+                "so it cannot be gone on with: choose a new --out, with --keep-private to be able to go on later"
+            )
+        return unpack(path.read_bytes(), first, private)[0]
+
+    def _of_server(self, path: Path, first: State) -> State:
+        """Return the server's part of the state on disk, and take over what stands beside it."""
         about = about_of(path)
         if about.get("stamp") != self.stamp:
             raise InputError(
                 f"{self.directory} holds another training (other settings, data, device or version): choose another --out"
             )
-        state, about = unpack(path.read_bytes(), first, read_private(self.directory, int(about["rounds"])))
+        state, about = unpack(path.read_bytes(), replace(first, private={}, memory=()))
         self.form = str(about["form"])  # whatever would be fastest now: the same form gives the same bits
         self.curve = [Point(**point) for point in about["curve"]]  # type: ignore[attr-defined]
         self.facts = {**about["facts"], **self.facts}  # type: ignore[dict-item]
