@@ -128,7 +128,8 @@ def test_a_row_of_a_program_is_a_sheet_with_the_truth_above_the_reconstructions(
     made = of_a_program(tmp_path)
     (strip,), hidden = strips_of(made, ("round", "attack"))
     assert hidden == 0
-    assert (strip.where, strip.who) == ("round 2, attack sme", "")  # the note of the part is not about digits
+    assert strip.where == "round 2, attack sme"
+    assert strip.who == made.item.readings[0].label  # alone: the note of the part is not about digits
     assert (strip.verdict, strip.scores, strip.across) == (
         "2 of 3 recovered",
         "mean PSNR 40.0 dB",

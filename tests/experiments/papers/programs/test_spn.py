@@ -19,6 +19,7 @@ from leakscope.attacks.plan import Execution
 from leakscope.attacks.state import Stop
 from leakscope.clients import Client, tell_defences
 from leakscope.clients import told as knows
+from leakscope.core import random
 from leakscope.core.record import Plain
 from leakscope.core.tree import take
 from leakscope.defences import Sparsify
@@ -401,18 +402,21 @@ def test_the_two_gradients_are_the_parts_of_the_one_that_is_shared() -> None:
 # -- accuracies
 
 
+def play_turn(training: Training, number: int, who: Sequence[int]) -> None:
+    keys, places = training.draw(range(number, number + 1))
+    training.play(keys[0], places[0], who)
+
+
 def slow_adam(training: Training, steps: int) -> dict[str, Tensor]:
     """Return the weights after torch's Adam on the batches that the clients drew, without a defence."""
     module = copy.deepcopy(training.public.apply.module)  # type: ignore[attr-defined]
     module.load_state_dict(take(training.state.weights, 0))
     optimiser = torch.optim.Adam(module.parameters(), lr=training.told["rate"])
-    batches: list[tuple[Tensor, Tensor]] = []
-    genuine = training._pictures
-    training._pictures = lambda *given: batches.append(genuine(*given)) or batches[-1]  # type: ignore[method-assign, func-returns-value]
     for number in range(steps):
-        training.play(number, range(training.clients))
+        play_turn(training, number, range(training.clients))
         optimiser.zero_grad()
-        x, y = batches[-1]
+        places = training.draw(range(number, number + 1))[1][0]
+        x, y = training.x[places], training.y[places]
         torch.stack([F.cross_entropy(module(a), b) for a, b in zip(x, y, strict=True)]).mean().backward()
         optimiser.step()
     return {name: value.detach() for name, value in module.named_parameters()}
@@ -440,7 +444,7 @@ def test_a_strength_trains_the_same_alone_and_private_heads_stay_apart(sharing: 
     alone = Training(settings, {**SPN, "strengths": [0.5]}, data, "cpu")
     before = {name: value.clone() for name, value in both.state.private.items()}
     for training in (both, alone):
-        training.play(0, [1])
+        play_turn(training, 0, [1])
     for name, value in alone.state.weights.items():
         assert_close(both.state.weights[name][1], value[0], rtol=1e-4, atol=1e-5)
     moved = {name: (both.state.private[name] != value).flatten(2).any(2) for name, value in before.items()}
@@ -453,12 +457,26 @@ def test_another_seed_draws_other_batches_and_other_noise() -> None:
     for seed in (0, 0, 1):
         settings = told()
         settings["training"]["seed"] = seed
-        training = Training(settings, DP, load_data("digits"), "cpu")
-        genuine = training._pictures
-        training._pictures = lambda index, keys, of=genuine: drawn.append(keys) or of(index, keys)  # type: ignore[method-assign, misc]
-        training.play(0, range(3))
+        drawn.append(Training(settings, DP, load_data("digits"), "cpu").draw(range(1))[0])
     assert torch.equal(drawn[0], drawn[1])
     assert not (drawn[0] == drawn[2]).any()
+
+
+def test_a_turn_draws_the_same_alone_and_among_others() -> None:
+    training = Training(told(), DP, load_data("digits"), "cpu")
+    keys, places = training.draw(range(2, 6))
+    for number in range(2, 6):
+        alone = training.draw(range(number, number + 1))
+        assert torch.equal(alone[0][0], keys[number - 2])
+        assert torch.equal(alone[1][0], places[number - 2])
+    own = random.fold(random.fold(random.key(training.told["seed"]), "round"), 3)
+    for client in range(training.clients):
+        key = random.fold(own, client)
+        assert keys[1, client] == key
+        held = training.places[client]
+        expected = (random.uniform(random.fold(key, "batch"), (training.told["batch"],)) * len(held)).long()
+        assert torch.equal(places[1, client], held[expected])
+    assert len({tuple(row) for row in places.flatten(0, 1).tolist()}) == places[..., 0].numel()
 
 
 def test_accuracies_of_table_11_are_counted_picture_by_picture() -> None:
@@ -498,7 +516,7 @@ def test_all_clients_play_at_once_or_one_after_the_other(sharing: str) -> None:
     turns: list[list[int]] = []
 
     class Watched(Training):
-        def play(self, number: int, who: Sequence[int]) -> None:
+        def play(self, keys: Tensor, places: Tensor, who: Sequence[int]) -> None:
             turns.append(list(who))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -84,28 +84,41 @@ class Training:
         none = torch.zeros((), device=device)
         moments = tree_adam.begin(weights, none), tree_adam.begin(private, none.expand(1, self.clients))
         self.state = State(weights, private, *moments)
-        self._recorded: Callable[[State, Tensor, Tensor], State] | None = None
+        self._recorded: Callable[[State, Tensor, Tensor, Tensor], State] | None = None
 
-    def play(self, number: int, who: Sequence[int]) -> None:
-        """Let these clients answer from the same weights, and take the mean of what they send.
+    def draw(self, numbers: range) -> tuple[Tensor, Tensor]:
+        """Return keys (turns x clients) and the pictures each client works on (turns x clients x n) of these turns.
+
+        Many turns at once: a turn itself is so short that drawing would be most of it.
+        """
+        own = random.fold(random.key(self.told["seed"], self.device), "round")
+        turns = random.fold(own.expand(len(numbers)), torch.tensor(list(numbers), device=self.device))
+        keys = random.fold(turns[:, None].expand(-1, self.clients), torch.arange(self.clients, device=self.device))
+        if self.told["sharing"] == WEIGHTS:  # all that a client has
+            return keys, self.places.expand(len(numbers), *self.places.shape)
+        drawn = random.uniform(random.fold(keys, "batch"), (self.told["batch"],))
+        places = self.places.expand(len(numbers), *self.places.shape)
+        return keys, places.gather(2, (drawn * places.shape[2]).long())
+
+    def play(self, keys: Tensor, places: Tensor, who: Sequence[int]) -> None:
+        """Let these clients answer from the same weights, and take the mean of what they send; `draw` gives a turn's keys and pictures.
 
         On a CUDA device this is a recording of the kernels, which all turns of one training share.
         """
-        index, place = torch.tensor(list(who), device=self.device), torch.tensor(number, device=self.device)
+        index = torch.tensor(list(who), device=self.device)
+        given = index, keys[index], places[index]
         if self.device != "cuda":
-            self.state = self.turn(self.state, index, place)
+            self.state = self.turn(self.state, *given)
             return
         if self._recorded is None:
             with Im2col():
-                self._recorded = captured(self.turn, (self.state, index, place))
-        self.state = self._recorded(self.state, index, place)
+                self._recorded = captured(self.turn, (self.state, *given))
+        self.state = self._recorded(self.state, *given)
 
-    def turn(self, state: State, index: Tensor, number: Tensor) -> State:
-        """Return the state after a turn of the clients at `index`, the `number`-th of the training."""
+    def turn(self, state: State, index: Tensor, keys: Tensor, places: Tensor) -> State:
+        """Return the state after a turn of the clients at `index` with these keys and pictures."""
         size, many = len(self.grid), len(index)
-        own = random.fold(random.key(self.told["seed"], index.device), "round")
-        keys = random.fold(random.fold(own, number), index)
-        x, y = self._pictures(index, keys)
+        x, y = self.x[places], self.y[places]
         defences, guard, private = map_tensors(
             lambda t: t[:, index], (self.client.defences, self.client.on_model, state.private)
         )
@@ -132,14 +145,6 @@ class Training:
             mine = map_tensors(lambda all, some: all.index_copy(1, index, some), mine, after)
         held = {n: v.index_copy(1, index, kept[n]) for n, v in state.private.items()}
         return State(weights, held, server, mine)
-
-    def _pictures(self, index: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what each client works on in this round: a batch, or all it has."""
-        places = self.places[index]
-        if self.told["sharing"] == GRADIENT:
-            drawn = random.uniform(random.fold(keys, "batch"), (self.told["batch"],))
-            places = places.gather(1, (drawn * places.shape[1]).long())
-        return self.x[places], self.y[places]
 
     def correct(self) -> Tensor:
         """Return which test pictures the global model of each strength names rightly, S x n."""
@@ -195,9 +200,9 @@ def train_curve(
     turns = [[k] for k in range(training.clients)] if told["in_turn"] else [list(range(training.clients))]
     steps = -(-training.places.shape[1] // told["batch"]) if told["sharing"] == GRADIENT else 1
     for done in range(told["rounds"]):
-        for step in range(steps):
+        for keys, places in zip(*training.draw(range(done * steps, (done + 1) * steps)), strict=True):
             for turn in turns:
-                training.play(done * steps + step, turn)
+                training.play(keys, places, turn)
         if (done + 1) % SAID_EVERY == 0:
             say(f"  {title_of(curve)}: {done + 1} of {told['rounds']} rounds trained")
     found = training.correct()
