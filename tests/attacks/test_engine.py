@@ -490,6 +490,19 @@ def test_a_form_that_a_network_cannot_take_is_left_out_or_refused(monkeypatch: p
         QUICK.run(model, seen, w.knowledge, w.seeds, Execution(form="channels_last"))
 
 
+@pytest.mark.parametrize(("evaluations", "chosen"), [(plan.FEW // 4, []), (plan.FEW // 4 + 1, [4])])
+def test_a_run_that_is_shorter_than_choosing_a_form_chooses_none(
+    evaluations: int, chosen: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(plan, "choose_form", lambda *_, live, **__: asked.append(live) or ("loop", {}))
+    w = world(4)
+    problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
+    made = plan.make_plan(w.model, problem, Execution(), float(evaluations))
+    assert asked == chosen
+    assert made.form == ("loop" if chosen else "native")
+
+
 @pytest.mark.parametrize(("live", "best"), [(1, "loop"), (400, "native")])
 def test_copies_laid_out_in_spare_count_against_the_forms_that_evaluate_them(
     live: int, best: str, monkeypatch: pytest.MonkeyPatch

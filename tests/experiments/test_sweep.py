@@ -18,7 +18,7 @@ from leakscope.core.errors import InputError
 from leakscope.experiments.engines import processes
 from leakscope.experiments.scenario import read_scenario, scenario_of
 from leakscope.experiments.scenario.text import read_text
-from leakscope.experiments.sweep import make_plan
+from leakscope.experiments.sweep import make_plan, measuring
 from leakscope.experiments.sweep.driver import Silent, unfold
 from leakscope.experiments.sweep.measuring import share_of_memory
 from leakscope.experiments.sweep.plan import chunks_of, group_trials
@@ -223,3 +223,29 @@ def test_kill_at_twenty_random_moments_loses_nothing_and_doubles_nothing(
     assert sweep(directory).left == 0
     assert content(directory) == undisturbed
     assert not list(directory.rglob("*.part"))
+
+
+def test_a_group_of_few_evaluations_is_timed_and_no_form_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "data": {"name": "digits"},
+        "model": {"name": "mlp"},
+        "attack": {"name": "ig", "iterations": 2},
+        "trials": 3,
+    }
+    widths: list[int] = []
+    genuine = measuring.measure_form
+    monkeypatch.setattr(measuring, "WORTH_CHOOSING", 0.0)
+    monkeypatch.setattr(measuring, "choose_form", lambda *_, **__: ("loop", {"loop": 1.0}))
+    monkeypatch.setattr(
+        measuring,
+        "measure_form",
+        lambda model, part, form, **how: (
+            widths.append(len(part.unknowns["guess"])) or genuine(model, part, form, **how)
+        ),
+    )
+    for trials, form in ((3, "native"), (30, "loop")):
+        whole = unfold(scenario_of({**told, "trials": trials}))
+        made = make_plan(whole.cells, whole.trials)
+        assert {chunk.form for chunk in made.chunks if not chunk.baseline} == {form}
+        assert made.seconds > 0
+    assert widths == [1, 16]

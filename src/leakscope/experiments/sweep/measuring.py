@@ -76,13 +76,13 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
             raise InputError(f"one trial needs about {need:.0f} MiB, the memory limit is {have:.0f} MiB")
         fits = max(1, (limit - fixed) // (each * restarts))
         evaluations = attack.most_evaluations() * restarts * total
-        if evaluations <= FEW:
-            return Measured(form or "native", int(min(fits, 10**9)), bytes_per_trial=each * restarts)
-        sample = narrow(problem, min(max(min(width, total) * restarts, 4), SAMPLE_WIDTH))
+        few = evaluations <= FEW
+        sample = narrow(problem, 1 if few else min(max(min(width, total) * restarts, 4), SAMPLE_WIDTH))
         Evaluator(world.model, sample.unknowns, sample.facts, form or "native")  # builds or raises
         played = form in RECORDED and device.type == "cuda"  # as it will be run
-        rates = {form or "native": measure_form(world.model, sample, form or "native", seconds=0.1, traced=played)}
-        if form is None and evaluations / rates["native"] > WORTH_CHOOSING:
+        how = form or "native"
+        rates = {how: measure_form(world.model, sample, how, seconds=0.1, least=1 if few else 2, traced=played)}
+        if form is None and not few and evaluations / rates["native"] > WORTH_CHOOSING:
             each_lane = evaluations / len(sample.unknowns["guess"])
             live = min(width, total) * restarts
             form, rates = choose_form(world.model, sample, device, each_lane, native=rates["native"], live=live)
