@@ -57,7 +57,7 @@ def same_bits(a: Reconstruction, b: Reconstruction) -> bool:
 @pytest.mark.parametrize(
     ("form", "threads"),
     [
-        ("native", 1),
+        pytest.param("native", 1, marks=pytest.mark.slow),
         pytest.param("channels_last", 1, marks=pytest.mark.slow),
         pytest.param("parallel", 1, marks=pytest.mark.slow),
         pytest.param("split", 2, marks=pytest.mark.slow),
@@ -98,6 +98,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_another_start() -> N
     assert len({once.start[i].numpy().tobytes() for i in range(3)}) == 3
 
 
+@pytest.mark.slow
 def test_a_diverging_trial_leaves_its_neighbours_bits_alone() -> None:
     w = world(6, settings={"activation": "leaky_relu"}, a=0.1)
     rate = torch.tensor([1.0, 1.0, 1e30, 1.0, 1.0, 1.0])
@@ -166,6 +167,7 @@ class CutError(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_run_cut_in_the_middle_goes_on_from_its_saved_state_to_the_same_bits(tmp_path: Path) -> None:
     w = little(7)
     how = cpl(iterations=10)
@@ -342,6 +344,7 @@ def test_the_best_restart_is_chosen_by_mismatch_alone() -> None:
     assert (many.mismatch < one.mismatch).any()
 
 
+@pytest.mark.slow
 def test_progress_counts_all_chunks() -> None:
     w = little(5)
     seen: list[Progress] = []

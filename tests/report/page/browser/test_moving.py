@@ -202,6 +202,7 @@ def test_two_fragments_in_one_notebook_work_side_by_side(make_page: MakePage, op
     assert not second.locator("#viewer").is_visible()
 
 
+@pytest.mark.slow
 def test_two_hundred_trials_are_a_page_of_bounded_size(
     make_run: Any, make_cells: Any, browser: Browser, tmp_path: Path
 ) -> None:
