@@ -15,7 +15,7 @@ the thousands of short ones of a simulated training wait for Python no more; onl
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -56,6 +56,15 @@ class Evaluation:
     mismatch: Tensor
 
 
+def views_of(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> Iterator[View]:
+    """Yield what objectives and priors see of ONE trial in each round, simulated as it is asked for."""
+    clock = Clock(iteration, facts.key)
+    for seen in facts.observation.rounds:
+        simulated = facts.pieces.simulate(model, unknowns, seen, facts.knowledge, clock)
+        observed = direction(seen, facts.observation.shares)
+        yield View(unknowns, simulated, observed, seen, facts.knowledge, clock)
+
+
 def evaluate_one(
     model: Model, unknowns: Tree, facts: Facts, iteration: Tensor, wanted: Sequence[str] | None = None
 ) -> tuple[Tree, Tensor, Tensor]:
@@ -63,18 +72,14 @@ def evaluate_one(
 
     The total is what the objective and the priors say; the mismatch may be in another unit (`reported`).
     """
-    observation, objective = facts.observation, facts.pieces.objective
-    clock = Clock(iteration, facts.key)
+    objective = facts.pieces.objective
 
     def total(varied: Tree) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         point = {**unknowns, **varied}
         values: list[Tensor] = []
         mismatches: list[Tensor] = []
         penalties: list[Tensor] = []
-        for seen in observation.rounds:
-            simulated = facts.pieces.simulate(model, point, seen, facts.knowledge, clock)
-            observed = direction(seen, observation.shares)
-            view = View(point, simulated, observed, seen, facts.knowledge, clock)
+        for view in views_of(model, point, facts, iteration):
             values.append(objective(view))
             mismatches.append(reported(objective, view, values[-1]))
             penalties.extend(prior(view) for prior in facts.pieces.priors)

@@ -13,17 +13,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from leakscope.attacks.forms import ALONE
+from leakscope.attacks.forms import ALONE, views_of
 from leakscope.attacks.im2col import Im2col
 from leakscope.attacks.lanes import lanes, padded, spare_lanes
 from leakscope.attacks.memory import available, is_out_of_memory, peak_bytes
 from leakscope.attacks.plan import DTYPES, SHARE_OF_FREE, WIDEST, Execution
 from leakscope.attacks.runner import precision
 from leakscope.attacks.state import Finished
-from leakscope.attacks.view import Clock, Facts, Objective, View
+from leakscope.attacks.view import Facts, Objective
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, lift, take, tensors, to
-from leakscope.core.types import direction
 
 
 def measure_ends(
@@ -46,12 +45,7 @@ def measure_ends(
 
 def value_at(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> Tensor:
     """Return the objective of ONE trial at its unknowns; rounds are averaged. Nothing is differentiated in the unknowns."""
-    clock, observation, values = Clock(iteration, facts.key), facts.observation, []
-    for seen in observation.rounds:
-        simulated = facts.pieces.simulate(model, unknowns, seen, facts.knowledge, clock)
-        observed = direction(seen, observation.shares)
-        values.append(facts.pieces.objective(View(unknowns, simulated, observed, seen, facts.knowledge, clock)))
-    return torch.stack(values).mean()
+    return torch.stack([facts.pieces.objective(view) for view in views_of(model, unknowns, facts, iteration)]).mean()
 
 
 class _Ends:
