@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leakscope.attacks.im2col import Im2col, conv2d
+from leakscope.attacks import im2col
+from leakscope.attacks.im2col import Im2col, back_by_copies, back_by_fold, by_copies, by_view, conv2d
 from leakscope.models import build
 
 torch.set_num_threads(1)
@@ -43,7 +44,18 @@ def native(f: Callable[[], Tensor]) -> tuple[Tensor, int]:
     return made, count.number
 
 
-@settings(deadline=None, max_examples=40)
+WAYS = {"CPU's": (by_copies, back_by_copies), "CUDA's": (by_view, back_by_fold)}
+
+
+@pytest.fixture(params=sorted(WAYS))
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make columns here as either device does."""
+    monkeypatch.setattr(im2col, "by_copies", WAYS[request.param][0])
+    monkeypatch.setattr(im2col, "back_by_copies", WAYS[request.param][1])
+
+
+@pytest.mark.usefixtures("way")
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kernel=PAIR,
     stride=PAIR,
@@ -90,6 +102,7 @@ def test_pointwise_convolutions_keep_their_strides_apart(stride: int | tuple[int
     assert_close(conv2d(x, w, None, stride, padding), F.conv2d(x, w, None, stride, padding), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.usefixtures("way")
 def test_finite_differences_agree_twice() -> None:
     leaves = [t.requires_grad_() for t in (draw(0, 1, 1, 3, 3), draw(1, 1, 1, 2, 2), draw(2, 1))]
     assert torch.autograd.gradcheck(lambda *a: conv2d(*a, 1, 1), leaves)
@@ -152,6 +165,7 @@ def test_the_mode_ends_even_if_the_call_fails() -> None:
     assert count.number == 1
 
 
+@pytest.mark.usefixtures("way")
 def test_under_vmap_every_trial_has_its_own_weights() -> None:
     xs, ws, bs = draw(5, 3, 2, 4, 6, 6), draw(6, 3, 5, 4, 3, 3), draw(7, 3, 5)
     with Im2col():
@@ -160,6 +174,7 @@ def test_under_vmap_every_trial_has_its_own_weights() -> None:
     assert_close(many, alone, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.usefixtures("way")
 def test_a_gradient_of_a_gradient_under_vmap_is_the_native_one() -> None:
     """What an attack computes: the derivative, in the input, of the length of the gradient in the weights."""
     xs, ws = draw(5, 3, 1, 2, 5, 5), draw(6, 3, 3, 2, 3, 3)
@@ -171,6 +186,33 @@ def test_a_gradient_of_a_gradient_under_vmap_is_the_native_one() -> None:
     with Im2col():
         ours = derive(xs, ws)
     assert_close(ours, derive(xs, ws), rtol=1e-10, atol=1e-10)
+
+
+class Operations(TorchDispatchMode):
+    """Counts every operation, and those of torch's own `unfold`, which on a CUDA device starts a kernel for every picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number, self.by_picture = 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.number += 1
+        self.by_picture += "im2col" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_columns_take_as_many_operations_for_any_number_of_pictures(compiled: bool) -> None:
+    found = []
+    for many in (2, 9):
+        x, w = draw(5, many, 2, 2, 6, 6), draw(6, many, 3, 2, 3, 3)
+        derive = torch.func.vmap(torch.func.grad(lambda x, w: F.conv2d(x, w, None, 2, 1).sin().sum()))
+        with Operations() as count, Im2col(compiled=compiled):
+            derive(x, w)
+        found.append(count.number)
+        assert count.by_picture == 0
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("name", ["lenet_cpl", "resnet20", "cnn_mnist"])

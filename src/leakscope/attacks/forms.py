@@ -14,10 +14,11 @@ the thousands of short ones of a simulated training wait for Python no more; onl
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -198,7 +199,10 @@ class Evaluator:
 
     def _lifted(self) -> Callable[..., Flat]:
         lifted: Callable[..., Flat] = torch.func.vmap(self._one, randomness="error")
-        mode: Callable[[], Any] = Im2col if self.form in ("im2col", "compiled") else contextlib.nullcontext
+        compiled = self.form == "compiled"
+        mode: Callable[[], Any] = (
+            partial(Im2col, compiled=compiled) if compiled or self.form == "im2col" else nullcontext
+        )
 
         def call(*flat: Tensor) -> Flat:
             with mode():
