@@ -40,15 +40,25 @@ Curve = Mapping[str, Any]
 Strength = float | Tensor
 
 
+def _dp(curve: Curve, strength: Strength) -> Client:
+    """Return DP's client; without noise nothing is drawn, which would be most of a turn of its training."""
+    del curve
+    return Client(defences=(GaussianNoise(strength),) if _any(strength) else ())
+
+
 def _ppdl(curve: Curve, strength: Strength) -> Client:
     """Return PPDL's client; without noise it is the choice alone, of which one who knows may use that the largest were sent."""
-    if not bool((torch.as_tensor(strength) > 0).any()):
+    if not _any(strength):
         return Client(defences=(Sparsify(share=curve["share"]),))
     return Client(defences=(ChosenNoise(strength, curve["share"]),))
 
 
+def _any(strength: Strength) -> bool:
+    return bool((torch.as_tensor(strength) > 0).any())
+
+
 CLIENTS: dict[str, Callable[[Curve, Strength], Client]] = {
-    "dp": lambda _, s: Client(defences=(GaussianNoise(s),)),
+    "dp": _dp,
     "laplace": lambda _, s: Client(defences=(LaplaceNoise(scale=s),)),
     "laplace_equal": lambda _, s: Client(defences=(LaplaceNoise(s),)),
     "ppdl": _ppdl,
