@@ -5,8 +5,8 @@ a product it becomes a batched matrix product, which they do well. A torch funct
 `torch.conv2d` alike, above vmap and grad.
 
 Columns are made in three ways. On a CPU by strided copies. On a CUDA device in one copy of a view of all windows: torch's own
-`unfold` starts a kernel for every picture there, nine tenths of the time of a thousand small ones (`fold` does not). Where a
-compiler follows it is `unfold`, which it fuses with its neighbours.
+`unfold` starts a kernel for every picture there, which was most of the time of an evaluation of many small ones (`fold` does
+not). Where a compiler follows it is `unfold`, which it fuses with its neighbours.
 """
 
 from __future__ import annotations
