@@ -286,6 +286,8 @@ def test_strength_0_changes_nothing_and_of_ppdl_leaves_the_choice() -> None:
     nothing = torch.zeros(4)
     for name in ("dp", "spn"):
         assert_close(sent(client_of(NONE[name], nothing)), sent(Client()))
+    assert not client_of(NONE["dp"], nothing).defences  # nothing is drawn in vain
+    assert client_of(NONE["dp"], torch.tensor([0.0, 0.1])).defences
     chosen = client_of(NONE["ppdl"], nothing)
     assert chosen.defences == (Sparsify(share=0.3),)
     seen = chosen.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
