@@ -189,30 +189,68 @@ def test_a_gradient_of_a_gradient_under_vmap_is_the_native_one() -> None:
 
 
 class Operations(TorchDispatchMode):
-    """Counts every operation, and those of torch's own `unfold`, which on a CUDA device starts a kernel for every picture."""
+    """Names every operation."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.number, self.by_picture = 0, 0
+        self.names: list[str] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        self.number += 1
-        self.by_picture += "im2col" in str(func)
+        self.names.append(str(func).split(".")[1])
         return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("compiled", [False, True])
-def test_columns_take_as_many_operations_for_any_number_of_pictures(compiled: bool) -> None:
+def test_columns_take_as_many_operations_for_any_number_of_pictures() -> None:
     found = []
     for many in (2, 9):
         x, w = draw(5, many, 2, 2, 6, 6), draw(6, many, 3, 2, 3, 3)
         derive = torch.func.vmap(torch.func.grad(lambda x, w: F.conv2d(x, w, None, 2, 1).sin().sum()))
-        with Operations() as count, Im2col(compiled=compiled):
+        with Operations() as count, Im2col():
             derive(x, w)
-        found.append(count.number)
-        assert count.by_picture == 0
+        found.append(count.names)
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("device", "compiled", "own", "others"),
+    [
+        ("cpu", False, "stack", {"im2col", "unfold"}),
+        ("cpu", True, "stack", {"im2col", "unfold"}),
+        ("meta", False, "unfold", {"im2col", "stack"}),
+        ("meta", True, "im2col", {"unfold", "stack"}),
+    ],
+)
+def test_columns_are_made_as_the_device_does_best(device: str, compiled: bool, own: str, others: set[str]) -> None:
+    """`meta` is any device but a CPU: its operations have shapes and no numbers."""
+    x, w = draw(0, 2, 3, 6, 6).to(device), draw(1, 4, 3, 3, 3).to(device)
+    with Operations() as count, Im2col(compiled=compiled):
+        made = F.conv2d(x, w, None, 1, 1)
+    assert made.shape == (2, 4, 6, 6)
+    assert own in count.names
+    assert not others & set(count.names)
+
+
+@pytest.mark.usefixtures("way")
+def test_derivatives_forward_are_torchs() -> None:
+    x, w = draw(0, 2, 3, 6, 6), draw(1, 4, 3, 3, 3)
+
+    def length(x: Tensor) -> Tensor:
+        return F.conv2d(x, w, None, 2, 1, 1).sin().square().sum()
+
+    def both() -> tuple[Tensor, Tensor]:
+        direction = draw(2, *x.shape)
+        first = torch.func.jvp(length, (x,), (direction,))[1]
+        return first, torch.func.jvp(torch.func.grad(length), (x,), (direction,))[1]
+
+    with Im2col():
+        ours = both()
+    assert_close(ours, both(), rtol=1e-10, atol=1e-10)
+
+
+def test_a_picture_smaller_than_the_kernel_is_refused_as_torch_does() -> None:
+    with pytest.raises(RuntimeError, match="Kernel size can't be greater"), Im2col():
+        F.conv2d(X, draw(1, 3, 4, 7, 7))
 
 
 @pytest.mark.parametrize("name", ["lenet_cpl", "resnet20", "cnn_mnist"])

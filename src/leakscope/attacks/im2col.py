@@ -79,6 +79,12 @@ class _Columns(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         return _Pictures.apply(cotangent, ctx.window, ctx.size), None  # type: ignore[no-untyped-call]
 
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, window: None) -> Tensor:
+        del window
+        made: Tensor = _Columns.apply(tangent, ctx.window)  # type: ignore[no-untyped-call]
+        return made
+
 
 class _Pictures(torch.autograd.Function):
     """The transpose of `_Columns`."""
@@ -93,11 +99,17 @@ class _Pictures(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Window, tuple[int, int]], output: Tensor) -> None:
         del output
-        ctx.window = inputs[1]
+        ctx.window, ctx.size = inputs[1], inputs[2]
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
         return _Columns.apply(cotangent, ctx.window), None, None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, window: None, size: None) -> Tensor:
+        del window, size
+        made: Tensor = _Pictures.apply(tangent, ctx.window, ctx.size)  # type: ignore[no-untyped-call]
+        return made
 
 
 def conv2d(
@@ -111,7 +123,7 @@ def conv2d(
     *,
     compiled: bool = False,
 ) -> Tensor:
-    """Return `F.conv2d(...)` computed as a product with columns; grouped and unbatched convolutions stay native.
+    """Return `F.conv2d(...)` computed as a product with columns; grouped and unbatched convolutions, and mistakes, stay native.
 
     `compiled`: on a CUDA device a compiler follows, which makes the columns itself.
     """
@@ -121,6 +133,8 @@ def conv2d(
     kernel = (weight.shape[-2], weight.shape[-1])
     height = (input.shape[-2] + 2 * py - dy * (kernel[0] - 1) - 1) // sy + 1
     width = (input.shape[-1] + 2 * px - dx * (kernel[1] - 1) - 1) // sx + 1
+    if height < 1 or width < 1:
+        return F.conv2d(input, weight, bias, stride, padding, dilation)  # says what is wrong
     if kernel == (1, 1) and (py, px) == (0, 0):
         columns = input[..., ::sy, ::sx].flatten(2)
     elif compiled and input.device.type != "cpu":
