@@ -57,7 +57,7 @@ class LinearSystem:
                 f"the linear system holds for one sample, the update has {knowledge.samples}: use analytic, cpl or ig"
             )
         weight, bias, pairs = first_layer(entry.weight, entry.bias, observation, knowledge)
-        diagonal, right = select(weight, bias, _units(weight, bias, pairs))
+        diagonal, right = select(weight, bias, index_set(weight, bias, pairs))
         _warn_of_singular(diagonal)
         flat = solve(diagonal, right)[:, None]
         labels = Analytic._labels(model, observation, knowledge, seeds)
@@ -66,7 +66,7 @@ class LinearSystem:
         return _packed(pictures, labels, _residual(weight, bias, flat, pairs), self.threshold)
 
 
-def _units(weight: Tensor, bias: Tensor, pairs: Tensor | None) -> Tensor:
+def index_set(weight: Tensor, bias: Tensor, pairs: Tensor | None) -> Tensor:
     """Return the unit of every input, T x F: the largest bias gradient, of the pairs sent where an input has any."""
     strongest = strongest_unit(bias, weight.shape[-1])
     if pairs is None:

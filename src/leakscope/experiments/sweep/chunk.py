@@ -20,6 +20,7 @@ from leakscope import __version__
 from leakscope.analysis.convergence import image_curves
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.aware import AveragedDropout, KnownDropout, aware, merge_rounds
+from leakscope.attacks.linear_system import LinearSystem
 from leakscope.attacks.null import class_mean
 from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import prior_only
@@ -34,6 +35,7 @@ from leakscope.experiments.scenario import Problem
 from leakscope.experiments.sweep.insider import begun_from, is_insider, public_examples
 from leakscope.experiments.sweep.merging import merge, shape_of
 from leakscope.experiments.sweep.suiting import MisfitError
+from leakscope.experiments.sweep.theory import theory_of
 from leakscope.experiments.sweep.trials import Trial
 from leakscope.experiments.sweep.world import World, batch_of, knowledge_of, load_data, make_world
 from leakscope.metrics import DEFAULT_RULE, Scores, score
@@ -99,6 +101,9 @@ def _attack(chunk: Chunk) -> tuple[Batch, Reconstruction, float]:
         progress=reporter(chunk.name),
     )
     made = attack.run(world.model, observation, knowledge, [t.seed for t in chunk.trials], execution)
+    if isinstance(attack, LinearSystem) and settings["client"]["local"] is None:
+        theory = theory_of(world.model, _undefended(chunk), observation, knowledge)
+        made = replace(made, learned={**made.learned, **theory})
     return truth, made, time.perf_counter() - began
 
 
@@ -107,12 +112,8 @@ def observe(chunk: Chunk) -> tuple[Batch, Observation, Knowledge, World]:
     parts: list[tuple[Batch, Observation, Knowledge]] = []
     first = make_world(chunk.cells[chunk.trials[0].cell][1])
     for settings, group in _alike(chunk):
-        world = make_world(settings)
-        batch = batch_of(world.data, world.part, [t.items for t in group])
-        seeds = [t.seed for t in group]
-        client = _merged_client(chunk, group)
-        weights = draw_parameters(world.model, world.init, random.key(seeds))
-        observation = client.observe(world.model, weights, batch, seeds)
+        world, client = make_world(settings), _merged_client(chunk, group)
+        batch, observation = _play(client, world, group)
         _check_finite(chunk, group, observation)
         parts.append((batch, observation, knowledge_of(settings, world, client, batch, observation)))
     truth, observation, knowledge = map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
@@ -122,6 +123,22 @@ def observe(chunk: Chunk) -> tuple[Batch, Observation, Knowledge, World]:
     ):  # transformations are drawn anew in every round: their mean is no update of any picture
         observation, knowledge = merge_rounds(observation, knowledge)
     return truth, observation, knowledge, first
+
+
+def _undefended(chunk: Chunk) -> Observation:
+    """Return what the same clients would send without a defence."""
+    parts = []
+    for settings, group in _alike(chunk):
+        client = replace(_merged_client(chunk, group), defences=(), on_model=None)
+        parts.append(_play(client, make_world(settings), group)[1])
+    return map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
+
+
+def _play(client: Client, world: World, group: Sequence[Trial]) -> tuple[Batch, Observation]:
+    """Return the private data of some trials, and what a client sends of it from their weights."""
+    batch, seeds = batch_of(world.data, world.part, [t.items for t in group]), [t.seed for t in group]
+    weights = draw_parameters(world.model, world.init, random.key(seeds))
+    return batch, client.observe(world.model, weights, batch, seeds)
 
 
 def _check_finite(chunk: Chunk, group: Sequence[Trial], observation: Observation) -> None:
@@ -266,7 +283,7 @@ def _records(chunk: Chunk, truth: Batch, made: Reconstruction, scores: Scores, s
             seconds=seconds,
             version=__version__,
             samples=_samples(row, truth, made, scores, recovered),
-            learned={name: float(value[row]) for name, value in made.learned.items()},
+            learned={name: float(value[row]) for name, value in made.learned.items() if bool(value[row].isfinite())},
         )
         for row, trial in enumerate(chunk.trials)
     )
