@@ -157,6 +157,6 @@ def _together(values: list[Tensor], setting: Setting) -> Tensor:
 
 
 def _spread(f: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """Return f of every item, on the pool's threads where there is one."""
-    pool = _POOL.get()
+    """Return f of every item, on the pool's threads where there is one; a CUDA device has one queue, in which they follow."""
+    pool = None if items[0][0].is_cuda else _POOL.get()
     return [f(item) for item in items] if pool is None else list(pool.map(f, items))

@@ -7,11 +7,9 @@ choice of coordinates act on the change of the weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from leakscope.attacks.im2col import Im2col
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.registry import lookup
@@ -150,9 +148,8 @@ def _trained(
     model = to(network_of(settings, data), device=device)
     first = take(draw_parameters(model, INITS[settings["init"]](), random.key([settings["seed"]])), 0)
     state = begin(federation, model, holdings.clients, weights=to(first, device=device))
-    around: Callable[[], AbstractContextManager[object]] = Im2col if device == "cuda" else client_by_client
     for _ in range(settings["rounds"]):
-        state, _ = play_round(federation, model, holdings, state, around=around, traced=device == "cuda")
+        state, _ = play_round(federation, model, holdings, state, around=client_by_client, traced=device == "cuda")
     forget()
     used = measure_utility(model, parameters_of(model, state), state.buffers, data, scaling=data.scaling)
     return used.correct, used.n
