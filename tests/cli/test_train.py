@@ -91,7 +91,7 @@ def test_a_stopped_training_says_how_to_go_on_only_where_it_can(
         if point.round == 1:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(train_command._Watching, "tell", interrupt)
+    monkeypatch.setattr(train_command.Watching, "tell", interrupt)
     (tmp_path / "t.yaml").write_text(HEADS)
     words = ["train", str(tmp_path / "t.yaml"), "--out", str(tmp_path / "o"), *(["--keep-private"] if keep else [])]
     done = CliRunner().invoke(app, words)

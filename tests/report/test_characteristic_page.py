@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from leakscope.analysis.characteristic import Characteristic, Point, Region, Rule, from_plain, place
+from leakscope.analysis.characteristic import Characteristic, Example, Point, Region, Rule, from_plain, place
 from leakscope.core.errors import InputError
 from leakscope.metrics import Estimate
 from leakscope.report.characteristic_chart import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw
-from leakscope.report.characteristic_page import CharacteristicPage, Example, render, write
+from leakscope.report.characteristic_page import CharacteristicPage, render, write
 
 
 def curve(defence: str = "DP <b>", distance: str = "rMSE", top: float = 1.4) -> Characteristic:

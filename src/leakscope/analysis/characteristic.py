@@ -307,6 +307,18 @@ class Characteristic:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Example:
+    """One private picture (C x H x W in [0, 1]) and what was rebuilt of it, under which defence, at which ratio and distance."""
+
+    truth: Tensor
+    guess: Tensor
+    defence: str
+    region: Region
+    ratio: float
+    distance: float
+
+
 def from_plain(data: Mapping[str, object]) -> Characteristic:
     """Return the characteristic that `plain` wrote."""
     points, chance = data["points"], data.get("chance")

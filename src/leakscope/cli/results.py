@@ -45,7 +45,7 @@ def show(
         if axis not in known:
             raise InputError(f"--by {axis!r} is no axis of this run; its axes: {', '.join(known) or 'none'}")
     table = tabulate(sheet, tuple(by)) if by else cell_table(sheet)
-    console = _console()
+    console = terminal()
     if not table.rows:
         console.print("no trial has landed yet")
         return
@@ -69,7 +69,7 @@ def compare(first: RunPath, second: RunPath) -> None:
     shared = [cell for cell in a if cell in b]
     if not shared:
         raise InputError(f"{first} and {second} share no cell: no settings are equal in both")
-    console = _console()
+    console = terminal()
     shown, whole = _comparison(console, [(a[cell], b[cell]) for cell in shared], tables[0].axes)
     console.print(shown)
     note = (
@@ -133,7 +133,7 @@ def serve(
         server.server_close()
 
 
-def _console() -> Console:
+def terminal() -> Console:
     """Return a terminal that takes names as they are: no markup, no emoji codes; wide where the table goes to a file."""
     from rich.console import Console
 

@@ -48,7 +48,7 @@ def train(
     training = read_training(file)
     directory = out or Path("runs") / file.stem
     again = _command(file, out, device, keep_private=keep_private)
-    with _Watching(training.name or file.stem, training.rounds, quiet=quiet) as watching, _interrupt() as asked:
+    with Watching(training.name or file.stem, training.rounds, quiet=quiet) as watching, interrupt() as asked:
         result = run_training(
             training,
             directory,
@@ -111,7 +111,7 @@ def _command(file: Path, out: Path | None, device: str, *, keep_private: bool = 
     return shlex.join([*words, *(["--keep-private"] if keep_private else [])])
 
 
-class _Watching:
+class Watching:
     """A bar in a terminal, a line now and then without one."""
 
     def __init__(self, title: str, rounds: int, *, quiet: bool) -> None:
@@ -129,7 +129,7 @@ class _Watching:
 
         return Progress(BarColumn(bar_width=16), TextColumn("{task.fields[state]}", markup=False), console=self.console)
 
-    def __enter__(self) -> _Watching:
+    def __enter__(self) -> Watching:
         self.say(f"{self.title}: {count(self.rounds, 'round')}")
         if self.bar is not None:
             self.bar.start()
@@ -173,7 +173,7 @@ class _Watching:
 
 
 @contextmanager
-def _interrupt() -> Iterator[list[int]]:
+def interrupt() -> Iterator[list[int]]:
     """Turn the first Ctrl-C into a wish to stop after the round in hand; the second stops at once."""
     asked: list[int] = []
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from leakscope.analysis.characteristic import Characteristic, Region
+from leakscope.analysis.characteristic import Characteristic, Example, Region
 from leakscope.core.errors import InputError
 from leakscope.report import numbers
 from leakscope.report.characteristic_chart import Drawing, draw
 from leakscope.report.page import _environment, _read
 from leakscope.report.picture import drawable, pixels, png
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 STYLES = ("base.css", "tables.css", "pictures.css", "narrow.css", "characteristic.css")
 REGIONS = (
@@ -26,18 +22,6 @@ REGIONS = (
     (Region.WHITE, "White: between one and ten times as much gradient as perturbation"),
     (Region.RED, "Red: ten times as much gradient as perturbation, or more"),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """One private picture (C x H x W in [0, 1]) and what was rebuilt of it, under which defence, at which ratio and distance."""
-
-    truth: Tensor
-    guess: Tensor
-    defence: str
-    region: Region
-    ratio: float
-    distance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

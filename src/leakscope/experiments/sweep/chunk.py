@@ -102,7 +102,7 @@ def _attack(chunk: Chunk) -> tuple[Batch, Reconstruction, float]:
     )
     made = attack.run(world.model, observation, knowledge, [t.seed for t in chunk.trials], execution)
     if isinstance(attack, LinearSystem) and settings["client"]["local"] is None:
-        theory = theory_of(world.model, _undefended(chunk), observation, knowledge)
+        theory = theory_of(world.model, played(chunk, defended=False, on_data=True), observation, knowledge)
         made = replace(made, learned={**made.learned, **theory})
     return truth, made, time.perf_counter() - began
 
@@ -125,11 +125,15 @@ def observe(chunk: Chunk) -> tuple[Batch, Observation, Knowledge, World]:
     return truth, observation, knowledge, first
 
 
-def _undefended(chunk: Chunk) -> Observation:
-    """Return what the same clients would send without a defence."""
+def played(chunk: Chunk, *, defended: bool, on_data: bool | None = None) -> Observation:
+    """Return what the clients of a chunk send with their defences, or would send without; `on_data` says so of those of the data."""
     parts = []
     for settings, group in _alike(chunk):
-        client = replace(_merged_client(chunk, group), defences=(), on_model=None)
+        client = _merged_client(chunk, group)
+        if not defended:
+            client = replace(client, defences=(), on_model=None)
+        if not (defended if on_data is None else on_data):
+            client = replace(client, on_data=None)
         parts.append(_play(client, make_world(settings), group)[1])
     return map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
 

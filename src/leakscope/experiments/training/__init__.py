@@ -2,6 +2,15 @@
 
 from leakscope.experiments.training.file import Training, read_training, training_of
 from leakscope.experiments.training.result import Point, Result, load_result
-from leakscope.experiments.training.run import run_training
+from leakscope.experiments.training.run import check_training, run_training
 
-__all__ = ["Point", "Result", "Training", "load_result", "read_training", "run_training", "training_of"]
+__all__ = [
+    "Point",
+    "Result",
+    "Training",
+    "check_training",
+    "load_result",
+    "read_training",
+    "run_training",
+    "training_of",
+]

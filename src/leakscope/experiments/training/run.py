@@ -71,11 +71,7 @@ def run_training(
     between rounds. `keep_private` writes the private heads of clients that have them to DIR/private, so that a training that is cut
     can go on.
     """
-    world = make_world(training, device)
-    try:
-        first = begin(world.federation, world.trained, world.holdings.clients, weights=world.weights)
-    except InputError as error:
-        raise training.error([Problem(("selection",), str(error))]) from None
+    world, first = _begun(training, device)
     _refuse_what_is_not_ours(directory)
     with clear_errors(directory, "no training was begun"):
         (directory / Path(file_name(0)).parent).mkdir(parents=True, exist_ok=True)
@@ -86,6 +82,19 @@ def run_training(
             return run.play(first, tell, say, inside, stop)
         finally:
             forget()
+
+
+def check_training(training: Training, device: str = "cpu") -> None:
+    """Raise what would be wrong with a training once it begins; nothing is trained or written."""
+    _begun(training, device)
+
+
+def _begun(training: Training, device: str) -> tuple[World, State]:
+    world = make_world(training, device)
+    try:
+        return world, begin(world.federation, world.trained, world.holdings.clients, weights=world.weights)
+    except InputError as error:
+        raise training.error([Problem(("selection",), str(error))]) from None
 
 
 class _Run:
