@@ -137,6 +137,7 @@ def as_function(evaluate: Evaluator) -> F:
     return Value.apply
 
 
+@pytest.mark.slow
 def test_every_inner_iteration_of_a_lenet_attack_agrees_with_torch_from_the_same_state() -> None:
     w = world(2, name="lenet_dlg", dtype=torch.float64)
     problem, _ = cpl().prepare(w.model, w.observation, w.knowledge, w.seeds, Execution(dtype="float64"))

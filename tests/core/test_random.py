@@ -197,6 +197,7 @@ def test_a_seed_outside_the_range_is_refused(bad: int) -> None:
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(seed=SEEDS, shapes=SHAPES)
 def test_many_tensors_at_once_are_those_drawn_one_by_one(seed: int, shapes: list[tuple[int, ...]]) -> None:

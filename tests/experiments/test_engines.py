@@ -284,6 +284,7 @@ def test_no_worker_outlives_a_killed_driver() -> None:
     wait_for(lambda: not any(alive(pid) for pid in workers), 10)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_control_c_reaches_the_driver_alone_and_what_is_in_hand_is_finished() -> None:
     parent = driver("""

@@ -202,17 +202,17 @@ def _show(found: Curves) -> None:
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     for head in ("defence", "attacker", "distance"):
         table.add_column(head, overflow="fold")
-    for head in ("CAP", "95 %", "settings", "regions"):
+    for head in ("CAP", "95 %", "regions"):
         table.add_column(head, no_wrap=True)
     for curve in found.curves:
         cap = curve.cap
         regions = "".join(point.region.value[0] for point in curve.points)
         names = [printable(word) for word in (curve.defence, curve.attack, curve.distance)]
-        table.add_row(*names, f"{cap.value:.3f}", f"{cap.low:.3f}-{cap.high:.3f}", str(len(curve.points)), regions)
+        table.add_row(*names, f"{cap.value:.3f}", f"{cap.low:.3f}-{cap.high:.3f}", regions)
     console = terminal()
     console.print(table)
     console.print(
-        "CAP: mean of accuracy times distance over the settings; regions by strength: g reen, w hite, r ed", style="dim"
+        "CAP: mean of accuracy times distance over the settings; their regions in order: green, white, red", style="dim"
     )
 
 

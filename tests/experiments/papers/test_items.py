@@ -196,6 +196,7 @@ def test_a_part_may_not_share_a_shared_part() -> None:
         home_of(item, wrong)
 
 
+@pytest.mark.slow
 def test_the_quick_reader_of_our_own_files_reads_what_the_careful_one_does() -> None:
     files = sorted(Path(papers.__path__[0]).rglob("*.yaml"))
     assert len(files) > 100
