@@ -20,7 +20,6 @@ from leakscope.attacks.distances import (
     disagreement,
     l1,
     l2,
-    relative_error,
     squared_l2,
 )
 from leakscope.core.tree import Tree, scale
@@ -140,13 +139,6 @@ def test_lengths_grow_with_the_scale(seed: int, factor: float) -> None:
     assert_close(l1(*wide), factor * l1(a, b))
     assert_close(l2(*wide), factor * l2(a, b))
     assert_close(squared_l2(*wide), factor**2 * squared_l2(a, b))
-    assert_close(relative_error(*wide), relative_error(a, b))
-
-
-def test_relative_error_is_the_length_of_the_difference_over_that_of_the_observed() -> None:
-    a, b = tree(0), tree(1)
-    u, v = np.concatenate(vectors(a)), np.concatenate(vectors(b))
-    assert relative_error(a, b).item() == pytest.approx(np.linalg.norm(u - v) / np.linalg.norm(v))
 
 
 def test_the_angle_is_twice_the_cosine_where_that_can_still_be_told_from_zero() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from leakscope.core.tree import TINY, Tree, dot, norm, scale, squared_norm, subtract
+from leakscope.core.tree import TINY, Tree, dot, scale, squared_norm, subtract
 
 Distance = Callable[[Tree, Tree], Tensor]
 SHORTEST = 1e-36  # squared length below which a direction means nothing in float32
@@ -90,8 +90,3 @@ SCALED = (squared_l2, l2, l1)  # those that see the scale of an update
 def power_of(distance: Distance) -> int:
     """Return the power of an update's scale that a distance grows with; 0 for directions and signs."""
     return 2 if distance is squared_l2 else int(distance in SCALED)
-
-
-def relative_error(simulated: Tree, observed: Tree) -> Tensor:
-    """Return `||simulated - observed|| / ||observed||`, for reports."""
-    return norm(subtract(simulated, observed)) / norm(observed).clamp_min(TINY)
