@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from typer.testing import CliRunner
 
 from leakscope.analysis.characteristic import from_plain
 from leakscope.cli import app
+from leakscope.cli.train import Watching
 from leakscope.core.errors import InputError
+from leakscope.experiments.training import Point
 
 RUN = """\
 name: noise
@@ -84,7 +88,7 @@ def test_accuracies_from_a_file_need_no_training(noise: Path, tmp_path: Path) ->
     (tmp_path / "a.csv").write_text("strength,accuracy,tests\n0.01,0.8,500\n1,0.4,500\n")
     made = ask(noise, noise, "--accuracies", tmp_path / "a.csv", "--accuracies", tmp_path / "a.csv", "--out", tmp_path)
     assert made.exit_code == 0, made.output
-    assert "no tracing among 10" in made.stderr
+    assert "no tracing at 0.01, 1, because not each of 10 participants" in made.stderr
     told = json.loads((tmp_path / "characteristics.json").read_text())
     assert [point["accuracy"] for point in told["curves"][0]["points"]] == [0.8, 0.4]
     assert not (tmp_path / "trainings").exists()
@@ -107,8 +111,12 @@ def test_mistakes_are_said_before_anything_is_trained(noise: Path, tmp_path: Pat
         ([noise, "--training", file, "--accuracies", csv], "needs accuracies: --training FILE"),
         ([noise, noise, "--accuracies", csv], "once for each run, in their order: 2 runs, got 1"),
         ([noise, "--accuracies", csv], "has no accuracy for strength 1"),
+        (
+            [noise, "--training", file, *(["--along", "defences.0.sigma"] * 2)],
+            "once for each run in their order: 1 run, got 2",
+        ),
         ([noise, "--training", file, "--participants", "1"], "--participants must be at least 2, got 1"),
-        ([noise, "--training", file, "--along", "defences.0.share"], "is no axis of"),
+        ([noise, "--training", file, "--along", "defences.0.share"], "--along 'defences.0.share' is not one"),
         ([noise, "--training", tmp_path / "none.yaml"], "cannot read the training file"),
         ([tmp_path, "--training", file], "is not a run"),
         ([noise, "--training", file, "--device", "tpu"], "device"),
@@ -116,7 +124,7 @@ def test_mistakes_are_said_before_anything_is_trained(noise: Path, tmp_path: Pat
         with pytest.raises(InputError, match=said):
             ask(*words, "--out", out)
     file.write_text(TRAINING.replace("name: mlp, hidden: [8]", "name: lenet_dlg, width: 2"))
-    with pytest.raises(InputError, match="trains model 'lenet_dlg', the run attacks 'mlp'"):
+    with pytest.raises(InputError, match=r"trains model \(name lenet_dlg"):
         ask(noise, "--training", file, "--out", out)
     assert not out.exists()
 
@@ -126,3 +134,41 @@ def test_a_strength_that_means_two_things_is_pointed_out(noise: Path, tmp_path: 
     (tmp_path / "t.yaml").write_text(local)
     made = ask(noise, "--training", tmp_path / "t.yaml", "--out", tmp_path / "out")
     assert "a strength does not mean the same in both" in made.stderr
+    assert "a strength does not mean the same in both" in (tmp_path / "out" / "characteristics.json").read_text()
+
+
+def test_a_training_that_blows_up_counts_as_guessing_and_says_so(noise: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(TRAINING.replace("rate: 0.5", "rate: 1.0e+30").replace("rounds: 3", "rounds: 9"))
+    made = ask(noise, "--training", tmp_path / "t.yaml", "--out", tmp_path / "out", "-q")
+    assert made.output == ""
+    told = json.loads((tmp_path / "out" / "characteristics.json").read_text())
+    assert {point["accuracy"] for point in told["curves"][0]["points"]} == {0.1}
+    assert any("which counts as guessing" in note for note in told["notes"])
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_cut_training_of_private_heads_goes_on_only_where_they_were_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    heads = RUN.replace("defences: [{name: gaussian_noise, sigma: 0}]", "client: {on_model: {bits: 8}}")
+    (tmp_path / "spn.yaml").write_text(heads.replace("defences.0.sigma", "client.on_model.alpha2"))
+    words = ["run", str(tmp_path / "spn.yaml"), "--out", str(tmp_path / "spn"), "--engine", "serial", "-q"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    local = TRAINING.replace("server: {name: fedsgd, rate: 0.5}", "client: {local: {rate: 0.1}}")
+    (tmp_path / "t.yaml").write_text(local)
+    asked = [tmp_path / "spn", "--training", tmp_path / "t.yaml", *(["--keep-private"] if keep else [])]
+
+    def cut(self: object, point: Point) -> None:
+        del self
+        if point.round == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as during:
+        during.setattr(Watching, "tell", cut)
+        stopped = ask(*asked)
+    assert stopped.exit_code == 130
+    assert ("go on with: leakscope ppc" in stopped.stderr) == keep
+    assert ("were not kept" in stopped.stderr) != keep
+    assert bool(list((tmp_path / "spn" / "ppc").rglob("private/*"))) == keep
+    if keep:
+        assert ask(*asked).exit_code == 0

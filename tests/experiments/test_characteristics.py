@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from sweeper import sweep
 
-from leakscope.analysis.characteristic import Region
+from leakscope.analysis.characteristic import Region, from_plain
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.record import Record
 from leakscope.core.types import LocalTraining, make_batch
 from leakscope.data import load
 from leakscope.defences import GaussianNoise
@@ -168,7 +170,11 @@ def test_defences_of_one_name_are_told_apart_and_other_axes_are_said(tmp_path: P
     ]
     named = name_lines([line for run in runs for line in lines_of(run)])
     assert len(set(named)) == 4
-    assert {"share=0.05" in defence for defence, _ in named} == {True, False}
+    assert {defence for defence, _ in named} == {"chosen_noise share=0.05", "chosen_noise share=0.3"}
+    (tmp_path / "a.csv").write_text("strength,accuracy\n0.1,0.5\n")
+    both = [line for run in runs for line in lines_of(run)]
+    with pytest.raises(InputError, match=r"several defences: chosen_noise share=0.05; chosen_noise share=0.3"):
+        accuracies_from(tmp_path / "a.csv", both)
     assert {attacker for _, attacker in named} == {
         "cpl, does not know, data.samples 1",
         "cpl, does not know, data.samples 2",
@@ -220,8 +226,10 @@ def test_what_cannot_be_measured_is_left_out_and_said(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", knowledge={"defence": False, "labels": True}, grid={SIGMA: [0.01]})
     made = measure_curves(lines_of(run), [known], participants=7)
     assert [curve.distance for curve in made.curves] == ["rMSE"]
-    assert any("no tracing among 7" in note for note in made.notes)
-    assert any("no membership" in note for note in made.notes)
+    assert [note.partition(": ")[2] for note in made.notes] == [
+        "no membership at 0.01, because the attacker is told the labels or guesses none",
+        "no tracing at 0.01, because not each of 7 participants has a picture that was attacked",
+    ]
 
 
 def test_the_strength_must_be_one_and_a_number(tmp_path: Path) -> None:
@@ -231,17 +239,16 @@ def test_the_strength_must_be_one_and_a_number(tmp_path: Path) -> None:
         trials=1,
         grid={"defences.0.bound": [1.0, 2.0], "defences.1.sigma": [0.1, 0.2]},
     )
-    with pytest.raises(InputError, match=r"this run varies 2; --along names one of defences.0.bound, defences.1.sigma"):
+    with pytest.raises(InputError, match=r"--along names one; those of this run: defences.0.bound, defences.1.sigma"):
         lines_of(two)
     assert len(lines_of(two, "defences.1.sigma")) == 2
-    with pytest.raises(InputError, match="is no axis of"):
-        lines_of(two, "defences.1.share")
-    none = run_of(tmp_path / "none", trials=1, grid={"data.samples": [1, 2]})
-    with pytest.raises(InputError, match=r"this run varies 0; its axes: data.samples"):
-        lines_of(none)
-    words = run_of(tmp_path / "words", trials=1, grid={"defences": [[], [{"name": "gaussian_noise", "sigma": 0.1}]]})
-    with pytest.raises(InputError, match="must be a number in every cell"):
-        lines_of(words, "defences")
+    none = run_of(tmp_path / "none", trials=1, grid={"attack.iterations": [1, 2], "defences.0.each": [True, False]})
+    for along in ("attack.iterations", "defences.0.each", "defences.0.share"):
+        with pytest.raises(InputError, match=f"--along '{along}' is not one; those of this run: none"):
+            lines_of(none, along)
+    zipped = run_of(tmp_path / "zip", trials=1, grid={}, zip={SIGMA: [0.1, 0.2], "attack.iterations": [1, 2]})
+    with pytest.raises(InputError, match="a zip changes other fields with a strength, and cannot be used"):
+        lines_of(zipped)
 
 
 def test_a_training_gets_the_defence_of_the_cell(tmp_path: Path) -> None:
@@ -259,15 +266,100 @@ def test_a_training_gets_the_defence_of_the_cell(tmp_path: Path) -> None:
     local = {**TRAINING, "server": "fedavg", "client": {"local": {"rate": 0.1}}}
     assert not shares_alike(training_of(local), cells[0].settings)
     other = training_of({**TRAINING, "model": {"name": "lenet_dlg", "width": 2}})
-    with pytest.raises(InputError, match="trains model 'lenet_dlg', the run attacks 'mlp'"):
+    with pytest.raises(InputError, match=r"trains model \(name lenet_dlg.*\), the run attacks \(name mlp"):
         training_under(other, cells[0].settings)
+    for changed, said in (
+        ({"model": {"name": "mlp", "hidden": [17]}}, r"hidden \[17\].*hidden \[16\]"),
+        ({"data": {"name": "digits", "size": 6}}, "size 6.*size None"),
+        ({"data": {"name": "digits", "scaling": "statistics"}}, "scaling statistics.*scaling none"),
+        ({"data": "fashion_mnist"}, "fashion_mnist.*digits"),
+        ({"defences": [{"name": "clip", "bound": 1.0}]}, "has a defence of its own"),
+    ):
+        with pytest.raises(InputError, match=said):
+            training_under(training_of({**TRAINING, **changed}), cells[0].settings)
+
+
+def test_a_training_gets_heads_and_policies_too(tmp_path: Path) -> None:
+    for field, axis, values in (("on_model", "alpha2", [0.1, 0.5]), ("on_data", "crop", [1, 2])):
+        run = run_of(
+            tmp_path / field,
+            defences=[],
+            client={field: {"bits": 8} if field == "on_model" else {"policy": "3-1-7"}},
+            attack={"name": "ig", "iterations": 1},
+            trials=1,
+            grid={f"client.{field}.{axis}": values},
+        )
+        local = {**TRAINING, "server": "fedavg", "client": {"local": {"rate": 0.1}}}
+        [line] = lines_of(run)
+        under = [training_under(training_of(local), cell.settings) for _, cell in line.cells]
+        assert [one.settings["client"][field][axis] for one in under] == values
+        assert all(folder_of(one).startswith(field) for one in under)
+
+
+def test_the_ratio_is_of_the_first_round_and_counts_what_a_policy_changes(tmp_path: Path) -> None:
+    def first(**changed: Any) -> float:
+        run = run_of(tmp_path / str(len(list(tmp_path.iterdir()))), trials=3, **changed)
+        return measure_curves(lines_of(run), [lambda *_: (0.5, None)], participants=2).curves[0].points[0].ratio
+
+    noisy = {"grid": {SIGMA: [0.01]}}
+    assert first(**noisy) == first(**noisy, client={"rounds": 3, "server_rate": 0.5})
+    policy = {"defences": [], "client": {"on_data": {"policy": "3-1-7"}}, "grid": {"client.on_data.crop": [1]}}
+    assert 0 < first(**policy) < math.inf
+
+
+def test_a_picture_attacked_with_several_seeds_is_one_query(tmp_path: Path) -> None:
+    run = run_of(
+        tmp_path / "run", trials=5, seeds=[0, 1], grid={SIGMA: [1e-6]}, attack={"name": "ig", "iterations": 150}
+    )
+    curves = {c.distance: c for c in measure_curves(lines_of(run), [lambda *_: (1.0, None)], participants=5).curves}
+    assert curves["rMSE"].points[0].distance.n == 10
+    assert curves["tracing"].points[0].distance.value == 0  # good pictures: every owner is found
+
+
+def test_what_has_not_landed_is_said_and_one_trial_makes_no_interval(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", trials=1, grid={SIGMA: [0.01]})
+    made = measure_curves(lines_of(run), [known], participants=2)
+    [curve] = [c for c in made.curves if c.distance == "rMSE"]
+    assert math.isnan(curve.points[0].distance.low)
+    kept = json.dumps(curve.plain(), allow_nan=False)
+    assert repr(from_plain(json.loads(kept))) == repr(curve)
+
+    class Fewer(Run):
+        def records(self, *, cell: str | None = None, current: bool = True) -> Iterator[Record]:
+            landed = list(Run.records(self, cell=cell, current=current))
+            return iter(landed[:2] if "0.01" in str(dict(settings[cell])) else [])
+
+    whole = run_of(tmp_path / "whole", grid={SIGMA: [0.01, 1.0]})
+    settings = {cell.id: cell.settings for cell in whole.cells()}
+    partly = measure_curves(lines_of(Fewer(whole.directory)), [known], participants=2)
+    assert [note.partition(": ")[2] for note in partly.notes] == [
+        "2 of 6 trials have landed at 0.01",
+        "0 of 6 trials have landed at 1",
+    ]
+
+
+def test_other_data_have_another_chance_and_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    both = [
+        run_of(
+            tmp_path / name,
+            data="breast_cancer",
+            trials=2,
+            grid={SIGMA: [0.01]},
+            attack={"name": "cpl", "iterations": n},
+        )
+        for name, n in (("one", 1), ("two", 2))
+    ]
+    lines = [line for run in both for line in lines_of(run)]
+    assert [attacker for _, attacker in name_lines(lines)] == ["cpl, does not know, one", "cpl, does not know, two"]
+    chances = {c.distance: c.chance for c in measure_curves(lines, [known] * 2, participants=2).curves}
+    assert chances == {"rMSE": None, "membership": 0.5, "tracing": 0.5}
 
 
 def test_accuracies_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("strength,accuracy,tests\n0.01,0.8,500\n1,0.4,\n")
+    path.write_text("\ufeffstrength, accuracy, tests\n0.01, 0.8, 500\n1,0.4,\n")  # as spreadsheets and people write it
     assert read_accuracies(path) == {0.01: (0.8, 500), 1.0: (0.4, None)}
-    asked = accuracies_from(path)
+    asked = accuracies_from(path, [])
     assert asked({}, 0.01 * (1 + 1e-12)) == (0.8, 500)
     with pytest.raises(InputError, match=r"has no accuracy for strength 0.5; it has 0.01, 1.0"):
         asked({}, 0.5)
@@ -283,6 +375,7 @@ def test_accuracies_of_a_file(tmp_path: Path) -> None:
         ("strength,accuracy\n1,50\n", r"must be a share in \[0, 1\]"),
         ("strength,accuracy\n1,nan\n", r"must be a share in \[0, 1\]"),
         ("strength,accuracy,tests\n1,0.5,0\n", "over at least one test"),
+        ("strength,accuracy\n1,0.5\n1.0,0.6\n", "line 3: strength 1 has an accuracy already"),
     ],
 )
 def test_bad_accuracies_are_refused_by_line(tmp_path: Path, text: str, said: str) -> None:

@@ -27,6 +27,7 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -264,7 +265,7 @@ class Characteristic:
 
     @property
     def cap(self) -> Estimate:
-        """Return the calibrated averaged performance (equation 1) with the interval of its products (`Point.half`).
+        """Return the calibrated averaged performance (equation 1) with the interval of its products (`Point.half`), from 0 on.
 
         Different settings count as independent. An accuracy whose number of test pictures is not told counts as known. `n` is
         the number of samples, `trials` that of settings.
@@ -272,7 +273,7 @@ class Characteristic:
         number = len(self.points)
         value = sum(point.product for point in self.points) / number
         half = math.hypot(*(point.half for point in self.points)) / number
-        return Estimate(value, value - half, value + half, sum(p.distance.n for p in self.points), number)
+        return Estimate(value, max(0.0, value - half), value + half, sum(p.distance.n for p in self.points), number)
 
     @property
     def grid(self) -> tuple[float, ...]:
@@ -290,10 +291,13 @@ class Characteristic:
         return sum(point.left_out for point in self.points)
 
     def plain(self) -> dict[str, object]:
-        """Return everything as JSON data, with CAP, products and regions written out; an infinite ratio is null."""
+        """Return everything as JSON data, with CAP, products and regions written out.
+
+        An infinite ratio is null, and so is an end of an interval that does not exist (of one trial).
+        """
         rows = [
-            asdict(p)
-            | {"ratio": p.ratio if math.isfinite(p.ratio) else None, "product": p.product, "region": p.region.value}
+            _finite(asdict(p))
+            | {"distance": _finite(asdict(p.distance)), "product": p.product, "region": p.region.value}
             for p in self.points
         ]
         return {
@@ -302,7 +306,7 @@ class Characteristic:
             "distance": self.distance,
             "rule": self.rule,
             "chance": self.chance,
-            "cap": asdict(self.cap),
+            "cap": _finite(asdict(self.cap)),
             "points": rows,
         }
 
@@ -319,6 +323,15 @@ class Example:
     distance: float
 
 
+def _finite(numbers: Mapping[str, object]) -> dict[str, object]:
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in numbers.items()}
+
+
+def _estimate(numbers: Mapping[str, Any]) -> Estimate:
+    known: dict[str, Any] = {name: math.nan if v is None else v for name, v in numbers.items()}
+    return Estimate(**known)
+
+
 def from_plain(data: Mapping[str, object]) -> Characteristic:
     """Return the characteristic that `plain` wrote."""
     points, chance = data["points"], data.get("chance")
@@ -329,7 +342,7 @@ def from_plain(data: Mapping[str, object]) -> Characteristic:
             parameter=p["parameter"],
             ratio=math.inf if p["ratio"] is None else p["ratio"],
             accuracy=p["accuracy"],
-            distance=Estimate(**p["distance"]),
+            distance=_estimate(p["distance"]),
             diverged=p["diverged"],
             tests=p.get("tests"),
             left_out=p.get("left_out", 0),

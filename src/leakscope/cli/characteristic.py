@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,7 @@ from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
     from leakscope.experiments.characteristics import AccuracyOf, Curves, Line
-    from leakscope.experiments.training import Training
+    from leakscope.experiments.training import Result, Training
     from leakscope.report.characteristic_page import CharacteristicPage
 
 PAGE, DATA = "index.html", "characteristics.json"
@@ -40,7 +41,10 @@ def ppc(
         typer.Option(help="Instead: a CSV with strength, accuracy and tests; one for each run, in their order."),
     ] = None,
     along: Annotated[
-        str | None, typer.Option(help="The strength, such as defences.0.sigma; the only one if not given.")
+        list[str] | None,
+        typer.Option(
+            help="The strength, such as defences.0.sigma; once, or once for each run. The only one there is if not given."
+        ),
     ] = None,
     participants: Annotated[
         int, typer.Option(help="Tracing: how many parts the attacked pictures are split into.")
@@ -49,6 +53,13 @@ def ppc(
         Path | None, typer.Option(help="Directory for page, data and trainings; RUN/ppc if not given.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where to train: cpu or cuda.")] = "cpu",
+    keep_private: Annotated[
+        bool,
+        typer.Option(
+            "--keep-private",
+            help="Write the clients' private heads beside their training, so that one that is cut can go on.",
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
 ) -> None:
     """Put runs on privacy-preserving characteristics: accuracy, distance and CAP by strength, and a page with curves and pictures."""
@@ -60,6 +71,10 @@ def ppc(
         raise InputError(
             f"--accuracies is given once for each run, in their order: {count(len(runs), 'run')}, got {len(accuracies)}"
         )
+    if along and len(along) not in (1, len(runs)):
+        raise InputError(
+            f"--along is given once, or once for each run in their order: {count(len(runs), 'run')}, got {len(along)}"
+        )
     if participants < 2:
         raise InputError(f"--participants must be at least 2, got {participants}")
     check_device(device)
@@ -68,18 +83,23 @@ def ppc(
     from leakscope.store import Run
 
     directory = out or runs[0] / "ppc"
-    command = _command(runs, training, accuracies, along, participants, out, device)
+    command = _command(runs, training, accuracies, along, participants, out, device, keep_private=keep_private)
     say = _quiet if quiet else _say
-    by_run = [lines_of(Run.open(run), along) for run in runs]
+    strengths = along if along and len(along) > 1 else [along[0] if along else None] * len(runs)
+    by_run = [lines_of(Run.open(run), strength) for run, strength in zip(runs, strengths, strict=True)]
     lines = [line for own in by_run for line in own]
+    told: list[str] = []  # what is to be known of the accuracies
     if training is not None:
-        trained = read_training(training)
-        known: AccuracyOf = _Trained(trained, lines, directory, command, device, quiet=quiet)
+        how = _How(
+            directory=directory / "trainings", command=command, device=device, keep_private=keep_private, quiet=quiet
+        )
+        known: AccuracyOf = _Trained(read_training(training), lines, how, told)
         sources = [known for _ in lines]
     else:
-        files = [accuracies_from(path) for path in accuracies or ()]
+        files = [accuracies_from(path, own) for path, own in zip(accuracies or (), by_run, strict=True)]
         sources = [source for source, own in zip(files, by_run, strict=True) for _ in own]
     found = measure_curves(lines, sources, participants=participants, tell=say)
+    found = replace(found, notes=(*found.notes, *told))
     for note in found.notes:
         say(note)
     path = _write(found, _page(found, lines, training, accuracies, command, participants), directory)
@@ -88,58 +108,81 @@ def ppc(
         typer.echo(printable(f"page: {path}"))
 
 
-class _Trained:
-    """Accuracies of a training, each trained once into a directory of its own and found there again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """Where and how accuracies are trained."""
 
-    def __init__(
-        self, training: Training, lines: Sequence[Line], directory: Path, command: str, device: str, *, quiet: bool
-    ) -> None:
+    directory: Path
+    command: str
+    device: str
+    keep_private: bool
+    quiet: bool
+
+
+class _Trained:
+    """Accuracies of a training, each trained once into a directory of its own and found there again.
+
+    What is wrong with any of them is said before the first is trained; what is to be known of them goes to `told`.
+    """
+
+    def __init__(self, training: Training, lines: Sequence[Line], how: _How, told: list[str]) -> None:
         from leakscope.experiments.characteristics import folder_of, shares_alike, training_under
         from leakscope.experiments.training import check_training
 
-        self.training, self.directory, self.command = training, directory / "trainings", command
-        self.device, self.quiet = device, quiet
+        self.training, self.how, self.told = training, how, told
         self.known: dict[str, tuple[float, int | None]] = {}
         under = [training_under(training, cell.settings) for line in lines for _, cell in line.cells]
-        for one in {folder_of(one): one for one in under}.values():  # what is wrong is said before anything is trained
-            check_training(one, device)
-        if not quiet and not all(shares_alike(training, line.settings) for line in lines):
-            _say(
+        for one in {folder_of(one): one for one in under}.values():
+            try:
+                check_training(one, how.device)
+            except InputError as error:
+                raise InputError(f"{training.source} with the defence of the run: {error}") from None
+        if not all(shares_alike(training, line.settings) for line in lines):
+            told.append(
                 "one of run and training shares gradients, the other weights after local training: a strength does not mean "
                 "the same in both"
             )
 
     def __call__(self, settings: Mapping[str, Any], strength: float) -> tuple[float, int | None]:
-        from leakscope.experiments.characteristics import folder_of, training_under
+        from leakscope.experiments.characteristics import folder_of, guessing, training_under
         from leakscope.experiments.sweep.facts import gather_facts
         from leakscope.experiments.training import run_training
 
-        under = training_under(self.training, settings)
+        how, under = self.how, training_under(self.training, settings)
         folder = folder_of(under)
         if folder in self.known:
             return self.known[folder]
         title = f"{under.name or 'training'}, {folder}, strength {strength:g}"
-        with Watching(title, under.rounds, quiet=self.quiet) as watching, interrupt() as asked:
+        with Watching(title, under.rounds, quiet=how.quiet) as watching, interrupt() as asked:
             result = run_training(
                 under,
-                self.directory / folder,
-                device=self.device,
-                facts=gather_facts(self.command, self.device),
+                how.directory / folder,
+                device=how.device,
+                keep_private=how.keep_private,
+                facts=gather_facts(how.command, how.device),
                 tell=watching.tell,
                 say=watching.say,
                 inside=watching.inside,
                 stop=lambda: bool(asked),
             )
         if result.stopped:
-            sys.stderr.write(f"leakscope: stopped; what was trained is saved, go on with: {self.command}\n")
+            sys.stderr.write(f"leakscope: stopped after round {result.rounds} of {title}; {_way_on(result, how)}\n")
             raise typer.Exit(130)
         accuracy = [point.accuracy for point in result.curve if point.accuracy is not None][-1]
-        if result.diverged:
-            _say(
-                f"{title}: the weights became NaN or infinite; {accuracy.value:.1%}, the last accuracy measured, counts"
-            )
         self.known[folder] = (accuracy.value, accuracy.n)
+        if result.diverged:
+            self.known[folder] = (guessing(settings), None)
+            self.told.append(f"{title}: the weights became NaN or infinite, which counts as guessing")
         return self.known[folder]
+
+
+def _way_on(result: Result, how: _How) -> str:
+    if result.resumable:
+        return f"what was trained is saved, go on with: {how.command}"
+    return (
+        "its private heads were not kept (--keep-private), so it cannot be gone on with: "
+        f"delete {how.directory} and begin again with that option"
+    )
 
 
 def _page(
@@ -212,7 +255,8 @@ def _show(found: Curves) -> None:
     console = terminal()
     console.print(table)
     console.print(
-        "CAP: mean of accuracy times distance over the settings; their regions in order: green, white, red", style="dim"
+        "CAP: mean of accuracy times distance over the settings; regions, a letter a setting: g green, w white, r red",
+        style="dim",
     )
 
 
@@ -220,10 +264,12 @@ def _command(
     runs: Sequence[Path],
     training: Path | None,
     accuracies: Sequence[Path] | None,
-    along: str | None,
+    along: Sequence[str] | None,
     participants: int,
     out: Path | None,
     device: str,
+    *,
+    keep_private: bool = False,
 ) -> str:
     """Return the command that makes this very page again, ready for a shell.
 
@@ -233,11 +279,11 @@ def _command(
     words = ["leakscope", "ppc", *map(str, runs)]
     words += ["--training", str(training)] if training is not None else []
     words += [word for path in accuracies or () for word in ("--accuracies", str(path))]
-    words += ["--along", along] if along is not None else []
+    words += [word for axis in along or () for word in ("--along", axis)]
     words += ["--participants", str(participants)] if participants != 10 else []
     words += ["--out", str(out)] if out is not None else []
     words += ["--device", device] if device != "cpu" else []
-    return shlex.join(words)
+    return shlex.join([*words, *(["--keep-private"] if keep_private else [])])
 
 
 def _say(line: str) -> None:

@@ -1,9 +1,9 @@
 """Characteristics (PPC) of one's own runs: any defence that a sweep varies, against any attack of it.
 
 A run is a sweep along one strength of a defence (`defences.0.sigma`, `client.on_model.alpha2`, ...). Cells that differ in nothing but
-that strength are one line. Distances come from what the run stored; the ratio of biases from its clients, played once more with
-the defence and without it, which costs no attack; accuracies from a training of the same federation under the same defence, or from a
-file. Tracing asks for the owners of the attacked pictures themselves, split into equal parts.
+that strength are one line. Distances come from what the run stored; the ratio of biases from the first round of its clients, played
+once more with the defence and without it, which costs no attack; accuracies from a training of the same network on the same data
+under the same defence, or from a file. Tracing asks for the owners of the attacked pictures themselves, split into equal parts.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Record
 from leakscope.core.types import direction
 from leakscope.experiments.scenario.attackers import made_for_heads
-from leakscope.experiments.scenario.labels import label_points
 from leakscope.experiments.sweep.chunk import Chunk, played
 from leakscope.experiments.sweep.trials import Trial
 from leakscope.experiments.sweep.world import make_world
 from leakscope.experiments.training import Training, training_of
-from leakscope.inference.tracing import partition, trace
+from leakscope.inference.tracing import trace
 from leakscope.metrics import Estimate, clean
 from leakscope.store import Run
 
@@ -61,7 +60,7 @@ class Line:
         plain = _without(self.settings, self.along)
         client = plain["client"]
         heads = [] if client["on_model"] is None else [{"name": "spn", **client["on_model"]}]
-        policies = [] if client["on_data"] is None else [client["on_data"]]
+        policies = [] if client["on_data"] is None else [{"name": "policy", **client["on_data"]}]
         return [*plain["defences"], *heads, *policies]
 
 
@@ -83,32 +82,32 @@ def lines_of(run: Run, along: str | None = None) -> list[Line]:
     strength = _along(run, cells, along)
     found: dict[str, list[tuple[float, Cell]]] = {}
     for cell in cells:
-        value = cell.axes.get(strength)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"{run.directory}: {strength} must be a number in every cell, got {value!r}")
         key = json.dumps(_without(cell.settings, strength), sort_keys=True)
-        found.setdefault(key, []).append((float(value), cell))
+        found.setdefault(key, []).append((float(str(cell.axes[strength])), cell))
     return [Line(run, strength, tuple(sorted(own, key=lambda pair: pair[0]))) for own in found.values()]
 
 
 def _along(run: Run, cells: Sequence[Cell], named: str | None) -> str:
     axes = list(dict.fromkeys(axis for cell in cells for axis in cell.axes))
-    if named is not None:
-        if named not in axes:
-            raise InputError(f"--along {named!r} is no axis of {run.directory}; its axes: {', '.join(axes) or 'none'}")
-        return named
     able = [
-        axis
-        for axis in axes
-        if axis.startswith(DEFENDED) and all(isinstance(cell.axes.get(axis), int | float) for cell in cells)
+        axis for axis in axes if axis.startswith(DEFENDED) and all(_is_number(cell.axes.get(axis)) for cell in cells)
     ]
-    if len(able) != 1:
-        said = f"; --along names one of {', '.join(able)}" if able else f"; its axes: {', '.join(axes) or 'none'}"
-        raise InputError(
-            f"{run.directory}: a characteristic goes along one strength of a defence (grid: {{defences.0.sigma: [...]}}), "
-            f"and this run varies {len(able)}{said}"
-        )
-    return able[0]
+    if named is None and len(able) == 1:
+        return able[0]
+    if named in able:
+        return str(named)
+    said = f"those of this run: {', '.join(able) or 'none'}"
+    if any(" + " in axis and any(field.startswith(DEFENDED) for field in axis.split(" + ")) for axis in axes):
+        said += "; a zip changes other fields with a strength, and cannot be used"
+    wanted = "--along names one" if named is None else f"--along {named!r} is not one"
+    raise InputError(
+        f"{run.directory}: a characteristic goes along one strength of a defence, a number in every cell "
+        f"(grid: {{defences.0.sigma: [...]}}); {wanted}; {said}"
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _without(settings: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -124,16 +123,24 @@ def _without(settings: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def name_lines(lines: Sequence[Line]) -> list[tuple[str, str]]:
-    """Return (defence, attacker) of every line: names, told apart by the settings that differ."""
+    """Return (defence, attacker) of every line: names, told apart by the settings that differ, at last by their run."""
     values = [line.values for line in lines]
-    distinct = [json.loads(text) for text in dict.fromkeys(json.dumps(value, sort_keys=True) for value in values)]
-    labels = {
-        json.dumps(value, sort_keys=True): str(label)
-        for value, label in zip(distinct, label_points(distinct), strict=True)
-    }
+    named = [(_defence(value, values), _attacker(line)) for line, value in zip(lines, values, strict=True)]
     return [
-        (labels[json.dumps(value, sort_keys=True)], _attacker(line)) for line, value in zip(lines, values, strict=True)
+        name if named.count(name) == 1 else (name[0], f"{name[1]}, {line.run.directory.name}")
+        for name, line in zip(named, lines, strict=True)
     ]
+
+
+def _defence(pieces: Sequence[Mapping[str, Any]], among: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Return the names of a defence's pieces, each with the settings in which other defences of these names differ."""
+    names = [piece["name"] for piece in pieces]
+    alike = [other for other in among if [piece["name"] for piece in other] == names]
+    words = []
+    for place, piece in enumerate(pieces):
+        differing = [key for key in piece if any(other[place].get(key) != piece[key] for other in alike)]
+        words.append(" ".join([str(piece["name"]), *(f"{key}={piece[key]}" for key in differing)]))
+    return " + ".join(words) or "no defence"
 
 
 def _attacker(line: Line) -> str:
@@ -159,19 +166,30 @@ def defence_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_under(training: Training, settings: Mapping[str, Any]) -> Training:
-    """Return the training with the defence of a cell; refused where it trains another network or other data."""
-    given = copy.deepcopy(training.settings)
-    for what in ("model", "data"):
-        mine, other = given[what]["name"], settings[what]["name"]
-        if mine != other:
+    """Return the training with the defence of a cell; refused where it has one of its own, or trains another network or data."""
+    given, source = copy.deepcopy(training.settings), training.source or "the training"
+    if any(defence_of(given).values()):
+        raise InputError(f"{source} has a defence of its own: leave it out, that of every cell of the run is put in")
+    for what, mine, other in (
+        ("model", dict(given["model"]), dict(settings["model"])),
+        ("data", _looks(given["data"]), _looks(settings["data"])),
+    ):
+        if json.dumps(mine, sort_keys=True) != json.dumps(other, sort_keys=True):
             raise InputError(
-                f"{training.source or 'the training'} trains {what} {mine!r}, the run attacks {other!r}: "
-                "a characteristic needs both of one"
+                f"{source} trains {what} ({_said(mine)}), the run attacks ({_said(other)}): a characteristic needs both of one"
             )
     found = defence_of(settings)
     given["defences"] = found["defences"]
     given["client"] |= {name: found[name] for name in ("on_model", "on_data")}
-    return training_of(given)
+    return replace(training_of(given), source=training.source)
+
+
+def _looks(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: data[name] for name in ("name", "size", "scaling")}
+
+
+def _said(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
 
 
 def folder_of(under: Training) -> str:
@@ -179,7 +197,7 @@ def folder_of(under: Training) -> str:
     beside = ("name", "rounds", "checkpoints")
     text = json.dumps({name: value for name, value in under.settings.items() if name not in beside}, sort_keys=True)
     names = [str(piece["name"]) for piece in under.settings["defences"]]
-    names += ["spn"] if under.settings["client"]["on_model"] is not None else []
+    names += [word for word in ("on_model", "on_data") if under.settings["client"][word] is not None]
     return "-".join([*names, hashlib.sha256(text.encode()).hexdigest()[:10]])
 
 
@@ -188,13 +206,18 @@ def shares_alike(training: Training, settings: Mapping[str, Any]) -> bool:
     return (training.settings["client"]["local"] is None) == (settings["client"]["local"] is None)
 
 
+def guessing(settings: Mapping[str, Any]) -> float:
+    """Return the accuracy of a model that guesses, on the data of a cell."""
+    return 1 / make_world(settings).data.classes
+
+
 def read_accuracies(path: Path) -> dict[float, tuple[float, int | None]]:
     """Return accuracy and number of test pictures (or None) by strength, from a CSV with a line of heads."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the accuracies {path} ({error})") from None
-    rows = csv.DictReader(text.splitlines())
+    rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
     if not {"strength", "accuracy"} <= set(rows.fieldnames or ()):
         raise InputError(f"{path} needs columns strength and accuracy (and tests), got {rows.fieldnames}")
     found: dict[float, tuple[float, int | None]] = {}
@@ -208,13 +231,18 @@ def read_accuracies(path: Path) -> dict[float, tuple[float, int | None]]:
             raise InputError(
                 f"{path}, line {rows.line_num}: accuracy must be a share in [0, 1] over at least one test, got {row}"
             )
+        if strength in found:
+            raise InputError(f"{path}, line {rows.line_num}: strength {strength:g} has an accuracy already")
         found[strength] = (accuracy, tests)
     return found
 
 
-def accuracies_from(path: Path) -> AccuracyOf:
-    """Return the accuracies of a file, asked for by strength."""
+def accuracies_from(path: Path, lines: Sequence[Line]) -> AccuracyOf:
+    """Return the accuracies of a file, asked for by strength; refused for lines of several defences, whose accuracies differ."""
     known = read_accuracies(path)
+    defences = list(dict.fromkeys(_defence(line.values, [other.values for other in lines]) for line in lines))
+    if len(defences) > 1:
+        raise InputError(f"{path} has one accuracy a strength, and the run has several defences: {'; '.join(defences)}")
 
     def accuracy(settings: Mapping[str, Any], strength: float) -> tuple[float, int | None]:
         del settings
@@ -242,58 +270,86 @@ def measure_curves(
     curves: list[Characteristic] = []
     examples: list[Example] = []
     notes: list[str] = []
-    for line, accuracy, (defence, attacker) in zip(lines, accuracy_of, name_lines(lines), strict=True):
-        who = f"{defence}, {attacker}"
+    named = [f"{defence}, {attacker}" for defence, attacker in name_lines(lines)]
+    settings: list[list[_Setting]] = []
+    for line, who in zip(lines, named, strict=True):  # all of them before the first accuracy, which may take an hour
         tell(who)
+        settings.append(list(_settings(line, who, counted, participants, notes)))
+    if not any(setting.strength for own in settings for setting in own):
+        raise InputError("no trial has landed at a strength above 0: there is nothing to draw yet")
+    for line, own, accuracy, who, names in zip(lines, settings, accuracy_of, named, name_lines(lines), strict=True):
         points: dict[str, list[Point]] = {}
-        for strength, cell in line.cells:
-            held = _held(line.run, cell)
-            if held is None:
-                notes.append(f"{who}: no trial has landed at {strength:g}")
-                continue
-            found, example = _measured(held, cell, strength, accuracy, counted, participants)
-            if strength == 0:
+        for setting in own:
+            found = setting.points(*accuracy(setting.cell.settings, setting.strength))
+            if setting.strength == 0:
                 said = ", ".join(f"{name} {point.distance.value:.3g}" for name, point in found.items())
                 notes.append(f"{who}: at strength 0, which is in no CAP, accuracy {found[RMSE].accuracy:.1%}, {said}")
                 continue
-            examples.append(replace(example, defence=f"{defence} {strength:g}"))
+            examples.append(replace(setting.example, defence=f"{names[0]} {setting.strength:g}"))
             for name, point in found.items():
                 points.setdefault(name, []).append(point)
-        chances = {MEMBERSHIP: 1 - 1 / make_world(line.settings).data.classes, TRACING: 1 - 1 / participants}
+        chances = {MEMBERSHIP: 1 - guessing(line.settings), TRACING: 1 - 1 / participants}
         curves += [
-            Characteristic(
-                defence, attacker, name, tuple(own), counted.words if name == RMSE else "", chances.get(name)
-            )
-            for name, own in points.items()
+            Characteristic(*names, name, tuple(few), counted.words if name == RMSE else "", chances.get(name))
+            for name, few in points.items()
         ]
         notes += _missing(points, who, participants)
-    if not curves:
-        raise InputError("no trial has landed at a strength above 0: there is nothing to draw yet")
     return Curves(tuple(curves), _fewer(examples), tuple(notes))
 
 
-def _measured(
-    held: _Held, cell: Cell, strength: float, accuracy: AccuracyOf, rule: Rule, participants: int
-) -> tuple[dict[str, Point], Example]:
-    """Return the points of one setting by distance, and an example of it."""
-    right, tests = accuracy(cell.settings, strength)
-    ratio = _ratio(cell, held.records)
-    each = _distances(held, rule)
-    points = {
-        name: measured(strength, ratio, right, value, finite, tests=tests)
-        for name, (value, finite) in _kinds(held, cell.settings, each).items()
-    }
-    traced = _traced(held, participants)
-    if traced is not None:
-        points[TRACING] = Point(strength, points[RMSE].ratio, right, traced, tests=tests)
-    return points, _example(held, each[0], points[RMSE])
-
-
 def _missing(points: Mapping[str, Sequence[Point]], who: str, participants: int) -> Iterator[str]:
-    if points and TRACING not in points:
-        yield f"{who}: no tracing among {participants}, for which each needs a picture that was attacked"
-    if points and MEMBERSHIP not in points:
-        yield f"{who}: no membership, because the attacker is told the labels or guesses none"
+    """Yield what is missing of a line beside rMSE, which every setting has."""
+    reasons = {
+        MEMBERSHIP: "the attacker is told the labels or guesses none",
+        TRACING: f"not each of {participants} participants has a picture that was attacked",
+    }
+    every = [point.parameter for point in points.get(RMSE, ())]
+    for name, reason in reasons.items():
+        there = [point.parameter for point in points.get(name, ())]
+        lost = [f"{value:g}" for value in every if value not in there]
+        if lost:
+            yield f"{who}: no {name} at {', '.join(lost)}, because {reason}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Setting:
+    """One strength as it was attacked, before its accuracy is known: the ratio, each kind of distance, and an example."""
+
+    strength: float
+    cell: Cell
+    ratio: Tensor
+    distances: Mapping[str, tuple[Tensor, Tensor | None]]
+    traced: Estimate | None
+    example: Example
+
+    def points(self, accuracy: float, tests: int | None) -> dict[str, Point]:
+        """Return its points by distance."""
+        found = {
+            name: measured(self.strength, self.ratio, accuracy, value, finite, tests=tests)
+            for name, (value, finite) in self.distances.items()
+        }
+        if self.traced is not None:
+            found[TRACING] = Point(self.strength, found[RMSE].ratio, accuracy, self.traced, tests=tests)
+        return found
+
+
+def _settings(line: Line, who: str, rule: Rule, participants: int, notes: list[str]) -> Iterator[_Setting]:
+    """Yield what was measured at each strength; what has not landed, wholly or in part, is noted."""
+    for strength, cell in line.cells:
+        asked: Any = cell.settings
+        wanted = asked["trials"] * len(asked["seeds"])
+        held = _held(line.run, cell)
+        if held is None or len(held.records) < wanted:
+            landed = 0 if held is None else len(held.records)
+            notes.append(f"{who}: {landed} of {wanted} trials have landed at {strength:g}")
+        if held is None:
+            continue
+        ratio = _ratio(cell, held.records)
+        each = _distances(held, rule)
+        kinds = _kinds(held, asked, each)
+        found = measured(strength, ratio, 0.0, *kinds[RMSE])
+        example = _example(held, each[0], found)
+        yield _Setting(strength, cell, ratio, kinds, _traced(held, participants), example)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -336,11 +392,15 @@ def _kinds(
 
 
 def _traced(held: _Held, participants: int) -> Estimate | None:
-    """Return the distance of tracing, or None where some participant has no picture."""
-    queries, guesses = torch.cat(held.truth), clean(torch.cat(held.guess))
-    if len(partition(len(queries), participants).unique()) < participants:
+    """Return the distance of tracing, or None where some participant has no picture; a picture is one query, whatever its seeds."""
+    places = [record.items[sample.sample] for record in held.records for sample in record.samples]
+    pictures = dict(zip(places, torch.cat(held.truth), strict=True))
+    order = {place: number for number, place in enumerate(pictures)}
+    if len(pictures) < participants:
         return None
-    return trace(queries, guesses, torch.arange(len(queries)), participants=participants).all
+    source = torch.tensor([order[place] for place in places])
+    guesses = clean(torch.cat(held.guess))
+    return trace(torch.stack(list(pictures.values())), guesses, source, participants=participants).all
 
 
 def _ratio(cell: Cell, records: Sequence[Record]) -> Tensor:
