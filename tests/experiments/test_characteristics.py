@@ -29,10 +29,10 @@ from leakscope.experiments.characteristics import (
     lines_of,
     measure_curves,
     name_lines,
-    read_accuracies,
     shares_alike,
     training_under,
 )
+from leakscope.experiments.characteristics.accuracies import read_accuracies
 from leakscope.experiments.scenario import scenario_of
 from leakscope.experiments.training import training_of
 from leakscope.models import Uniform, build, draw_parameters
