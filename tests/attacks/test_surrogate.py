@@ -253,7 +253,7 @@ def played(
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("cnn_cifar", "vit"))) for name in SIX]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("cnn_cifar", "vit", "resnet8"))) for name in SIX]
 )
 def test_all_six_networks_run_under_sme(name: str) -> None:
     model, seen, knowledge, inputs = played(name, LocalTraining(epochs=3, rate=0.4 if name == "lenet_sme" else 0.004))

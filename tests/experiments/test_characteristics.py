@@ -307,6 +307,7 @@ def test_the_ratio_is_of_the_first_round_and_counts_what_a_policy_changes(tmp_pa
     assert 0 < first(**policy) < math.inf
 
 
+@pytest.mark.slow
 def test_a_picture_attacked_with_several_seeds_is_one_query(tmp_path: Path) -> None:
     run = run_of(
         tmp_path / "run", trials=5, seeds=[0, 1], grid={SIGMA: [1e-6]}, attack={"name": "ig", "iterations": 150}

@@ -273,6 +273,7 @@ def wait_for(true: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_worker_outlives_a_killed_driver() -> None:
     parent = driver("list(processes(2)(str, [(Sleep(120), Needs()) for _ in range(4)]))")

@@ -108,7 +108,8 @@ def test_the_bits_of_an_attack_do_not_depend_on_the_engine(
     assert heard or engine is not serial
 
 
-@pytest.mark.parametrize("engine", ["processes", pytest.param("ray", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["processes", "ray"], indirect=True)
 def test_a_worker_killed_in_mid_run_costs_nobody_a_result(engine: Engine, tmp_path: Path) -> None:
     given = [(Chunk("victim" if i == 1 else f"c{i}", i, str(tmp_path)), Needs()) for i in range(8)]
     killer = threading.Thread(target=kill_first, args=(tmp_path,), daemon=True)

@@ -18,6 +18,7 @@ from leakscope.store import DiskFullError, Run
 NOTHING = "nothing of this chunk was kept; free space and run the same command again"
 
 
+@pytest.mark.slow
 def test_on_a_small_disk_that_really_fills_up(tmp_path: Path, sweep: SimpleNamespace) -> None:
     disk, program = tmp_path / "disk", Path(__file__).with_name("fills_disk.py")
     disk.mkdir()
