@@ -30,7 +30,7 @@ PAGE, DATA = "index.html", "characteristics.json"
 def ppc(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Run directories, each a sweep along one strength of a defence.", metavar="RUN..."),
+        typer.Argument(help="Run directories, each a sweep along one strength of a defence.", metavar="RUN"),
     ],
     training: Annotated[
         Path | None,
