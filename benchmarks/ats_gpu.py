@@ -32,8 +32,8 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.known_policy import ig_policy
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import ig
 from leakscope.attacks.translate import BOUNDS, ig_shift
 from leakscope.clients import Client, tell_defences, told

@@ -19,9 +19,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from leakscope.attacks.forms import Evaluation, Evaluator
-from leakscope.attacks.im2col import Im2col
-from leakscope.experiments.bench_cases import CASES, Case, Setup, set_up
+from leakscope.attacks.engine.forms import Evaluation, Evaluator
+from leakscope.kernels.im2col import Im2col
+from leakscope.studies.bench_cases import CASES, Case, Setup, set_up
 
 DLNET = replace(CASES["lenet"], name="dlnet", network="dlnet", classes=10)
 NETWORKS: dict[str, Case] = {"lenet": CASES["lenet"], "dlnet": DLNET, "resnet20": CASES["resnet20"]}

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl, dlg
 from leakscope.attacks.starts import Normal
 from leakscope.clients import Client, told

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl, dlg, ig
 from leakscope.clients import Client, told
 from leakscope.core import random

@@ -9,15 +9,15 @@ import time
 
 import torch
 
-from leakscope.attacks.forms import RECORDED, Evaluator
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.forms import RECORDED, Evaluator
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client, told
 from leakscope.core import random
-from leakscope.core.captured import captured
 from leakscope.core.tree import lift, take, to
 from leakscope.core.types import Outcome, make_batch
 from leakscope.data import load
+from leakscope.kernels.recordings import captured
 from leakscope.metrics import score, summarise
 from leakscope.models import Uniform, build, draw_parameters
 

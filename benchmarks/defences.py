@@ -22,8 +22,8 @@ import torch
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import aware
-from leakscope.attacks.forms import Evaluator
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random

@@ -26,15 +26,15 @@ import numpy as np
 import torch
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl, ig
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.types import Batch, make_batch
 from leakscope.data import load
-from leakscope.experiments.engines import Engine, Needs, processes, serial
 from leakscope.integrations.ray import ray_engine
 from leakscope.models import Torch, Uniform, build, draw_parameters
+from leakscope.sweep.engines import Engine, Needs, processes, serial
 
 MEASURED = 4
 QUIET = 0.1  # share of the machine that others may have before a round counts as disturbed

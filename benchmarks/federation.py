@@ -31,12 +31,12 @@ from leakscope.core.tree import Tree
 from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
 from leakscope.data.partition import IID
-from leakscope.experiments.training.forms import FORMS, choose_form
-from leakscope.experiments.training.world import World
 from leakscope.federated import Everyone, Federation, Holdings, State, begin, client_seeds, deal, groups_of, play_round
 from leakscope.federated.traced import AFTER
 from leakscope.learning.local import draw_order
 from leakscope.models import build
+from leakscope.training.forms import FORMS, choose_form
+from leakscope.training.world import World
 
 GOAL = 3.0
 

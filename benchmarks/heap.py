@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from leakscope.attacks.heap import keep_freed
+from leakscope.kernels.heap import keep_freed
 
 PASSES = 30
 

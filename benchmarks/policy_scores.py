@@ -23,12 +23,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks.heap import keep_freed
 from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.core.tree import to
 from leakscope.data import load
 from leakscope.defences.on_data import Transform
+from leakscope.kernels.heap import keep_freed
 from leakscope.models import build
 from leakscope.models.adapter import Functional
 from leakscope.search.accuracy_score import accuracy_scores, correlation, score_of

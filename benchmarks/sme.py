@@ -29,15 +29,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine import Engine
-from leakscope.attacks.forms import Evaluation, Evaluator
-from leakscope.attacks.memory import peak_bytes
+from leakscope.attacks.engine.forms import Evaluation, Evaluator
+from leakscope.attacks.engine.loop import Engine
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.runner import run_problem
+from leakscope.attacks.engine.state import Problem, Stop
 from leakscope.attacks.optimisers.rules import moving
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import dlfa, ig_update, sme
-from leakscope.attacks.runner import run_problem
 from leakscope.attacks.simulate import ALPHA
-from leakscope.attacks.state import Problem, Stop
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -45,6 +44,7 @@ from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, make_batch
+from leakscope.kernels.memory import peak_bytes
 from leakscope.metrics.image import psnr
 from leakscope.models import Torch, build, draw_parameters
 

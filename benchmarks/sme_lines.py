@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from leakscope.analysis.line import describe, sample_lines
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.labels import counts
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import ig_update, sme
 from leakscope.clients import Client, told
 from leakscope.core import random

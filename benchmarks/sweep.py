@@ -29,8 +29,8 @@ def scenario(trials: int, cells: int, iterations: int) -> dict[str, object]:
 
 def share() -> None:
     """Count the machinery's own seconds beside those of the attacks."""
-    from leakscope.experiments.scenario import scenario_of
-    from leakscope.experiments.sweep import run_scenario
+    from leakscope.scenario import scenario_of
+    from leakscope.sweep import run_scenario
 
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
@@ -47,9 +47,9 @@ def plan() -> None:
     """Time planning of 100,000 trials and its memory, in a process of its own."""
     code = """
 import resource, time
-import leakscope.experiments.sweep.driver as driver
-from leakscope.experiments.scenario import scenario_of
-from leakscope.experiments.sweep import make_plan
+import leakscope.sweep.driver as driver
+from leakscope.scenario import scenario_of
+from leakscope.sweep import make_plan
 import sys; sys.path.insert(0, sys.argv[1])
 from sweep import scenario
 began = time.perf_counter()

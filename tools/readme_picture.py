@@ -15,7 +15,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client, told
 from leakscope.core import random

@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from leakscope.core.version import __version__
 
 # where each stable name is found; the imports for type checkers say the same, and a test compares them
 SOURCES = {
     "leakscope.attacks.aware": ("aware",),
     "leakscope.attacks.dlfa": ("dlfa",),
-    "leakscope.attacks.plan": ("Execution",),
+    "leakscope.attacks.engine.plan": ("Execution",),
     "leakscope.attacks.recipes": ("analytic", "cpl", "dlg", "idlg", "ig"),
     "leakscope.attacks.surrogate": ("sme",),
     "leakscope.clients": ("Client", "tell_defences", "told"),
@@ -37,9 +37,9 @@ SOURCES = {
     ),
     "leakscope.defences.on_data": ("Transform",),
     "leakscope.defences.on_model": ("Polarisation",),
-    "leakscope.experiments.audit": ("Audit", "Target", "audit", "audit_captures"),
-    "leakscope.experiments.scenario": ("scenario_of",),
-    "leakscope.experiments.sweep": ("run_scenario",),
+    "leakscope.audit": ("Audit", "Target", "audit", "audit_captures"),
+    "leakscope.scenario": ("scenario_of",),
+    "leakscope.sweep": ("run_scenario",),
     "leakscope.metrics": ("Scores", "Summary", "score", "summarise"),
     "leakscope.models": ("Uniform", "build", "draw_parameters", "from_module"),
     "leakscope.peeking": ("peek",),
@@ -103,9 +103,10 @@ __all__ = [
 if TYPE_CHECKING:
     from leakscope.attacks.aware import aware
     from leakscope.attacks.dlfa import dlfa
-    from leakscope.attacks.plan import Execution
+    from leakscope.attacks.engine.plan import Execution
     from leakscope.attacks.recipes import analytic, cpl, dlg, idlg, ig
     from leakscope.attacks.surrogate import sme
+    from leakscope.audit import Audit, Target, audit, audit_captures
     from leakscope.clients import Client, tell_defences, told
     from leakscope.core.errors import InputError
     from leakscope.core.random import key
@@ -125,13 +126,12 @@ if TYPE_CHECKING:
     )
     from leakscope.defences.on_data import Transform
     from leakscope.defences.on_model import Polarisation
-    from leakscope.experiments.audit import Audit, Target, audit, audit_captures
-    from leakscope.experiments.scenario import scenario_of
-    from leakscope.experiments.sweep import run_scenario
     from leakscope.metrics import Scores, Summary, score, summarise
     from leakscope.models import Uniform, build, draw_parameters, from_module
     from leakscope.peeking import peek
+    from leakscope.scenario import scenario_of
     from leakscope.store import Run
+    from leakscope.sweep import run_scenario
 else:
 
     def __getattr__(name: str) -> object:

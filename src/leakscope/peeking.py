@@ -11,18 +11,18 @@ from torch import Tensor, nn
 
 from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.attack import Attack
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client, told
 from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
 from leakscope.core.types import make_batch
-from leakscope.experiments.story import AttackRun, Story, play, sweep_noise
 from leakscope.metrics.scoring import arrange
 from leakscope.models import from_module
+from leakscope.play.story import AttackRun, Story, play, sweep_noise
+from leakscope.report.attack_page import page_of
 from leakscope.report.page import fragment, write
 from leakscope.report.page_data import Page
-from leakscope.report.telling import page_of
 
 EXPLANATION = (
     "Your model computed one gradient on this batch, as a federated client would, and the attack was given that gradient, "

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from leakscope.analysis.convergence import change_ratios, histogram, image_curve, image_curves, shares
 from leakscope.core.errors import InputError
-from leakscope.experiments.engines import serial
-from leakscope.experiments.scenario import scenario_of
-from leakscope.experiments.sweep import run_scenario
+from leakscope.scenario import scenario_of
 from leakscope.store import Run
+from leakscope.sweep import run_scenario
+from leakscope.sweep.engines import serial
 
 
 def counted(ratios: Tensor) -> Tensor:

@@ -12,6 +12,10 @@ import pytest
 import leakscope
 
 ROOT = Path(leakscope.__file__).parent
+SOURCE = ROOT.parent
+LOWER = {"core", "data", "models", "learning", "metrics", "store", "kernels", "defences", "attacks", "clients"}
+LOWER |= {"analysis", "inference", "federated"}
+# from the ground up: a room may import only rooms above it in this table
 ROOMS = {
     "core": set(),
     "data": {"core"},
@@ -19,32 +23,28 @@ ROOMS = {
     "learning": {"core"},
     "metrics": {"core"},
     "store": {"core"},
+    "kernels": {"core"},
     "defences": {"core", "learning"},
-    "attacks": {"core", "learning"},
+    "attacks": {"core", "learning", "kernels"},
     "clients": {"core", "learning", "defences"},
-    "analysis": {"core", "models", "learning", "metrics"},
-    "federated": {"core", "data", "models", "learning", "metrics", "defences", "clients"},
-    "inference": {"core", "models", "learning", "metrics"},
-    "search": {"core", "models", "learning", "metrics", "defences", "attacks", "clients"},
-    "experiments": {
-        "core",
-        "data",
-        "models",
-        "learning",
-        "metrics",
-        "defences",
-        "attacks",
-        "clients",
-        "store",
-        "analysis",
-        "federated",
-        "inference",
-        "search",
+    "analysis": {"core", "learning", "metrics"},
+    "inference": {"core", "metrics"},
+    "federated": {"core", "data", "kernels", "learning", "metrics", "defences", "clients"},
+    "play": {"core", "data", "metrics", "defences", "attacks", "clients"},
+    "scenario": {"core", "data", "models", "learning", "metrics", "defences", "attacks", "clients", "federated"},
+    "sweep": LOWER | {"play", "scenario"},
+    "training": LOWER | {"scenario", "sweep"},
+    "search": LOWER | {"scenario", "sweep"},
+    "audit": LOWER | {"play", "scenario", "sweep"},
+    "studies": LOWER | {"play", "scenario", "sweep", "training"},
+    "report": {"core", "metrics", "store", "analysis", "play", "scenario", "search", "training", "audit", "studies"},
+    "integrations": {"core", "defences", "clients", "store", "sweep"},
+    "cli": {
+        *("core", "data", "metrics", "store", "attacks", "play", "scenario", "sweep", "training", "search", "audit"),
+        *("studies", "report", "integrations"),
     },
-    "report": {"core", "metrics", "store", "attacks", "analysis", "experiments"},
-    "integrations": {"core", "defences", "clients", "store", "experiments"},
-    "cli": {"core", "data", "metrics", "store", "attacks", "experiments", "report", "integrations"},
 }
+LINES = 6000  # a room with more is two rooms
 TOP = {"__init__", "peeking", "__main__"}
 
 
@@ -57,8 +57,25 @@ def imported_rooms(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: relative imports hide the room"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        found |= {name.split(".")[1] for name in names if name.startswith("leakscope.") and "." in name}
+        assert "leakscope_papers" not in {name.split(".")[0] for name in names}, f"{path} imports the papers"
+        assert "leakscope" not in names, f"{path} imports the top-level package"
+        found |= {name.split(".")[1] for name in names if name.startswith("leakscope.")}
     return found
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_modules(path: Path, modules: set[str]) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else node.module for name in names}
+    return found & modules
 
 
 def files() -> list[Path]:
@@ -71,11 +88,39 @@ def test_every_room_has_a_rule() -> None:
     assert {p.stem for p in ROOT.glob("*.py")} <= TOP
 
 
+def test_the_table_goes_from_the_ground_up() -> None:
+    floors = list(ROOMS)
+    for room, below in ROOMS.items():
+        assert below <= set(floors[: floors.index(room)]), room
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_has_one_subject(room: str) -> None:
+    lines = sum(len(path.read_text("utf-8").splitlines()) for path in (ROOT / room).rglob("*.py"))
+    assert lines <= LINES, f"{room} has {lines} lines"
+
+
 @pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_down(path: Path) -> None:
     room = path.relative_to(ROOT).parts[0]
-    allowed = ROOMS[room] | {room, "__version__"}
+    allowed = ROOMS[room] | {room}
     assert imported_rooms(path) <= allowed, f"{room} may import {sorted(allowed)}"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    paths = {module_name(p): p for name in ("leakscope", "leakscope_papers") for p in (SOURCE / name).rglob("*.py")}
+    imports = {name: imported_modules(path, set(paths)) - {name} for name, path in paths.items()}
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join((*way[way.index(name) :], name))
+        if name not in done:
+            for other in imports[name]:
+                visit(other, (*way, name))
+            done.add(name)
+
+    for name in imports:
+        visit(name, ())
 
 
 def test_attacks_cannot_reach_the_truth() -> None:
@@ -97,6 +142,6 @@ class Refuse:
         if name.split('.')[0] in {'scipy', 'pydantic', 'typer', 'rich', 'yaml', 'PIL', 'jinja2', 'sklearn', 'skimage'}:
             raise ImportError(name)
 sys.meta_path.insert(0, Refuse())
-import leakscope.attacks.recipes, leakscope.models, leakscope.clients, leakscope.experiments.bench
+import leakscope.attacks.recipes, leakscope.models, leakscope.clients, leakscope.studies.bench
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

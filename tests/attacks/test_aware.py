@@ -15,11 +15,11 @@ from torch.testing import assert_close
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import LENGTH, PULL, AveragedDropout, KnownDropout, aware, merge_rounds
 from leakscope.attacks.distances import angle, cosine, disagreement, l2, squared_l2
-from leakscope.attacks.forms import evaluate_one
+from leakscope.attacks.engine.forms import evaluate_one
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.objectives import Match, reported
 from leakscope.attacks.optimisers import Adam
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.polarised import spn_aware
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.recipes import cpl, dlg, idlg, ig
@@ -44,10 +44,10 @@ from leakscope.defences import (
     Sign,
     Sparsify,
 )
-from leakscope.experiments.engines import serial
-from leakscope.experiments.scenario import scenario_of
-from leakscope.experiments.sweep.driver import run_scenario
 from leakscope.models import Torch, Uniform, build, draw_parameters
+from leakscope.scenario import scenario_of
+from leakscope.sweep.driver import run_scenario
+from leakscope.sweep.engines import serial
 
 TRIALS, SEEDS = 4, [0, 1, 2, 3]
 QUICK = Execution(form="native")

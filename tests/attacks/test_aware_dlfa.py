@@ -10,9 +10,9 @@ from tests.attacks.conftest import World, world
 
 from leakscope.attacks.aware import aware
 from leakscope.attacks.dlfa import COPIES, LayerMatch, dlfa
-from leakscope.attacks.forms import evaluate_one
+from leakscope.attacks.engine.forms import evaluate_one
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.objectives import Match
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.priors import GUESS
 from leakscope.clients import told
 from leakscope.clients.client import client_keys, tell_defences

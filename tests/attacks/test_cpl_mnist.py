@@ -9,8 +9,8 @@ import torch
 from tests.attacks.conftest import world
 from tests.attacks.test_lbfgs import as_function
 
-from leakscope.attacks.forms import Evaluator
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.attacks.starts import Normal
 from leakscope.core.tree import take

@@ -9,8 +9,8 @@ import torch
 from tests.attacks.conftest import World, world
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.forms import Evaluator
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import ATTACKS, cpl
 from leakscope.attacks.starts import STARTS
 from leakscope.core.tree import tensors, to

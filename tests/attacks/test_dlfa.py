@@ -25,12 +25,11 @@ from leakscope.attacks.dlfa import (
     average_copies,
     dlfa,
 )
-from leakscope.attacks.forms import Evaluation, Evaluator
+from leakscope.attacks.engine.forms import Evaluation, Evaluator
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.runner import run_problem
 from leakscope.attacks.labels import counts
-from leakscope.attacks.memory import peak_bytes
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.priors import GUESS, TotalVariation
-from leakscope.attacks.runner import run_problem
 from leakscope.attacks.simulate import LocalSteps
 from leakscope.attacks.starts import Insider
 from leakscope.attacks.view import Clock, Simulated, View
@@ -40,6 +39,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge, LocalTraining, make_batch
+from leakscope.kernels.memory import peak_bytes
 from leakscope.learning.local import draw_order
 
 DOUBLE = Execution(dtype="float64", form="native")

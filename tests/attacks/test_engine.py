@@ -17,20 +17,20 @@ from safetensors.torch import load_file, save_file
 from tests.attacks.conftest import World, world
 from torch import Tensor, nn
 
-from leakscope.attacks import plan
 from leakscope.attacks.attack import Matching, best_restart
-from leakscope.attacks.engine import Engine
-from leakscope.attacks.forms import Evaluator
-from leakscope.attacks.hoist import Hoisted
-from leakscope.attacks.memory import peak_bytes
+from leakscope.attacks.engine import plan
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.loop import Engine
+from leakscope.attacks.engine.plan import Execution, make_plan
+from leakscope.attacks.engine.state import Progress, Recorder, Stop, spaced
 from leakscope.attacks.optimisers import LBFGS, SGD, Adam, Rule
-from leakscope.attacks.plan import Execution, make_plan
 from leakscope.attacks.recipes import cpl, dlg, idlg, ig
 from leakscope.attacks.starts import Normal
-from leakscope.attacks.state import Progress, Recorder, Stop, spaced
 from leakscope.core.errors import InputError
 from leakscope.core.tree import flat_names, take
 from leakscope.core.types import Outcome, Reconstruction
+from leakscope.kernels.hoisting import Hoisted
+from leakscope.kernels.memory import peak_bytes
 from leakscope.models import from_module
 
 QUICK = cpl(iterations=4)
@@ -400,7 +400,7 @@ def test_an_attack_in_a_process_that_never_had_the_truth_gives_the_same_bytes(tm
     code = f"""
 import torch
 from safetensors.torch import load_file, save_file
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.core.types import Knowledge, Observation, Round, Shares
 from leakscope.models import build

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.aware import aware
-from leakscope.attacks.engine import Engine
-from leakscope.attacks.forms import Evaluator
-from leakscope.attacks.hoist import Hoisted
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.loop import Engine
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.known_policy import KnownPolicy, ig_policy, learn_policy, mixture, ways
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import ig
 from leakscope.attacks.starts import Insider
 from leakscope.attacks.translate import ig_shift
@@ -25,6 +24,7 @@ from leakscope.core.tree import rows
 from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import load
 from leakscope.defences.on_data import Transform, parse_policies
+from leakscope.kernels.hoisting import Hoisted
 from leakscope.models import Uniform, build, draw_parameters
 
 NATIVE, DOUBLE = Execution(form="native"), Execution(dtype="float64", form="native")

@@ -10,10 +10,10 @@ import torch
 from tests.attacks.conftest import world
 from torch import Tensor
 
-from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.optimisers import LBFGS, Rule
 from leakscope.attacks.optimisers.rules import Moment
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.core.errors import InputError
 from leakscope.core.tree import take

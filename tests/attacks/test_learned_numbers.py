@@ -8,7 +8,7 @@ from tests.attacks.conftest import world
 from tests.attacks.test_surrogate import ends, small
 from torch.testing import assert_close
 
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import dlg, ig_update, sme
 from leakscope.attacks.simulate import ALPHA
 

@@ -16,14 +16,14 @@ from torch.testing import assert_close
 
 from leakscope.attacks import null
 from leakscope.attacks.attack import Matching
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.null import ClassMean, PriorOnly, class_mean, draw_labels
 from leakscope.attacks.optimisers import Adam
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.priors import LabelRegulariser, Norm, TotalVariation
 from leakscope.attacks.recipes import ATTACKS, cpl, dlg, ig, prior_only
 from leakscope.attacks.simulate import ALPHA, OneGradient, OnTheLine
 from leakscope.attacks.starts import Normal, Patterned, Uniform
-from leakscope.attacks.state import Stop
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.optimisers import Adam
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient, spn_aware, spn_head, spn_unaware
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.recipes import ATTACKS, dlg
@@ -27,14 +27,14 @@ from leakscope.core.model import Model
 from leakscope.core.tree import Tree, lift, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, make_batch
 from leakscope.defences.on_model import Polarisation
-from leakscope.experiments.engines import serial
-from leakscope.experiments.scenario import scenario_of
-from leakscope.experiments.sweep import run_scenario
-from leakscope.experiments.sweep.driver import unfold
-from leakscope.experiments.sweep.plan import group_trials
 from leakscope.learning.polarisation import BIAS, CODES, WEIGHT
 from leakscope.models import Uniform, build, draw_parameters
+from leakscope.scenario import scenario_of
 from leakscope.store import Run
+from leakscope.sweep import run_scenario
+from leakscope.sweep.driver import unfold
+from leakscope.sweep.engines import serial
+from leakscope.sweep.plan import group_trials
 
 SEEDS, CLASSES, BITS = [1, 2, 3], 4, 8
 SPN = Polarisation(0.5, bits=BITS, spread=0.3)

@@ -13,9 +13,9 @@ from torch.testing import assert_close
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import aware
-from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.optimisers import Adam
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.polarised import spn_aware, spn_head, spn_unaware
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.pulled import PULL, UNIT, Pulled, learn_pull, spn_pull
@@ -30,13 +30,13 @@ from leakscope.core.tree import Tree, lift, to
 from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import load
 from leakscope.defences.on_model import Polarisation
-from leakscope.experiments.engines import serial
-from leakscope.experiments.scenario import scenario_of
-from leakscope.experiments.sweep import run_scenario
 from leakscope.learning.polarisation import BIAS, CODES, WEIGHT
 from leakscope.metrics import rmse_relative
 from leakscope.models import Uniform, build, draw_parameters
+from leakscope.scenario import scenario_of
 from leakscope.store import Run
+from leakscope.sweep import run_scenario
+from leakscope.sweep.engines import serial
 
 SEEDS, CLASSES, BITS = [1, 2, 3], 4, 8
 NATIVE = Execution(form="native", dtype="float64")

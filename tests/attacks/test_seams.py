@@ -11,17 +11,17 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.distances import DISTANCES, cosine
-from leakscope.attacks.engine import Engine
-from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.loop import Engine
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import LBFGS, Adam, Rule
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.priors import BoxPenalty, LabelRegulariser, Norm, TotalVariation
 from leakscope.attacks.projections import Interval, into_box
 from leakscope.attacks.recipes import cpl, dlg
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, Shifted, shift
 from leakscope.attacks.starts import Insider, Normal
-from leakscope.attacks.state import Stop
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.tree import Tree, rows, take

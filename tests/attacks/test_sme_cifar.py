@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import ig_update, sme
 from leakscope.clients import Client, told
 from leakscope.core import random

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.runner import run_problem
 from leakscope.attacks.labels import counts
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import ATTACKS, ig, ig_update, sme
-from leakscope.attacks.runner import run_problem
 from leakscope.attacks.simulate import ALPHA
 from leakscope.attacks.starts import Insider
 from leakscope.clients import Client, told

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine import Engine
-from leakscope.attacks.forms import Evaluator
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.loop import Engine
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.optimisers import Rule
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import ATTACKS, ig
 from leakscope.attacks.simulate import shift
 from leakscope.attacks.starts import Insider

@@ -14,20 +14,21 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from leakscope.attacks import forms, graphs
-from leakscope.attacks.engine import Engine
-from leakscope.attacks.forms import FORMS, Evaluation, Evaluator
+from leakscope.attacks.engine import forms
+from leakscope.attacks.engine.forms import FORMS, Evaluation, Evaluator
+from leakscope.attacks.engine.loop import Engine
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.runner import run_problem
+from leakscope.attacks.engine.state import Problem
 from leakscope.attacks.optimisers import LBFGS, Rule
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.recipes import ig_update, sme
-from leakscope.attacks.runner import run_problem
 from leakscope.attacks.simulate import ALPHA
-from leakscope.attacks.state import Problem
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, flat_names
 from leakscope.core.types import LocalTraining, Reconstruction
-from leakscope.experiments.sweep.merging import shape_of
+from leakscope.kernels import graph_cache as graphs
+from leakscope.sweep.merging import shape_of
 
 NATIVE = Execution(form="native", chunk=4)  # whoever names both has planned: nothing is evaluated to measure
 BOTH, ALONE = (GUESS, ALPHA), (GUESS,)

@@ -10,8 +10,8 @@ import torch
 from torch.testing import assert_close
 
 from leakscope.attacks.aware import aware, merge_rounds
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.objectives import MOST, Match, noise_factors
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.attacks.view import Simulated, View
 from leakscope.clients import Client, tell_defences, told

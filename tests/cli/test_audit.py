@@ -14,17 +14,17 @@ from torch import nn
 from typer.testing import CliRunner
 
 from leakscope.attacks.recipes import prior_only
+from leakscope.audit import playing, suite, unscored
+from leakscope.audit.auditing import CLIENTS, MINUTES
 from leakscope.cli import app
 from leakscope.core.errors import InputError
-from leakscope.experiments.audit import playing, suite, unscored
-from leakscope.experiments.audit.auditing import CLIENTS, MINUTES
 from leakscope.store.captures import Capture, write_capture
 
 BRIEF = ["--minutes", "0.01", "--clients", "2", "--no-remedies", "--quiet"]
 MODULE = """
 import torch
 from torch import nn
-from leakscope.experiments.audit import Target
+from leakscope.audit import Target
 
 def net():
     torch.manual_seed(0)

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from leakscope.cli import app
 from leakscope.core.errors import InputError
-from leakscope.experiments import frontier
 from leakscope.integrations import opacus
 from leakscope.report import frontier_page, page
+from leakscope.studies import frontier
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from leakscope.analysis.characteristic import from_plain
 from leakscope.cli import app
 from leakscope.cli.train import Watching
 from leakscope.core.errors import InputError
-from leakscope.experiments.training import Point
+from leakscope.training import Point
 
 RUN = """\
 name: noise

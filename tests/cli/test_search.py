@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from leakscope.cli import app
 from leakscope.core.errors import InputError
-from leakscope.experiments.engines import processes, serial
-from leakscope.experiments.policy_search import read_finished, read_search, run_search
+from leakscope.search.policy_search import read_finished, read_search, run_search
+from leakscope.sweep.engines import processes, serial
 
 RUN = CliRunner()
 SMALL = """

@@ -21,12 +21,12 @@ import pytest
 import yaml
 
 from leakscope.cli import main
-from leakscope.cli.watching import Dialogue
-from leakscope.experiments.engines import LostChunkError, Note
-from leakscope.experiments.scenario.scenario import scenario_from_text
-from leakscope.experiments.scenario.text import read_text
-from leakscope.experiments.sweep import Done
+from leakscope.cli.progress import Dialogue
+from leakscope.scenario.scenario import scenario_from_text
+from leakscope.scenario.text import read_text
 from leakscope.store import Landing, Run
+from leakscope.sweep import Done
+from leakscope.sweep.engines import LostChunkError, Note
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
 TINY: dict[str, Any] = {
@@ -297,7 +297,7 @@ def test_a_note_that_comes_after_its_chunk_counts_nothing_twice(tmp_path: Path) 
 def test_trouble_with_the_machine_is_one_line_with_the_command_to_go_on(
     here: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
-    from leakscope.experiments.sweep import chunk
+    from leakscope.sweep import chunk
 
     def broken(*_: object) -> None:
         raise error

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
 from sweeper import content
 from test_sweep_commands import TINY, events, leakscope, write
 
@@ -36,10 +36,10 @@ LONG: dict[str, Any] = {
     "knowledge": {"defence": False},
     "precision": {"form": "native", "chunk": 2},
 }
-LOCAL = "leakscope.experiments.engines.local"
+LOCAL = "leakscope.sweep.engines.local"
 PLAIN = "import sys; from leakscope.cli import main; main()"
 # processes, short as the run is; the package has a function of the module's name, hence sys.modules
-PROCESSES = f"import leakscope.experiments.engines, sys; sys.modules['{LOCAL}'].START_UP = -1.0; {PLAIN}"
+PROCESSES = f"import leakscope.sweep.engines, sys; sys.modules['{LOCAL}'].START_UP = -1.0; {PLAIN}"
 PATIENCE = 120.0
 
 

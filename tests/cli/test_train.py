@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from leakscope.cli import app
 from leakscope.cli import train as train_command
 from leakscope.core.errors import InputError
-from leakscope.experiments.training import Point
+from leakscope.training import Point
 
 FILE = """\
 name: small

@@ -16,8 +16,8 @@ from leakscope.core import random
 from leakscope.core.tree import Tree, lift
 from leakscope.core.types import Knowledge, Observation, make_batch
 from leakscope.defences import ChosenNoise, GaussianNoise, Sparsify
-from leakscope.experiments.sweep.merging import merge, shape_of
 from leakscope.models import Uniform, build, draw_parameters
+from leakscope.sweep.merging import merge, shape_of
 
 KEY = random.key(5)
 

@@ -31,8 +31,8 @@ from leakscope.defences import (
     Sparsify,
     UpdateDefence,
 )
-from leakscope.experiments.scenario.pieces import KINDS
-from leakscope.experiments.scenario.schema import check_cell
+from leakscope.scenario.pieces import KINDS
+from leakscope.scenario.schema import check_cell
 
 TRIALS = 3
 KEYS = random.key([1, 2, 3])

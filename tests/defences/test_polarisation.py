@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from leakscope.attacks.checkpoint import Checkpoint
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.checkpoint import Checkpoint
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client, told
 from leakscope.core import random
@@ -27,13 +27,13 @@ from leakscope.core.types import Batch, LocalTraining, make_batch
 from leakscope.defences import GaussianNoise
 from leakscope.defences.on_model import Polarisation
 from leakscope.defences.on_model.polarisation import distinct
-from leakscope.experiments.engines import serial
-from leakscope.experiments.scenario import scenario_of
-from leakscope.experiments.sweep import run_scenario
 from leakscope.learning.polarisation import BIAS, CODES, WEIGHT
 from leakscope.models import Uniform, build, draw_parameters
+from leakscope.scenario import scenario_of
 from leakscope.store import Run
 from leakscope.store.captures import Capture, write_capture
+from leakscope.sweep import run_scenario
+from leakscope.sweep.engines import serial
 
 SEEDS, CLASSES, BITS = [11, 12, 13], 4, 6
 SPN = Polarisation(0.3, bits=BITS)

@@ -16,8 +16,8 @@ import typer
 from leakscope.attacks.recipes import ATTACKS
 from leakscope.cli import app
 from leakscope.data import SOURCES
-from leakscope.experiments.scenario import schema
-from leakscope.experiments.scenario.pieces import piece_type
+from leakscope.scenario import schema
+from leakscope.scenario.pieces import piece_type
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

@@ -22,7 +22,7 @@ from leakscope.defences import DeepCompression, GaussianNoise
 from leakscope.defences.on_model import Polarisation
 from leakscope.federated import Everyone, Federation, Holdings, State, begin, deal, play_round, traced
 from leakscope.federated.decay import Decay
-from leakscope.federated.windowed import Windowed
+from leakscope.kernels.windowed import Windowed
 from leakscope.models import build, from_module
 from leakscope.models.batch_norm import in_train_mode
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.experiments.engines import Engine, processes, serial
+from leakscope.sweep.engines import Engine, processes, serial
 
 HERE = str(Path(__file__).parent)
 sys.path.append(HERE)  # so that `engine_work` is a module here and, through sys.path, in worker processes

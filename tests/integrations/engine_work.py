@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from leakscope.core.errors import InputError
-from leakscope.experiments.engines import Note, report
+from leakscope.sweep.engines import Note, report
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,14 @@ def refuse(chunk: Chunk) -> int:
 
 def attack(chunk: Chunk) -> dict[str, Tensor]:
     """Play four clients on bundled pictures, attack them by CPL for one step of twenty evaluations, and return the reconstruction."""
-    from leakscope.attacks.plan import Execution
+    from leakscope.attacks.engine.plan import Execution
     from leakscope.attacks.recipes import cpl
     from leakscope.clients import Client, told
     from leakscope.core import random
     from leakscope.core.types import make_batch
     from leakscope.data import load
-    from leakscope.experiments.engines import reporter
     from leakscope.models import Uniform, build, draw_parameters
+    from leakscope.sweep.engines import reporter
 
     items = range(chunk.number, chunk.number + 4)
     data = load("fashion_mnist")

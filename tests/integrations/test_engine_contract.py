@@ -17,7 +17,7 @@ import torch
 from engine_work import Chunk
 
 from leakscope.core.errors import InputError
-from leakscope.experiments.engines import Engine, Needs, Note, serial
+from leakscope.sweep.engines import Engine, Needs, Note, serial
 
 WORKERS = 2
 

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from leakscope.cli import app
-from leakscope.experiments.engines import serial
-from leakscope.experiments.policy_search import compare_methods, read_search
+from leakscope.search.policy_search import compare_methods, read_search
+from leakscope.sweep.engines import serial
 
 FILE = """
 data: fashion_mnist

@@ -15,9 +15,9 @@ import pytest
 from engine_work import Chunk
 
 from leakscope.core.errors import InputError
-from leakscope.experiments.engines import Needs
-from leakscope.experiments.engines.driving import Job
 from leakscope.integrations.ray import _Crew, ray_engine
+from leakscope.sweep.engines import Needs
+from leakscope.sweep.engines.driving import Job
 
 pytestmark = pytest.mark.slow  # a Ray takes seconds to come and to go
 
@@ -98,7 +98,7 @@ def script(tmp_path: Path, body: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
     environment.pop("RAY_ADDRESS", None)
     head = "import engine_work, signal, sys\nfrom leakscope.integrations.ray import ray_engine\n"
-    head += "from leakscope.experiments.engines import Needs\n"
+    head += "from leakscope.sweep.engines import Needs\n"
     return subprocess.Popen(
         [sys.executable, "-c", head + body], env=environment, stdout=subprocess.PIPE, text=True, cwd=tmp_path
     )

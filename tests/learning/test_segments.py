@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.attacks.memory import peak_bytes
 from leakscope.core.tree import lift
+from leakscope.kernels.memory import peak_bytes
 from leakscope.learning.segments import recompute
 
 

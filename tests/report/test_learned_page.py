@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.report.test_telling import tell
+from tests.report.test_attack_page import tell
 
 from leakscope.core.record import Cell
 from leakscope.core.types import Reconstruction
 from leakscope.metrics.interval import estimate_mean
 from leakscope.report import Page, cell_table, render, sheet_of
+from leakscope.report.attack_page import results_of_story
 from leakscope.report.run_page import page_of_run
 from leakscope.report.tables import learned_in
-from leakscope.report.telling import results_of_story
 from leakscope.store import Run
 
 MakeRun = Callable[..., Run]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from leakscope.report.picture import Pixels, coarsen, data_uri, drawable, pixels, png, shrink, sprite
-from leakscope.report.reel import BUDGET, LADDER, Detail, Reel, choose_detail, film_reel, still_reel
+from leakscope.report.sprites import BUDGET, LADDER, Detail, Reel, choose_detail, film_reel, still_reel
 
 STRENGTHS = (0.0, 0.25, 0.5, 1.0, 1.5)
 SHAPES = [(1, 28, 28), (3, 32, 32), (12, 9), (30,), (1,), (3, 1, 1)]

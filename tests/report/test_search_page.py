@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from leakscope.core.errors import InputError
-from leakscope.experiments.policy_pictures import Walk, walks_of
-from leakscope.experiments.policy_records import found_of
-from leakscope.experiments.policy_search import Candidate, Found, PolicySearch
 from leakscope.report.search_chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw
 from leakscope.report.search_page import explanation, headline, render_search, write_search
+from leakscope.search.policy_pictures import Walk, walks_of
+from leakscope.search.policy_search import Candidate, Found, PolicySearch
+from leakscope.search.records import found_of
 
 VOID = {"meta", "link", "img"}
 SAID = PolicySearch(candidates=4, keep=2, threshold=-85.0, images=7, batches=2, batch_size=20)

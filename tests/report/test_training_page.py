@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from leakscope.experiments.training import Point, Result, training_of
 from leakscope.report.training_page import (
     checkpoints_of,
     drawings_of,
@@ -19,6 +18,7 @@ from leakscope.report.training_page import (
     thinned,
     write_training,
 )
+from leakscope.training import Point, Result, training_of
 
 
 def result(rounds: int = 4, **changes: Any) -> Result:

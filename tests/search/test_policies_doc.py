@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from leakscope.experiments.policy_search import read_search
-from leakscope.experiments.scenario import read_scenario
+from leakscope.scenario import read_scenario
+from leakscope.search.policy_search import read_search
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "policies.md"
 

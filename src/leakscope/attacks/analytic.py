@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import check_observation
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.null import draw_labels
-from leakscope.attacks.plan import Execution
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model

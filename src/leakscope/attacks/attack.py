@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.distances import SCALED
+from leakscope.attacks.engine.end_measures import measure_ends
+from leakscope.attacks.engine.plan import DTYPES, Execution
+from leakscope.attacks.engine.runner import run_problem
+from leakscope.attacks.engine.state import Finished, Problem, Stop, single_numbers
 from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule, chosen_rule
-from leakscope.attacks.measured import measure_ends
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
-from leakscope.attacks.plan import DTYPES, Execution
 from leakscope.attacks.priors import GUESS
-from leakscope.attacks.runner import run_problem
 from leakscope.attacks.simulate import LABEL, LocalSteps, OneGradient, OnTheLine, simulator_kinds
 from leakscope.attacks.starts import Patterned, Start
-from leakscope.attacks.state import Finished, Problem, Stop, single_numbers
 from leakscope.attacks.view import Facts, Objective, Pieces, Prior, Simulator
 from leakscope.core import random
 from leakscope.core.errors import InputError

@@ -25,12 +25,12 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.distances import cosine
+from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match, local_steps
 from leakscope.attacks.optimisers import Adam, Exponential, Rule
 from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.simulate import LABEL, LocalSteps, present_of
 from leakscope.attacks.starts import Normal
-from leakscope.attacks.state import Stop
 from leakscope.attacks.view import Clock, Prior, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError

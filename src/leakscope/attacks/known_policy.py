@@ -19,14 +19,14 @@ from torch import Tensor
 
 from leakscope.attacks.attack import SEEN, Matching
 from leakscope.attacks.distances import cosine
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import Adam, Rule, Steps
-from leakscope.attacks.plan import Execution
 from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.projections import Interval, into_box
 from leakscope.attacks.simulate import OneGradient, simulator_kinds
 from leakscope.attacks.starts import Normal, Start
-from leakscope.attacks.state import Stop
 from leakscope.attacks.surrogate import milestones
 from leakscope.attacks.translate import ThroughMap
 from leakscope.attacks.view import Clock, Objective, Simulated, Simulator

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from leakscope.attacks.analytic import Analytic, _packed, _residual, first_layer
 from leakscope.attacks.attack import check_observation
-from leakscope.attacks.plan import Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.types import Knowledge, Observation, Reconstruction

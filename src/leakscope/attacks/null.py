@@ -2,7 +2,7 @@
 
 `ClassMean` shows the mean public picture of a class. `PriorOnly` is a matching attack with its objective silenced: the same
 start, priors, rules and steps, through the same engine. The third baseline, the nearest public picture, needs the truth
-and so lives in `leakscope.experiments.baselines`.
+and so lives in `leakscope.play.baselines`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.plan import DTYPES, Execution
+from leakscope.attacks.engine.plan import DTYPES, Execution
+from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.priors import GUESS, Norm, TotalVariation
 from leakscope.attacks.simulate import targets_of
-from leakscope.attacks.state import Stop
 from leakscope.attacks.view import Clock, Prior, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError

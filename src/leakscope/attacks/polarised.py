@@ -22,13 +22,13 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Extra, Matching
 from leakscope.attacks.distances import squared_l2
+from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import LBFGS, Optimiser
 from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.simulate import network_key, present_of, targets_of, weights_of
 from leakscope.attacks.starts import Patterned, Start
-from leakscope.attacks.state import Stop
 from leakscope.attacks.view import Clock, Objective, Prior, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError

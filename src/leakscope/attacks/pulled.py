@@ -21,13 +21,13 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Extra, Matching
 from leakscope.attacks.distances import squared_l2
+from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import LBFGS, Optimiser
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.simulate import OneGradient, network_key, present_of, simulator_kinds, targets_of, weights_of
 from leakscope.attacks.starts import Patterned, Start
-from leakscope.attacks.state import Stop
 from leakscope.attacks.view import Clock, Objective, Simulated, Simulator
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model

@@ -8,6 +8,7 @@ from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.distances import cosine, squared_l2
 from leakscope.attacks.dlfa import dlfa
+from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.known_policy import ig_policy
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.linear_system import LinearSystem
@@ -19,7 +20,6 @@ from leakscope.attacks.priors import GUESS, LabelRegulariser, TotalVariation
 from leakscope.attacks.projections import into_box
 from leakscope.attacks.pulled import spn_pull
 from leakscope.attacks.starts import Normal, Patterned, Start
-from leakscope.attacks.state import Stop
 from leakscope.attacks.surrogate import ig_update, milestones, sme
 from leakscope.attacks.translate import ig_affine, ig_shift
 from leakscope.attacks.view import Objective, Prior

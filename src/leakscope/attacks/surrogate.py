@@ -17,13 +17,13 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.distances import cosine
+from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import Adam, Rule, Steps
 from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.projections import Interval, into_box
 from leakscope.attacks.simulate import ALPHA, OneGradient, OnTheLine
 from leakscope.attacks.starts import Normal, Start
-from leakscope.attacks.state import Stop
 from leakscope.attacks.view import Objective
 from leakscope.core.errors import InputError
 from leakscope.core.types import Knowledge

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from leakscope.attacks.attack import SEEN, Matching
 from leakscope.attacks.distances import cosine
+from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import Adam, Rule, Steps
 from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.projections import into_box
 from leakscope.attacks.simulate import SHIFT, OneGradient, shift
 from leakscope.attacks.starts import Normal, Start
-from leakscope.attacks.state import Stop
 from leakscope.attacks.surrogate import milestones
 from leakscope.attacks.view import Clock, Objective, Simulated, Simulator
 from leakscope.core.errors import InputError

@@ -1,7 +1,10 @@
 """The command line: one file for each family of commands."""
 
-from leakscope.cli import audit, characteristic, demo, frontier, papers, pieces, policy, results, search, sweep, train
+from leakscope.cli import audit, characteristic, demo, frontier, pieces, policy, results, search, sweep, train
 from leakscope.cli.app import app, main
+from leakscope.cli.plugins import join_commands
+
+join_commands(app)
 
 __all__ = [
     "app",
@@ -10,7 +13,6 @@ __all__ = [
     "demo",
     "frontier",
     "main",
-    "papers",
     "pieces",
     "policy",
     "results",

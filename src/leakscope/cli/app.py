@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from leakscope import __version__
 from leakscope.core.errors import InputError
+from leakscope.core.version import __version__
 from leakscope.data.commands import app as data_app
 
 app = typer.Typer(
@@ -37,14 +37,19 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; a mistake in the input ends with a clear line for each and exit code 2."""
-    from leakscope.cli.watching import printable
+    """Run the command line."""
+    run_command(app)
+
+
+def run_command(command: typer.Typer) -> None:
+    """Run a command line; a mistake in the input ends with a clear line for each and exit code 2."""
+    from leakscope.cli.progress import printable
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        command()
     except InputError as error:
         for line in str(error).splitlines():
             sys.stderr.write(f"leakscope: {printable(line)}\n")

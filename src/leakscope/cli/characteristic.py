@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leakscope.cli.app import app
+from leakscope.cli.progress import count, printable
 from leakscope.cli.sweep import check_device
 from leakscope.cli.train import Watching, interrupt
-from leakscope.cli.watching import count, printable
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
-    from leakscope.experiments.characteristics import AccuracyOf, Curves, Line
-    from leakscope.experiments.training import Result, Training
     from leakscope.report.characteristic_page import CharacteristicPage
+    from leakscope.studies.characteristics import AccuracyOf, Curves, Line
+    from leakscope.training import Result, Training
 
 PAGE, DATA = "index.html", "characteristics.json"
 
@@ -78,9 +78,9 @@ def ppc(
     if participants < 2:
         raise InputError(f"--participants must be at least 2, got {participants}")
     check_device(device)
-    from leakscope.experiments.characteristics import accuracies_from, lines_of, measure_curves
-    from leakscope.experiments.training import read_training
     from leakscope.store import Run
+    from leakscope.studies.characteristics import accuracies_from, lines_of, measure_curves
+    from leakscope.training import read_training
 
     directory = out or runs[0] / "ppc"
     command = _command(runs, training, accuracies, along, participants, out, device, keep_private=keep_private)
@@ -126,8 +126,8 @@ class _Trained:
     """
 
     def __init__(self, training: Training, lines: Sequence[Line], how: _How, told: list[str]) -> None:
-        from leakscope.experiments.characteristics import folder_of, shares_alike, training_under
-        from leakscope.experiments.training import check_training
+        from leakscope.studies.characteristics import folder_of, shares_alike, training_under
+        from leakscope.training import check_training
 
         self.training, self.how, self.told = training, how, told
         self.known: dict[str, tuple[float, int | None]] = {}
@@ -144,9 +144,9 @@ class _Trained:
             )
 
     def __call__(self, settings: Mapping[str, Any], strength: float) -> tuple[float, int | None]:
-        from leakscope.experiments.characteristics import folder_of, guessing, training_under
-        from leakscope.experiments.sweep.facts import gather_facts
-        from leakscope.experiments.training import run_training
+        from leakscope.core.provenance import gather_facts
+        from leakscope.studies.characteristics import folder_of, guessing, training_under
+        from leakscope.training import run_training
 
         how, under = self.how, training_under(self.training, settings)
         folder = folder_of(under)
@@ -193,7 +193,7 @@ def _page(
     command: str,
     participants: int,
 ) -> CharacteristicPage:
-    from leakscope import __version__
+    from leakscope.core.version import __version__
     from leakscope.report.characteristic_page import CharacteristicPage
 
     runs = ", ".join(dict.fromkeys(str(line.run.directory) for line in lines))

@@ -13,9 +13,9 @@ from leakscope.core.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from leakscope.attacks.state import Progress
+    from leakscope.attacks.engine.state import Progress
     from leakscope.core.types import Batch
-    from leakscope.experiments.story import AttackRun, Story
+    from leakscope.play.story import AttackRun, Story
 
 
 @app.command()
@@ -30,8 +30,8 @@ def demo(
 
     console = Console()
     console.print("leakscope demo: recovering private pictures from the updates that clients share")
-    from leakscope.experiments.demo import ORDER, DemoSettings, run_demo
-    from leakscope.experiments.engines import processes, serial, usable_cores
+    from leakscope.studies.demo import ORDER, DemoSettings, run_demo
+    from leakscope.sweep.engines import processes, serial, usable_cores
 
     settings = DemoSettings(images=images, seed=seed, image=image)
     try:
@@ -141,8 +141,8 @@ def _show_table(console: Console, story: Story) -> None:
 
 
 def _write_demo(story: Story, out: Path, own: bool) -> Path:
+    from leakscope.report.attack_page import page_of
     from leakscope.report.page import write
-    from leakscope.report.telling import page_of
 
     page = page_of(
         story,

@@ -24,10 +24,10 @@ def frontier(
     seed: Annotated[int, typer.Option(help="Seed of weights and noise.")] = 0,
 ) -> None:
     """Train with DP-SGD and with other defences, attack the same clients, and write a page (extra 'dp')."""
-    from leakscope.experiments.frontier import ATTACKED, FrontierSettings, measure_frontier
     from leakscope.integrations.opacus import promise_of
     from leakscope.report.frontier_page import page_of_frontier
     from leakscope.report.page import write
+    from leakscope.studies.frontier import ATTACKED, FrontierSettings, measure_frontier
 
     attacked = min(clients, ATTACKED)
     settings = FrontierSettings(clients=clients, rounds=rounds, attacked=attacked, iterations=iterations, seed=seed)

@@ -16,7 +16,7 @@ def list_pieces() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from leakscope.experiments.catalogue import catalogue
+    from leakscope.scenario.catalogue import catalogue
 
     table = Table("kind", "name", "what it is")
     last = ""
@@ -36,8 +36,8 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure the engine against the loop that peers use, side by side."""
-    from leakscope.experiments import bench as benchmark
-    from leakscope.experiments.bench_cases import CASES
+    from leakscope.studies import bench as benchmark
+    from leakscope.studies.bench_cases import CASES
 
     if device not in ("cpu", "cuda"):
         raise InputError(f"--device must be cpu or cuda, got {device!r}")

@@ -19,7 +19,7 @@ def list_operations() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from leakscope.experiments.policies import operation_rows
+    from leakscope.search.policies import operation_rows
 
     table = Table("index", "operation", "each picture draws")
     for row in operation_rows():
@@ -36,7 +36,7 @@ def show(
     out: Annotated[Path | None, typer.Option(help="PNG to write; policy-<POLICY>.png if not given.")] = None,
 ) -> None:
     """Draw every step of a policy on real pictures into a PNG."""
-    from leakscope.experiments.policies import draw_policy
+    from leakscope.search.policies import draw_policy
 
     path = out or Path(f"policy-{policy}.png")
     for line in draw_policy(policy, data, images, seed, path):
@@ -52,8 +52,8 @@ def show_psnr(
     from rich.console import Console
     from rich.table import Table
 
-    from leakscope.cli.watching import printable
-    from leakscope.experiments.policies import both_psnr
+    from leakscope.cli.progress import printable
+    from leakscope.search.policies import both_psnr
 
     rows = both_psnr(run)
     names = list(dict.fromkeys(name for row in rows for name in row.axes))

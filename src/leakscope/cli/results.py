@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.watching import printable
+from leakscope.cli.progress import printable
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from leakscope.cli.watching import printable
+from leakscope.cli.progress import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from leakscope.report.tables_of_rows import RowTable
+    from leakscope.report.row_tables import RowTable
     from leakscope.store import Run
 
 TABLES = ("adult", "breast_cancer")  # the sets of rows that a scenario can name
@@ -25,7 +25,7 @@ def show_rows(console: Console, run: Run) -> None:
     chosen: list[Any] = [cell.settings.get("data") or {} for cell in run.cells()]
     if not any(data.get("name") in TABLES for data in chosen):
         return  # pictures: torch need not be imported
-    from leakscope.report.tables_of_rows import row_tables
+    from leakscope.report.row_tables import row_tables
 
     tables = row_tables(run)
     attacks = [table for table in tables if not table.baseline]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
+from leakscope.cli.progress import printable
 from leakscope.cli.sweep import check_device, make_engine
-from leakscope.cli.watching import printable
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
-    from leakscope.experiments.policy_search import Found, PolicySearch
+    from leakscope.search.policy_search import Found, PolicySearch
 
 PAGE, ASKED = "report.html", "asked.json"
 COMPARED = ("random", "optuna")
@@ -40,7 +40,7 @@ def search(
     """Search transformation policies: random ones, scored, the best kept; a cut search goes on where it was. Writes a page."""
     check_device(device)
     chosen = make_engine(engine, address)
-    from leakscope.experiments.policy_search import compare_methods, read_search, run_search
+    from leakscope.search.policy_search import compare_methods, read_search, run_search
 
     said = read_search(file)
     directory = out or Path("runs") / file.stem
@@ -77,8 +77,8 @@ def write_page(
     said: PolicySearch, made: dict[str, Found], path: Path, *, command: str, device: str | None = None
 ) -> Path:
     """Write the page of searches, with what the kept policies do to pictures; return its path."""
-    from leakscope.experiments.policy_pictures import walks_of
     from leakscope.report.search_page import write_search
+    from leakscope.search.policy_pictures import walks_of
 
     kept = [each.policy for found in made.values() for each in found.selection.kept]
     walks = walks_of(kept[:MOST_WALKS], said.data, number=PICTURES, seed=said.seed)
@@ -95,7 +95,7 @@ def is_search(directory: Path) -> bool:
 
 def report_search(directory: Path, out: Path | None) -> Path:
     """Write the page of the search (or of both searches of a comparison) that a directory holds; return its path."""
-    from leakscope.experiments.policy_search import read_finished
+    from leakscope.search.policy_search import read_finished
 
     parts = [""] if (directory / ASKED).exists() else [each for each in COMPARED if (directory / each / ASKED).exists()]
     read = [read_finished(directory / part) for part in parts]

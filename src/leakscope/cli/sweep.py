@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.watching import Dialogue, at_most, count, printable
+from leakscope.cli.progress import Dialogue, at_most, count, printable
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
-    from leakscope.experiments.engines import Engine
-    from leakscope.experiments.scenario import Scenario
-    from leakscope.experiments.scenario.axes import Axis
-    from leakscope.experiments.sweep import Chunk, Done
+    from leakscope.scenario import Scenario
+    from leakscope.scenario.axes import Axis
+    from leakscope.sweep import Chunk, Done
+    from leakscope.sweep.engines import Engine
 
 ENGINES = ("local", "serial", "ray")
 DEVICES = ("cpu", "cuda")
@@ -57,7 +57,7 @@ def run(
     limit = parse_memory(memory)
     check_device(device)
     chosen = make_engine(engine, address, workers)
-    from leakscope.experiments.scenario import read_scenario
+    from leakscope.scenario import read_scenario
 
     scenario = read_scenario(file)
     directory = out or Path("runs") / file.stem
@@ -88,8 +88,8 @@ def carry_out(
     workers: int | None = None,
 ) -> Done:
     """Return how a run ended; every trouble but a mistake in the input ends with `again`, the command to go on with."""
-    from leakscope.experiments.engines import LostChunkError
-    from leakscope.experiments.sweep import run_scenario
+    from leakscope.sweep import run_scenario
+    from leakscope.sweep.engines import LostChunkError
 
     try:
         with dialogue, _interrupt(dialogue.said) as asked:
@@ -122,7 +122,7 @@ def schema(
     """Print the JSON schema of a scenario, training or audit file, so that editors complete it."""
     import json
 
-    from leakscope.experiments.schemas import schema_of
+    from leakscope.cli.schemas import schema_of
 
     text = json.dumps(schema_of(kind), indent=2) + "\n"
     if out is None:
@@ -172,7 +172,7 @@ def make_engine(name: str, address: str | None, workers: int | None = None) -> E
 
         return ray_engine(address)
     if name == "serial":
-        from leakscope.experiments.engines import serial
+        from leakscope.sweep.engines import serial
 
         return serial
     return None
@@ -216,9 +216,9 @@ def describe_plan(
     say: Callable[[str], None],
 ) -> str:
     """Return what a run would do, in words."""
-    from leakscope.experiments.sweep.driver import naming_lines, sayings, unfold
-    from leakscope.experiments.sweep.plan import make_plan
     from leakscope.store import Run
+    from leakscope.sweep.driver import naming_lines, sayings, unfold
+    from leakscope.sweep.plan import make_plan
 
     sweep = unfold(scenario)
     with naming_lines(scenario, sweep.cells):

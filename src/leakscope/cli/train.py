@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leakscope.cli.app import app
+from leakscope.cli.progress import count, duration, printable
 from leakscope.cli.sweep import check_device
-from leakscope.cli.watching import count, duration, printable
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
-    from leakscope.experiments.training import Point, Result
+    from leakscope.training import Point, Result
 
 LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
 PAGE = "index.html"
@@ -42,8 +42,8 @@ def train(
 ) -> None:
     """Train a federation: accuracy per round, checkpoints to attack, a page with the learning curve."""
     check_device(device)
-    from leakscope.experiments.sweep.facts import gather_facts
-    from leakscope.experiments.training import read_training, run_training
+    from leakscope.core.provenance import gather_facts
+    from leakscope.training import read_training, run_training
 
     training = read_training(file)
     directory = out or Path("runs") / file.stem

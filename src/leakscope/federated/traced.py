@@ -22,9 +22,9 @@ from torch import Tensor
 
 from leakscope.clients import Client
 from leakscope.clients.client import Answer
-from leakscope.core.captured import recorded
 from leakscope.core.model import Model
 from leakscope.core.tree import fill, flattened, lift, map_tensors, tensors
+from leakscope.kernels.recordings import recorded
 from leakscope.learning.losses import LOSSES
 
 AFTER = 40  # groups of one shape after which tracing (0.3 s for each local step of a LeNet, 1 to 4 s of a ResNet) may be about to pay

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic
 
 from leakscope.core.errors import InputError
-from leakscope.experiments.engines.contract import C, Engine, Needs, Note, R, Tell, name_of, never
-from leakscope.experiments.engines.driving import Job, Lost, drive
-from leakscope.experiments.engines.parcels import attempt
-from leakscope.experiments.engines.worker import seldom
+from leakscope.sweep.engines.contract import C, Engine, Needs, Note, R, Tell, name_of, never
+from leakscope.sweep.engines.driving import Job, Lost, drive
+from leakscope.sweep.engines.parcels import attempt
+from leakscope.sweep.engines.worker import seldom
 
 QUIET = 1.0  # seconds between two notes of a worker
 LOOK = 0.5  # seconds the driver waits for a result before it looks for notes

@@ -10,18 +10,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from leakscope import __version__
-from leakscope.core.record import Cell
-from leakscope.core.tree import take
-from leakscope.core.types import Batch, direction
-from leakscope.experiments.audit import COUNTED, RULES, Audit
-from leakscope.experiments.audit.advice import tried
-from leakscope.experiments.audit.client_words import client_facts
-from leakscope.experiments.audit.cut_short import MEANING
-from leakscope.experiments.audit.playing import World, guarded
-from leakscope.experiments.audit.remedies import Finding as Found
-from leakscope.experiments.audit.suite import TOLD, is_told
-from leakscope.experiments.audit.words import (
+from leakscope.audit import COUNTED, RULES, Audit
+from leakscope.audit.advice import tried
+from leakscope.audit.client_words import client_facts
+from leakscope.audit.cut_short import MEANING
+from leakscope.audit.playing import World, guarded
+from leakscope.audit.remedies import Finding as Found
+from leakscope.audit.result import (
     audit_told,
     doubt_lines,
     helping_lines,
@@ -30,19 +25,24 @@ from leakscope.experiments.audit.words import (
     not_tried_lines,
     worst_lines,
 )
-from leakscope.experiments.story import AttackRun, Story
+from leakscope.audit.suite import TOLD, is_told
+from leakscope.core.record import Cell
+from leakscope.core.tree import take
+from leakscope.core.types import Batch, direction
+from leakscope.core.version import __version__
 from leakscope.metrics.scoring import arrange
+from leakscope.play.story import AttackRun, Story
+from leakscope.report.attack_page import _columns, _tensors
 from leakscope.report.gallery import Spot, gallery_of
 from leakscope.report.page_data import Exact, Finding, Page, Pair, Provenance, Threat
+from leakscope.report.phrases import INPUTS, PICTURES, RULE
 from leakscope.report.picture import drawable
 from leakscope.report.records import download_of
 from leakscope.report.results import Results, Tensors
 from leakscope.report.run_page import seeds_in_words
 from leakscope.report.sections import labels_of, sections_of
 from leakscope.report.sheet import ATTACK, make_sheet
-from leakscope.report.telling import _columns, _tensors
 from leakscope.report.threat import ALWAYS_HIDDEN, ALWAYS_TOLD, FACTS
-from leakscope.report.words import INPUTS, PICTURES, RULE
 
 REMEDY = "remedy"
 PICTURE_RANK = 5

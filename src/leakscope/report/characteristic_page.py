@@ -13,7 +13,7 @@ from leakscope.analysis.characteristic import Characteristic, Example, Region
 from leakscope.core.errors import InputError
 from leakscope.report import numbers
 from leakscope.report.characteristic_chart import Drawing, draw
-from leakscope.report.page import _environment, _read
+from leakscope.report.page import environment_of, read_assets
 from leakscope.report.picture import drawable, pixels, png
 
 STYLES = ("base.css", "tables.css", "pictures.css", "narrow.css", "characteristic.css")
@@ -63,11 +63,11 @@ def render(page: CharacteristicPage) -> str:
     if not page.curves:
         raise InputError("a page of characteristics needs at least one curve")
     return (
-        _environment()
+        environment_of()
         .get_template("characteristic.html")
         .render(
             page=page,
-            style=Markup(_read(STYLES)),
+            style=Markup(read_assets(STYLES)),
             groups=_groups(page.curves),
             rules=sorted({curve.rule for curve in page.curves if curve.rule}),
             regions=[(region.value, title, _shown(page.examples, region)) for region, title in REGIONS],

@@ -9,22 +9,22 @@ import platform
 import numpy as np
 import torch
 
-from leakscope import __version__
 from leakscope.core.record import Cell, Plain
-from leakscope.experiments.frontier import DP, UNDEFENDED, Frontier, Point, dominated
-from leakscope.experiments.story import Story
+from leakscope.core.version import __version__
 from leakscope.metrics.interval import Estimate
+from leakscope.play.story import Story
+from leakscope.report.attack_page import _columns, _tensors
 from leakscope.report.curves import Line, Panel
 from leakscope.report.gallery import Spot, gallery_of
 from leakscope.report.page_data import Page, Provenance, Section, Threat
+from leakscope.report.phrases import PICTURES, RULE
 from leakscope.report.records import download_of
 from leakscope.report.results import Results, Tensors
 from leakscope.report.sections import labels_of
 from leakscope.report.sheet import ATTACK, make_sheet
 from leakscope.report.tables import tabulate
-from leakscope.report.telling import _columns, _tensors
 from leakscope.report.threat import ALWAYS_HIDDEN, ALWAYS_TOLD, FACTS
-from leakscope.report.words import PICTURES, RULE
+from leakscope.studies.frontier import DP, UNDEFENDED, Frontier, Point, dominated
 
 RUN = "run"
 MOST_LINES = 6

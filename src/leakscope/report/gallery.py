@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leakscope.core.record import Cell
-from leakscope.report.films import courses, film, trace, unit
+from leakscope.report.animation import courses, film, trace, unit
 from leakscope.report.page_data import Gallery, Guess, Tile
 from leakscope.report.picture import drawable
 from leakscope.report.results import Results

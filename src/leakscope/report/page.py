@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakscope.report import numbers
+from leakscope.report.page_layout import stage
 from leakscope.report.picture import data_uri
 from leakscope.report.sheet import say
-from leakscope.report.staging import stage
 from leakscope.report.tables import learned_in
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ def render(page: Page) -> str:
     """Return the page as one self-contained HTML text."""
     from markupsafe import Markup
 
-    script = "(() => {\n" + _read(SCRIPTS) + "})();\n"
+    script = "(() => {\n" + read_assets(SCRIPTS) + "})();\n"
     set_up = stage(page)
     download = page.download.text if page.download else ""
     return (
-        _environment()
+        environment_of()
         .get_template("page.html")
         .render(
             page=page,
-            style=Markup(_read(STYLES)),
+            style=Markup(read_assets(STYLES)),
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
             rules=Markup("\n".join(set_up.rules)),
@@ -85,15 +85,18 @@ def by_attack(rows: Sequence[Row], apart: bool) -> list[tuple[str, list[Row]]]:
     return [(name, own) for (_, name), own in groups.items()]
 
 
-def _read(names: tuple[str, ...]) -> str:
-    return "".join((TEMPLATES / name).read_text("utf-8") for name in names)
+def read_assets(names: tuple[str, ...], *more: Path) -> str:
+    """Return the styles or scripts of these names as one text; `more` are folders beside our templates."""
+    folders = (TEMPLATES, *more)
+    return "".join(next(f / name for f in folders if (f / name).is_file()).read_text("utf-8") for name in names)
 
 
-def _environment() -> Environment:
+def environment_of(*more: Path) -> Environment:
+    """Return the environment of our templates and those in `more` folders."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader([TEMPLATES, *more]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from leakscope.metrics.interval import Estimate
     from leakscope.report.curves import Panel
+    from leakscope.report.row_tables import RowTable
     from leakscope.report.tables import Row
-    from leakscope.report.tables_of_rows import RowTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from leakscope import __version__
+from leakscope.core.version import __version__
 from leakscope.report.gallery import class_namer, gallery_of
 from leakscope.report.headline import headline
 from leakscope.report.page_data import Page, Provenance
+from leakscope.report.phrases import EXPORT, INPUTS, LIMITS, PICTURES, RULE
 from leakscope.report.records import download_of
 from leakscope.report.results import Results, StoredRun, results_of
 from leakscope.report.sections import every_cell, labels_of, sections_of
@@ -19,7 +20,6 @@ from leakscope.report.strength import strengths_of
 from leakscope.report.tables import cell_table
 from leakscope.report.threat import threat_of
 from leakscope.report.thresholds import thresholds_of
-from leakscope.report.words import EXPORT, INPUTS, LIMITS, PICTURES, RULE
 
 LONGEST_PLAN = 20_000
 PICTURE_RANK = 3  # N x H x W, or N x C x H x W

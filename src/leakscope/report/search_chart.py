@@ -12,7 +12,7 @@ from leakscope.report.chart import Mark, _marker, _path
 from leakscope.report.scales import Scale, fit, widen
 
 if TYPE_CHECKING:
-    from leakscope.experiments.policy_search import Candidate, Found
+    from leakscope.search.policy_search import Candidate, Found
 
 WIDTH, HEIGHT = 760, 430
 LEFT, RIGHT, TOP, BOTTOM = 62, 20, 14, 46

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leakscope import __version__
 from leakscope.core.errors import InputError
+from leakscope.core.version import __version__
 from leakscope.report import numbers
-from leakscope.report.page import _environment, _read
+from leakscope.report.page import environment_of, read_assets
 from leakscope.report.picture import drawable, pixels, png, shrink
 from leakscope.report.search_chart import draw
 
 if TYPE_CHECKING:
-    from leakscope.experiments.policy_pictures import Walk
-    from leakscope.experiments.policy_search import Candidate, Found, PolicySearch
+    from leakscope.search.policy_pictures import Walk
+    from leakscope.search.policy_search import Candidate, Found, PolicySearch
 
 STYLES = ("base.css", "tables.css", "pictures.css", "narrow.css", "search.css")
 MOST_ROWS = 200
@@ -58,7 +58,7 @@ def render_search(
     if not any(each.candidates for each in found.values()):
         raise InputError("no policy is scored yet: there is nothing to show")
     return (
-        _environment()
+        environment_of()
         .get_template("search.html")
         .render(
             title="policy search" if len(found) == 1 else "policy searches compared",
@@ -74,7 +74,7 @@ def render_search(
             limits=LIMITS,
             command=command,
             facts=_facts(said, found, device),
-            style=Markup(_read(STYLES)),
+            style=Markup(read_assets(STYLES)),
             short=numbers.short,
         )
     )

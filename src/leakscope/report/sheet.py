@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leakscope.core.record import Cell, Plain
-from leakscope.report.knowing import TOLD, with_known_heads
+from leakscope.report.implied_knowledge import TOLD, with_known_heads
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Codes = npt.NDArray[np.int64]

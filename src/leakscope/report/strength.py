@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from leakscope.core.record import Cell
+from leakscope.report.animation import unit
 from leakscope.report.axes import strength_axes
-from leakscope.report.films import unit
 from leakscope.report.gallery import Namer, Spot, paired
 from leakscope.report.page_data import Fading, Level, Strength
 from leakscope.report.picture import drawable

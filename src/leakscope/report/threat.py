@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leakscope.core.record import Cell
-from leakscope.report.knowing import knows_head, simulates_if_told
+from leakscope.report.implied_knowledge import knows_head, simulates_if_told
 from leakscope.report.page_data import Threat
 from leakscope.report.sheet import say
 

@@ -15,15 +15,15 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from leakscope import __version__
+from leakscope.core.version import __version__
 from leakscope.metrics.interval import Estimate
 from leakscope.report import numbers
 from leakscope.report.chart import Drawing, draw
 from leakscope.report.curves import Line, Panel
-from leakscope.report.page import _environment, _read
+from leakscope.report.page import environment_of, read_assets
 
 if TYPE_CHECKING:
-    from leakscope.experiments.training import Point, Result
+    from leakscope.training import Point, Result
 
 STYLES = ("base.css", "tables.css", "narrow.css")
 SCRIPTS = ("page.js", "theme.js")
@@ -49,9 +49,9 @@ def render_training(result: Result, *, command: str) -> str:
     """Return the page as one self-contained HTML text; `command` made it."""
     from markupsafe import Markup
 
-    script = "(() => {\n" + _read(SCRIPTS) + "})();\n"
+    script = "(() => {\n" + read_assets(SCRIPTS) + "})();\n"
     return (
-        _environment()
+        environment_of()
         .get_template("training.html")
         .render(
             title=result.name or "leakscope training",
@@ -66,7 +66,7 @@ def render_training(result: Result, *, command: str) -> str:
             facts=_facts(result, command),
             command=command,
             text=result.text,
-            style=Markup(_read(STYLES)),
+            style=Markup(read_assets(STYLES)),
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         )

@@ -24,9 +24,9 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.defences.on_data import Transform
-from leakscope.search.cores import on_cores
-from leakscope.search.recording import Recording, recorded
-from leakscope.search.sample_gradients import input_gradients
+from leakscope.kernels.batch_graph import Recording, recorded
+from leakscope.kernels.cores import on_cores
+from leakscope.kernels.sample_gradients import input_gradients
 
 EPSILON = 1e-5
 THRESHOLD = -85.0

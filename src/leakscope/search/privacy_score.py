@@ -24,17 +24,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakscope.attacks.im2col import Im2col
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import TINY, Tree
 from leakscope.defences.on_data import Transform
+from leakscope.kernels.cores import on_cores
+from leakscope.kernels.im2col import Im2col
+from leakscope.kernels.sample_gradients import read_gradients
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.losses import LOSSES, one_hot
-from leakscope.search.cores import on_cores
-from leakscope.search.sample_gradients import read_gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ def area(similarity: Tensor, *, trapezoid: bool = True) -> Tensor:
     return ((left + right) / 2 if trapezoid else left).mean(-1)
 
 
-def similarities(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line = Line()) -> Tensor:  # noqa: B008  frozen
+def similarities(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line = Line()) -> Tensor:
     """Return the cosine at every point of every line, P x points, for P lines from `starts` to `targets` (network space)."""
     return fans(model, targets[:, None], starts, labels, line)[:, 0]
 
 
-def fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line = Line()) -> Tensor:  # noqa: B008  frozen
+def fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line = Line()) -> Tensor:
     """Return the cosines on the lines from each of P starts to its M targets (P x M x C x H x W), P x M x points.
 
     The gradient at a start is taken once for lines that are differentiated together. Where PyTorch may use several threads, each
@@ -183,7 +183,7 @@ def privacy_scores(
     *,
     scaling: Scaling,
     seed: int = 0,
-    line: Line = Line(),  # noqa: B008  frozen
+    line: Line = Line(),
 ) -> Tensor:
     """Return S_pri of every policy, on the same pictures (P x C x H x W in [0, 1]), noise and draws of signs.
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from leakscope import __version__
 from leakscope.core.errors import InputError
+from leakscope.core.version import __version__
 from leakscope.store.connection import transaction
 
 FORMAT = 1

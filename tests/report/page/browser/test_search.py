@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from leakscope.experiments.policy_pictures import walks_of
-from leakscope.experiments.policy_records import found_of
-from leakscope.experiments.policy_search import Candidate, PolicySearch
 from leakscope.report.search_page import render_search
+from leakscope.search.policy_pictures import walks_of
+from leakscope.search.policy_search import Candidate, PolicySearch
+from leakscope.search.records import found_of
 
 pytestmark = pytest.mark.browser
 Open = Callable[..., Any]

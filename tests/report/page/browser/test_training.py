@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leakscope.experiments.training import Point, Result, training_of
 from leakscope.report.training_page import render_training
+from leakscope.training import Point, Result, training_of
 
 pytestmark = pytest.mark.browser
 Open = Callable[..., Any]

@@ -1,0 +1,319 @@
+"""The ways to evaluate many trials: vmap (whole, or a part per core), with im2col, single trials in threads (their pictures
+and filters as they are or with channels last), a loop, compiled.
+
+Every form computes the same thing, the gradient of (mismatch + priors) with respect to the unknowns of each trial that are wanted
+(one that rests is an input like the others, but nothing is differentiated in it); which is fastest depends on network, shape and
+device, so the engine measures (see `plan`). Always vmap(grad(f)): summing over a vmapped f and calling backward gives wrong
+gradients through normalisation layers.
+
+After a few calls the vmapped forms are traced into a flat graph of tensor operations. It runs the same operations, so the bits
+stay, without the cost of the function transforms: half the time of a narrow batch. What depends on the facts alone is computed
+once (see `hoist`). On a CUDA device their kernels are recorded instead and played in one launch (see `core.captured`), so that
+the thousands of short ones of a simulated training wait for Python no more; only what cannot be recorded is traced there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.objectives import reported
+from leakscope.attacks.view import Clock, Facts, View
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, fill, take, tensors, trials
+from leakscope.core.types import direction
+from leakscope.kernels.graph_cache import Flat, Key, find_graph, graph_key, keep_graph, own_memory
+from leakscope.kernels.heap import keep_freed
+from leakscope.kernels.hoisting import Hoisted, bind, hoist
+from leakscope.kernels.im2col import Im2col
+from leakscope.kernels.lanes import lanes, padded, spare_lanes
+from leakscope.kernels.memory import is_out_of_memory
+from leakscope.kernels.recordings import recorded
+from leakscope.kernels.split_sums import cut_long_sums
+
+V = TypeVar("V")
+FORMS = ("native", "split", "im2col", "parallel", "channels_last", "loop", "compiled")
+THREADED = ("parallel", "channels_last")  # forms that run the traced graph of a single trial on every core
+ALONE = (*THREADED, "loop")  # forms that evaluate each trial by itself
+RECORDED = ("native", "im2col")  # forms whose kernels are recorded on a CUDA device
+TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
+RECORD_AFTER = 2  # calls on a CUDA device: recording costs three, and a recording may take a tenth of one
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Gradient of the total with respect to each unknown wanted, the total and the mismatch as reported, per trial."""
+
+    gradient: Tree
+    total: Tensor
+    mismatch: Tensor
+
+
+def views_of(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> Iterator[View]:
+    """Yield what objectives and priors see of ONE trial in each round, simulated as it is asked for."""
+    clock = Clock(iteration, facts.key)
+    for seen in facts.observation.rounds:
+        simulated = facts.pieces.simulate(model, unknowns, seen, facts.knowledge, clock)
+        observed = direction(seen, facts.observation.shares)
+        yield View(unknowns, simulated, observed, seen, facts.knowledge, clock)
+
+
+def evaluate_one(
+    model: Model, unknowns: Tree, facts: Facts, iteration: Tensor, wanted: Sequence[str] | None = None
+) -> tuple[Tree, Tensor, Tensor]:
+    """Return (gradient, total, mismatch) of ONE trial; rounds are averaged. The gradient is in the unknowns `wanted`, or in all.
+
+    The total is what the objective and the priors say; the mismatch may be in another unit (`reported`).
+    """
+    objective = facts.pieces.objective
+
+    def total(varied: Tree) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        point = {**unknowns, **varied}
+        values: list[Tensor] = []
+        mismatches: list[Tensor] = []
+        penalties: list[Tensor] = []
+        for view in views_of(model, point, facts, iteration):
+            values.append(objective(view))
+            mismatches.append(reported(objective, view, values[-1]))
+            penalties.extend(prior(view) for prior in facts.pieces.priors)
+        value = torch.stack(values).mean()
+        for penalty in penalties:
+            value = value + penalty / len(values)
+        return value, (value, torch.stack(mismatches).mean())
+
+    varied = {name: unknowns[name] for name in (unknowns if wanted is None else wanted)}
+    gradient, (value, mismatch) = torch.func.grad(total, has_aux=True)(varied)
+    return gradient, value, mismatch
+
+
+class Evaluator:
+    """Evaluates all trials of a chunk in one form; holds the chunk's facts flattened once."""
+
+    def __init__(
+        self,
+        model: Model,
+        unknowns: Tree,
+        facts: Facts,
+        form: str,
+        *,
+        wanted: Sequence[str] | None = None,
+        trace_after: int | None = None,
+        real: int | None = None,
+    ) -> None:
+        """Prepare; `unknowns` only show names and shapes, `wanted` are those to differentiate in (None: all).
+
+        Lanes from `real` on are copies of the first and are not evaluated where each trial is evaluated by itself.
+        """
+        if form not in FORMS:
+            raise InputError(f"unknown form {form!r}; known: {', '.join(FORMS)}")
+        strange = sorted(set(wanted or ()) - set(unknowns))
+        if strange:
+            raise InputError(f"no unknown is called {strange[0]!r}; there are {', '.join(unknowns)}")
+        self.model, self.facts, self.form = model, facts, form
+        self.names = list(unknowns)
+        self.wanted = tuple(name for name in self.names if wanted is None or name in wanted)
+        self.fixed = tuple(tensors(facts))
+        if self.fixed[0].device.type == "cpu":
+            keep_freed()
+        self._call: Callable[..., Flat] | None = None
+        self._calls = 0
+        self._record_after = trace_after or RECORD_AFTER
+        self._trace_after = trace_after or TRACE_AFTER
+        self._records = self.fixed[0].device.type == "cuda" and form in RECORDED
+        self._done = False
+        self.real = trials(unknowns) if real is None else real
+        self._pool: ThreadPoolExecutor | None = None
+        self._parts: list[tuple[Tensor, Flat]] = []
+        self._bound: list[Callable[..., Flat]] = []
+
+    def __call__(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
+        """Return the evaluation of every trial."""
+        moving = (*unknowns.values(), iteration)
+        if self.form == "loop":
+            return self._loop(unknowns, iteration)
+        if self.form in THREADED:
+            return self._parallel(moving)
+        if self.form == "split":
+            return self._split(moving)
+        [call] = self._ready(moving, [self.fixed])
+        with torch.no_grad():
+            return self._packed(call(*moving))
+
+    def _ready(self, moving: Flat, parts: Sequence[Flat]) -> list[Callable[..., Flat]]:
+        """Return the evaluation of each part of a batch (what is fixed about it): vmapped at first, traced after a few calls."""
+        flat, before = (*moving, *parts[0]), self._call
+        if self._call is None:
+            known = find_graph(self._key(flat))
+            fresh = self._kept if self.form == "compiled" else lambda _: self._lifted()
+            self._call = fresh(flat) if known is None else known
+            self._done = known is not None
+        elif self._records and self._calls == self._record_after:
+            self._call = self._recorded(moving) or self._call
+            self._done = self._call is not before
+        elif self._calls == self._trace_after + self._records and self.form != "compiled" and not self._done:
+            self._call = self._kept(flat)
+        self._calls += 1
+        if self._call is not before:
+            self._bound = [bind(self._call, fixed) for fixed in parts]
+        return self._bound
+
+    def _recorded(self, moving: Flat) -> Callable[..., Flat] | None:
+        """Return the vmapped evaluation as a recording of its kernels; nothing where none can be made."""
+        lifted = self._lifted()
+        play = recorded(lambda *new: lifted(*new, *self.fixed), moving)
+        return None if play is None else lambda *flat: play(*flat[: len(moving)])  # what is fixed is in the recording
+
+    def _key(self, flat: Flat) -> Key:
+        form = "native" if self.form == "split" else self.form  # a part runs the graph a whole batch of its width would
+        return graph_key(self.model, self.facts, form, flat, self.wanted)
+
+    def _kept(self, flat: Flat) -> Callable[..., Flat]:
+        """Return the traced (or compiled) evaluation, and keep it for the next chunk of this shape."""
+        graph = self._compiled(flat) if self.form == "compiled" else self._traced(flat)
+        if isinstance(graph, torch.fx.GraphModule):
+            graph = hoist(graph, len(self.names) + 1)
+        if self.form == "compiled" or isinstance(graph, torch.fx.GraphModule | Hoisted):  # else it could not be traced
+            keep_graph(self._key(flat), graph)
+        return graph
+
+    def _packed(self, flat: Flat) -> Evaluation:
+        *gradient, total, mismatch = flat
+        return Evaluation(dict(zip(self.wanted, gradient, strict=True)), total, mismatch)
+
+    def _one(self, *flat: Tensor) -> Flat:
+        if self.form == "channels_last":  # pooling over neighbours in memory; convolutions need no reordering
+            flat = tuple(t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for t in flat)
+        n = len(self.names)
+        unknowns = dict(zip(self.names, flat[:n], strict=True))
+        facts = fill(self.facts, list(flat[n + 1 :]))
+        gradient, total, mismatch = evaluate_one(self.model, unknowns, facts, flat[n], self.wanted)
+        return (*(gradient[name] for name in self.wanted), total, mismatch)
+
+    def _lifted(self) -> Callable[..., Flat]:
+        lifted: Callable[..., Flat] = torch.func.vmap(self._one, randomness="error")
+        compiled = self.form == "compiled"
+        mode: Callable[[], Any] = (
+            partial(Im2col, compiled=compiled) if compiled or self.form == "im2col" else nullcontext
+        )
+
+        def call(*flat: Tensor) -> Flat:
+            with mode():
+                return lifted(*flat)
+
+        return call
+
+    def _traced(self, flat: Flat) -> Callable[..., Flat]:
+        """Return the flat graph of the vmapped evaluation; what cannot be traced stays as it is."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        lifted = self._lifted()
+        try:
+            graph = make_fx(lifted)(*flat)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if self.form == "compiled" or is_out_of_memory(error):
+                raise
+            return lifted
+        if self.form == "compiled":
+            own_memory(graph)
+            cut_long_sums(graph)
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        traced: Callable[..., Flat] = graph
+        return traced
+
+    def _compiled(self, flat: Flat) -> Callable[..., Flat]:
+        """Trace vmap(grad(f)) with im2col into one flat graph and compile that; far quicker than compiling untraced."""
+        compiled: Callable[..., Flat] = torch.compile(self._traced(flat), dynamic=False)
+        return compiled
+
+    def _on_cores(self, f: Callable[[V], Flat], parts: Iterable[V]) -> list[Flat]:
+        """Return `f` of every part, each computed on one thread, as many at once as there are threads."""
+        threads = torch.get_num_threads()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,))
+
+        def quietly(part: V) -> Flat:
+            with torch.no_grad():
+                return f(part)
+
+        torch.set_num_threads(1)
+        try:
+            return list(self._pool.map(quietly, parts))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _parallel(self, moving: Flat) -> Evaluation:
+        """Run one traced graph of a single trial on every trial, one core each: no grouped kernels, no barriers.
+
+        A trial is computed by itself on one thread, so its bits cannot depend on its neighbours.
+        """
+        if not self._bound:
+            single = self._single(tuple(t[0] for t in (*moving, *self.fixed)))
+            self._bound = [bind(single, tuple(t[i] for t in self.fixed)) for i in range(self.real)]
+        rows = self._on_cores(lambda i: self._bound[i](*[t[i] for t in moving]), range(self.real))
+        rows += rows[:1] * (moving[0].shape[0] - self.real)
+        return self._packed(tuple(torch.stack(column) for column in zip(*rows, strict=True)))
+
+    def _split(self, moving: Flat) -> Evaluation:
+        """Run the vmapped evaluation on equal parts of the batch, one core each: small kernels gain little from two threads.
+
+        Every part ends in its own spare lanes, as a chunk does, so bits do not depend on how the trials are split.
+        """
+        if not self._parts:
+            self._parts = self._cut()
+        parts = [tuple(t[index] for t in moving) for index, _ in self._parts]
+        calls = self._ready(parts[0], [fixed for _, fixed in self._parts])
+        flat = self._on_cores(lambda i: calls[i](*parts[i]), range(len(parts)))
+        each = -(-self.real // len(flat))
+        whole = [torch.cat([t[:each] for t in column])[: self.real] for column in zip(*flat, strict=True)]
+        more = moving[0].shape[0] - self.real
+        return self._packed(tuple(torch.cat([t, t[:1].expand(more, *t.shape[1:])]) for t in whole))
+
+    def _cut(self) -> list[tuple[Tensor, Flat]]:
+        """Return for each part its lanes and what is fixed about them; all parts have one shape and share one graph."""
+        device = self.fixed[0].device
+        each = -(-self.real // torch.get_num_threads())
+        width = lanes(each, spare_lanes(self.model, self.facts.knowledge, device))
+        lane = torch.arange(self.real, device=device)
+        cut = [padded(part, width) for part in lane.split(each)]
+        return [(index, tuple(t[index] for t in self.fixed)) for index in cut]
+
+    def _single(self, flat: Flat) -> Callable[..., Flat]:
+        """Return the traced graph of one trial, kept like those of many."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        key = self._key(flat)
+        known = find_graph(key)
+        if known is not None:
+            return known
+        try:
+            graph = make_fx(self._one)(*flat)
+        except RuntimeError as error:
+            if self.form != "channels_last" or "view size is not compatible" not in str(error):
+                raise
+            raise InputError(
+                f"model {self.model.name!r} calls view() on pictures, which cannot be with channels last in memory: use the form "
+                "'parallel', or reshape() in the model"
+            ) from None
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        single: Callable[..., Flat] = hoist(graph, len(self.names) + 1)
+        keep_graph(key, single)
+        return single
+
+    def _loop(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
+        rows = [
+            evaluate_one(self.model, take(unknowns, i), take(self.facts, i), iteration[i], self.wanted)
+            for i in range(self.real)
+        ]
+        rows += rows[:1] * (trials(unknowns) - self.real)
+        gradient = {name: torch.stack([row[0][name] for row in rows]) for name in self.wanted}
+        return Evaluation(gradient, torch.stack([r[1] for r in rows]), torch.stack([r[2] for r in rows]))

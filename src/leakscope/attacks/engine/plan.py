@@ -1,0 +1,281 @@
+"""How a run is carried out: which trials share a chunk, in which form, dtype and threads. Frozen once, then followed.
+
+In float32 the forms round differently, on CUDA widths do too, and L-BFGS amplifies that; so the plan is part of a result:
+under the same plan a CPU run gives the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+from leakscope.attacks.engine.forms import ALONE, FORMS, RECORDED, THREADED, TRACE_AFTER, Evaluator
+from leakscope.attacks.engine.state import Problem, Progress
+from leakscope.attacks.simulate import LocalSteps, simulator_kinds
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import take, tensors, trials
+from leakscope.kernels.lanes import lanes, spare_lanes
+from leakscope.kernels.memory import available, is_out_of_memory, peak_bytes
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+SHARE_OF_FREE = 0.6
+WIDEST = {"cpu": 128, "cuda": 4096}
+COMPILE_PAYS_AFTER = 120.0
+RECORDING_PAYS_AFTER = 10.0
+FEW = 40  # evaluations of single trials: choosing a form takes as many
+LONG = 600.0  # seconds of work from which measurements take their full time
+MEASURING = 0.015  # the share of the work that may go into finding the fastest form
+GAINS = {
+    "loop": 2.5,
+    "vmap": 1.5,
+}  # what tracing may gain for single trials and for many at once; seen: 1.0 to 2.3, 1.4
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What a user may say about how to run; None lets the engine choose and write down its choice."""
+
+    device: str = "cpu"
+    dtype: str = "float32"
+    form: str | None = None
+    chunk: int | None = None
+    memory: int | None = None
+    tf32: bool = False
+    directory: Path | None = None
+    save_every: float = 30.0
+    progress: Callable[[Progress], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InputError(f"Execution.dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.form is not None and self.form not in FORMS:
+            raise InputError(f"Execution.form must be one of {', '.join(FORMS)}, got {self.form!r}")
+        if self.chunk is not None and self.chunk < 1:
+            raise InputError(f"Execution.chunk must be at least 1, got {self.chunk}")
+        if self.memory is not None and self.memory < 1:
+            raise InputError(f"Execution.memory must be positive bytes, got {self.memory}")
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise InputError(f"Execution.device is {self.device!r}, but this machine has no CUDA device; use 'cpu'")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The frozen plan: chunk borders, form, dtype, device, threads, and the timings that led to the form."""
+
+    form: str
+    dtype: str
+    device: str
+    threads: int
+    chunks: tuple[tuple[int, int], ...]
+    tf32: bool = False
+    measured: dict[str, float] = field(default_factory=dict)
+    bytes_per_trial: int = 0
+    bytes_fixed: int = 0
+
+    def write(self, directory: Path, stamp: str) -> None:
+        """Write the plan down, atomically; the last one written counts."""
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary = directory / "plan.json.part"
+        temporary.write_text(json.dumps({"stamp": stamp, **asdict(self)}, indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, directory / "plan.json")
+
+    @staticmethod
+    def read(directory: Path, stamp: str) -> Plan | None:
+        """Return the plan of a run that was begun here, or None."""
+        path = directory / "plan.json"
+        if not path.exists():
+            return None
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            if told.pop("stamp") != stamp:
+                raise InputError(
+                    f"{directory} holds another run; use an empty directory or the same settings and seeds"
+                )
+            told["chunks"] = tuple((int(a), int(b)) for a, b in told["chunks"])
+            return Plan(**told)
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path} is not a readable plan ({error}); delete the directory to start again") from None
+
+
+def narrow(problem: Problem, width: int) -> Problem:
+    """Return the first trials of a problem, repeated if there are too few."""
+    index = torch.arange(width) % trials(problem.unknowns)
+    return take(problem, index)
+
+
+def measure_form(
+    model: Model, problem: Problem, form: str, *, seconds: float = 0.5, least: int = 2, traced: bool = False
+) -> float:
+    """Return trial-evaluations per second of a form at the problem's width (the best of a few calls)."""
+    evaluator = Evaluator(model, problem.unknowns, problem.facts, form, trace_after=1 if traced else TRACE_AFTER)
+    width = trials(problem.unknowns)
+    device = next(iter(problem.unknowns.values())).device
+    iteration = torch.zeros(width, dtype=torch.int64, device=device)
+    best, spent, calls = float("inf"), 0.0, 0
+    for _ in range(2 if traced else 1):
+        evaluator(problem.unknowns, iteration)
+    while calls < least or (spent < seconds and calls < 30):
+        _wait(device)
+        began = time.perf_counter()
+        evaluator(problem.unknowns, iteration)
+        _wait(device)
+        took = time.perf_counter() - began
+        best, spent, calls = min(best, took), spent + took, calls + 1
+    return width / best
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def predict_bytes(model: Model, problem: Problem, form: str) -> tuple[int, int]:
+    """Return (bytes per trial, bytes at width 0) of one evaluation plus everything that stays, by two narrow runs."""
+    form = "im2col" if form == "compiled" else form
+    sizes = []
+    widths = (1, 3)
+    for width in widths:
+        part = narrow(problem, width)
+
+        def once(part: Problem = part, width: int = width) -> None:
+            iteration = torch.zeros(width, dtype=torch.int64, device=next(iter(part.unknowns.values())).device)
+            state = part.optimiser.begin(part.unknowns)
+            Evaluator(model, part.unknowns, part.facts, form)(part.unknowns, iteration)
+            del state
+
+        kept = sum(t.numel() * t.element_size() for t in tensors((part.facts, part.unknowns)))
+        sizes.append(peak_bytes(once) + 2 * kept)
+    each = max((sizes[1] - sizes[0]) // (widths[1] - widths[0]), 1)
+    return each, max(sizes[0] - each, 0)
+
+
+def choose_form(
+    model: Model,
+    problem: Problem,
+    device: torch.device,
+    evaluations: float,
+    *,
+    native: float | None = None,
+    live: int | None = None,
+) -> tuple[str, dict[str, float]]:
+    """Return the fastest form for this network, shape and device, and the measured rates of `live` trials at once (its own width).
+
+    Where lanes are laid out in spare (see `lanes`) the forms that evaluate them too are the slower for it: a single trial of a
+    network with two classes has 16 copies beside it.
+
+    Measuring ends when it has taken `MEASURING` of the work: the plain forms always, then those that are traced first, the
+    likeliest first. `native` is a rate measured before. On CUDA the compiled form is taken without a measurement when the
+    run is long enough to repay the compilation: it was the fastest by far in every case measured (docs/performance.md). Simulated
+    training is never compiled: it is one graph as long as its steps are many.
+    """
+    began = time.perf_counter()
+    width, threads = trials(problem.unknowns), torch.get_num_threads()
+    counts = {form: _share_live(form, live or width, model, problem, device) for form in FORMS}
+    rates = {"native": counts["native"] * (native or measure_form(model, problem, "native", seconds=0.1))}
+
+    def work() -> float:
+        return width * evaluations / max(rates.values())
+
+    def try_form(form: str, part: Problem = problem, *, traced: bool = False) -> None:
+        try:
+            rate = measure_form(model, part, form, seconds=min(0.5, work() / LONG / 2), traced=traced)
+        except (RuntimeError, InputError) as error:
+            if is_out_of_memory(error):
+                raise
+            return  # not every network can be run in every form, such as `view` with channels last
+        rates[form] = max(rates.get(form, 0.0), counts[form] * rate)
+
+    if work() > LONG:
+        try_form("native")
+    try_form("im2col")
+    try_form("loop", narrow(problem, min(width, 2)))
+    if device.type == "cpu":
+        hopes = dict.fromkeys(THREADED, GAINS["loop"] * rates["loop"] * threads)
+        if len(model.input_shape) != 3:
+            del hopes["channels_last"]
+        if threads > 1:
+            hopes["split"] = GAINS["vmap"] * rates["native"] * threads * counts["split"] / counts["native"]
+        hopes |= {form: GAINS["vmap"] * rates[form] for form in ("native", "im2col") if form in rates}
+        hopeful = [form for form, rate in hopes.items() if rate > max(rates.values())]
+        if len(hopeful) == 1 and hopeful[0] in rates:
+            hopeful = []  # nothing to compare it with
+        few = narrow(problem, min(width, 2 * threads))
+        for form in hopeful:
+            if time.perf_counter() - began < MEASURING * work():
+                alone = form in THREADED
+                try_form(form, few if alone else problem, traced=not alone)
+    if device.type == "cuda" and work() > RECORDING_PAYS_AFTER:
+        for form in RECORDED:
+            try_form(form, traced=True)
+    best = max(rates, key=lambda form: rates[form])
+    if device.type == "cuda" and work() > COMPILE_PAYS_AFTER and _may_be_compiled(model, problem):
+        best = "compiled"
+    return best, rates
+
+
+def _may_be_compiled(model: Model, problem: Problem) -> bool:
+    """Return whether an evaluation may be compiled: compiled draws are not trusted, and simulated steps are many operations."""
+    return not model.draws and LocalSteps not in simulator_kinds(problem.facts.pieces.simulate)
+
+
+def _share_live(form: str, live: int, model: Model, problem: Problem, device: torch.device) -> float:
+    """Return the share of the lanes a form evaluates that count, with so many live trials."""
+    if form in ALONE:
+        return 1.0
+    spare = spare_lanes(model, problem.facts.knowledge, device)
+    parts = torch.get_num_threads() if form == "split" else 1
+    return live / (parts * lanes(-(-live // parts), spare))
+
+
+def _fitting(model: Model, problem: Problem, execution: Execution, device: torch.device) -> tuple[int, int, int]:
+    """Return bytes per trial, bytes at width 0, and how many trials fit at once."""
+    limit = execution.memory or int(available(device) * SHARE_OF_FREE)
+    each, fixed = predict_bytes(model, problem, execution.form or "im2col")
+    if each + fixed > limit:
+        raise InputError(
+            f"one trial needs about {(each + fixed) / 2**20:.0f} MiB, the memory limit is {limit / 2**20:.0f} MiB"
+        )
+    return each, fixed, max((limit - fixed) // each, 1)
+
+
+def make_plan(model: Model, problem: Problem, execution: Execution, evaluations: float) -> Plan:
+    """Return the plan for a problem that is already on its device and in its dtype.
+
+    `evaluations` is how many a trial may need at most; it decides whether compiling pays.
+    """
+    total = trials(problem.unknowns)
+    device = torch.device(execution.device)
+    each, fixed, fits = 0, 0, total
+    if execution.memory or not (execution.form and execution.chunk):  # whoever names both has planned already
+        each, fixed, fits = _fitting(model, problem, execution, device)
+    width = min(execution.chunk or WIDEST[device.type], fits, total)
+    number = -(-total // width)
+    width = -(-total // number)
+    chunks = tuple((first, min(first + width, total)) for first in range(0, total, width))
+    form = execution.form
+    rates: dict[str, float] = {}
+    if form is None and total * evaluations <= FEW:
+        form = "native"
+    elif form is None:
+        sample = narrow(problem, min(max(width, 4), 64) if device.type == "cpu" else width)
+        form, rates = choose_form(model, sample, device, evaluations, live=width)
+    return Plan(
+        form=form,
+        dtype=execution.dtype,
+        device=execution.device,
+        threads=torch.get_num_threads(),
+        chunks=chunks,
+        tf32=execution.tf32,
+        measured={name: round(rate, 3) for name, rate in rates.items()},
+        bytes_per_trial=each,
+        bytes_fixed=fixed,
+    )

@@ -1,0 +1,156 @@
+"""Carrying out a plan: chunk after chunk, halving a chunk that does not fit, saving the state of the one in hand."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from leakscope.attacks.engine.checkpoint import Checkpoint
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.engine.loop import Engine
+from leakscope.attacks.engine.plan import Execution, Plan, make_plan, narrow
+from leakscope.attacks.engine.state import Finished, Problem, Progress, Stop
+from leakscope.core.model import Model
+from leakscope.core.tree import map_tensors, take, trials
+from leakscope.kernels.heap import give_back
+from leakscope.kernels.memory import is_out_of_memory
+
+
+def run_problem(
+    model: Model, problem: Problem, stop: Stop, execution: Execution, stamp: str, evaluations: float
+) -> Finished:
+    """Return the end of every trial, following the plan kept in `execution.directory` if there is one."""
+    plan = Plan.read(execution.directory, stamp) if execution.directory else None
+    with precision(execution.tf32 if plan is None else plan.tf32):
+        if plan is None:
+            form = execution.form or form_without_vmap(model, problem)
+            plan = make_plan(model, problem, replace(execution, form=form), evaluations)
+            if execution.directory:
+                plan.write(execution.directory, stamp)
+        try:
+            return _Run(model, problem, stop, execution, stamp, plan).finish()
+        finally:
+            give_back()
+
+
+def form_without_vmap(model: Model, problem: Problem) -> str | None:
+    """Return 'loop' where vmap cannot do the model, after saying so; None where it can."""
+    two = narrow(problem, 2)
+    iteration = torch.zeros(2, dtype=torch.int64, device=next(iter(two.unknowns.values())).device)
+    try:
+        Evaluator(model, two.unknowns, two.facts, "native")(two.unknowns, iteration)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        Evaluator(model, two.unknowns, two.facts, "loop")(two.unknowns, iteration)
+        reason = str(error).strip().split("\n")[0]
+        warnings.warn(
+            f"model {model.name!r} cannot be evaluated for many trials at once ({reason}); running them one by one: same "
+            "results, slower",
+            stacklevel=4,
+        )
+        return "loop"
+    return None
+
+
+class _Run:
+    """One run of a plan; the plan may shrink its chunks on the way."""
+
+    def __init__(
+        self, model: Model, problem: Problem, stop: Stop, execution: Execution, stamp: str, plan: Plan
+    ) -> None:
+        self.model, self.problem, self.stop = model, problem, stop
+        self.execution, self.stamp, self.plan = execution, stamp, plan
+        self.done: list[Progress] = []
+
+    def finish(self) -> Finished:
+        """Return all chunks put together."""
+        parts: list[Finished] = []
+        position = 0
+        while position < len(self.plan.chunks):
+            first, last = self.plan.chunks[position]
+            try:
+                parts.append(self._chunk(first, last))
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or last - first < 2:
+                    raise
+                self._halve(position)
+                continue
+            position += 1
+        return map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
+
+    def _halve(self, position: int) -> None:
+        """Split every chunk from here on, and write the new plan down."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        smaller: list[tuple[int, int]] = []
+        for first, last in self.plan.chunks[position:]:
+            middle = (first + last + 1) // 2
+            smaller += [(first, middle), (middle, last)] if last - first > 1 else [(first, last)]
+        self.plan = replace(self.plan, chunks=(*self.plan.chunks[:position], *smaller))
+        warnings.warn(f"out of memory: chunks halved to {smaller[0][1] - smaller[0][0]} trials", stacklevel=2)
+        if self.execution.directory:
+            self.plan.write(self.execution.directory, self.stamp)
+
+    def _chunk(self, first: int, last: int) -> Finished:
+        checkpoint = self._checkpoint(first, last)
+        part = take(self.problem, slice(first, last))
+        engine = Engine(self.model, part, self.stop, self.plan.form, progress=self._reporter(), checkpoint=checkpoint)
+        finished = engine.run()
+        if checkpoint is not None:
+            checkpoint.remove()
+        return finished
+
+    def _checkpoint(self, first: int, last: int) -> Checkpoint | None:
+        folder: Path | None = self.execution.directory
+        if folder is None:
+            return None
+        stamp = f"{self.stamp}:{self.plan.form}:{first}-{last}"
+        return Checkpoint(folder / f"chunk-{first}-{last}.safetensors", stamp, self.execution.save_every)
+
+    def _reporter(self) -> Callable[[Progress], None] | None:
+        """Return a callback that adds the chunks already done to this one's progress."""
+        tell = self.execution.progress
+        if tell is None:
+            return None
+        before = list(self.done)
+        self.done.append(Progress(0, 0, 0, 0, 0, 0))
+        slot = len(self.done) - 1
+        total = trials(self.problem.unknowns)
+
+        def report(now: Progress) -> None:
+            self.done[slot] = now
+            tell(
+                Progress(
+                    total,
+                    now.done + sum(p.done for p in before),
+                    now.converged + sum(p.converged for p in before),
+                    now.diverged + sum(p.diverged for p in before),
+                    now.iteration,
+                    now.evaluations,
+                    now.note,
+                )
+            )
+
+        return report
+
+
+@contextlib.contextmanager
+def precision(tf32: bool) -> Iterator[None]:
+    """Set TF32 for products and convolutions on CUDA as the plan says, and put it back afterwards.
+
+    Convolutions use TF32 unless told otherwise; that alone doubled the steps an L-BFGS attack takes.
+    """
+    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = convolutions

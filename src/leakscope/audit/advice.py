@@ -1,0 +1,270 @@
+"""What would help: the catalogue of defences against the attacker who knows each of them, and in which order they are told.
+
+All remedies are attacked together, first briefly, then with the iterations of the attack's authors. A short attack shows that a
+remedy does not help: it gets as much as without it. It never shows that one helps, for it may have failed for lack of time
+alone. So what there was no time to attack to the end is named as not tested long enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from leakscope.audit.budget import LEAST_ITERATIONS, Budget
+from leakscope.audit.judging import (
+    Candidate,
+    Met,
+    Trial,
+    control_case,
+    fitting,
+    make_candidate,
+    meet,
+)
+from leakscope.audit.playing import Tell, World, fitting_iterations, plan_world
+from leakscope.audit.remedies import (
+    ELSEWHERE,
+    Finding,
+    Remedy,
+    by_cost,
+    by_leakage,
+    find,
+    remedies_for,
+)
+from leakscope.audit.suite import TOLD
+from leakscope.audit.target import Subject
+from leakscope.audit.together import Case, batches
+from leakscope.audit.utility import Course, accuracy_with, find_course
+from leakscope.core.errors import InputError
+from leakscope.defences import Defence
+from leakscope.play.story import AttackRun
+
+ENOUGH = 0.5  # of what the audit recovered; a control below that cannot judge remedies
+BRIEF = 16  # the first attack has one iteration in so many of those that its authors run
+SCREENING = 0.4  # of the time at most, for that first attack
+MARGIN = 0.9  # of the time left; the rest is for what the pace did not foresee
+MORE_TIME = "give it more minutes"
+LATE = "out of time"
+SETTLED = (Finding.USELESS, Finding.BLIND)  # of which a longer attack says the least that is new
+Key = Callable[[Remedy], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Remedies that were shown to help, the best first, and how they were ranked.
+
+    `useless` are those under which an attacker gets as much as before, `unproven` those that no attack was long enough for, that
+    too few examples were tried on or that no attacker here knows, `skipped` (name, why) those that were not tried.
+    """
+
+    remedies: tuple[Remedy, ...]
+    ranking: str
+    skipped: tuple[tuple[str, str], ...] = ()
+    accuracy: float | None = None
+    useless: tuple[Remedy, ...] = ()
+    unproven: tuple[Remedy, ...] = ()
+
+
+def tried(advice: Advice) -> tuple[Remedy, ...]:
+    """Return every remedy that met an attack: first those that help, then those that do not, then what nobody knows."""
+    return (*advice.remedies, *advice.useless, *advice.unproven)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Control:
+    """The attack without a remedy: its run, its iterations, what its authors run, and whether it recovers enough to judge by."""
+
+    attack: str
+    run: AttackRun
+    iterations: int
+    most: int
+    enough: bool = True
+
+    @property
+    def whole(self) -> bool:
+        """Return whether the attack had the iterations of its authors."""
+        return self.iterations >= self.most
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hearing:
+    """What is to be judged: the clients without a remedy, the remedies, what the audit recovered, the time, who hears of it."""
+
+    control: Case
+    candidates: Sequence[Candidate]
+    best: float
+    budget: Budget
+    tell: Tell
+
+    @property
+    def cases(self) -> list[Case]:
+        """Return all of them; number 0 is the control."""
+        return [self.control, *(each.case for each in self.candidates)]
+
+    @property
+    def most(self) -> int:
+        """Return the iterations that the attack's authors run."""
+        return self.control.entry.most or 0
+
+
+def advise(
+    subject: Subject,
+    world: World,
+    runs: Sequence[AttackRun],
+    budget: Budget,
+    tell: Tell,
+    *,
+    clients: int,
+    seed: int,
+) -> Advice:
+    """Return what each remedy leaves of the leak and what it costs, within the budget.
+
+    All are compared with a control: the same attack, iterations and clients without the remedy. Where the control falls far
+    behind the audit itself, nothing can be said of any remedy.
+    """
+    trial, options = Trial(subject, clients, seed), remedies_for(world)
+    judge = _judge(runs, [entry.name for entry in plan_world(world)[0] if entry.most is not None])
+    if judge is None:
+        why = "no attacker who knows a defence can handle this model"
+        return Advice((), why, (*((f"{name} ({strength})", why) for name, strength, _ in options), *ELSEWHERE))
+    course: Course | str = find_course(subject)
+    candidates, skipped = _candidates(trial, options, judge)
+    best = max(run.summary.content.value for run in runs)
+    control, found, late = _judged(Hearing(control_case(trial, judge), candidates, best, budget, tell), course)
+    if control is None or not control.enough:
+        whole = control is not None and control.whole
+        why = f"{judge} with all its iterations" if whole else "in the time left the attack"
+        why += f" recovers too little even without one{'' if whole else f'; {MORE_TIME}'}"
+        reason = "nothing to judge by" if whole else LATE
+        return Advice((), why, (*skipped, *((each.words, reason) for each in candidates), *ELSEWHERE))
+    return _sorted(found, (*skipped, *late, *ELSEWHERE), course, control)
+
+
+def _judge(runs: Sequence[AttackRun], able: Sequence[str]) -> str | None:
+    """Return the attack that judges: of those that can be told of a defence the one that recovered most, then the quickest."""
+    those = [run for run in runs if run.name in able]
+    chosen = max(those, key=lambda run: (run.summary.content.value, -run.seconds), default=None)
+    return None if chosen is None else chosen.name.removesuffix(f", {TOLD}")
+
+
+def _candidates(
+    trial: Trial, options: Sequence[tuple[str, str, Defence]], attack: str
+) -> tuple[list[Candidate], list[tuple[str, str]]]:
+    """Return the remedies ready to be attacked, and (name, why) of those that cannot be."""
+    made: list[Candidate] = []
+    skipped: list[tuple[str, str]] = []
+    for name, strength, defence in options:
+        try:
+            made.append(make_candidate(trial, name, strength, defence, attack))
+        except InputError as error:
+            skipped.append((f"{name} ({strength})", str(error)))
+    return made, skipped
+
+
+def _judged(hearing: Hearing, course: Course | str) -> tuple[Control | None, list[Remedy], list[tuple[str, str]]]:
+    """Return the control, what was found of each remedy, and (name, why) of those that met no attack.
+
+    The most promising meet the whole attack first if there is no time for all; what a short attack settles last.
+    """
+    case, cases, numbered = hearing.control, hearing.cases, dict(enumerate(hearing.candidates, 1))
+    brief = max(math.ceil(hearing.most / BRIEF), LEAST_ITERATIONS)
+    each = (
+        SCREENING * hearing.budget.left / (2 * len(batches(cases)) + 1)
+    )  # a batch takes longer than its control alone
+    fit = fitting_iterations(case.world, case.entry, each)
+    first = meet(cases, min(brief, fit, hearing.most), hearing.budget, hearing.tell)
+    late = [(one.words, first.failed.get(n, LATE)) for n, one in numbered.items() if n not in first.runs]
+    if 0 not in first.runs:
+        return None, [], late
+    control = _control(hearing, first.runs[0], first.iterations)
+    found = {n: _found(one, first.runs[n], control, course) for n, one in numbered.items() if n in first.runs}
+    if not control.whole:
+        control = _to_the_end(hearing, found, first, control, _key(course, control))
+    return control, list(found.values()), late
+
+
+def _to_the_end(hearing: Hearing, found: dict[int, Remedy], first: Met, control: Control, order: Key) -> Control:
+    """Return the control of the whole attack, and write into `found` what it shows of as many remedies as there is time for.
+
+    The time is foreseen from the pace of the first attack; what is left over goes to the next ones.
+    """
+    cases, budget, last = hearing.cases, hearing.budget, control
+    waiting = sorted(found, key=lambda n: (found[n].finding in SETTLED, order(found[n])))
+    while chosen := fitting(waiting, first, control.most, MARGIN * budget.left, control=not last.whole):
+        numbers = chosen if last.whole else [0, *chosen]
+        met = meet([cases[n] for n in numbers], control.most, budget, hearing.tell)
+        runs = {numbers[place]: run for place, run in met.runs.items()}
+        if 0 in runs:
+            last = _control(hearing, runs[0], control.most)
+        if not last.whole:
+            return control
+        for n in set(chosen) & set(runs):
+            made = _found(hearing.candidates[n - 1], runs[n], last, None)
+            found[n] = replace(made, accuracy=found[n].accuracy, lost=found[n].lost)
+        waiting = [n for n in waiting if n not in chosen]
+    return last
+
+
+def _control(hearing: Hearing, run: AttackRun, iterations: int) -> Control:
+    """Return the control of an attack with so many iterations."""
+    enough = run.summary.content.value >= ENOUGH * hearing.best
+    return Control(hearing.control.entry.name, run, iterations, hearing.most, enough)
+
+
+def _found(candidate: Candidate, run: AttackRun, control: Control, course: Course | str | None) -> Remedy:
+    """Return a remedy that met the attacker who knows it and, where the first layer allows it, the division."""
+    runs = [run] if candidate.divided is None else [run, candidate.divided]
+    worst = max(runs, key=lambda each: (each.summary.content.value, each.summary.means["psnr"].value))
+    finding = find(worst, control.run, whole=control.whole, knows=candidate.knows)
+    if not control.enough:
+        finding = Finding.SHORT
+    knows = "it and the labels" if candidate.knows else "the labels"
+    met = f"{control.attack} that knows {knows}, {control.iterations} of {control.most} iterations"
+    made = Remedy(candidate.name, candidate.strength, candidate.defence, worst, finding, met)
+    if not isinstance(course, Course):
+        return made
+    accuracy = accuracy_with(course, candidate.case.world.client.defences)
+    return replace(made, accuracy=accuracy, lost=course.accuracy - accuracy)
+
+
+def _key(course: Course | str, control: Control) -> Key:
+    """Return the order of remedies: by what accuracy they cost where that was measured, else by what is left alone."""
+    return by_cost(control.run.summary.content.value) if isinstance(course, Course) else by_leakage
+
+
+def _sorted(
+    found: Sequence[Remedy], skipped: tuple[tuple[str, str], ...], course: Course | str, control: Control
+) -> Advice:
+    """Return the advice: what helps apart from what does not and from what nobody knows."""
+
+    def those(*kinds: Finding) -> tuple[Remedy, ...]:
+        return tuple(sorted((remedy for remedy in found if remedy.finding in kinds), key=_key(course, control)))
+
+    return Advice(
+        remedies=those(Finding.HELPS),
+        ranking=_ranking(found, course, control),
+        skipped=skipped,
+        accuracy=None if isinstance(course, str) else course.accuracy,
+        useless=those(Finding.USELESS),
+        unproven=those(Finding.SHORT, Finding.CHANCE, Finding.BLIND),
+    )
+
+
+def _ranking(found: Sequence[Remedy], course: Course | str, control: Control) -> str:
+    """Return in words how remedies were ranked, against what, and how many were shown nothing about."""
+    summary, counts = control.run.summary, Counter(remedy.finding for remedy in found)
+    against = (
+        f"; without a remedy {control.attack}, told the labels, recovers {summary.content.value:.0%} of {summary.samples} "
+        f"examples in {control.iterations} iterations"
+    )
+    for finding in (Finding.USELESS, Finding.CHANCE, Finding.BLIND, Finding.SHORT):
+        against += f"; {finding.value}: {counts[finding]}" if counts[finding] else ""
+    if counts[Finding.SHORT]:
+        against += f" ({control.attack} is run for {control.most} iterations; {MORE_TIME})"
+    if isinstance(course, str):
+        return f"by what is still recovered alone: accuracy was not measured ({course}){against}"
+    return (
+        f"by the share no longer recovered for each point of accuracy lost in a training of {course.rounds} rounds on the sample "
+        f"(undefended: {course.accuracy:.0%}){against}"
+    )

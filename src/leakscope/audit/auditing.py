@@ -1,0 +1,167 @@
+"""`leakscope.audit(model, loss, inputs, labels)`: what YOUR model, trained your way, gives away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from leakscope.audit.advice import Advice, advise
+from leakscope.audit.as_seen import recovered_as_seen
+from leakscope.audit.budget import Budget, start_budget
+from leakscope.audit.checking import check_numbers
+from leakscope.audit.playing import (
+    LabelReading,
+    Suite,
+    Tell,
+    World,
+    fastest_threads,
+    make_world,
+    null_runs,
+    plan_world,
+    read_labels,
+    run_entries,
+)
+from leakscope.audit.result import Audit
+from leakscope.audit.suite import Entry, Untested, unknown_defences
+from leakscope.audit.target import Subject, Target, UntestedError, make_subject
+from leakscope.audit.verdict import Measures, grade, measure, worst_run
+from leakscope.play.story import AttackRun
+from leakscope.sweep.engines.contract import torch_threads
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from leakscope.audit.target import Criterion
+    from leakscope.clients import Client
+    from leakscope.core.types import LocalTraining
+    from leakscope.defences import Defence
+
+MINUTES = 4.0
+CLIENTS = 8
+SUITE_SHARE = 0.5  # of the time; the rest is for remedies
+REMEDY_CLIENTS = 8
+REMEDY_EXAMPLES = 16
+REMEDY_LEAST = 6  # clients: examples of one client are not independent, and an interval over two says nothing
+
+
+def audit(
+    model: nn.Module,
+    loss: Criterion,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    client: LocalTraining | Client | None = None,
+    defences: Sequence[Defence] = (),
+    examples: int = 1,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    minutes: float = MINUTES,
+    clients: int = CLIENTS,
+    remedies: bool = True,
+    seed: int = 0,
+) -> Audit:
+    """Return what updates of this model give away of this sample, attacked with the fixed suite within `minutes`.
+
+    See `Target` for the arguments that describe the federation. `clients` is how many clients are played (each with
+    `examples` of the sample, none twice). `remedies` also tries the catalogue of defences on what leaked.
+    """
+    target = Target(
+        model=model,
+        inputs=inputs,
+        labels=labels,
+        loss=loss,
+        client=client,
+        defences=defences,
+        examples=examples,
+        mean=mean,
+        std=std,
+    )
+    return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed)
+
+
+def audit_target(
+    target: Target,
+    *,
+    minutes: float = MINUTES,
+    clients: int = CLIENTS,
+    remedies: bool = True,
+    seed: int = 0,
+    tell: Tell = lambda _: None,
+) -> Audit:
+    """Return the audit of a target; `tell` hears what is being done."""
+    clients, seed = check_numbers(clients, seed)
+    budget = start_budget(minutes)
+    name = type(target.model).__name__
+    try:
+        subject = make_subject(target)
+    except UntestedError as error:
+        return _untested(name, str(error), minutes, budget, seed)
+    world = make_world(subject, clients, seed)
+    entries, untested = plan_world(world, unknown=unknown_defences(world.client, world.observation))
+    with torch_threads(fastest_threads(world, entries)):
+        done, nulls, reading = _attacked(subject, world, entries, budget, tell, remedies=remedies, seed=seed)
+        runs, labels = done.runs, reading if isinstance(reading, LabelReading) else None
+        advice = _advice(subject, world, runs, nulls, labels, budget, tell, seed) if remedies else None
+    return Audit(
+        name=name,
+        grade=grade(runs, nulls, labels),
+        measures=measure(runs, nulls, labels),
+        runs=runs,
+        nulls=tuple(nulls),
+        labels=labels,
+        untested=(*untested, *done.untested, *([reading] if isinstance(reading, Untested) else [])),
+        advice=advice,
+        notes=subject.notes,
+        world=world,
+        minutes=minutes,
+        seconds=budget.used,
+        seed=seed,
+        short=done.short,
+        as_seen=recovered_as_seen(world, runs),
+    )
+
+
+def _attacked(
+    subject: Subject, world: World, entries: Sequence[Entry], budget: Budget, tell: Tell, *, remedies: bool, seed: int
+) -> tuple[Suite, list[AttackRun], LabelReading | Untested]:
+    """Return what came of the suite, the null baselines, and the labels read."""
+    reading = read_labels(world)
+    share = SUITE_SHARE if remedies else 0.9
+    part = Budget(share * budget.seconds, budget.began, budget.clock)
+    return run_entries(world, entries, part, tell), null_runs(subject, world, seed), reading
+
+
+def _advice(
+    subject: Subject,
+    world: World,
+    runs: Sequence[AttackRun],
+    nulls: Sequence[AttackRun],
+    labels: LabelReading | None,
+    budget: Budget,
+    tell: Tell,
+    seed: int,
+) -> Advice | None:
+    """Return remedies where content leaked; None where there was nothing to remedy."""
+    best = worst_run(runs, nulls)
+    if best is None or grade(runs, nulls, labels) not in ("F", "D", "C"):
+        return None
+    clients = min(REMEDY_CLIENTS, world.batch.trials, max(REMEDY_LEAST, REMEDY_EXAMPLES // subject.examples))
+    return advise(subject, world, runs, budget, tell, clients=clients, seed=seed)
+
+
+def _untested(name: str, why: str, minutes: float, budget: Budget, seed: int) -> Audit:
+    return Audit(
+        name=name,
+        grade="untested",
+        measures=Measures(),
+        runs=(),
+        nulls=(),
+        labels=None,
+        untested=(Untested("the model", why),),
+        advice=None,
+        notes=(),
+        world=None,
+        minutes=minutes,
+        seconds=budget.used,
+        seed=seed,
+    )

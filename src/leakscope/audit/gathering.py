@@ -1,0 +1,219 @@
+"""From files of captured updates to what an attack sees: checked, chosen, stacked, with what they tell of the local training.
+
+A hash covers the tensors of a capture and nothing covers its JSON text, so whatever that says is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from leakscope.analysis.inferring import Inferred, infer
+from leakscope.audit.checking import MOST, positive_number, spoken, whole_number
+from leakscope.audit.suite import Untested
+from leakscope.audit.target import (
+    ONE_LOGIT,
+    Target,
+    UntestedError,
+    check_inputs,
+    check_module,
+    plain_module,
+)
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree
+from leakscope.core.types import LocalTraining, Observation, Round, Shares
+from leakscope.models import from_module
+from leakscope.store.captures import Capture, Plain, check_model, read_capture
+
+RATE = ("lr", "learning-rate", "learning_rate", "rate")
+EPOCHS = ("local-epochs", "local_epochs", "epochs")
+BATCH_SIZE = ("batch-size", "batch_size")
+MOST_RATE, MOST_EPOCHS = 1e6, 1000
+MOST_EXAMPLES = 10_000
+MOST_VALUES = 2**28
+OTHERS = (
+    "they share something else, or were trained with another learning rate, epochs or batch size than the first one, and an "
+    "attack simulates one training; audit them from a directory of their own"
+)
+
+
+def model_of_captures(target: Target, notes: list[str]) -> tuple[Model, Tensor | None]:
+    """Return the network, and the sample of inputs where there is one."""
+    check_module(target.model)
+    module = plain_module(target.model, notes)
+    inputs = None if target.inputs is None else check_inputs(target.inputs, notes)
+    shape = target.input_shape if inputs is None else tuple(inputs.shape[1:])
+    if shape is None:
+        raise InputError("auditing captures needs the shape of an input: Target(input_shape=...) or a sample as inputs")
+    model = from_module(module, input_shape=shape, example=None if inputs is None else inputs[:2])
+    if model.classes == 1:
+        raise UntestedError(ONE_LOGIT)
+    return model, inputs
+
+
+def _check(capture: Capture, model: Model) -> None:
+    values = {**model.parameters, **model.buffers}
+    shapes = {name: tuple(value.shape) for name, value in values.items()}
+    given = {name: value for name, value in capture.before.items() if name in values or not _counter(name)}
+    check_model(replace(capture, before=given), shapes, model.name, needed=frozenset(model.shared(model.parameters)))
+    for name, like in values.items():
+        parts = [part[name].to(like.dtype) for part in (capture.before, capture.sent) if name in part]
+        change = [parts[0] - parts[1]] if capture.shares == "weights" and len(parts) == 2 else []
+        if like.is_floating_point() and not all(bool(each.isfinite().all()) for each in (*parts, *change)):
+            raise InputError(f"{capture.name}: {name!r:.80} holds numbers too large for {like.dtype}")
+
+
+def _counter(name: str) -> bool:
+    """Return whether a name is one of batch norm's running statistics, which a replaced batch norm no longer has."""
+    return name.rpartition(".")[2] in ("num_batches_tracked", "running_mean", "running_var")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the server's configuration says of the local training; a rate of None: nothing."""
+
+    rate: float | None = None
+    epochs: int = 1
+    batch_size: int | None = None
+
+
+def told_training(config: Mapping[str, Plain], where: str) -> Told:
+    """Return the local training in a configuration, every number of it checked."""
+
+    def first(names: tuple[str, ...]) -> tuple[str, object]:
+        name = next((name for name in names if name in config), names[0])
+        return f"{where}: {name!r} in 'config'", spoken(config.get(name))
+
+    (rate_name, rate), (epochs_name, epochs), (size_name, size) = first(RATE), first(EPOCHS), first(BATCH_SIZE)
+    return Told(
+        None if rate is None else positive_number(rate, rate_name, MOST_RATE),
+        1 if epochs is None else whole_number(epochs, epochs_name, 1, MOST_EPOCHS),
+        None if size is None else whole_number(size, size_name, 1, MOST),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A capture that was checked, without its tensors: there may be more than memory holds."""
+
+    path: Path
+    examples: int | None
+    shares: str
+    told: Told
+
+
+def list_one(path: Path, model: Model, *, configured: bool) -> Listed:
+    """Return a capture without its tensors, after checking all of it against the model.
+
+    What the server told of the local training is read only where the target does not say it (`configured`).
+    """
+    capture = read_capture(path)
+    _check(capture, model)
+    silent = configured or capture.shares == "gradient"
+    return Listed(
+        path, capture.examples, capture.shares, Told() if silent else told_training(capture.config, path.name)
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """The captures to attack: alike in examples, in what they share and in what is told of their training."""
+
+    captures: list[Capture]
+    samples: int
+    told: Told
+    inferred: Inferred | None = None
+
+
+def choose(
+    listed: Sequence[Listed], model: Model, target: Target, most: int, notes: list[str], untested: list[Untested]
+) -> Chosen:
+    """Return the captures of the fewest examples, at most so many, all of one kind."""
+    known = [item.examples for item in listed if item.examples]
+    fewest = min(known) if known else None
+    small = [item for item in listed if fewest is None or item.examples == fewest]
+    alike = [item for item in small if (item.shares, item.told) == (small[0].shares, small[0].told)]
+    if len(alike) < len(small):
+        untested.append(Untested(f"{len(small) - len(alike)} of {len(listed)} captures", OTHERS))
+    captures = [read_capture(item.path) for item in alike[:most]]
+    if fewest is not None:
+        if len(captures) < len(listed):
+            notes.append(
+                f"{len(captures)} of {len(listed)} captures were attacked: those of {fewest} examples, the fewest"
+            )
+        _check_size(len(captures), fewest, model)
+        return Chosen(captures, fewest, alike[0].told)
+    inferred = infer_first(captures[0], model, target)
+    guess = inferred.samples
+    samples = whole_number(target.examples, "examples", 1, MOST) if guess.value is None else int(guess.value)
+    notes.append(f"the captures do not say how many examples a client had: {samples} taken; inferred: {guess}")
+    _check_size(len(captures), samples, model)
+    return Chosen(captures, samples, alike[0].told, inferred)
+
+
+def _check_size(trials: int, samples: int, model: Model) -> None:
+    """Refuse to search over more inputs than anything could be found among, or than memory holds."""
+    if samples > MOST_EXAMPLES or trials * samples * math.prod(model.input_shape) > MOST_VALUES:
+        raise UntestedError(
+            f"{trials} captures of {samples} examples of shape {model.input_shape}: attacks here search over at most "
+            f"{MOST_EXAMPLES:,} examples and {MOST_VALUES:,} numbers"
+        )
+
+
+def infer_first(capture: Capture, model: Model, target: Target) -> Inferred:
+    """Return what one capture tells an attacker by itself."""
+    loss = target.loss if isinstance(target.loss, str) else "cross_entropy"
+    return infer(model, capture.before, capture.sent, shares=Shares(capture.shares), loss=loss)
+
+
+def local_training(chosen: Chosen, model: Model, target: Target, notes: list[str]) -> LocalTraining | None:
+    """Return the local training that the server's own configuration tells; else one step that moves as far."""
+    told, first = chosen.told, chosen.captures[0]
+    weights = first.shares == "weights"
+    inferred = chosen.inferred
+    if inferred is None and weights and told.rate is None:
+        inferred = infer_first(first, model, target)
+    if inferred is not None:
+        notes.append(_labels_note(inferred, chosen.samples))
+    if not weights:
+        return None
+    if told.rate is not None:
+        return LocalTraining(rate=told.rate, epochs=told.epochs, batch_size=told.batch_size)
+    if inferred is None:
+        return None
+    product = inferred.rate_times_steps
+    notes.append(
+        f"the learning rate was not told; inferred from the first capture, for all: rate times steps: {product}"
+    )
+    notes.append(f"inferred local steps: {inferred.steps}")
+    return LocalTraining(rate=product.value) if product.value else None
+
+
+def _labels_note(inferred: Inferred, samples: int) -> str:
+    """Return how many examples of each class the first client is inferred to have."""
+    counts = inferred.counts(samples)
+    if counts is None:
+        return f"inferred label counts: not known ({inferred.labels_why})"
+    classes = ", ".join(f"class {c}: {n}" for c, n in enumerate(counts.tolist()) if n)
+    return f"inferred label counts of the first capture: about {classes} ({inferred.labels_why})"
+
+
+def observe_captures(captures: Sequence[Capture], model: Model, samples: int, shares: Shares) -> Observation:
+    """Return the captures as the trials of one observation; what a capture lacks is as the model has it."""
+
+    def stacked(like: Tree, trees: list[Tree]) -> Tree:
+        return {
+            name: torch.stack([tree.get(name, value).to(value.dtype) for tree in trees]) for name, value in like.items()
+        }
+
+    shared = model.shared(model.parameters)
+    before = stacked(model.parameters, [capture.before for capture in captures])
+    buffers = stacked(model.buffers, [capture.before for capture in captures])
+    sent = stacked(shared, [capture.sent for capture in captures])
+    return Observation((Round(before, buffers, sent),), shares, torch.full((len(captures),), samples))

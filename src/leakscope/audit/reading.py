@@ -1,0 +1,233 @@
+"""Where a target comes from: a function `package.module:build`, or a YAML file.
+
+build: my_package.federation:build     # or a model and data that leakscope knows, by name
+client: {epochs: 1, batch_size: 8, rate: 0.1}
+defences: [{name: clip, bound: 1.0}]
+on_data: {policy: 3-1-7}
+on_model: {alpha2: 0.1}
+examples: 8
+minutes: 2
+fail_above: {asr: 0.05, psnr: 18}
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ValidationError, create_model
+from torch import nn
+
+from leakscope.audit.target import Target
+from leakscope.audit.verdict import GATES
+from leakscope.clients import Client
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.types import LocalTraining
+from leakscope.data import SOURCES, load
+from leakscope.defences.on_data import Transform
+from leakscope.defences.on_model import Polarisation
+from leakscope.models import draw_parameters, from_module
+from leakscope.scenario.pieces import KINDS, STRICT, AlsoByName, list_of, model_of, piece_type
+from leakscope.scenario.problems import Problem, ScenarioError
+from leakscope.scenario.settings import DataChoice
+from leakscope.scenario.text import read_text
+
+MOST_BYTES = 1 << 20
+SAMPLE = 64
+OF_DATA = ("name", "part", "first")  # what an audit takes of a choice of data; it plays the clients itself
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """A target and how to audit it; None where the file says nothing."""
+
+    target: Target
+    minutes: float | None = None
+    clients: int | None = None
+    seed: int | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+def load_build(name: str) -> Target:
+    """Return the target that `package.module:function` builds; the working directory is searched too.
+
+    The function takes nothing and returns a `Target`, a mapping of its fields, or an `nn.Module` alone (for captures).
+    """
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name or not all(part.isidentifier() for part in module_name.split(".")):
+        forgot = not function_name and "." in name and all(part.isidentifier() for part in name.split("."))
+        hint = f"; name its function too, such as {name:.80}:build" if forgot else ""
+        raise InputError(
+            f"what to audit must be package.module:function, a YAML file or captures, got {name!r:.80}{hint}"
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may raise anything when it is imported
+        top = module_name.partition(".")[0]
+        away = isinstance(error, ModuleNotFoundError) and error.name == top
+        hint = f"; run this in the directory that holds {top}, or install it" if away else ""
+        raise InputError(f"{module_name} cannot be imported ({type(error).__name__}: {_line(error)}){hint}") from None
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise InputError(f"{module_name} has no function {function_name!r}")
+    try:
+        made = function()
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name}() raised {type(error).__name__}: {_line(error)}") from None
+    return _target(name, made)
+
+
+def _target(name: str, made: object) -> Target:
+    if isinstance(made, Target):
+        return made
+    if isinstance(made, nn.Module):
+        return Target(model=made)
+    if isinstance(made, Mapping):
+        try:
+            return Target(**made)
+        except TypeError as error:
+            raise InputError(f"{name}() returns fields that Target does not take: {_line(error)}") from None
+    raise InputError(
+        f"{name}() must return a Target, a mapping of its fields or an nn.Module, got {type(made).__name__}"
+    )
+
+
+def read_request(path: Path) -> Request:
+    """Return what a YAML file asks for, or every mistake in it, a line each."""
+    if path.suffix == ".py":
+        module, where = module_of(path)
+        raise InputError(
+            f"{path} is Python: name the function in it that builds the target, such as {module}:build{where}"
+        )
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error.strerror})") from None
+    if len(raw) > MOST_BYTES:
+        raise InputError(f"{path} has {len(raw):,} bytes; an audit file has at most {MOST_BYTES:,}")
+    try:
+        read = read_text(raw.decode("utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start})") from None
+    if not isinstance(read.data, dict):
+        raise InputError(f"{path}: an audit file is a mapping (build, client, defences, ...)")
+    try:
+        told = file_model().model_validate(read.data).model_dump()
+    except ValidationError as error:
+        problems = [Problem(place := tuple(item["loc"]), str(item["msg"]), read.line(place)) for item in error.errors()]
+        raise ScenarioError(problems, str(path)) from None
+    return _request(path, told)
+
+
+def module_of(path: Path) -> tuple[str, str]:
+    """Return the name under which a Python file is imported, and in words from which directory, "" if from this one.
+
+    Directories with an `__init__.py` are packages and belong to the name; where the file lies in none, all that lead to it from here do.
+    """
+    names = path.with_suffix("").parts
+    if not (path.parent / "__init__.py").is_file() and all(name.isidentifier() for name in names):
+        return ".".join(names), ""
+    parts, root = [path.stem], path.absolute().parent
+    while (root / "__init__.py").is_file():
+        parts.insert(0, root.name)
+        root = root.parent
+    return ".".join(parts), "" if root == Path.cwd() else f" in the directory {root}"
+
+
+@functools.cache
+def file_model() -> type[BaseModel]:
+    """Return the pydantic model of an audit file."""
+    gate = create_model("fail_above", __config__=STRICT, **dict.fromkeys(GATES, (float | None, None)))  # type: ignore[call-overload]
+    data: Any = Annotated[model_of(DataChoice, "data"), BeforeValidator(_by_name), AlsoByName(tuple(SOURCES))]
+    parts: dict[str, Any] = {
+        "build": (str | None, None),
+        "model": (piece_type("model") | None, None),
+        "data": (data | None, None),
+        "weights": (piece_type("weights"), {"name": "uniform", "a": 0.5}),
+        "client": (model_of(LocalTraining, "client") | None, None),
+        "defences": (list_of(piece_type("defences")), []),
+        "on_data": (model_of(Transform, "on_data") | None, None),
+        "on_model": (model_of(Polarisation, "on_model") | None, None),
+        "loss": (str | None, None),
+        "examples": (int | None, None),
+        "minutes": (float | None, None),
+        "clients": (int | None, None),
+        "seed": (int | None, None),
+        "fail_above": (gate | None, None),
+    }
+    return create_model("audit", __config__=STRICT, **parts)
+
+
+def _by_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _request(path: Path, told: Mapping[str, Any]) -> Request:
+    if (told["build"] is None) == (told["model"] is None and told["data"] is None):
+        raise InputError(f"{path}: give either build, or model and data")
+    target = load_build(told["build"]) if told["build"] else _named(path, told)
+    changed: dict[str, Any] = {name: told[name] for name in ("examples", "loss") if told[name] is not None}
+    try:
+        if any(told[name] is not None for name in ("client", "on_data", "on_model")):
+            changed["client"] = _client(told, target.client)
+        if told["defences"]:
+            changed["defences"] = tuple(KINDS["defences"].build(item) for item in told["defences"])
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    limits = {name: value for name, value in (told["fail_above"] or {}).items() if value is not None}
+    return Request(replace(target, **changed), told["minutes"], told["clients"], told["seed"], limits)
+
+
+def _client(told: Mapping[str, Any], built: LocalTraining | Client | None) -> Client:
+    """Return the client of the target, changed by what the file says of it."""
+    client = built if isinstance(built, Client) else Client(local=built)
+    if told["client"] is not None:
+        client = replace(client, local=LocalTraining(**told["client"]))
+    if told["on_data"] is not None:
+        client = replace(client, on_data=Transform(**told["on_data"]))
+    if told["on_model"] is not None:
+        client = replace(client, on_model=Polarisation(**told["on_model"]))
+    return client
+
+
+def _named(path: Path, told: Mapping[str, Any]) -> Target:
+    """Return the target of a model and data that leakscope knows by name."""
+    if told["model"] is None or told["data"] is None:
+        raise InputError(f"{path}: model and data belong together")
+    choice = DataChoice(**told["data"])
+    _check_choice(path, choice)
+    data = load(choice.name)
+    part = range(choice.first, min(choice.first + SAMPLE, data.size(choice.part)))
+    inputs, labels = data.pictures(choice.part, part), data.labels(choice.part, part)
+    shape, classes = tuple(inputs.shape[1:]), data.classes
+    module: nn.Module = KINDS["model"].build(told["model"], input_shape=shape, classes=classes)
+    drawn = draw_parameters(
+        from_module(module, input_shape=shape), KINDS["weights"].build(told["weights"]), random.key([told["seed"] or 0])
+    )
+    module.load_state_dict({name: value[0] for name, value in drawn.items()}, strict=False)
+    return Target(model=module, inputs=inputs, labels=labels)
+
+
+def _check_choice(path: Path, choice: DataChoice) -> None:
+    """Refuse what a scenario says of its data and an audit would ignore."""
+    for each in fields(choice):
+        if each.name not in OF_DATA and getattr(choice, each.name) != each.default:
+            instead = "; examples says how many a client holds" if each.name == "samples" else ""
+            raise InputError(
+                f"{path}: data.{each.name} is for scenarios; an audit takes {', '.join(OF_DATA)} of data{instead}"
+            )
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,321 @@
+"""The result of an audit: a value, its text for the terminal, its plain data for machines."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from leakscope.audit.as_seen import AsSeen, most_as_seen
+from leakscope.audit.client_words import client_facts
+from leakscope.audit.cut_short import MEANING, CutShort
+from leakscope.audit.suite import Untested, is_told
+from leakscope.audit.told_words import told_facts
+from leakscope.audit.verdict import RULES, Measures, excess, failures, worst_run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from leakscope.audit.advice import Advice
+    from leakscope.audit.playing import LabelReading, UnscoredRun, World
+    from leakscope.audit.remedies import Remedy
+    from leakscope.play.story import AttackRun
+
+SHOWN_REMEDIES = 5
+SHOWN_WORST = 3
+MAY_FALL = ("A", "B", "C", "D")  # grades that more time for the attacks may make worse
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Audit:
+    """What an audit found. Prints as text; `failures(limits)` is the gate.
+
+    `worst` is the attack that recovered most, `nulls` what one gets without the update, `untested` what was left out and
+    why, `short` the attacks that the time cut short, `advice` what would help. `unscored` are attacks on captured updates whose
+    truth is not known. `as_seen` is what came back of transformed pictures as the network saw them. `world` is None where
+    nothing could be run or scored.
+    """
+
+    name: str
+    grade: str
+    measures: Measures
+    runs: tuple[AttackRun, ...]
+    nulls: tuple[AttackRun, ...]
+    labels: LabelReading | None
+    untested: tuple[Untested, ...]
+    advice: Advice | None
+    notes: tuple[str, ...]
+    world: World | None
+    minutes: float
+    seconds: float
+    seed: int
+    unscored: tuple[UnscoredRun, ...] = ()
+    short: tuple[CutShort, ...] = ()
+    as_seen: tuple[AsSeen, ...] = ()
+
+    @property
+    def worst(self) -> AttackRun | None:
+        """Return the attack that recovered most; None if none could be run."""
+        return worst_run(self.runs, self.nulls)
+
+    @property
+    def recovered(self) -> int:
+        """Return how many examples the worst attack recovered that no null baseline recovered as closely."""
+        return 0 if self.worst is None else int(excess(self.worst, self.nulls).sum())
+
+    def failures(self, limits: Mapping[str, float]) -> list[str]:
+        """Return a line for every limit that is exceeded or was not measured; empty means the gate is passed.
+
+        A limit of `asr` also holds for transformed pictures as the network saw them: who looks at them reads them all the same.
+        """
+        found, best = failures(self.measures, limits), most_as_seen(self.as_seen)
+        if best is not None and best.recovered.value > limits.get("asr", math.inf):
+            share, limit = best.recovered.value, limits["asr"]
+            found.append(f"asr of transformed pictures, as the network saw them, is {share:.4g}, above {limit:g}")
+        return found
+
+    def __str__(self) -> str:
+        return audit_text(self)
+
+
+def audit_text(audit: Audit) -> str:
+    """Return the verdict, what led to it, what would help and what was not tested."""
+    lines = [f"{audit.name}: grade {audit.grade}: {RULES[audit.grade]}"]
+    lines += [f"  {doubt}" for doubt in doubt_lines(audit)]
+    if audit.worst is not None and audit.measures.asr is not None:
+        asr = audit.measures.asr
+        lines.append(
+            f"  {audit.worst.name} recovered {audit.recovered} of {asr.n} examples ({_percent(asr.value)}, "
+            f"95 % interval {_percent(asr.low)} to {_percent(asr.high)})"
+        )
+        lines += [f"    worst: {line}" for line in worst_lines(audit)]
+    if facts := audit_client(audit):
+        lines += ["  the client:", *(f"    {what}: {words}" for what, words in facts)]
+    if told := audit_told(audit):
+        lines += [
+            "  attackers who are told of the defences know:",
+            *(f"    of {what}: {words}" for what, words in told),
+        ]
+    lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
+    lines += _unscored(audit)
+    if audit.labels is not None:
+        lines.append(f"  labels: {labels_words(audit.labels)}")
+    lines += _advice(audit)
+    if audit.short:
+        lines.append(f"  not tested long enough ({MEANING}):")
+        lines += [f"    {cut.name}: {cut.words}" for cut in audit.short]
+    if audit.untested:
+        lines.append("  not tested:")
+        lines += [f"    {item.what}: {item.why}" for item in audit.untested]
+    lines += [f"  note: {note}" for note in audit.notes]
+    lines.append(
+        f"  {audit.seconds:.0f} s of {audit.minutes:g} min; seed {audit.seed}; a grade speaks of what was tried, not more"
+    )
+    return "\n".join(lines)
+
+
+def doubt_lines(audit: Audit) -> list[str]:
+    """Return why the grade may be too good: attacks that were cut short, pictures that came back as they were transformed."""
+    if audit.grade not in MAY_FALL:
+        return []
+    lines = []
+    if audit.short:
+        lines.append(
+            f"{len(audit.short)} of {len(audit.runs)} attacks were not tested long enough: with more minutes the grade may be worse"
+        )
+    if (best := most_as_seen(audit.as_seen)) is not None:
+        lines.append(f"{best.words}: the grade counts the pictures before that")
+    return lines
+
+
+def worst_lines(audit: Audit) -> list[str]:
+    """Return the worst reconstructions of the worst attack, a line each."""
+    if audit.worst is None or audit.world is None:
+        return []
+    scores, labels = audit.worst.scores, audit.world.batch.labels
+    places = [(t, s) for t in range(scores.trials) for s in range(labels.shape[1]) if bool(scores.scored[t, s])]
+    places.sort(key=lambda place: float(scores.mse[place]))
+    return [
+        f"client {t}, example {s} (class {int(labels[t, s])}): MSE {float(scores.mse[t, s]):.2g}, "
+        f"PSNR {float(scores.psnr[t, s]):.1f} dB"
+        for t, s in places[:SHOWN_WORST]
+    ]
+
+
+def labels_words(read: LabelReading) -> str:
+    """Return the share of labels that was read off the update, with its interval and n, beside that of guessing."""
+    ends = (
+        ""
+        if read.low is None or read.high is None
+        else f"95 % interval {_percent(read.low)} to {_percent(read.high)}, "
+    )
+    return f"{_percent(read.share)} read off the update ({ends}n = {read.n}; guessing: {_percent(read.guessing)})"
+
+
+def _runs(title: str, runs: tuple[AttackRun, ...]) -> list[str]:
+    if not runs:
+        return []
+    wide = max(len(run.name) for run in runs)
+    return [f"  {title}:"] + [
+        f"    {run.name:<{wide}}  recovered {_percent(run.summary.content.value):>6}  "
+        f"PSNR {run.summary.means['psnr'].value:5.1f} dB  {run.note}".rstrip()
+        for run in runs
+    ]
+
+
+def _unscored(audit: Audit) -> list[str]:
+    """Return what can be said of guesses whose truth is not known."""
+    if not audit.unscored:
+        return []
+    wide = max(len(run.name) for run in audit.unscored)
+    return ["  guesses (mismatch left of the start; structure: 1 is noise, pictures lie below):"] + [
+        f"    {run.name:<{wide}}  mismatch {_mean(run.left)}  structure {_mean(run.structure)}  {run.note}"
+        for run in audit.unscored
+    ]
+
+
+def _mean(values: Tensor) -> str:
+    mean = float(values.double().mean())
+    return "  n/a" if math.isnan(mean) else f"{mean:5.3f}"
+
+
+def _advice(audit: Audit) -> list[str]:
+    advice = audit.advice
+    if advice is None:
+        return []
+    if advice.remedies:
+        lines = [f"  what would help, ranked {advice.ranking}:"]
+    else:
+        lines = [f"  what would help: no remedy was shown to ({advice.ranking})"]
+    lines += [f"    {line}" for line in helping_lines(advice)[:SHOWN_REMEDIES]]
+    left = len(advice.remedies) - SHOWN_REMEDIES
+    if left > 0:
+        lines.append(f"    and {left} more, on the page")
+    return [*lines, *(f"    {line}" for line in (*not_shown_lines(advice), *not_tried_lines(advice)))]
+
+
+def helping_lines(advice: Advice) -> list[str]:
+    """Return the remedies that were shown to help, the best first, a line each: what is left, what it costs, who met it."""
+    lines = []
+    for remedy in advice.remedies:
+        cost = "" if remedy.lost is None else f", accuracy {round(-100 * remedy.lost):+d} points"
+        lines.append(
+            f"{remedy.words}: recovered {_percent(remedy.recovered)}, PSNR {remedy.psnr:.1f} dB{cost} "
+            f"(against {remedy.confirmed})"
+        )
+    return lines
+
+
+def not_tried_lines(advice: Advice) -> list[str]:
+    """Return the remedies that were not tried, a line for each reason."""
+    reasons = Counter(reason for _, reason in advice.skipped)
+    return [f"not tried ({number}): {_names(advice.skipped, why)}: {why}" for why, number in reasons.items()]
+
+
+def not_shown_lines(advice: Advice) -> list[str]:
+    """Return the remedies that were tried and not shown to help, a line for each thing that was found, and against which attack."""
+    apart: dict[tuple[str, str], list[str]] = {}
+    for remedy in (*advice.useless, *advice.unproven):
+        apart.setdefault((remedy.finding.value, remedy.met), []).append(remedy.words)
+    return [
+        f"{found} ({len(names)}): {', '.join(names)}{f' [against {met}]' if met else ''}"
+        for (found, met), names in apart.items()
+    ]
+
+
+def audit_client(audit: Audit) -> tuple[tuple[str, str], ...]:
+    """Return (what, words) of the client that was played or captured; () where nothing was."""
+    world = audit.world
+    return () if world is None else client_facts(world.client, world.batch.samples)
+
+
+def audit_told(audit: Audit) -> tuple[tuple[str, str], ...]:
+    """Return (defence, facts) as attackers of this audit were told them; () where none that is told was run and scored."""
+    if audit.world is None or not any(is_told(run.name) for run in audit.runs):
+        return ()
+    return told_facts(audit.world)
+
+
+def _names(named: Sequence[tuple[str, str]], reason: str) -> str:
+    return ", ".join(name for name, why in named if why == reason)
+
+
+def audit_record(audit: Audit) -> dict[str, Any]:
+    """Return the audit as plain data: grade, rule, measures, runs, remedies, what was not tested."""
+    asr = audit.measures.asr
+    return {
+        "model": audit.name,
+        "grade": audit.grade,
+        "rule": RULES[audit.grade],
+        "client": dict(audit_client(audit)),
+        "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_told(audit)],
+        "worst": None if audit.worst is None else audit.worst.name,
+        "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
+        "psnr": _plain(audit.measures.psnr),
+        "ssim": _plain(audit.measures.ssim),
+        "labels": _plain(audit.measures.labels),
+        "label_recovery": None if audit.labels is None else _labels(audit.labels),
+        "attacks": [_run(run) for run in audit.runs],
+        "recovered_as_seen": [{"name": each.name, **asdict(each.recovered)} for each in audit.as_seen],
+        "null_baselines": [_run(run) for run in audit.nulls],
+        "remedies": [_remedy(r) for r in (audit.advice.remedies if audit.advice else ())],
+        "not_shown_to_help": [
+            _remedy(r) for r in ((*audit.advice.useless, *audit.advice.unproven) if audit.advice else ())
+        ],
+        "unscored": [
+            {"name": r.name, "left": _plain(float(r.left.mean())), "structure": _plain(float(r.structure.mean()))}
+            for r in audit.unscored
+        ],
+        "ranking": audit.advice.ranking if audit.advice else None,
+        "untested": [{"what": item.what, "why": item.why} for item in audit.untested],
+        "not_tested_long_enough": [{**asdict(cut), "words": cut.words} for cut in audit.short],
+        "notes": list(audit.notes),
+        "minutes": audit.minutes,
+        "seconds": audit.seconds,
+        "seed": audit.seed,
+    }
+
+
+def _labels(read: LabelReading) -> dict[str, Any]:
+    return {
+        "rule": read.rule,
+        "value": read.share,
+        "low": read.low,
+        "high": read.high,
+        "n": read.n,
+        "guessing": read.guessing,
+    }
+
+
+def _remedy(remedy: Remedy) -> dict[str, Any]:
+    return {
+        "name": remedy.name,
+        "strength": remedy.strength,
+        "finding": remedy.finding.value,
+        "against": remedy.met,
+        "recovered": remedy.recovered,
+        "n": remedy.run.summary.samples,
+        "psnr": _plain(remedy.psnr),
+        "lost": _plain(remedy.lost),
+    }
+
+
+def _run(run: AttackRun) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "note": run.note,
+        "recovered": run.summary.content.value,
+        "psnr": _plain(run.summary.means["psnr"].value),
+        "n": run.summary.samples,
+        "seconds": run.seconds,
+    }
+
+
+def _plain(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _percent(share: float) -> str:
+    return "n/a" if math.isnan(share) else f"{100 * share:.0f} %"

@@ -1,0 +1,277 @@
+"""What an audit is about: a model, a sample of its user's data and how the client trains; checked and made ready here.
+
+What a user brings is often a little off (half precision, one-hot labels, batch norm in train mode, a loss object). Where
+the meaning is clear it is put right and noted; where it is not, one line says what to do.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.audit.checking import whole_number
+from leakscope.audit.criterion import find_loss
+from leakscope.clients import Client
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.scaling import Scaling
+from leakscope.core.types import LocalTraining
+from leakscope.defences import Defence
+from leakscope.defences.on_update import RememberingDefence, UpdateDefence
+from leakscope.models import Lack, find_shortfall, from_module
+
+Criterion = str | Callable[[Tensor, Tensor], Tensor]
+Truth = Callable[[int], tuple[Tensor, Tensor]]
+ONE_LOGIT = "the model gives one number for an input (a single logit); no attack here reads that: give two logits, one for each class"
+
+
+class UntestedError(InputError):
+    """A model that no attack here can handle: it is named untested, never safe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Target:
+    """What is audited; what `package.module:build` returns.
+
+    `inputs` are as the model takes them, M x ..., `labels` M class numbers (or one-hot rows). `client` is the local training
+    (None: one gradient of all its examples), `examples` how many examples one client computes its update from: the fewer, the
+    more leaks, so give the true number; 1 is the worst case. `mean` and `std` are the normalisation that was applied to
+    pictures in [0, 1]; without them the range of `inputs` is taken for the box of valid values. For captured updates `truth`
+    may give the private data of a partition, and `inputs` may be left out if `input_shape` is given.
+    """
+
+    model: nn.Module
+    inputs: Tensor | None = None
+    labels: Tensor | None = None
+    loss: Criterion = "cross_entropy"
+    client: LocalTraining | Client | None = None
+    defences: Sequence[Defence] = ()
+    examples: int = 1
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    input_shape: tuple[int, ...] | None = None
+    truth: Truth | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """A target made ready: the network as a pure function, the client, the sample in [0, 1], and what was put right.
+
+    `unmatched` says why no attack that matches updates can work on the network; None where they can.
+    """
+
+    model: Model
+    client: Client
+    inputs: Tensor
+    labels: Tensor
+    examples: int
+    notes: tuple[str, ...]
+    unmatched: str | None = None
+
+
+def make_subject(target: Target) -> Subject:
+    """Return the target ready to be attacked; `UntestedError` where no attack here can handle it."""
+    check_module(target.model)
+    if target.inputs is None or target.labels is None:
+        raise InputError("audit needs inputs and labels: a sample of your own data")
+    notes: list[str] = []
+    inputs = check_inputs(target.inputs, notes)
+    module = plain_module(target.model, notes)
+    _check_runs(module, inputs)
+    scaling, pictures = find_scaling(inputs, target.mean, target.std, notes)
+    try:
+        model = from_module(module, input_shape=tuple(inputs.shape[1:]), example=inputs[:2])
+    except InputError as error:
+        raise UntestedError(str(error)) from None
+    if model.classes == 1:
+        raise UntestedError(ONE_LOGIT)
+    labels = class_numbers(target.labels, len(inputs), model.classes, notes)
+    client = make_client(target, scaling, find_loss(target.loss, model, inputs, notes))
+    examples = whole_number(target.examples, "examples", 1, len(inputs))
+    check_batch(model, client, examples)
+    lacks = find_shortfall(model)
+    if lacks is not None and lacks.lack is not Lack.SECOND:
+        raise UntestedError(lacks.sentence)
+    return Subject(model, client, pictures, labels, examples, tuple(notes), None if lacks is None else lacks.sentence)
+
+
+def check_module(model: object) -> None:
+    """Refuse what is no network."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"audit needs an nn.Module, got {type(model).__name__}")
+
+
+def check_batch(model: Model, client: Client, examples: int) -> None:
+    """Refuse a batch of one example where batch norm in train mode needs more to normalise by."""
+    local = client.local
+    number = examples if local is None or local.batch_size is None else min(local.batch_size, examples)
+    like = next(iter(model.parameters.values()))
+    x = random.uniform(random.key(0), (number, *model.input_shape), like.dtype)
+    try:
+        with torch.no_grad():
+            model.apply(model.parameters, model.buffers, x, random.key(0))
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise InputError(f"the model cannot run on a batch of {number}: {_line(error)}") from None
+        which = "examples" if number == examples else "a batch size"
+        raise InputError(
+            f"batch norm in train mode needs {which} of at least 2 (it normalises by the batch), got {number}; or call "
+            "model.eval()"
+        ) from None
+
+
+def make_client(target: Target, scaling: Scaling, loss: str) -> Client:
+    """Return the client that the target describes."""
+    defences = list_defences(target.defences)
+    if isinstance(target.client, Client):
+        if defences and target.client.defences:
+            raise InputError("audit was given defences twice: in client and by themselves; give them once")
+        return replace(target.client, scaling=scaling, loss=loss, defences=defences or target.client.defences)
+    if target.client is not None and not isinstance(target.client, LocalTraining):
+        raise InputError(f"audit(client=...) takes a LocalTraining or a Client, got {type(target.client).__name__}")
+    return Client(local=target.client, loss=loss, scaling=scaling, defences=defences)
+
+
+def list_defences(given: object) -> tuple[Defence, ...]:
+    """Return the defences in order; one by itself is taken, what is none is refused."""
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    for one in several:
+        if not isinstance(one, UpdateDefence | RememberingDefence) or isinstance(one, type):
+            raise InputError(f"defences must be defences of the update, such as [Clip(1.0)], got {one!r:.60}")
+    return tuple(several)
+
+
+def check_inputs(inputs: Tensor, notes: list[str]) -> Tensor:
+    """Return the sample as float32 on the CPU; refuse what holds no usable numbers."""
+    if not isinstance(inputs, Tensor) or inputs.ndim < 2 or len(inputs) == 0:
+        got = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
+        raise InputError(f"inputs must be a tensor of M examples, M x ..., got {got}")
+    if inputs.device.type == "meta":
+        raise InputError("inputs lie on the meta device, which holds no numbers; load them first")
+    if not inputs.is_floating_point():
+        if inputs.dtype == torch.uint8:
+            raise InputError("inputs are bytes; give what the model takes: floating numbers (divide by 255, normalise)")
+        if inputs.is_complex():
+            raise UntestedError(f"inputs are complex numbers ({inputs.dtype}); no attack here searches over those")
+        raise UntestedError(
+            f"inputs are whole numbers ({inputs.dtype}), such as token numbers; no attack here searches over those"
+        )
+    if not bool(inputs.isfinite().all()):
+        raise InputError("inputs hold NaN or infinity")
+    if inputs.device.type != "cpu":
+        notes.append(f"inputs were copied from {inputs.device} to the CPU")
+    if inputs.dtype != torch.float32:
+        notes.append(f"inputs were converted from {inputs.dtype} to float32")
+    return inputs.detach().to("cpu", torch.float32)
+
+
+def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
+    """Return a copy on the CPU in float32, batch norm in train mode replaced by one that can run under vmap."""
+    try:
+        own = copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"the model cannot be copied ({_line(error)}); give one that was just built") from None
+    values = [*own.parameters(), *own.buffers()]
+    if any(value.device.type == "meta" for value in values):
+        raise InputError("the model has weights on the meta device, which holds no numbers; load its weights first")
+    if any(value.device.type != "cpu" for value in values):
+        notes.append("the model was copied to the CPU")
+    kinds = {str(value.dtype) for value in values if value.is_floating_point() and value.dtype != torch.float32}
+    if kinds:
+        notes.append(f"the model was converted from {', '.join(sorted(kinds))} to float32: rounding hides a little")
+    own = own.to("cpu").float()
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in own.modules()):
+        torch.func.replace_all_batch_norm_modules_(own)
+        notes.append(
+            "batch norm in train mode normalises by the client's own batch; its running statistics are left out"
+        )
+    return own
+
+
+def _check_runs(module: nn.Module, inputs: Tensor) -> None:
+    """Refuse a sample that the model itself cannot take."""
+    try:
+        with torch.no_grad():
+            module(inputs[:2])
+    except Exception as error:  # a user's network may raise anything
+        raise InputError(f"the model cannot run on inputs of shape {tuple(inputs.shape)}: {_line(error)}") from None
+
+
+def find_scaling(
+    inputs: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None, notes: list[str]
+) -> tuple[Scaling, Tensor]:
+    """Return the way from pictures in [0, 1] to inputs, and the pictures."""
+    rank = inputs.ndim - 1
+    if (mean is None) != (std is None):
+        raise InputError("mean and std belong together: give both or neither")
+    low, high = float(inputs.min()), float(inputs.max())
+    if mean is not None and std is not None:
+        scaling = Scaling(tuple(mean), tuple(std))
+        pictures = scaling.unscale(inputs, rank)
+        if float(pictures.min()) < -1e-3 or float(pictures.max()) > 1 + 1e-3:
+            raise InputError(
+                f"inputs times std plus mean must lie in [0, 1], got [{float(pictures.min()):.4g}, "
+                f"{float(pictures.max()):.4g}]; check mean and std, or leave both out"
+            )
+    elif low >= 0 and high <= 1:
+        scaling, pictures = Scaling(), inputs
+    elif rank == 1:
+        scaling = _by_column(inputs)
+        pictures = scaling.unscale(inputs, rank)
+        notes.append(
+            "mean and std were not given: in every column the range of the sample was read as [0, 1], so that no column "
+            "outweighs the others"
+        )
+    else:
+        width = high - low if high > low else 1.0
+        scaling = Scaling((-low / width,), (1 / width,))
+        pictures = scaling.unscale(inputs, rank)
+        notes.append(f"mean and std were not given: the range [{low:.4g}, {high:.4g}] of the sample was read as [0, 1]")
+    return scaling, pictures.clamp(0, 1)
+
+
+def _by_column(table: Tensor) -> Scaling:
+    """Return the scaling that makes the range of every column [0, 1]; a column without a range is only moved to 0."""
+    low, high = table.double().amin(0), table.double().amax(0)
+    narrow = high - low <= 1e-7 * torch.maximum(low.abs(), high.abs()).clamp_min(1e-23)  # what float32 can tell apart
+    width = torch.where(narrow, 1.0, high - low)
+    return Scaling(tuple((-low / width).tolist()), tuple((1 / width).tolist()))
+
+
+def class_numbers(labels: object, number: int, classes: int, notes: list[str]) -> Tensor:
+    """Return M class numbers; lists and arrays are taken, one-hot rows are read, soft labels refused."""
+    try:
+        labels = torch.as_tensor(labels).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"labels must be class numbers (a tensor, an array or a list), got {type(labels).__name__}"
+        ) from None
+    if labels.ndim == 2 and labels.shape == (number, classes) and classes > 1:
+        rows = labels.double()
+        if not bool((((rows == 0) | (rows == 1)).all(1) & (rows.sum(1) == 1)).all()):
+            raise InputError(
+                "labels are soft or mixed rows; audit needs one class a sample: class numbers or one-hot rows"
+            )
+        notes.append("one-hot labels were read as class numbers")
+        return rows.argmax(1)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != (number,):
+        raise InputError(
+            f"labels must be {number} class numbers or {number} x {classes} one-hot, got {tuple(labels.shape)}"
+        )
+    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+        raise InputError("labels must be whole class numbers, got fractions")
+    labels = labels.to(torch.int64)
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise InputError(f"labels must lie in 0..{classes - 1}, got {int(labels.min())}..{int(labels.max())}")
+    return labels
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,152 @@
+"""The verdict of an audit: a grade with its rule, the worst reconstructions, and the gate for CI.
+
+| grade | when |
+|---|---|
+| F | the worst attack recovered at least half of the examples |
+| D | it recovered at least one in twenty |
+| C | it recovered any, or came 3 dB closer on average than every null baseline |
+| B | no content, but labels were read better than by guessing |
+| A | nothing of this suite, within this budget, did better than knowing nothing |
+| untested | no attack could be run (the model, or too little time): nothing is known |
+| unscored | captured updates without the truth: what came back is there, how close it is nobody can say |
+
+A recovered example counts unless a null baseline recovers it too and comes as close, within 3 dB (twice the MSE): then it needed no
+update. Labels are read better than by guessing if the lower end of the 95 % interval of their share is above what uniform guessing has
+on average. A grade speaks of what was tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from leakscope.audit.playing import LabelReading
+from leakscope.core.errors import InputError
+from leakscope.metrics.interval import Estimate, estimate_rate, wilson
+from leakscope.play.story import AttackRun
+
+RULES = {
+    "F": "the worst attack recovered at least half of the examples",
+    "D": "the worst attack recovered at least one example in twenty",
+    "C": "the worst attack recovered an example, or came 3 dB closer on average than every null baseline",
+    "B": "no content was recovered, but labels were read better than by guessing",
+    "A": "no attack of the suite did better than knowing nothing, within this budget",
+    "unscored": "no truth was given: what came back is kept, but how close it is cannot be said",
+    "untested": "no attack was run, for the reasons given with it: nothing is known about what the model leaks",
+}
+COUNTED = (
+    "a recovered example counts unless a null baseline, which sees no update, recovers it as closely (within 3 dB)"
+)
+HALF, TWENTIETH, CLOSER = 0.5, 0.05, 3.0
+GATES = ("asr", "psnr", "ssim", "labels")
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The numbers a gate looks at: each the worst over all attacks; None where nothing was measured."""
+
+    asr: Estimate | None = None
+    psnr: float | None = None
+    ssim: float | None = None
+    labels: float | None = None
+
+    def value(self, name: str) -> float | None:
+        """Return one of them as a number."""
+        if name == "asr":
+            return None if self.asr is None else self.asr.value
+        found: float | None = getattr(self, name)
+        return found
+
+
+def excess(run: AttackRun, nulls: Sequence[AttackRun]) -> Tensor:
+    """Return which examples an attack recovered that no null baseline recovered as closely, within 3 dB (T x N).
+
+    An exact copy counts even where the mean of the class is close: examples of a narrow class are still private.
+    """
+    hit = run.recovered
+    for null in nulls:
+        hit = hit & ~(null.recovered & (null.scores.mse <= run.scores.mse * 10 ** (CLOSER / 10)))
+    return hit
+
+
+def worst_run(runs: Sequence[AttackRun], nulls: Sequence[AttackRun]) -> AttackRun | None:
+    """Return the attack that recovered most, by examples and then by PSNR; None if there was none."""
+    return max(runs, key=lambda run: (int(excess(run, nulls).sum()), _psnr(run)), default=None)
+
+
+def measure(runs: Sequence[AttackRun], nulls: Sequence[AttackRun], labels: LabelReading | None) -> Measures:
+    """Return the worst of every measure."""
+    worst = worst_run(runs, nulls)
+    if worst is None:
+        return Measures(labels=None if labels is None else labels.share)
+    ssims = [run.summary.means["ssim"].value for run in runs if "ssim" in run.summary.means]
+    return Measures(
+        asr=estimate_rate(excess(worst, nulls), worst.scores.scored),
+        psnr=max(_psnr(run) for run in runs),
+        ssim=max(ssims) if ssims else None,
+        labels=None if labels is None else labels.share,
+    )
+
+
+def grade(runs: Sequence[AttackRun], nulls: Sequence[AttackRun], labels: LabelReading | None) -> str:
+    """Return the grade; its rule is `RULES[grade]`."""
+    worst = worst_run(runs, nulls)
+    if worst is None:
+        return "untested"
+    share = float(excess(worst, nulls).sum()) / worst.summary.samples
+    blind = max((_psnr(run) for run in nulls), default=-math.inf)
+    if share >= HALF:
+        return "F"
+    if share >= TWENTIETH:
+        return "D"
+    if share > 0 or (nulls and max(_psnr(run) for run in runs) >= blind + CLOSER):
+        return "C"
+    if labels is not None and _surely(labels) > labels.guessing:
+        return "B"
+    return "A"
+
+
+def _surely(labels: LabelReading) -> float:
+    """Return the lower end of the interval of the share; where nobody said it, as if each label were read by itself."""
+    return wilson(labels.share, labels.n)[0] if labels.low is None else labels.low
+
+
+def _psnr(run: AttackRun) -> float:
+    return run.summary.means["psnr"].value
+
+
+def parse_gate(text: str) -> dict[str, float]:
+    """Return the limits of `--fail-above`.
+
+    >>> parse_gate("asr=0.05,psnr=18")
+    {'asr': 0.05, 'psnr': 18.0}
+    """
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        name, found, number = part.strip().partition("=")
+        if name not in GATES or not found:
+            raise InputError(
+                f"--fail-above takes limits such as asr=0.05,psnr=18 ({', '.join(GATES)}), got {part!r:.60}"
+            )
+        try:
+            limits[name] = float(number)
+        except ValueError:
+            raise InputError(f"--fail-above: {name} needs a number, got {number!r:.40}") from None
+        if not math.isfinite(limits[name]):
+            raise InputError(f"--fail-above: {name} needs a finite number, got {number!r:.40}")
+    return limits
+
+
+def failures(measures: Measures, limits: Mapping[str, float]) -> list[str]:
+    """Return a line for every limit that is exceeded, or that nothing was measured for: untested never passes."""
+    found = []
+    for name, limit in limits.items():
+        value = measures.value(name)
+        if value is None or math.isnan(value):
+            found.append(f"{name} was not measured, so it cannot be said to stay under {limit:g}")
+        elif value > limit:
+            found.append(f"{name} is {value:.4g}, above {limit:g}")
+    return found

@@ -1,1 +1,0 @@
-"""Whole runs: the demo, the benchmark, and the published experiments."""

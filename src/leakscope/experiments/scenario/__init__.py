@@ -1,7 +1,0 @@
-"""A scenario: data, model, client, defences, attacks, knowledge and the axes to vary, as one file or one mapping."""
-
-from leakscope.experiments.scenario.problems import Problem, ScenarioError
-from leakscope.experiments.scenario.scenario import Scenario, read_scenario, scenario_of
-from leakscope.experiments.scenario.schema import json_schema
-
-__all__ = ["Problem", "Scenario", "ScenarioError", "json_schema", "read_scenario", "scenario_of"]

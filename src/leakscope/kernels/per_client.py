@@ -1,0 +1,162 @@
+"""Convolutions of many clients, each by itself: no module is rewritten.
+
+Once clients have weights of their own, vmap turns their convolutions into one of many groups, which CPU libraries do at half
+the speed and less. Here every client's convolution is the plain one, several at a time on one core each, while all else
+stays batched. With channels last in memory the backward pass of few channels takes half the time. A torch function mode
+catches `nn.Conv2d`, `F.conv2d` and `torch.conv2d` above vmap and grad. First derivatives only: this is for training, attacks
+differentiate twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.kernels.convolutions import Convolving, pair
+
+Setting = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int, bool]  # stride, padding, dilation, groups, last
+Needs = tuple[bool, bool, bool]
+Dims = tuple[int | None, ...]
+
+_POOL: ContextVar[ThreadPoolExecutor | None] = ContextVar("threads_of_the_running_clients", default=None)
+
+
+@contextmanager
+def client_by_client(*, channels_last: bool = False) -> Iterator[None]:
+    """Inside, every 2-D convolution of many clients is computed client by client, on as many cores as torch has threads."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        with Convolving(partial(_conv2d, channels_last)):
+            yield
+        return
+    with ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        token = _POOL.set(pool)
+        try:
+            with Convolving(partial(_conv2d, channels_last)):
+                yield
+        finally:
+            _POOL.reset(token)
+            torch.set_num_threads(threads)  # a new thread's own number becomes everybody's
+
+
+def _conv2d(
+    last: bool,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    if input.ndim != 4 or isinstance(padding, str):
+        return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    setting = (pair(stride), pair(padding), pair(dilation), groups, last)
+    out: Tensor = _Convolution.apply(input, weight, bias, setting)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Convolution(torch.autograd.Function):
+    """`x * w + b`; its derivative is the function below."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, setting: Setting) -> Tensor:
+        return _forward(x, weight, bias, setting)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Setting], output: Tensor) -> None:
+        del output
+        ctx.save_for_backward(inputs[0], inputs[1])
+        ctx.biased = inputs[2] is not None
+        ctx.setting = inputs[3]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        needs = (bool(ctx.needs_input_grad[0]), bool(ctx.needs_input_grad[1]), bool(ctx.biased))
+        made = _Backward.apply(cotangent, x, weight, ctx.setting, needs)  # type: ignore[no-untyped-call]
+        return *(value if needed else None for value, needed in zip(made, needs, strict=True)), None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor | None, setting: Setting
+    ) -> tuple[Tensor, int]:
+        parts = _parts((x, weight, bias), dims, info.batch_size, setting)
+        return _together(_spread(lambda one: _forward(one[0], one[1], one[2], setting), parts), setting), 0
+
+
+class _Backward(torch.autograd.Function):
+    """The cotangents of input, weight and bias; one that nobody needs is a zero."""
+
+    @staticmethod
+    def forward(
+        cotangent: Tensor, x: Tensor, weight: Tensor, setting: Setting, needs: Needs
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return _backward(cotangent, x, weight, setting, needs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        del ctx, inputs, output
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> None:
+        del ctx, cotangents
+        raise RuntimeError("client by client is for training: it has no second derivative")
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: Dims, cotangent: Tensor, x: Tensor, weight: Tensor, setting: Setting, needs: Needs
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        parts = _parts((cotangent, x, weight), dims, info.batch_size, setting)
+        made = _spread(lambda one: _backward(one[0], one[1], one[2], setting, needs), parts)
+        return tuple(_together(list(each), setting) for each in zip(*made, strict=True)), (0, 0, 0)
+
+
+def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, setting: Setting) -> Tensor:
+    stride, padding, dilation, groups, _ = setting
+    out: Tensor = torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
+    return out
+
+
+def _backward(
+    cotangent: Tensor, x: Tensor, weight: Tensor, setting: Setting, needs: Needs
+) -> tuple[Tensor, Tensor, Tensor]:
+    stride, padding, dilation, groups, _ = setting
+    made = torch.ops.aten.convolution_backward(
+        cotangent, x, weight, [weight.shape[0]], stride, padding, dilation, False, (0, 0), groups, needs
+    )
+    to_x, to_weight, to_bias = (cotangent.new_zeros(()) if value is None else value for value in made)
+    return to_x, to_weight, to_bias
+
+
+def _parts(values: Sequence[Tensor | None], dims: Dims, number: int, setting: Setting) -> list[tuple[Any, ...]]:
+    """Return the arguments of each client, laid out as the setting says."""
+    split = (_split(value, dim, number, setting) for value, dim in zip(values, dims, strict=False))
+    return list(zip(*split, strict=True))
+
+
+def _split(value: Tensor | None, dim: int | None, number: int, setting: Setting) -> Sequence[Tensor | None]:
+    if value is None or dim is None:
+        return [value] * number
+    layout = torch.channels_last if setting[4] and value.ndim == 5 else torch.contiguous_format
+    return [each.contiguous(memory_format=layout) for each in value.unbind(dim)]
+
+
+def _together(values: list[Tensor], setting: Setting) -> Tensor:
+    """Return the results of all clients as one tensor, the layout of each kept."""
+    if not setting[4] or values[0].ndim != 4:
+        return torch.stack(values)
+    return torch.stack([value.permute(0, 2, 3, 1) for value in values]).permute(0, 1, 4, 2, 3)
+
+
+def _spread(f: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    """Return f of every item, on the pool's threads where there is one; a CUDA device has one queue, in which they follow."""
+    pool = None if items[0][0].is_cuda else _POOL.get()
+    return [f(item) for item in items] if pool is None else list(pool.map(f, items))

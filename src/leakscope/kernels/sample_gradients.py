@@ -1,0 +1,222 @@
+"""The gradient of every example of a batch at shared weights, from one ordinary backward pass.
+
+`vmap(grad)` gives the same and is what the rest of the package uses. Where the weights are shared by all examples, a plain batched
+pass is faster on a CPU: every layer is computed once for the whole batch, and only the product that makes a weight gradient
+is done example by example, as the layer's backward comes by (`leakscope.kernels.layer_gradients`).
+
+Goodfellow 2015, arXiv:1510.01799; Rochette et al. 2019, arXiv:1912.06015. It holds for networks that let no example meet another
+and whose parameters enter through these layers alone; where a parameter was not seen, nothing is returned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree
+from leakscope.kernels.layer_gradients import Conv, ConvNorm, Linear, Norm, Take, Told, folded, side
+
+LOOKS = (Tensor.dim, Tensor.size, Tensor.shape.__get__, Tensor.ndim.__get__)  # type: ignore[attr-defined]
+MOST_WEIGHTS = (
+    2  # by position of the map: with more, the norm's own passes over the map are cheaper than those over weights
+)
+
+
+class MixesExamplesError(Exception):
+    """A layer lets examples meet, or is used in a form that this module does not know."""
+
+
+def sample_gradients(model: Model, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> Tree | None:
+    """Return the gradient of `loss(logits)` (a sum over examples) by every parameter, for each of N inputs; None if it cannot.
+
+    It cannot where the network draws, normalises by the batch, or has a parameter that enters by another layer.
+    """
+    found: Tree = {}
+    if not read_gradients(model, loss, inputs, found.__setitem__):
+        return None
+    return {name: found[name] for name in model.parameters}
+
+
+def read_gradients(
+    model: Model, loss: Callable[[Tensor], Tensor], inputs: Tensor, read: Callable[[str, Tensor], None]
+) -> bool:
+    """Call `read` with every parameter's name and gradients (N x its shape) as they are made; return False if it cannot.
+
+    What is read can be dropped at once: all gradients of a batch are never held together, unless the reader holds them.
+    """
+    if model.draws:
+        return False
+    uses: Counter[str] = Counter()
+    names = {id(value): name for name, value in model.parameters.items()}
+    parts: Tree = {}
+
+    def take(parameter: Tensor, gradient: Tensor) -> None:
+        name = names[id(parameter)]
+        uses[name] -= 1
+        whole = parts.pop(name) + gradient if name in parts else gradient
+        if uses[name]:
+            parts[name] = whole
+        else:
+            read(name, whole)
+
+    with torch.enable_grad():
+        output = _output(model, inputs, uses, take)
+        if output is None:
+            return False
+        loss(output).backward()
+    return not uses.total()
+
+
+def input_gradients(model: Model, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor | None:
+    """Return the gradient of `loss(logits)` (a sum over examples) by every input, as one batch; None where that cannot be."""
+    if model.draws:
+        return None
+    x = inputs.detach().requires_grad_(True)
+    with torch.enable_grad():
+        output = _output(model, x, Counter(), None)
+        return None if output is None else torch.autograd.grad(loss(output), x)[0]
+
+
+def _output(model: Model, inputs: Tensor, uses: Counter[str], take: Take | None) -> Tensor | None:
+    """Return the logits of a watched pass and count how often each parameter enters; None if examples could meet."""
+    names = {id(value): name for name, value in model.parameters.items()}
+
+    def use(parameter: Tensor) -> None:
+        if id(parameter) not in names:
+            raise MixesExamplesError
+        uses[names[id(parameter)]] += 1
+
+    key = torch.zeros((), dtype=torch.int64, device=inputs.device)
+    watched = _Watched(use, take, torch.zeros((), device=inputs.device, requires_grad=True))
+    try:
+        with watched:
+            output, _ = model.apply(model.parameters, model.buffers, inputs, key)
+        made = watched.made(output)
+    except MixesExamplesError:
+        return None
+    return made if uses.keys() == model.parameters.keys() else None
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A convolution that is not computed yet, as a batch norm may follow; `place` has its shape and nothing in it."""
+
+    place: Tensor
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    told: Told
+    made: Tensor | None = None
+
+
+class _Watched(TorchFunctionMode):
+    """Inside this context convolutions, dense layers and batch norms hand their gradients to `take`, example by example.
+
+    Without a `take` they are torch's own, only that a batch norm is still folded into the convolution before it.
+    """
+
+    def __init__(self, use: Callable[[Tensor], None], take: Take | None, anchor: Tensor) -> None:
+        super().__init__()
+        self.use, self.take, self.anchor = use, take, anchor
+        self.waiting: dict[int, _Waiting] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Route the three layers to the forms below, everything else to itself."""
+        del types
+        if func in LOOKS:
+            return func(*args, **(kwargs or {}))
+        if func is F.batch_norm:
+            return _norm(self, *args, **(kwargs or {}))
+        args, told = tree_map_only(Tensor, self.made, (args, dict(kwargs or {})))
+        if func is torch.conv2d:
+            return _conv(self, *args, **told)
+        if func is F.linear:
+            return _linear(self, *args, **told)
+        return func(*args, **told)
+
+    def made(self, x: Tensor) -> Tensor:
+        """Return a tensor, after computing it if it is a convolution that waits."""
+        one = self.waiting.get(id(x))
+        if one is None:
+            return x
+        if one.made is None:
+            self.uses(one.weight, one.bias)
+            if self.take is None:
+                one.made = torch.conv2d(one.x, one.weight, one.bias, *one.told)
+            else:
+                one.made = Conv.apply(one.x, one.weight, one.bias, self.anchor, self.take, one.told)  # type: ignore[no-untyped-call]
+        return one.made
+
+    def uses(self, *parameters: Tensor | None) -> None:
+        """Note that these will have gradients."""
+        for each in parameters:
+            if each is not None:
+                self.use(each)
+
+
+def _conv(
+    watched: _Watched,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    if isinstance(padding, str) or groups != 1 or x.ndim != 4:
+        raise MixesExamplesError
+    told = tuple([int(v), int(v)] if isinstance(v, int) else [int(e) for e in v] for v in (stride, padding, dilation))
+    sides = (side(x.shape[2 + i], weight.shape[2 + i], *(each[i] for each in told)) for i in range(2))
+    place = x.new_empty(len(x), len(weight), *sides, device="meta")
+    watched.waiting[id(place)] = _Waiting(place, x, weight, bias, told)  # type: ignore[arg-type]
+    return place
+
+
+def _linear(watched: _Watched, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    if x.ndim != 2:
+        raise MixesExamplesError
+    watched.uses(weight, bias)
+    if watched.take is None:
+        return F.linear(x, weight, bias)
+    return Linear.apply(x, weight, bias, watched.anchor, watched.take)  # type: ignore[no-untyped-call]
+
+
+def _norm(
+    watched: _Watched,
+    x: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    del momentum
+    if training or mean is None or var is None or weight is None or bias is None or x.ndim != 4:
+        raise MixesExamplesError
+    watched.uses(weight, bias)
+    norm = (weight, bias, mean, (var + eps).rsqrt())
+    one = watched.waiting.get(id(x))
+    alone = one is None or one.made is not None
+    if watched.take is None:
+        if one is None or alone:
+            return F.batch_norm(watched.made(x), mean, var, weight, bias, eps=eps)
+        watched.uses(one.weight, one.bias)
+        return torch.conv2d(one.x, *folded(one.weight, one.bias, norm), *one.told)
+    if one is None or alone or one.weight[0].numel() > MOST_WEIGHTS * x[0, 0].numel():
+        return Norm.apply(watched.made(x), norm, watched.anchor, watched.take)  # type: ignore[no-untyped-call]
+    watched.uses(one.weight, one.bias)
+    return ConvNorm.apply(one.x, (one.weight, one.bias, one.told), norm, watched.anchor, watched.take)  # type: ignore[no-untyped-call]

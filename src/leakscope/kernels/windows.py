@@ -1,0 +1,279 @@
+"""A convolution of many clients as products over windows, and its derivatives.
+
+A convolution of few channels is slow: a vector of the processor holds more numbers than there are channels. So the pictures
+come last: with rows laid out as width, channel, height, picture, one product serves all rows of all pictures of a batch. The
+rows that a kernel meets are made channels (`Folded`); then the inputs of column j of the output are a window X_j of that
+matrix, and windows overlap in memory:
+
+    Y_j = W X_j,    W' = sum over j of Y'_j X_j^T,    X' = the same sum with the kernel turned round, phase by phase of the stride.
+
+Clients follow one another, so that what one reads and writes stays in the processor's own cache; the loops over them run as
+TorchScript, since two cores in Python wait for each other. Every tensor leads with the clients.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.kernels.bands import Sizes
+
+NARROW = 48  # a kernel of fewer numbers is the row of its product, a larger one the column
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Which rows become channels: target row t meets the source rows `first + step t + apart i`, i below `slots`.
+
+    `left` columns of zeros come before those of the source, and `columns` are there in all.
+    """
+
+    first: int
+    apart: int
+    slots: int
+    step: int
+    rows: int
+    left: int
+    columns: int
+
+
+class Folded:
+    """Room for one client's rows as channels, columns x slots x channels x rows x pictures; what is padding stays zero."""
+
+    def __init__(self, fold: Fold, like: Tensor) -> None:
+        """Make room for clients such as `like`, width x channels x height x pictures."""
+        width, channels, height, pictures = like.shape
+        above = max(0, -fold.first)
+        last = fold.first + fold.apart * (fold.slots - 1) + fold.step * (fold.rows - 1)
+        whole = above + max(height, last + 1)
+        padded = like.new_zeros(width, channels, whole, pictures)
+        room = like.new_zeros(fold.columns, fold.slots, channels, fold.rows, pictures)
+        taken = min(width, fold.columns - fold.left)
+        steps = (channels * whole, fold.apart, whole, fold.step)
+        shape = (taken, fold.slots, channels, fold.rows, pictures)
+        inner = padded[:, :, above : above + height]
+        met = padded.as_strided(shape, (*(step * pictures for step in steps), 1), (above + fold.first) * pictures)
+        self.room = [inner, room[fold.left : fold.left + taken], met]  # see `_fill`
+        self.matrix = room.view(fold.columns, fold.slots * channels, fold.rows * pictures)
+
+    def multiply(self, sources: Tensor, own: Tensor, windows: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
+        """Write the products of each client's matrix with its windows, plus its bias."""
+        MULTIPLY(sources, self.room, own, windows, out, None if bias is None else bias[:, None, :, None])
+
+    def spread(self, sources: Tensor, own: list[Tensor], windows: list[Tensor], targets: list[Tensor]) -> None:
+        """Write the products of several jobs into targets that do not lie together, clients x columns x out x rows x pictures."""
+        shaped = [target.new_empty(target.shape[1:]) for target in targets]
+        SPREAD(sources, self.room, own, windows, [each.flatten(2) for each in shaped], shaped, targets)
+
+    def correlate(self, sources: Tensor, slopes: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return for each client the sum over columns of its slopes times its windows, and the sum of the slopes."""
+        low = windows.shape[1] < NARROW
+        own, seen = (slopes, windows.mT) if low else (slopes.mT, windows)
+        wide, there = windows.shape[1], slopes.shape[2]
+        part = slopes.new_empty(len(windows), *((there, wide) if low else (wide, there)))
+        made = slopes.new_empty(len(slopes), *part.shape[1:])
+        sums = slopes.new_empty(len(slopes), there)
+        CORRELATE(sources, self.room, slopes, own, seen, low, part, made, sums)
+        return made if low else made.mT, sums
+
+    def windows(self, start: int, step: int, number: int, wide: int) -> Tensor:
+        """Return a view of so many windows, number x (wide slots channels) x (rows pictures)."""
+        _, height, length = self.matrix.shape
+        column = height * length
+        return self.matrix.as_strided((number, wide * height, length), (step * column, length, 1), start * column)
+
+
+def _fill(client: Tensor, room: list[Tensor]) -> None:
+    """Take in one client: padded first, then its rows where kernels meet them."""
+    room[0].copy_(client)
+    room[1].copy_(room[2])
+
+
+def _multiply(
+    sources: Tensor, room: list[Tensor], own: Tensor, windows: Tensor, out: Tensor, offsets: Tensor | None
+) -> None:
+    for client in range(sources.size(0)):
+        _fill(sources[client], room)
+        torch.bmm(own[client], windows, out=out[client])
+        if offsets is not None:
+            out[client].add_(offsets[client])
+
+
+def _spread(
+    sources: Tensor,
+    room: list[Tensor],
+    own: list[Tensor],
+    windows: list[Tensor],
+    products: list[Tensor],
+    shaped: list[Tensor],
+    targets: list[Tensor],
+) -> None:
+    for client in range(sources.size(0)):
+        _fill(sources[client], room)
+        for job in range(len(windows)):
+            torch.bmm(own[job][client], windows[job], out=products[job])
+            targets[job][client].copy_(shaped[job])
+
+
+def _correlate(
+    sources: Tensor,
+    room: list[Tensor],
+    slopes: Tensor,
+    own: Tensor,
+    windows: Tensor,
+    low: bool,
+    part: Tensor,
+    made: Tensor,
+    sums: Tensor,
+) -> None:
+    for client in range(sources.size(0)):
+        _fill(sources[client], room)
+        if low:
+            torch.bmm(own[client], windows, out=part)
+        else:
+            torch.bmm(windows, own[client], out=part)
+        torch.sum(part, [0], out=made[client])
+        torch.sum(slopes[client], [0, 2], out=sums[client])
+
+
+def _script(loop: Callable[..., None]) -> Callable[..., None]:
+    """Return a loop over clients as torch runs it without Python, which would hold up the other cores."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        made: Callable[..., None] = torch.jit.script(loop)
+        return made
+
+
+MULTIPLY, SPREAD, CORRELATE = _script(_multiply), _script(_spread), _script(_correlate)
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Tensor:
+    """Return the convolution of x, clients x pictures x channels x height x width, with the kernels of each client."""
+    (height, width), there = sizes.out, sizes.channels[1]
+    sources = _columns(x)
+    pictures = sources.shape[-1]
+    folded = Folded(_forward(sizes), sources[0])
+    windows = folded.windows(0, sizes.stride[1], width, _span(sizes))
+    kernels = _each_column(_stuffed(weight, sizes).permute(0, 1, 4, 3, 2).flatten(2), width)
+    made = x.new_empty(len(x), width, there, height * pictures)
+    folded.multiply(sources, kernels, windows, made, bias)
+    return _pictures(made.view(len(x), width, there, height, pictures))
+
+
+def by_weight(cotangent: Tensor, x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """Return the cotangents of the kernels, clients x out x in x height x width, and of the bias."""
+    (_, width), here, (rows, _) = sizes.out, sizes.channels[0], sizes.kernel
+    sources, slopes = _columns(x), _columns(cotangent).contiguous().flatten(3)
+    folded = Folded(_forward(sizes), sources[0])
+    made, bias = folded.correlate(sources, slopes, folded.windows(0, sizes.stride[1], width, _span(sizes)))
+    apart: Tensor = made.unflatten(2, (_span(sizes), rows, here))
+    kernels = apart[:, :, :: sizes.dilation[1]].permute(0, 1, 4, 3, 2)
+    return kernels.contiguous(), bias  # as weights are: Adam reads them often
+
+
+def by_input(cotangent: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
+    """Return the cotangent of the input: for each phase of the stride a convolution with its part of the kernel."""
+    (height, width), here, (down, across) = sizes.picture, sizes.channels[0], sizes.stride
+    sources = _columns(cotangent)
+    pictures = sources.shape[-1]
+    phases = list(_phases(sources[0], _stuffed(weight, sizes), sizes))
+    all_there = sum(len(phase.columns) for phase in phases) == down * across
+    whole = (cotangent.new_empty if all_there else cotangent.new_zeros)(len(cotangent), width, here, height, pictures)
+    for phase in phases:
+        own, windows = [column.kernels for column in phase.columns], [column.windows for column in phase.columns]
+        if down == across == 1:
+            phase.folded.multiply(sources, own[0], windows[0], whole.flatten(3))
+        else:
+            targets = [whole[:, column.first :: across, :, phase.first :: down] for column in phase.columns]
+            phase.folded.spread(sources, own, windows, targets)
+    return _pictures(whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A phase of the stride by width: its first column, the kernels of all clients, and the windows they meet."""
+
+    first: int
+    kernels: Tensor
+    windows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A phase of the stride by height: its first row, who folds, its phases by width."""
+
+    first: int
+    folded: Folded
+    columns: list[Columns]
+
+
+def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Rows]:
+    """Yield the phases that meet any output; `weight` has its columns side by side, whatever the dilation."""
+    (height, width), (down, across), (up, left) = sizes.picture, sizes.stride, sizes.padding
+    ends = [_met(column, left, across, _span(sizes), width) for column in range(min(across, width))]
+    before = max([0, *(-start for _, start, _ in ends)])
+    columns = before + max(sizes.out[1], *(start + wide + number - 1 for number, start, wide in ends))
+    for row in range(min(down, height)):
+        kernel_rows = [k for k in range(sizes.kernel[0]) if (row + up - k * sizes.dilation[0]) % down == 0][::-1]
+        if not kernel_rows:
+            continue
+        first_row, last_row = kernel_rows[-1], kernel_rows[0] + 1
+        row_step = kernel_rows[0] - kernel_rows[1] if len(kernel_rows) > 1 else 1
+        met = [(row + up - k * sizes.dilation[0]) // down for k in kernel_rows]
+        apart = met[1] - met[0] if len(met) > 1 else 1
+        rows = len(range(row, height, down))
+        folded = Folded(Fold(met[0], apart, len(met), 1, rows, before, columns), like)
+        found = []
+        for column, (number, start, wide) in enumerate(ends):
+            if not wide:
+                continue
+            turned = weight[:, :, :, first_row:last_row:row_step][..., (column + left) % across :: across].flip(-2, -1)
+            kernels = _each_column(turned.permute(0, 2, 4, 3, 1).flatten(2), number)
+            found.append(Columns(column, kernels, folded.windows(before + start, 1, number, wide)))
+        yield Rows(row, folded, found)
+
+
+def _met(column: int, left: int, across: int, span: int, width: int) -> tuple[int, int, int]:
+    """Return how many columns this phase has, the first output its first column meets, and how many outputs each meets."""
+    last, rest = divmod(column + left, across)
+    wide = len(range(rest, span, across))
+    return len(range(column, width, across)), last - wide + 1, wide
+
+
+def _forward(sizes: Sizes) -> Fold:
+    (height, width), (down, across), (up, left) = sizes.out, sizes.stride, sizes.padding
+    columns = across * (width - 1) + _span(sizes)
+    return Fold(-up, sizes.dilation[0], sizes.kernel[0], down, height, left, columns)
+
+
+def _span(sizes: Sizes) -> int:
+    """Return how many columns a kernel reaches over."""
+    return sizes.dilation[1] * (sizes.kernel[1] - 1) + 1
+
+
+def _stuffed(weight: Tensor, sizes: Sizes) -> Tensor:
+    """Return kernels without dilation by width: zeros stand between the columns."""
+    if sizes.dilation[1] == 1:
+        return weight
+    whole = weight.new_zeros(*weight.shape[:-1], _span(sizes))
+    whole[..., :: sizes.dilation[1]] = weight
+    return whole
+
+
+def _each_column(kernels: Tensor, number: int) -> Tensor:
+    """Return kernels as they meet so many columns: clients x columns x out x in, one view for all columns."""
+    return kernels.contiguous()[:, None].expand(-1, number, -1, -1)
+
+
+def _columns(x: Tensor) -> Tensor:
+    """Return clients x pictures x channels x height x width as clients x width x channels x height x pictures."""
+    return x.permute(0, 4, 2, 3, 1)
+
+
+def _pictures(columns: Tensor) -> Tensor:
+    """Return the reverse of `_columns`; in memory all stays as it is."""
+    return columns.permute(0, 4, 2, 3, 1)

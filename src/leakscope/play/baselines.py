@@ -1,0 +1,136 @@
+"""What one gets without the update, beside every attack: class mean, prior only, nearest public picture.
+
+All three are model-free: they need the private batch only for its size, its labels (told, which favours the baseline) and,
+for the nearest public picture, as the oracle that chooses. Each trial's result depends on that trial alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.null import PriorOnly, check_public, check_seeds, class_mean, guessed
+from leakscope.attacks.recipes import prior_only
+from leakscope.core.errors import InputError
+from leakscope.core.registry import lookup
+from leakscope.core.scaling import Scaling
+from leakscope.core.types import Batch, Knowledge, Reconstruction
+from leakscope.data.dataset import Dataset, Part
+
+BASELINES = ("class_mean", "prior_only", "nearest_public")
+SAME = 1e-11  # MSE up to which two pictures are one: far over float64 rounding, far under one byte in one pixel
+ROWS = 1024
+BLOCK = 2**22  # public numbers in float64 at a time: 32 MiB
+
+
+def baselines(
+    truth: Batch,
+    public: Tensor,
+    public_labels: Tensor,
+    *,
+    classes: int,
+    seeds: Sequence[int],
+    scaling: Scaling = Scaling(),  # noqa: B008  frozen
+    prior: PriorOnly = prior_only(),  # noqa: B008  frozen
+    execution: Execution = Execution(),  # noqa: B008  frozen
+) -> dict[str, Reconstruction]:
+    """Return the three baselines of a private batch by name, each as an attack would hand it back.
+
+    `public` is P x input_shape in [0, 1] and must not hold the private examples (see `public_part`). Labels are told.
+    `scaling` is the client's: a start drawn in network space depends on it. `prior` is the attack silenced for
+    'prior_only'; `seeds` (one per trial) are its seeds. Copies of private samples in `public` are warned of.
+    """
+    check_seeds(truth.trials, seeds)
+    nearest = nearest_public(truth, public, public_labels, classes=classes)
+    if copies := int(nearest.copies.sum()):
+        warnings.warn(
+            f"{copies} times a public picture was a copy of a private sample and was left out of nearest_public; "
+            "take public and private examples from different parts",
+            stacklevel=2,
+        )
+    shape = tuple(truth.inputs.shape[2:])
+    knowledge = Knowledge(shape, classes, truth.samples, scaling=scaling, labels=truth.labels)
+    return {
+        "class_mean": class_mean(public, public_labels, classes=classes).guess(knowledge, truth.trials, execution),
+        "prior_only": prior.guess(knowledge, seeds, execution),
+        "nearest_public": nearest.reconstruction,
+    }
+
+
+def public_part(data: Dataset, private: Part) -> tuple[Tensor, Tensor]:
+    """Return pictures and labels of the part that the private examples are not from; so the two cannot overlap."""
+    parts: dict[str, Part] = {"train": "test", "test": "train"}
+    other = lookup(parts, private, "part")
+    return data.pictures(other, slice(None)), data.labels(other, slice(None))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nearest:
+    """The nearest public picture of every private sample.
+
+    `index` is its place in the public set and `mse` its distance (T x N), `copies` how many public pictures were left out
+    for a trial because they are one of its own samples (T).
+    """
+
+    reconstruction: Reconstruction
+    index: Tensor
+    mse: Tensor
+    copies: Tensor
+
+
+def nearest_public(truth: Batch, public: Tensor, public_labels: Tensor, *, classes: int) -> Nearest:
+    """Return for each private sample the public picture with the least MSE to it: an ORACLE, chosen with the truth.
+
+    No guesser who answers with a picture of this public set can have a lower MSE, so it bounds them all from above. Public
+    pictures that are a sample of the same trial (MSE up to `SAME`) are left out and counted. The first of equals is taken.
+
+    Distances are `|x|^2 - 2 x.p + |p|^2` in float64, a block of public pictures against a block of trials: memory does not
+    grow with either, and rounding (about 1e-15) stays far under `SAME`.
+    """
+    _check(truth, public, public_labels, classes)
+    size, width = max(1, ROWS // truth.samples), truth.inputs[0, 0].numel()
+    parts = [
+        _nearest(x.flatten(2).double(), mask, public, max(1, BLOCK // width))
+        for x, mask in zip(truth.inputs.split(size), truth.mask.split(size), strict=True)
+    ]
+    index, mse, copies = (torch.cat(part) for part in zip(*parts, strict=True))
+    empty = (index < 0).any(1).nonzero()
+    if len(empty):
+        raise InputError(
+            f"all {len(public)} public pictures are samples of trial {int(empty[0])}; pass public pictures the client does not hold"
+        )
+    return Nearest(guessed(public[index].to(truth.inputs.dtype), public_labels[index]), index, mse, copies)
+
+
+def _nearest(truth: Tensor, mask: Tensor, public: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (index, MSE, copies) of T x N x D samples; index -1 where every public picture is a copy."""
+    T, N, D = truth.shape
+    x = truth.flatten(0, 1)
+    best = x.new_full((T, N), torch.inf)
+    index = torch.full((T, N), -1)
+    copies = torch.zeros(T, dtype=torch.int64)
+    for first in range(0, len(public), block):
+        p = public[first : first + block].flatten(1).double()
+        apart = torch.addmm(p.square().sum(1), x, p.T, alpha=-2).add_(x.square().sum(1)[:, None]).div_(D)
+        apart = apart.reshape(T, N, -1)
+        copy = ((apart <= SAME) & mask[..., None]).any(1)
+        copies += copy.sum(1)
+        apart.masked_fill_(copy[:, None], torch.inf)
+        least = apart.amin(2)
+        place = (apart <= least[..., None] + SAME).to(torch.uint8).argmax(2)  # the first of equals
+        better = least < best - SAME
+        best, index = best.where(~better, least), index.where(~better, place + first)
+    return index, best, copies
+
+
+def _check(truth: Batch, public: Tensor, public_labels: Tensor, classes: int) -> None:
+    check_public(public, public_labels, classes)
+    if public.shape[1:] != truth.inputs.shape[2:]:
+        raise InputError(
+            f"public pictures must have the private shape {tuple(truth.inputs.shape[2:])}, got {tuple(public.shape[1:])}"
+        )

@@ -1,0 +1,223 @@
+"""The library's pieces as they are said in a file: `{name: ..., setting: ...}`, or the name alone.
+
+Nothing is written down twice: the fields, types and defaults of a piece are read from the signature of the very function or
+frozen dataclass that makes it, and handed to pydantic. `build` makes the piece from checked settings, `describe` is the way back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, create_model
+from pydantic_core import PydanticCustomError
+from torch import Tensor
+
+from leakscope.attacks.distances import DISTANCES
+from leakscope.attacks.objectives import Match
+from leakscope.attacks.optimisers import OPTIMISERS
+from leakscope.attacks.priors import PRIORS
+from leakscope.attacks.recipes import ATTACKS
+from leakscope.attacks.starts import STARTS
+from leakscope.core.errors import InputError
+from leakscope.core.registry import lookup, summary
+from leakscope.defences import DEFENCES
+from leakscope.models import INITS, MODELS
+from leakscope.scenario.insider import PublicExample
+
+PLAIN = (int, float, str, bool)
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One table of pieces; `hidden` are the arguments that leakscope fills in itself; `words` are short forms."""
+
+    name: str
+    table: Mapping[str, Callable[..., Any]]
+    hidden: frozenset[str] = frozenset()
+    words: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+    def build(self, settings: Mapping[str, Any], **filled: object) -> Any:
+        """Return the piece that checked settings describe."""
+        make = lookup(self.table, settings["name"], self.name)
+        given = {name: build_field(name, value) for name, value in settings.items() if name not in ("name", "label")}
+        return make(**given, **filled)
+
+    def describe(self, piece: object) -> dict[str, Any]:
+        """Return the settings of a piece made from this table."""
+        for name, make in self.table.items():
+            if make is type(piece) and dataclasses.is_dataclass(piece):
+                known = said_fields(make, self.hidden)
+                return {"name": name} | {key: describe_field(key, getattr(piece, key)) for key in known}
+        raise InputError(f"{piece!r} is no {self.name} that a file can name")
+
+
+KINDS = {
+    "attack": Kind("attack", ATTACKS),
+    "model": Kind("model", MODELS, frozenset({"input_shape", "classes"})),
+    "weights": Kind("initialisation", INITS),
+    "defences": Kind("defence", DEFENCES),
+    "start": Kind("start", {**STARTS, "insider": PublicExample}),
+    "objective": Kind(
+        "objective", {"match": Match}, words={name: {"name": "match", "distance": name} for name in DISTANCES}
+    ),
+    "optimiser": Kind("optimiser", OPTIMISERS),
+    "priors": Kind("prior", PRIORS),
+}
+LISTS = frozenset({"defences", "priors"})
+SINGLE = frozenset({"start", "objective", "optimiser"})
+
+
+def build_field(name: str, value: Any) -> Any:
+    """Return what a constructor takes for a field of checked settings."""
+    if name in LISTS:
+        return tuple(KINDS[name].build(item) for item in value)
+    if name in SINGLE and isinstance(value, Mapping):
+        return KINDS[name].build(value)
+    if name == "distance":
+        return DISTANCES[value]
+    return _tuples(value)
+
+
+def describe_field(name: str, value: Any) -> Any:
+    """Return the plain form of a field of a piece."""
+    if name in LISTS:
+        return [KINDS[name].describe(item) for item in value]
+    if name in SINGLE and not isinstance(value, str):
+        return KINDS[name].describe(value)
+    if name == "distance":
+        return next(word for word, distance in DISTANCES.items() if distance is value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {key: describe_field(key, getattr(value, key)) for key in said_fields(type(value), frozenset())}
+    return [describe_field("", item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def said_fields(make: Callable[..., Any], hidden: frozenset[str]) -> dict[str, tuple[Any, Any]]:
+    """Return name -> (type, default) of the arguments that a file can say; `...` where there is no default."""
+    hints = get_type_hints(make) if not isinstance(make, type) else get_type_hints(make, include_extras=True)
+    found: dict[str, tuple[Any, Any]] = {}
+    for name, argument in inspect.signature(make).parameters.items():
+        if name in hidden or (name == "name" and argument.default is not inspect.Parameter.empty):
+            continue
+        said = _said_type(name, hints.get(name))
+        if said is not None:
+            found[name] = (said, ... if argument.default is inspect.Parameter.empty else _default(make, name, argument))
+    return found
+
+
+def _default(make: Callable[..., Any], name: str, argument: inspect.Parameter) -> Any:
+    """Return the plain form of a default; dataclass factories show in a signature as a marker, so those are called."""
+    if isinstance(make, type) and dataclasses.is_dataclass(make):
+        for item in dataclasses.fields(make):
+            if item.name == name and item.default_factory is not dataclasses.MISSING:
+                return describe_field(name, item.default_factory())
+    return describe_field(name, argument.default)
+
+
+def list_of(item: Any) -> Any:
+    """Return the type of a list whose items have a type that is known only now."""
+    return list.__class_getitem__(item)
+
+
+def _said_type(name: str, hint: Any) -> Any:
+    """Return the type that pydantic checks for an argument, or None if no file can say such a value."""
+    if name in LISTS:
+        return list_of(piece_type(name))
+    if name in SINGLE and hint is not str:
+        return piece_type(name)
+    if name == "distance":
+        return Literal[tuple(DISTANCES)]
+    if hint in PLAIN or hint is type(None) or get_origin(hint) is Literal:
+        return hint
+    if get_origin(hint) in (Union, types.UnionType):
+        parts = [_said_type("", part) for part in get_args(hint) if not _in_python_alone(part)]
+        return None if None in parts or not parts else functools.reduce(lambda a, b: a | b, parts)
+    if get_origin(hint) is Sequence:
+        inside = _said_type("", get_args(hint)[0])
+        return None if inside is None else list_of(inside)
+    if get_origin(hint) is tuple:
+        inner = [part if part is ... else _said_type("", part) for part in get_args(hint)]
+        if None in inner:
+            return None
+        if inner[-1] is ...:
+            return list_of(inner[0])
+        return Annotated[list[Any], Field(min_length=len(inner), max_length=len(inner))]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return model_of(hint, hint.__name__)
+    return None
+
+
+def _in_python_alone(part: Any) -> bool:
+    """Return whether one of several types is for callers from Python: a tensor of strengths, a piece of one's own (a protocol)."""
+    return part is Tensor or getattr(part, "_is_protocol", False)
+
+
+@functools.cache
+def model_of(
+    make: Callable[..., Any], title: str, hidden: frozenset[str] = frozenset(), tag: str = ""
+) -> type[BaseModel]:
+    """Return the pydantic model of a signature; `tag` adds the fixed field `name`."""
+    fields: dict[str, Any] = {"name": (Literal[tag], ...)} if tag else {}
+    if tag in ATTACKS and make is ATTACKS[tag]:
+        fields["label"] = (str, "")
+    fields |= said_fields(make, hidden)
+    return create_model(title, __config__=STRICT, __doc__=summary(make) or None, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class AlsoByName:
+    """Tells the JSON schema that the name alone will do."""
+
+    names: tuple[str, ...]
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"enum": list(self.names)}, handler(core)]}
+
+
+@functools.cache
+def piece_type(kind_name: str) -> Any:
+    """Return the pydantic type of a piece: a name, or a mapping with a name and settings of that piece."""
+    return kind_type(KINDS[kind_name])
+
+
+def kind_type(kind: Kind) -> Any:
+    """Return the pydantic type of a piece of a kind, which may be one that no scenario names."""
+    models = {name: model_of(make, f"{kind.name} {name}", kind.hidden, name) for name, make in kind.table.items()}
+    options: Any = functools.reduce(lambda a, b: a | b, [Annotated[model, Tag(name)] for name, model in models.items()])
+    checked = Annotated[options, Discriminator(_name_of)] if len(models) > 1 else next(iter(models.values()))
+    return Annotated[
+        checked, BeforeValidator(functools.partial(_from_word, kind)), AlsoByName((*kind.table, *kind.words))
+    ]
+
+
+def _name_of(value: Any) -> Any:
+    return value["name"] if isinstance(value, Mapping) else getattr(value, "name", None)
+
+
+def _from_word(kind: Kind, value: Any) -> Any:
+    """Return the long form of a piece, after checking that its name is known."""
+    if isinstance(value, str):
+        if value in kind.words:
+            return dict(kind.words[value])
+        value = {"name": value}
+    if not isinstance(value, Mapping):
+        raise PydanticCustomError(
+            "piece", f"must be the name of one {kind.name} or a mapping with a name, got {value!r:.60}"
+        )
+    if not isinstance(value.get("name"), str):
+        raise PydanticCustomError("piece", f"needs a name: one of {', '.join(sorted(kind.table))}")
+    try:
+        lookup({**kind.table, **kind.words}, value["name"], kind.name)
+    except InputError as error:
+        raise PydanticCustomError("piece", "{said}", {"said": str(error)}) from None
+    return dict(value)

@@ -1,0 +1,287 @@
+"""The whole of a scenario as pydantic checks it, and every mistake as a `Problem`."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import PydanticCustomError
+
+from leakscope.clients import Client
+from leakscope.core.errors import InputError, UnknownNameError
+from leakscope.core.registry import lookup
+from leakscope.data import SOURCES
+from leakscope.defences.stack import check_stack
+from leakscope.scenario.pieces import KINDS, LISTS, STRICT, AlsoByName, Kind, list_of, model_of, piece_type
+from leakscope.scenario.problems import Path, Problem
+from leakscope.scenario.settings import DataChoice, KnowledgeChoice, Precision
+
+BASELINES = ("class_mean", "prior_only", "nearest_public")
+OUTSIDE = ("name", "attacks", "grid", "zip")
+MOST_TRIALS = 10_000_000
+STRENGTHS = {"sparsify": ("drop", "share"), "gaussian_noise": ("sigma",), "laplace_noise": ("sigma", "scale")}
+MADE: dict[str, Callable[..., object]] = {"data": DataChoice, "knowledge": KnowledgeChoice, "precision": Precision}
+
+
+def _by_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _different(seeds: list[int]) -> list[int]:
+    if len(set(seeds)) < len(seeds):
+        raise PydanticCustomError("seeds", "each seed may stand there once")
+    return seeds
+
+
+@functools.cache
+def cell_model() -> type[BaseModel]:
+    """Return the model of one cell: everything but the axes."""
+    data: Any = Annotated[model_of(DataChoice, "data"), BeforeValidator(_by_name), AlsoByName(tuple(SOURCES))]
+    client = model_of(Client, "client", frozenset({"scaling", "defences"}))
+    fields: dict[str, Any] = {
+        "data": (data, Field(description="Which private examples the clients hold; a name alone will do.")),
+        "model": (piece_type("model"), Field(description="The network; a name alone will do.")),
+        "weights": (
+            piece_type("weights"),
+            Field({"name": "uniform", "a": 0.5}, description="First weights of a trial."),
+        ),
+        "client": (client, Field({}, description="What a client does between download and upload.")),
+        "defences": (list_of(piece_type("defences")), Field([], description="Applied to the update, in order.")),
+        "attack": (piece_type("attack"), Field(description="The attack; use `attacks` for several.")),
+        "knowledge": (model_of(KnowledgeChoice, "knowledge"), Field({}, description="What the attacker is told.")),
+        "trials": (
+            Annotated[int, Field(ge=1, le=MOST_TRIALS)],
+            Field(16, description="Clients attacked per cell and seed."),
+        ),
+        "seeds": (
+            Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1), AfterValidator(_different)],
+            Field([0], description="Each seed repeats every cell with other weights and starts."),
+        ),
+        "baselines": (
+            list[Literal[BASELINES]],  # type: ignore[valid-type]
+            Field(list(BASELINES), description="What one gets without the update, shown beside the attacks."),
+        ),
+        "precision": (
+            model_of(Precision, "precision"),
+            Field({}, description="What of the way to run may change numbers."),
+        ),
+    }
+    return create_model("Cell", __config__=STRICT, **fields)
+
+
+@functools.cache
+def file_model() -> type[BaseModel]:
+    """Return the model of a whole file, for the JSON schema; the axes are checked by `axes`."""
+    axis = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field()]
+    base = cell_model()
+    fields: dict[str, Any] = {name: (field.annotation, field) for name, field in base.model_fields.items()}
+    fields["attack"] = (piece_type("attack") | None, Field(None, description="The attack."))
+    fields |= {
+        "name": (str, Field("", description="The title of the page.")),
+        "attacks": (list_of(piece_type("attack")), Field([], description="Several attacks on the same trials.")),
+        "grid": (axis, Field({}, description="Path of a field -> its values; every combination is run.")),
+        "zip": (axis | list[axis], Field({}, description="Paths whose values go together, of equal length.")),
+    }
+    return create_model("Scenario", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def default_of(name: str) -> dict[str, Any]:
+    """Return a field of the cell at its default, as raw data; nothing if it has none."""
+    field = cell_model().model_fields.get(name)
+    return {} if field is None or field.is_required() else {name: copy.deepcopy(field.default)}
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a scenario file, for editors."""
+    schema = file_model().model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "leakscope scenario", **schema}
+
+
+def check_cell(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[Problem]]:
+    """Return a cell's settings with every default filled in, or all problems that stand against it."""
+    settings, problems = _checked(data)
+    if settings is None and problems:
+        mended, _ = _checked(_without(data, [problem.path for problem in problems]))
+        settings = mended or {}
+    if settings is None:
+        return None, problems
+    problems += [problem for name in settings for problem in _built(name, settings[name])]
+    return (None, problems) if problems else (settings, [])
+
+
+def _checked(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[Problem]]:
+    try:
+        return cell_model().model_validate(dict(data)).model_dump(), []
+    except ValidationError as error:
+        return None, [problem_of(data, item, cell_model()) for item in error.errors(include_url=False)]
+    except RecursionError:
+        return None, [Problem((), "nested too deeply")]
+
+
+def _without(data: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the data without the fields at the paths (the whole list where one of its items is wrong), to check the rest.
+
+    What must be given and was not, or was removed, gets a harmless value: only the problems of the rest are asked for.
+    """
+    kept: dict[str, Any] = copy.deepcopy(dict(data))
+    for path in paths:
+        here: Any = kept
+        for number, part in enumerate(path):
+            whole = number == len(path) - 1 or not isinstance(here.get(part), Mapping)
+            if whole:
+                here.pop(part, None)
+                break
+            here = here[part]
+    return {"data": "fashion_mnist", "model": "lenet_cpl", "attack": "cpl"} | kept
+
+
+def _built(name: str, value: Any) -> list[Problem]:
+    """Return what the constructors themselves refuse."""
+    if name == "client":
+        problems = _refused((name,), value, lambda item: make_client(item, ()), most=1)
+    elif name in MADE:
+        problems = _refused((name,), value, lambda item: MADE[name](**item))
+    elif name in LISTS:
+        problems = [p for i, item in enumerate(value) for p in _refused((name, i), item, KINDS[name].build)]
+    else:
+        problems = _refused((name,), value, KINDS[name].build) if name in ("attack", "weights") else []
+    if name == "defences" and not problems:
+        try:
+            check_stack([KINDS[name].build(item) for item in value])
+        except InputError as error:
+            problems.append(Problem((name,), str(error)))
+    return problems
+
+
+def idle_defences(data: Mapping[str, Any]) -> list[Problem]:
+    """Return the defences of raw settings that say no strength: they would do nothing. A strength of 0 is said."""
+    given = data.get("defences")
+    found: list[Problem] = []
+    for place, item in enumerate(given if isinstance(given, list) else []):
+        said = _by_name(item)
+        name = said.get("name") if isinstance(said, Mapping) else None
+        wanted = STRENGTHS.get(name, ()) if isinstance(name, str) else ()
+        if wanted and all(said.get(key) is None for key in wanted):
+            words = f"{name} without a strength does nothing: give {' or '.join(wanted)}"
+            found.append(Problem(("defences", place), words))
+    return found
+
+
+def _refused(path: Path, value: Any, build: Callable[[Any], object], most: int = 9) -> list[Problem]:
+    """Return what a constructor refuses, one field after the other: each refused one is left at its default for the next try."""
+    problems: list[Problem] = []
+    item = copy.deepcopy(value)
+    while len(problems) < most:
+        try:
+            build(item)
+        except InputError as error:
+            field = _find(item, str(error).split(" ", 1)[0].rpartition(".")[2])
+            problems.append(Problem((*path, *field), str(error)))
+            if not field:
+                break
+            here = item
+            for part in field[:-1]:
+                here = here[part]
+            del here[field[-1]]
+        else:
+            break
+    return problems
+
+
+def closer(path: Path, value: Any, message: str) -> Path:
+    """Return the path of the very field where a message begins with `Class.field`."""
+    inner = value[path[-1]] if isinstance(path[-1], int) else value
+    return (*path, *_find(inner, message.split(" ", 1)[0].rpartition(".")[2]))
+
+
+def _find(value: Any, word: str) -> Path:
+    """Return the path of a key in nested settings, or () if there is none."""
+    if not isinstance(value, Mapping):
+        return ()
+    if word in value:
+        return (word,)
+    found = ((key, *_find(inner, word)) for key, inner in value.items())
+    return next((path for path in found if len(path) > 1), ())
+
+
+def make_client(settings: Mapping[str, Any], defences: Sequence[Any], **filled: Any) -> Client:
+    """Return the client that settings describe."""
+    from leakscope.core.types import LocalTraining
+    from leakscope.defences.on_data import Transform
+    from leakscope.defences.on_model import Polarisation
+
+    local, guard = settings["local"], settings["on_model"]
+    made = None if local is None else LocalTraining(**local)
+    on_model = None if guard is None else Polarisation(**guard)
+    on_data = None if settings["on_data"] is None else Transform(**settings["on_data"])
+    chosen = {**settings, "local": made, "on_model": on_model, "on_data": on_data}
+    return Client(**chosen, defences=tuple(defences), **filled)
+
+
+def problem_of(data: Mapping[str, Any], item: Any, root: type[BaseModel], kinds: Mapping[str, Kind] = KINDS) -> Problem:
+    """Return a finding of pydantic as a problem; `root` is the model of the whole, `kinds` the fields that hold pieces."""
+    path, model = _place(data, item["loc"], root, kinds)
+    kind, given = item["type"], item.get("input")
+    if kind == "extra_forbidden":
+        return Problem(path, _near_key(str(path[-1]), model))
+    if kind == "missing":
+        return Problem(path, "missing; it must be given")
+    if kind == "piece":
+        return Problem(path, item["msg"])
+    words = item["msg"].replace("Input should be", "must be").replace("List should", "the list must")
+    return Problem(path, f"{words}, got {_short(given)}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _near_key(key: str, model: type[BaseModel]) -> str:
+    known = [*model.model_fields, *(OUTSIDE if model is cell_model() else ())]
+    try:
+        lookup(dict.fromkeys(known), key, "key")
+    except UnknownNameError as error:
+        return str(error)
+    return f"unknown key {key!r}"
+
+
+def _place(
+    data: object, loc: Sequence[str | int], root: type[BaseModel], kinds: Mapping[str, Kind]
+) -> tuple[Path, type[BaseModel]]:
+    """Return the path in the file of pydantic's location (which also names the piece chosen), and the model around its end."""
+    path: list[str | int] = []
+    model = root
+    kind: Kind | None = None
+    here = data
+    for number, part in enumerate(loc):
+        last = number == len(loc) - 1
+        if (
+            kind is not None
+            and isinstance(part, str)
+            and part in kind.table
+            and not (isinstance(here, Mapping) and part in here)
+        ):
+            model = model_of(kind.table[part], f"{kind.name} {part}", kind.hidden, part)
+            kind = None
+            continue
+        path.append(part)
+        if not last and isinstance(part, str):
+            model, kind = _inside(model, part, kind, kinds)
+        here = here[part] if isinstance(here, Mapping) and part in here else None
+    return tuple(path), model
+
+
+def _inside(
+    model: type[BaseModel], part: str, kind: Kind | None, kinds: Mapping[str, Kind]
+) -> tuple[type[BaseModel], Kind | None]:
+    """Return the model of a field, or the kind of piece it holds."""
+    if part in kinds and not (part == "optimiser" and model.__name__ == "LocalTraining"):
+        return model, kinds[part]
+    inner = model.model_fields[part].annotation if part in model.model_fields else None
+    options = getattr(inner, "__args__", None) or (inner,)
+    found = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+    return (found[0] if found else model), kind

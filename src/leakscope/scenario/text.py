@@ -1,0 +1,138 @@
+"""Reading YAML with the line of every value kept, so that a mistake can be shown where it stands.
+
+Safe YAML only: plain values, lists and mappings, no tags that build objects. Unlike YAML 1.1, `1e-4` is a number. A key given
+twice, a value that contains itself and aliases that unfold into millions of values are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import yaml
+
+from leakscope.scenario.problems import Path, Problem, ScenarioError
+
+MOST_VALUES = 200_000
+MOST_DEPTH = 100
+_FLOAT = re.compile(
+    r"^[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"
+)
+PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null"))
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with the numbers of YAML 1.2."""
+
+
+class _OwnLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same in C where there is one: many times as fast, for files that come with the package.
+
+    Its words for mistakes are others, and a text nested too deep may end the process.
+    """
+
+
+for _each in (_Loader, _OwnLoader):
+    _each.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":float", ":timestamp"))]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    _each.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+@dataclass(slots=True)
+class Text:
+    """The plain data of a file, and the line on which each path stands."""
+
+    data: object = None
+    lines: dict[Path, int] = field(default_factory=dict)
+
+    def line(self, path: Path) -> int | None:
+        """Return the line of a path, or of the nearest thing around it."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                return self.lines[path[:length]]
+        return None
+
+
+def read_text(text: str, source: str = "", *, own: bool = False) -> Text:
+    """Return the data of a YAML text with its lines, or raise every mistake of form; `own` texts came with the package."""
+    try:
+        loader = (_OwnLoader if own else _Loader)(text)
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        said = " ".join(part for part in (error.context, error.problem) if part) or "not YAML"
+        raise ScenarioError(
+            [Problem((), f"not readable as YAML: {said}", mark.line + 1 if mark else None)], source
+        ) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        said = str(error).split("\n")[0] or type(error).__name__
+        raise ScenarioError([Problem((), f"not readable as YAML: {said}")], source) from None
+    if node is None:
+        raise ScenarioError([Problem((), "the file is empty; see examples/ for scenarios to start from", 1)], source)
+    walk = _Walk(loader)
+    data = walk.value(node, (), ())
+    if walk.problems:
+        raise ScenarioError(walk.problems, source)
+    return Text(data, walk.lines)
+
+
+class _Walk:
+    """Turns nodes into plain data and notes their lines and mistakes."""
+
+    def __init__(self, loader: _Loader) -> None:
+        self.loader = loader
+        self.lines: dict[Path, int] = {}
+        self.problems: list[Problem] = []
+        self.seen = 0
+
+    def value(self, node: yaml.Node, path: Path, inside: tuple[int, ...]) -> object:
+        """Return the plain value of a node."""
+        line = node.start_mark.line + 1
+        self.lines.setdefault(path, line)
+        self.seen += 1
+        if self.seen > MOST_VALUES:
+            if self.seen == MOST_VALUES + 1:
+                self.problems.append(Problem(path, f"the file unfolds into more than {MOST_VALUES:,} values", line))
+            return None
+        if id(node) in inside or len(inside) > MOST_DEPTH:
+            what = "a value contains itself" if id(node) in inside else f"nested deeper than {MOST_DEPTH}"
+            self.problems.append(Problem(path, what, line))
+            return None
+        if node.tag not in PLAIN_TAGS:
+            self.problems.append(Problem(path, f"not a plain value (tag {node.tag})", line))
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, (*inside, id(node)))
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*path, i), (*inside, id(node))) for i, item in enumerate(node.value)]
+        return self._scalar(node, path, line)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path, inside: tuple[int, ...]) -> dict[str, object]:
+        made: dict[str, object] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(Problem(path, "a key must be a plain word", line))
+                continue
+            key = str(key_node.value)
+            if key in made:
+                self.problems.append(Problem((*path, key), "given twice", line))
+            self.lines[(*path, key)] = line
+            made[key] = self.value(value_node, (*path, key), inside)
+        return made
+
+    def _scalar(self, node: yaml.Node, path: Path, line: int) -> object:
+        if node.tag == "tag:yaml.org,2002:float":
+            try:
+                return float(str(node.value).replace("_", "").replace(".inf", "inf").replace(".nan", "nan").lower())
+            except ValueError:
+                return str(node.value)
+        try:
+            str(node.value).encode("utf-8")
+            return self.loader.construct_object(node)
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # a lone surrogate is a ValueError
+            said = str(error).split("\n")[0]
+            self.problems.append(Problem(path, f"not a plain value ({said})", line))
+            return None

@@ -1,0 +1,108 @@
+"""What a policy search leaves in its directory, and what is read back from it: settings, scores by group, the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from leakscope.core.errors import InputError
+from leakscope.search.front import front, hypervolume
+from leakscope.search.random_search import Candidate, Selection, draw_policies, select, share_worse_on_both
+from leakscope.search.settings import PolicySearch
+from leakscope.store.durable import replacing
+
+SETTINGS, ASKED, SCORES = "search.json", "asked.json", "scores"
+NONE = "none"
+MAY_CHANGE = ("keep", "threshold", "group", "candidates")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The end of a search: all candidates in the order drawn, no policy as a reference, and what was kept."""
+
+    candidates: tuple[Candidate, ...]
+    reference: Candidate | None
+    selection: Selection
+    left: int = 0
+
+    @property
+    def front(self) -> tuple[Candidate, ...]:
+        """Return the candidates that none beats on both scores."""
+        return tuple(front(self.candidates))
+
+    @property
+    def area(self) -> float | None:
+        """Return how much of the plane the candidates rule beyond no policy; compares searches of equal cost."""
+        return None if self.reference is None else hypervolume(self.candidates, self.reference)
+
+    @property
+    def worse(self) -> float | None:
+        """Return the share of candidates that are worse than no policy on both scores."""
+        return None if self.reference is None else share_worse_on_both(self.candidates, self.reference)
+
+
+def found_of(said: PolicySearch, known: dict[str, Candidate], wanted: Iterable[str]) -> Found:
+    """Return the end of a search from the scores of those wanted policies that are known."""
+    scored = tuple(known[policy] for policy in wanted if policy in known and policy != NONE)
+    chosen = select(scored, threshold=said.threshold, keep=said.keep)
+    return Found(scored, known.get(NONE), chosen, max(said.candidates - len(scored), 0) + (NONE not in known))
+
+
+def read_finished(directory: Path) -> tuple[PolicySearch, Found]:
+    """Return the settings of the search in a directory, as last asked for, and what it found so far; nothing is scored."""
+    path = directory / ASKED
+    try:
+        said = PolicySearch(**json.loads(path.read_text(encoding="utf-8")))
+    except OSError:
+        raise InputError(f"{directory} holds no policy search (no {ASKED})") from None
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} is not readable ({error})") from None
+    known = read_scores(directory)
+    drawn = [NONE, *draw_policies(said.candidates, said.seed, shortest=said.shortest, longest=said.longest)]
+    return said, found_of(said, known, drawn if said.method == "random" else known)
+
+
+def claim(said: PolicySearch, directory: Path) -> None:
+    """Write the settings down, or refuse a directory that holds another search."""
+    whole = dataclasses.asdict(said)
+    plain = {name: value for name, value in whole.items() if name not in MAY_CHANGE}
+    path = directory / SETTINGS
+    if path.exists():
+        there = {"sampler": PolicySearch().sampler} | json.loads(path.read_text(encoding="utf-8"))  # older ones had one
+        if there != plain:
+            raise InputError(f"{directory} holds another search; use an empty directory or the same file")
+    else:
+        _write(path, plain)
+    _write(directory / ASKED, whole)
+
+
+def write_scores(directory: Path, name: str, made: Sequence[Candidate], order: int) -> None:
+    """Save the scores of a group; `order` is how many were known before it."""
+    folder = directory / SCORES
+    folder.mkdir(exist_ok=True)
+    _write(folder / f"{name}.json", {"order": order, "candidates": [dataclasses.asdict(each) for each in made]})
+
+
+def read_groups(directory: Path) -> list[list[Candidate]]:
+    """Return the groups that a directory holds, in the order they were scored."""
+    landed: list[tuple[int, list[Candidate]]] = []
+    for path in sorted((directory / SCORES).glob("*.json")):
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            landed.append((int(about["order"]), [Candidate(**each) for each in about["candidates"]]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path} is not readable ({error}); delete it to score its policies again") from None
+    return [made for _, made in sorted(landed, key=lambda pair: pair[0])]
+
+
+def read_scores(directory: Path) -> dict[str, Candidate]:
+    """Return policy -> its scores for all that a directory holds, in the order it was scored."""
+    return {each.policy: each for made in read_groups(directory) for each in made}
+
+
+def _write(path: Path, plain: object) -> None:
+    with replacing(path) as file:
+        file.write(json.dumps(plain, indent=1).encode())

@@ -1,0 +1,282 @@
+"""How fast the engine is against the loop that peers use, side by side in one process.
+
+One evaluation is the gradient of the matching objective with respect to the unknowns of one trial. The loop does one trial
+at a time with `torch.autograd.grad(create_graph=True)` through the plain module, on one thread or on all, whichever is
+faster. Pairs are interleaved, so that noise of a shared machine hits both sides; the interval is of the ratio over the
+pairs. Imports torch and numpy only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import torch
+
+from leakscope.attacks.engine.forms import TRACE_AFTER, Evaluator
+from leakscope.attacks.engine.loop import Engine
+from leakscope.attacks.engine.plan import Execution, choose_form
+from leakscope.attacks.engine.state import Stop
+from leakscope.attacks.optimisers import LBFGS
+from leakscope.attacks.recipes import cpl
+from leakscope.clients import Client, told
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.registry import lookup
+from leakscope.core.types import make_batch
+from leakscope.models import Uniform, build, draw_parameters
+from leakscope.studies.bench_cases import CASES, Case, Setup, loop_attack, plain_loop, set_up
+
+PAIRS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What one case measured; the interval holds 95 % of the pairs' ratios."""
+
+    name: str
+    device: str
+    trials: int
+    images: int
+    form: str
+    tf32: bool
+    loop_threads: int
+    loop_per_s: float
+    engine_per_s: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    pairs: int
+    forms_per_s: dict[str, float]
+    attack_iterations: int
+    attack_loop_trials_per_s: float
+    attack_engine_trials_per_s: float
+    attack_ratio: float
+
+
+def _clock(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _seconds(f: Callable[[], object], device: str) -> float:
+    began = _clock(device)
+    f()
+    return _clock(device) - began
+
+
+def _on_threads(threads: int, f: Callable[[], object], device: str) -> float:
+    """Return the seconds of `f` on so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _seconds(f, device)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _best_threads(f: Callable[[], object], device: str) -> int:
+    """Return the number of threads, one or all, on which the loop is faster; the median of five calls each."""
+    everything = torch.get_num_threads()
+    took: dict[int, list[float]] = {1: [], everything: []}
+    f()
+    for _ in range(5):
+        for threads, seconds in took.items():
+            seconds.append(_on_threads(threads, f, device))
+    return min(took, key=lambda threads: _quantile(took[threads], 0.5))
+
+
+def _quantile(values: list[float], share: float) -> float:
+    return float(torch.tensor(sorted(values), dtype=torch.float64).quantile(share))
+
+
+def measure(
+    case: Case,
+    device: str,
+    *,
+    pairs: int = PAIRS,
+    tf32: bool = False,
+    form: str | None = None,
+    say: Callable[[str], None],
+) -> Timing:
+    """Return the timing of one case."""
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    setup = set_up(case, device)
+    number = case.trials[device]
+    loop = plain_loop(setup, device)
+    rates: dict[str, float] = {}
+    if form is None:
+        say(f"{case.name}: measuring the forms")
+        form, rates = choose_form(setup.model, setup.problem, torch.device(device), 1e9 if device == "cpu" else 0)
+        form = "compiled" if device == "cuda" else form
+    evaluator = Evaluator(setup.model, setup.problem.unknowns, setup.problem.facts, form, trace_after=1)
+    iteration = torch.zeros(number, dtype=torch.int64, device=device)
+
+    def engine() -> object:
+        if form == "loop":
+            return [loop(i) for i in range(number)]
+        return evaluator(setup.problem.unknowns, iteration)
+
+    say(f"{case.name}: warming up ({form}{', compiling' if form == 'compiled' else ''})")
+    began = time.perf_counter()
+    for _ in range(3):
+        engine()
+    if form == "compiled":
+        rates["compile_seconds"] = time.perf_counter() - began
+    few = min(number, 8)
+    threads = torch.get_num_threads()
+    best = _best_threads(lambda: [loop(i) for i in range(few)], device)
+    say(f"{case.name}: {pairs} interleaved pairs (the loop on {best} of {threads} threads, its better number)")
+
+    repeat = max(1, int(0.05 / max(_seconds(engine, device), 1e-6)))
+    loops, engines = [], []
+    for _ in range(pairs):
+        loops.append(few / _on_threads(best, lambda: [loop(i) for i in range(few)], device))
+        engines.append(repeat * number / _seconds(lambda: [engine() for _ in range(repeat)], device))
+    ratios = [e / p for e, p in zip(engines, loops, strict=True)]
+    say(f"{case.name}: {_quantile(ratios, 0.5):.1f} times the loop")
+    attack = _attack_rates(case, setup, device, form, best, say)
+    return Timing(
+        name=case.name,
+        device=device,
+        trials=number,
+        images=case.images[device],
+        form=form,
+        tf32=tf32,
+        loop_threads=best,
+        loop_per_s=_quantile(loops, 0.5),
+        engine_per_s=_quantile(engines, 0.5),
+        ratio=_quantile(ratios, 0.5),
+        ratio_low=_quantile(ratios, 0.025),
+        ratio_high=_quantile(ratios, 0.975),
+        pairs=pairs,
+        forms_per_s={name: round(rate, 2) for name, rate in rates.items()},
+        attack_iterations=attack[0],
+        attack_loop_trials_per_s=attack[1],
+        attack_engine_trials_per_s=attack[2],
+        attack_ratio=attack[2] / attack[1],
+    )
+
+
+def _attack_rates(
+    case: Case, setup: Setup, device: str, form: str, threads: int, say: Callable[[str], None]
+) -> tuple[int, float, float]:
+    """Return (iterations, loop's trials per second, engine's) of whole attacks: tracing, optimiser and all."""
+    lbfgs = isinstance(case.matching.optimiser, LBFGS)
+    iterations = 10 if lbfgs else 100
+    say(f"{case.name}: whole attacks of {iterations} iterations")
+    short = replace(case.matching, stop=Stop(iterations=iterations))
+    took = _seconds(
+        lambda: short.run(
+            setup.model,
+            setup.observation,
+            setup.knowledge,
+            setup.seeds,
+            Execution(device=device, chunk=len(setup.seeds), form=None if form == "compiled" else form),
+        ),
+        device,
+    )
+    one = 2
+    spent = _on_threads(threads, lambda: [loop_attack(setup, i, device, iterations, lbfgs) for i in range(one)], device)
+    return iterations, one / spent, len(setup.seeds) / took
+
+
+def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict[str, float]:
+    """Return what optimiser and bookkeeping add to the evaluations of a CPL run, on average and at full history."""
+    model = build("lenet_cpl", (1, 28, 28), 10)
+    seeds = list(range(trials))
+    keys = random.key(seeds)
+    batch = make_batch(random.uniform(keys, (1, 1, 28, 28)), (keys % 10)[:, None], classes=10)
+    client = Client()
+    observation = client.observe(model, draw_parameters(model, Uniform(0.5), keys), batch, seeds)
+    how = cpl(iterations=iterations, threshold=0.0)
+    problem, _ = how.prepare(model, observation, told(model, client, batch), seeds, Execution(device=device))
+    engine = Engine(model, problem, how.stop, "native" if device == "cpu" else "im2col", timed=True)
+    engine.run()
+    skip = TRACE_AFTER + 1  # before that the evaluation is untraced, and slower than it will be
+    inside, between = engine.evaluating[skip:], engine.stepping[skip:]
+    full = slice(100 - skip, None)
+    return {
+        "average": sum(between) / sum(inside),
+        "full_history": sum(between[full]) / sum(inside[full]),
+        "ticks": float(len(between)),
+    }
+
+
+def run(
+    names: Sequence[str],
+    device: str,
+    *,
+    pairs: int = PAIRS,
+    tf32: bool = False,
+    form: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Timing]:
+    """Return the timings of the named cases."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("this machine has no CUDA device; use --device cpu")
+    if pairs < 2:
+        raise InputError(f"--pairs must be at least 2, got {pairs}")
+    return [
+        measure(lookup(CASES, n, "benchmark case"), device, pairs=pairs, tf32=tf32, form=form, say=say) for n in names
+    ]
+
+
+def as_json(timings: list[Timing], shares: dict[str, float] | None) -> str:
+    """Return the timings as JSON."""
+    return json.dumps(
+        {"cases": [asdict(t) for t in timings], "optimiser_share": shares, "torch": torch.__version__}, indent=2
+    )
+
+
+def as_text(timings: list[Timing], shares: dict[str, float] | None) -> str:
+    """Return the timings as a table for people."""
+    head = f"{'case':<10} {'trials':>6} {'form':<9} {'loop/s':>10} {'engine/s':>12} {'ratio':>9}  95 % of pairs      whole attack"
+    lines = [head]
+    for t in timings:
+        lines.append(
+            f"{t.name:<10} {t.trials:>6} {t.form:<9} {t.loop_per_s:>10.1f} {t.engine_per_s:>12.1f} {t.ratio:>8.1f}x  "
+            f"[{t.ratio_low:.1f}, {t.ratio_high:.1f}]  n={t.pairs:<3}  {t.attack_ratio:.1f}x"
+        )
+    if shares is not None:
+        lines.append(
+            f"optimiser and bookkeeping add {shares['average']:.0%} to the evaluations on average, "
+            f"{shares['full_history']:.0%} at full history (CPL on 28x28, {int(shares['ticks'])} ticks)"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark from the command line, without any other dependency."""
+    parser = argparse.ArgumentParser(prog="leakscope bench", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("cases", nargs="*", default=list(CASES), help=f"any of {', '.join(CASES)}")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--form", default=None)
+    parser.add_argument("--tf32", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    told_ = parser.parse_args(arguments)
+
+    def say(line: str) -> None:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+    try:
+        timings = run(told_.cases, told_.device, pairs=told_.pairs, tf32=told_.tf32, form=told_.form, say=say)
+        say("optimiser share")
+        shares = optimiser_share(told_.device)
+    except InputError as error:
+        say(f"leakscope: {error}")
+        return 2
+    sys.stdout.write((as_json if told_.json else as_text)(timings, shares) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

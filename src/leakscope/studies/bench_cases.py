@@ -1,0 +1,155 @@
+"""The benchmark's cases: one network and attack each, ready for the engine; and the loop that peers run, beside it.
+
+The loop does one trial at a time with `torch.autograd.grad(create_graph=True)` through the plain module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.attack import Matching
+from leakscope.attacks.distances import cosine
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.state import Problem
+from leakscope.attacks.objectives import Match
+from leakscope.attacks.optimisers import Adam
+from leakscope.attacks.priors import TotalVariation
+from leakscope.attacks.recipes import cpl
+from leakscope.attacks.starts import Normal
+from leakscope.clients import Client, told
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.types import Knowledge, Observation, make_batch
+from leakscope.models import Torch, Uniform, build, draw_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One network and attack: how many trials at once on each kind of device, how many images a trial."""
+
+    name: str
+    network: str
+    classes: int
+    trials: dict[str, int]
+    images: dict[str, int]
+    matching: Matching
+    uniform: bool
+    settings: dict[str, object] = field(default_factory=dict)
+
+
+_TV = Matching(
+    "cosine+tv",
+    objective=Match(cosine),
+    priors=(TotalVariation(1e-4),),
+    start=Normal(),
+    optimiser=Adam(0.1),
+    labels="known",
+)
+CASES: dict[str, Case] = {
+    "lenet": Case(
+        "lenet",
+        "lenet_dlg",
+        100,
+        {"cpu": 128, "cuda": 4096},
+        {"cpu": 1, "cuda": 1},
+        replace(cpl(start=Normal()), labels="known"),
+        True,
+    ),
+    "resnet20": Case("resnet20", "resnet20", 10, {"cpu": 16, "cuda": 512}, {"cpu": 1, "cuda": 1}, _TV, False),
+    "cnn_cifar": Case("cnn_cifar", "cnn_cifar", 100, {"cpu": 4, "cuda": 16}, {"cpu": 10, "cuda": 50}, _TV, False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A case with its network, what the server saw, and the problem the engine gets."""
+
+    model: Model
+    observation: Observation
+    knowledge: Knowledge
+    problem: Problem
+    seeds: list[int]
+
+
+def set_up(case: Case, device: str, trials: int | None = None) -> Setup:
+    """Return random pictures attacked on random weights: speed does not depend on the pictures."""
+    number, images = trials or case.trials[device], case.images[device]
+    model = build(case.network, (3, 32, 32), case.classes, case.settings)
+    seeds = list(range(number))
+    keys = random.key(seeds)
+    pictures = random.uniform(random.fold(keys, "pictures"), (images, 3, 32, 32))
+    labels = (random.uniform(random.fold(keys, "labels"), (images,)) * case.classes).long()
+    batch = make_batch(pictures, labels, classes=case.classes)
+    weights = draw_parameters(model, Uniform(0.5) if case.uniform else Torch(), keys)
+    client = Client()
+    observation = client.observe(model, weights, batch, seeds)
+    knowledge = told(model, client, batch, labels=True)
+    execution = Execution(device=device)
+    problem, _ = case.matching.prepare(model, observation, knowledge, seeds, execution)
+    return Setup(model, observation, knowledge, problem, seeds)
+
+
+def plain_loop(setup: Setup, device: str) -> Callable[[int], Tensor]:
+    """Return a function that evaluates trial i the way peers do: autograd with create_graph through the module."""
+    module: nn.Module = setup.model.apply.module.to(device)  # type: ignore[attr-defined]
+    module.eval()
+    parameters = list(module.parameters())
+    criterion = nn.CrossEntropyLoss()
+    facts, unknowns = setup.problem.facts, setup.problem.unknowns["guess"]
+    labels = facts.knowledge.labels
+    if labels is None:
+        raise InputError("the benchmark's loop needs known labels")
+    seen = facts.observation.rounds[0]
+    names = [name for name, _ in module.named_parameters()]
+    tv = bool(facts.pieces.priors)
+
+    def evaluate(i: int) -> Tensor:
+        guess = unknowns[i].clone().requires_grad_()
+        gradient = torch.autograd.grad(criterion(module(guess), labels[i]), parameters, create_graph=True)
+        target = [seen.sent[name][i] for name in names]
+        if not tv:
+            value = torch.stack([(g - t).square().sum() for g, t in zip(gradient, target, strict=True)]).sum()
+            return torch.autograd.grad(value, guess)[0]
+        product = torch.stack([(g * t).sum() for g, t in zip(gradient, target, strict=True)]).sum()
+        a = torch.stack([g.square().sum() for g in gradient]).sum()
+        b = torch.stack([t.square().sum() for t in target]).sum()
+        across = (guess[..., 1:] - guess[..., :-1]).abs().mean()
+        down = (guess[..., 1:, :] - guess[..., :-1, :]).abs().mean()
+        value = 1 - product / (a * b).sqrt() + 1e-4 * (across + down)
+        return torch.autograd.grad(value, guess)[0]
+
+    return evaluate
+
+
+def loop_attack(setup: Setup, i: int, device: str, iterations: int, lbfgs: bool) -> Tensor:
+    """Attack one trial the way peers do, with torch.optim."""
+    module: nn.Module = setup.model.apply.module.to(device)  # type: ignore[attr-defined]
+    parameters = list(module.parameters())
+    facts = setup.problem.facts
+    labels = facts.knowledge.labels
+    seen = facts.observation.rounds[0]
+    with torch.no_grad():
+        for name, value in module.named_parameters():
+            value.copy_(seen.before[name][i])
+    target = [seen.sent[name][i] for name, _ in module.named_parameters()]
+    guess = setup.problem.unknowns["guess"][i].clone().requires_grad_()
+    criterion = nn.CrossEntropyLoss()
+    optimiser: torch.optim.Optimizer = (
+        torch.optim.LBFGS([guess], history_size=100) if lbfgs else torch.optim.Adam([guess], lr=0.1)
+    )
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        gradient = torch.autograd.grad(criterion(module(guess), labels[i]), parameters, create_graph=True)  # type: ignore[index]
+        value = torch.stack([(g - t).square().sum() for g, t in zip(gradient, target, strict=True)]).sum()
+        value.backward()
+        return value
+
+    for _ in range(iterations):
+        optimiser.step(closure)  # type: ignore[arg-type]
+    return guess.detach()

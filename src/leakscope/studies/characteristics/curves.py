@@ -1,0 +1,219 @@
+"""The characteristics of lines: distances from what the run stored, and the ratio of biases.
+
+The ratio is of the first round of the run's clients, played once more with the defence and without it, which costs no attack. Tracing asks
+for the owners of the attacked pictures themselves, split into equal parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.analysis.characteristic import Characteristic, Example, Point, Rule, bias_ratio, measured
+from leakscope.core.errors import InputError
+from leakscope.core.record import Cell, Record
+from leakscope.core.types import direction
+from leakscope.inference.tracing import trace
+from leakscope.metrics import Estimate, clean
+from leakscope.store import Run
+from leakscope.studies.characteristics.accuracies import AccuracyOf, guessing
+from leakscope.studies.characteristics.lines import Line, name_lines
+from leakscope.sweep.chunk import Chunk, played
+from leakscope.sweep.trials import Trial
+
+AT_ONCE = 32  # clients played at once for the ratio
+RMSE, MEMBERSHIP, TRACING = "rMSE", "membership", "tracing"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curves:
+    """Characteristics by attack and distance, examples of their regions, and what was left out and why."""
+
+    curves: tuple[Characteristic, ...]
+    examples: tuple[Example, ...]
+    notes: tuple[str, ...]
+
+
+def measure_curves(
+    lines: Sequence[Line],
+    accuracy_of: Sequence[AccuracyOf],
+    *,
+    participants: int = 10,
+    rule: Rule | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Curves:
+    """Return the characteristics of all lines; `accuracy_of` has one entry for each."""
+    counted = rule or Rule()
+    curves: list[Characteristic] = []
+    examples: list[Example] = []
+    notes: list[str] = []
+    named = [f"{defence}, {attacker}" for defence, attacker in name_lines(lines)]
+    settings: list[list[_Setting]] = []
+    for line, who in zip(lines, named, strict=True):  # all of them before the first accuracy, which may take an hour
+        tell(who)
+        settings.append(list(_settings(line, who, counted, participants, notes)))
+    if not any(setting.strength for own in settings for setting in own):
+        raise InputError("no trial has landed at a strength above 0: there is nothing to draw yet")
+    for line, own, accuracy, who, names in zip(lines, settings, accuracy_of, named, name_lines(lines), strict=True):
+        points: dict[str, list[Point]] = {}
+        for setting in own:
+            found = setting.points(*accuracy(setting.cell.settings, setting.strength))
+            if setting.strength == 0:
+                said = ", ".join(f"{name} {point.distance.value:.3g}" for name, point in found.items())
+                notes.append(f"{who}: at strength 0, which is in no CAP, accuracy {found[RMSE].accuracy:.1%}, {said}")
+                continue
+            examples.append(replace(setting.example, defence=f"{names[0]} {setting.strength:g}"))
+            for name, point in found.items():
+                points.setdefault(name, []).append(point)
+        chances = {MEMBERSHIP: 1 - guessing(line.settings), TRACING: 1 - 1 / participants}
+        curves += [
+            Characteristic(*names, name, tuple(few), counted.words if name == RMSE else "", chances.get(name))
+            for name, few in points.items()
+        ]
+        notes += _missing(points, who, participants)
+    return Curves(tuple(curves), _fewer(examples), tuple(notes))
+
+
+def _missing(points: Mapping[str, Sequence[Point]], who: str, participants: int) -> Iterator[str]:
+    """Yield what is missing of a line beside rMSE, which every setting has."""
+    reasons = {
+        MEMBERSHIP: "the attacker is told the labels or guesses none",
+        TRACING: f"not each of {participants} participants has a picture that was attacked",
+    }
+    every = [point.parameter for point in points.get(RMSE, ())]
+    for name, reason in reasons.items():
+        there = [point.parameter for point in points.get(name, ())]
+        lost = [f"{value:g}" for value in every if value not in there]
+        if lost:
+            yield f"{who}: no {name} at {', '.join(lost)}, because {reason}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Setting:
+    """One strength as it was attacked, before its accuracy is known: the ratio, each kind of distance, and an example."""
+
+    strength: float
+    cell: Cell
+    ratio: Tensor
+    distances: Mapping[str, tuple[Tensor, Tensor | None]]
+    traced: Estimate | None
+    example: Example
+
+    def points(self, accuracy: float, tests: int | None) -> dict[str, Point]:
+        """Return its points by distance."""
+        found = {
+            name: measured(self.strength, self.ratio, accuracy, value, finite, tests=tests)
+            for name, (value, finite) in self.distances.items()
+        }
+        if self.traced is not None:
+            found[TRACING] = Point(self.strength, found[RMSE].ratio, accuracy, self.traced, tests=tests)
+        return found
+
+
+def _settings(line: Line, who: str, rule: Rule, participants: int, notes: list[str]) -> Iterator[_Setting]:
+    """Yield what was measured at each strength; what has not landed, wholly or in part, is noted."""
+    for strength, cell in line.cells:
+        asked: Any = cell.settings
+        wanted = asked["trials"] * len(asked["seeds"])
+        held = _held(line.run, cell)
+        if held is None or len(held.records) < wanted:
+            landed = 0 if held is None else len(held.records)
+            notes.append(f"{who}: {landed} of {wanted} trials have landed at {strength:g}")
+        if held is None:
+            continue
+        ratio = _ratio(cell, held.records)
+        each = _distances(held, rule)
+        kinds = _kinds(held, asked, each)
+        found = measured(strength, ratio, 0.0, *kinds[RMSE])
+        example = _example(held, each[0], found)
+        yield _Setting(strength, cell, ratio, kinds, _traced(held, participants), example)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """What a run stored of a cell: its records and, for each, truth and guess with as many samples, paired."""
+
+    records: tuple[Record, ...]
+    truth: tuple[Tensor, ...]
+    guess: tuple[Tensor, ...]
+
+
+def _held(run: Run, cell: Cell) -> _Held | None:
+    records = tuple(run.records(cell=cell.id))
+    truth, guess = [], []
+    for record in records:
+        stored = run.tensors(record.trial)
+        if not {"truth", "inputs", "pairing"} <= stored.keys():
+            raise InputError(f"{run.directory} keeps no reconstructions, which distances are taken of")
+        places = torch.tensor([sample.sample for sample in record.samples], dtype=torch.int64)
+        truth.append(stored["truth"][places])
+        guess.append(stored["inputs"][stored["pairing"][places]])
+    return _Held(records, tuple(truth), tuple(guess)) if records else None
+
+
+def _distances(held: _Held, rule: Rule) -> tuple[Tensor, Tensor]:
+    """Return the relative error of every sample and whether its guess was finite, T x N each."""
+    pairs = [rule.distances(x[None], g[None]) for x, g in zip(held.truth, held.guess, strict=True)]
+    return torch.cat([value for value, _ in pairs]), torch.cat([finite for _, finite in pairs])
+
+
+def _kinds(
+    held: _Held, settings: Mapping[str, Any], each: tuple[Tensor, Tensor]
+) -> dict[str, tuple[Tensor, Tensor | None]]:
+    """Return the distances of reconstruction and, where labels are in question, of membership."""
+    found: dict[str, tuple[Tensor, Tensor | None]] = {RMSE: each}
+    correct = [[sample.label_correct for sample in record.samples] for record in held.records]
+    if not settings["knowledge"]["labels"] and all(value is not None for own in correct for value in own):
+        found[MEMBERSHIP] = (~torch.tensor(correct, dtype=torch.bool), None)
+    return found
+
+
+def _traced(held: _Held, participants: int) -> Estimate | None:
+    """Return the distance of tracing, or None where some participant has no picture; a picture is one query, whatever its seeds."""
+    places = [record.items[sample.sample] for record in held.records for sample in record.samples]
+    pictures = dict(zip(places, torch.cat(held.truth), strict=True))
+    order = {place: number for number, place in enumerate(pictures)}
+    if len(pictures) < participants:
+        return None
+    source = torch.tensor([order[place] for place in places])
+    guesses = clean(torch.cat(held.guess))
+    return trace(torch.stack(list(pictures.values())), guesses, source, participants=participants).all
+
+
+def _ratio(cell: Cell, records: Sequence[Record]) -> Tensor:
+    """Return ||B|| / ||E|| of every trial, from its client's first round with the defence and without it."""
+    found = []
+    for first in range(0, len(records), AT_ONCE):
+        trials = tuple(
+            Trial(record.trial, 0, record.number, record.seed, record.items)
+            for record in records[first : first + AT_ONCE]
+        )
+        chunk = Chunk(name="ratio", trials=trials, cells={0: (cell.id, cell.settings)})
+        plain, sent = (played(chunk, defended=defended) for defended in (False, True))
+        found.append(bias_ratio(direction(plain.rounds[0], plain.shares), direction(sent.rounds[0], sent.shares)))
+    return torch.cat(found)
+
+
+def _example(held: _Held, distances: Tensor, point: Point) -> Example:
+    """Return the sample whose distance is in the middle."""
+    flat = distances.flatten()
+    order = torch.where(flat.isnan(), torch.inf, flat).argsort()
+    place = int(order[int((~flat.isnan()).sum()) // 2])
+    truth, guess = torch.cat(held.truth)[place], torch.cat(held.guess)[place]
+    return Example(
+        truth=truth,
+        guess=guess,
+        defence="",
+        region=point.region,
+        ratio=point.ratio,
+        distance=float(flat[place]),
+    )
+
+
+def _fewer(examples: Sequence[Example]) -> tuple[Example, ...]:
+    """Return one example a defence and region: the first line's, which is the attacker who does not know where both are."""
+    return tuple({(one.defence, one.region): one for one in reversed(examples)}.values())[::-1]

@@ -1,0 +1,254 @@
+"""The demo: what the server can see of 32 clients, in about a minute, on bundled pictures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.analytic import Analytic
+from leakscope.attacks.attack import Matching
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.state import Progress
+from leakscope.attacks.recipes import cpl, dlg
+from leakscope.attacks.starts import Normal
+from leakscope.clients import Client, told
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, take
+from leakscope.core.types import Batch, Observation, make_batch
+from leakscope.models import Uniform, build, draw_parameters
+from leakscope.play.story import (
+    AttackRun,
+    NoiseRun,
+    Speed,
+    Story,
+    Tell,
+    judged,
+    play,
+    sweep_noise,
+    without_labels_of,
+)
+from leakscope.sweep.engines import Engine, Needs, Note, reporter, serial
+from leakscope.sweep.engines.contract import torch_threads
+
+SHAPE = (1, 28, 28)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """How large the demo is; steps are capped so that it ends in a minute, and the page says so."""
+
+    images: int = 32
+    cpl_steps: int = 25
+    dlg_steps: int = 25
+    noise_images: int = 8
+    noise_steps: int = 10
+    seed: int = 0
+    image: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.images < 1 or self.noise_images < 1:
+            raise InputError(f"the demo needs at least one image, got {self.images} and {self.noise_images}")
+        if min(self.cpl_steps, self.dlg_steps, self.noise_steps) < 1:
+            raise InputError("the demo needs at least one step an attack")
+
+
+def private_pictures(settings: DemoSettings) -> tuple[Batch, tuple[str, ...]]:
+    """Return the pictures attacked, one a client, and their class names; the user's own picture comes first."""
+    from leakscope.data import load
+
+    source = load("fashion_mnist")
+    pictures = source.pictures("test", range(settings.images))
+    labels = torch.as_tensor(source.labels("test", range(settings.images)))
+    names = source.class_names
+    if settings.image is not None:
+        from leakscope.data import own_picture
+
+        pictures = torch.cat([own_picture(settings.image, SHAPE)[None], pictures])
+        labels = torch.cat([labels.new_zeros(1), labels])
+    batch = make_batch(pictures[:, None], labels[:, None], classes=len(names))
+    told_names = tuple(names[int(y)] for y in labels)
+    return batch, (("your picture", *told_names[1:]) if settings.image is not None else told_names)
+
+
+def exact_recovery(batch: Batch, seeds: list[int]) -> AttackRun:
+    """Return the analytic attack on a dense network: exact, in no time."""
+    model = build("mlp", SHAPE, 10)
+    client = Client()
+    weights = draw_parameters(model, Uniform(0.1), random.key(seeds))
+    observation = client.observe(model, weights, batch, seeds)
+    return play(
+        "analytic",
+        "",
+        Analytic(),
+        model,
+        observation,
+        told(model, client, batch),
+        batch,
+        seeds,
+        Execution(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One part of the demo that any process can play."""
+
+    name: str
+    settings: DemoSettings
+
+
+NOISE = "noise"
+ORDER = ("DLG", NOISE, "CPL random", "CPL patterned")  # the longest first, so that two processes end together
+SHOWN = ("CPL patterned", "CPL random", "DLG")
+
+
+def _attacks(settings: DemoSettings) -> dict[str, tuple[str, Matching]]:
+    """Return name -> (note, attack)."""
+    return {
+        "CPL patterned": (
+            f"Wei et al. 2020: one random tile repeated 2 x 2; at most {settings.cpl_steps} steps.",
+            cpl(iterations=settings.cpl_steps),
+        ),
+        "CPL random": (
+            f"The same attack from normal noise; at most {settings.cpl_steps} steps.",
+            cpl(start=Normal(), iterations=settings.cpl_steps),
+        ),
+        "DLG": (
+            f"Zhu et al. 2019: picture and label optimised together from normal noise; capped at {settings.dlg_steps} steps "
+            "(the authors run 300).",
+            dlg(iterations=settings.dlg_steps),
+        ),
+    }
+
+
+def _setting(settings: DemoSettings) -> tuple[Model, Client, Tree, Batch, tuple[str, ...], list[int]]:
+    """Return network, client, weights, private pictures, their names and the seeds: the same in every process."""
+    batch, names = private_pictures(settings)
+    seeds = [settings.seed * 100_000 + i for i in range(batch.trials)]
+    model = build("lenet_cpl", SHAPE, 10)
+    return model, Client(), draw_parameters(model, Uniform(0.5), random.key(seeds)), batch, names, seeds
+
+
+def play_job(job: Job) -> AttackRun | NoiseRun:
+    """Return one attack on all pictures, or the noise sweep."""
+    settings = job.settings
+    model, client, weights, batch, _, seeds = _setting(settings)
+    execution = Execution(form="native", progress=reporter(job.name))
+    if job.name == NOISE:
+        few = torch.arange(min(settings.noise_images, batch.trials))
+        own = [seeds[int(i)] for i in few]
+        attack = cpl(iterations=settings.noise_steps)
+        return sweep_noise(attack, model, client, take(weights, few), take(batch, few), own, execution)
+    note, attack = _attacks(settings)[job.name]
+    observation = client.observe(model, weights, batch, seeds)
+    return play(job.name, note, attack, model, observation, told(model, client, batch), batch, seeds, execution)
+
+
+def run_demo(
+    settings: DemoSettings,
+    *,
+    engine: Engine = serial,
+    tell: Tell | None = None,
+    shown: Callable[[AttackRun, Batch], None] | None = None,
+) -> Story:
+    """Return the story of the demo; `shown` is called as soon as the exact recovery is there."""
+    began = time.perf_counter()
+    model, client, weights, batch, names, seeds = _setting(settings)
+    first = take(batch, slice(0, 8))
+    invented = frozenset() if settings.image is None else frozenset({0})  # your picture is of no class here
+    exact = without_labels_of(exact_recovery(first, seeds[:8]), invented)
+    if shown is not None:
+        shown(exact, first)
+
+    def hear(note: Note) -> None:
+        if tell is not None:
+            tell(
+                note.chunk, Progress(note.total, note.done, note.converged, note.diverged, note.iteration, 0, note.note)
+            )
+
+    start = time.perf_counter()
+    jobs = [(Job(name, settings), Needs(threads=1)) for name in ORDER]
+    made = {job.name: result for job, result in engine(play_job, jobs, tell=hear)}
+    seconds = time.perf_counter() - start
+    noise = cast(NoiseRun, made[NOISE])
+    noise = replace(noise, runs=tuple(without_labels_of(run, invented) for run in noise.runs))
+    runs = tuple(without_labels_of(cast(AttackRun, made[name]), invented) for name in SHOWN)
+    observation = client.observe(model, weights, batch, seeds)
+    nothing = tuple(without_labels_of(run, invented) for run in null_baselines(batch, seeds))
+    return Story(
+        batch=batch,
+        names=names,
+        update={name: value[0] for name, value in observation.rounds[0].sent.items()},
+        exact=exact,
+        exact_batch=first,
+        attacks=runs,
+        noise=noise,
+        speed=measure_speed(model, weights, observation, batch, (*runs, *noise.runs), seconds),
+        seeds=tuple(seeds),
+        seconds=time.perf_counter() - began,
+        baselines=nothing,
+        invented=invented,
+    )
+
+
+def null_baselines(batch: Batch, seeds: list[int]) -> tuple[AttackRun, ...]:
+    """Return what one gets without the update, from the part of the set that the private pictures are not from."""
+    from leakscope.data import load
+    from leakscope.play.baselines import baselines, public_part
+
+    data = load("fashion_mnist")
+    public, labels = public_part(data, "test")
+    made = baselines(batch, public, labels, classes=data.classes, seeds=seeds)
+    return tuple(judged(name, "", each, batch) for name, each in made.items())
+
+
+def measure_speed(
+    model: Model,
+    weights: Tree,
+    observation: Observation,
+    batch: Batch,
+    runs: tuple[AttackRun, ...],
+    seconds: float,
+    *,
+    timed: int = 40,
+) -> Speed:
+    """Return the run's time beside the usual loop's, from single evaluations timed here and now."""
+    evaluate = _usual_evaluation(model, take(weights, 0), take(observation.rounds[0].sent, 0), batch.labels[0])
+    each = min(_seconds_each(evaluate, timed // 2, threads) for threads in (1, torch.get_num_threads()))
+    evaluations = sum(int(run.reconstruction.evaluations.sum()) for run in runs)
+    attacks = sum(run.reconstruction.trials for run in runs)
+    return Speed(attacks, evaluations, seconds, evaluations * each, timed)
+
+
+def _seconds_each(evaluate: Callable[[], object], times: int, threads: int) -> float:
+    """Return the seconds of one evaluation with so many threads; the loop is given whichever suits it better."""
+    with torch_threads(threads):
+        evaluate()
+        began = time.perf_counter()
+        for _ in range(times):
+            evaluate()
+        return (time.perf_counter() - began) / times
+
+
+def _usual_evaluation(model: Model, weights: Tree, target: Tree, labels: Tensor) -> Callable[[], object]:
+    """Return one evaluation as peers do it: one trial, autograd with create_graph, the plain module."""
+    guess = torch.rand(1, *model.input_shape, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    leaves = {name: value.clone().requires_grad_() for name, value in weights.items()}
+    criterion = nn.CrossEntropyLoss()
+    module: nn.Module = model.apply.module  # type: ignore[attr-defined]
+
+    def evaluate() -> object:
+        output = torch.func.functional_call(module, leaves, (guess,))
+        gradient = torch.autograd.grad(criterion(output, labels), list(leaves.values()), create_graph=True)
+        value = torch.stack([(g - t).square().sum() for g, t in zip(gradient, target.values(), strict=True)]).sum()
+        return torch.autograd.grad(value, guess)
+
+    return evaluate

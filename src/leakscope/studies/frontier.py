@@ -1,0 +1,225 @@
+"""The frontier of privacy: epsilon, accuracy and measured leakage of the same federated runs, DP-SGD beside other defences.
+
+Every run trains the same small network on bundled digits from the same weights: in each round all clients compute one gradient,
+protect it, and the server steps along their mean, as far as it would without protection (a server would tune its rate). The
+leak is what an attacker who knows the defence recovers from the first updates of some of these very clients. Clients hold
+one example, the worst case; with DP-SGD each then clips and noises its own gradient. Epsilon is that of one client over
+all rounds and comes from outside (`leakscope.integrations.opacus`): other defences promise none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.aware import aware
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.recipes import cpl
+from leakscope.clients import Client, tell_defences, told
+from leakscope.clients.private import PrivateClient
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import TINY, Tree, count, lift, norm, scale, subtract, take
+from leakscope.core.types import Batch, Knowledge, Observation, make_batch
+from leakscope.data import load
+from leakscope.defences import Clip, Defence, GaussianNoise, LowRank, Quantise, Sign, Sparsify
+from leakscope.metrics.interval import Estimate, estimate_rate
+from leakscope.models import Torch, draw_parameters, from_module
+from leakscope.play.story import AttackRun, play
+
+EpsilonOf = Callable[[PrivateClient, int, int], float]
+DP = "DP-SGD"
+UNDEFENDED = "undefended"
+ATTACKED = 8  # clients, where there are as many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierSettings:
+    """How large the runs are. `multipliers` are DP-SGD's noise; `bound` its clip in units of the median first gradient."""
+
+    clients: int = 256
+    rounds: int = 40
+    rate: float = 0.5
+    attacked: int = ATTACKED
+    iterations: int = 40
+    bound: float = 1.0
+    multipliers: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise InputError(f"clients must be at least 1, got {self.clients}")
+        if not 1 <= self.attacked <= self.clients:
+            raise InputError(f"attacked must lie in 1..{self.clients}, the number of clients, got {self.attacked}")
+        if min(self.rounds, self.iterations) < 1 or not self.multipliers or not self.bound > 0 or not self.rate > 0:
+            raise InputError("a frontier needs rounds, iterations, a rate, a bound and a noise multiplier above 0")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """One run: who, how strong, the epsilon it promises (None: none), test accuracy, and the attack on its clients."""
+
+    family: str
+    strength: str
+    epsilon: float | None
+    accuracy: Estimate
+    run: AttackRun
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frontier:
+    """All points, the private examples that were attacked, and the settings."""
+
+    points: tuple[Point, ...]
+    truth: Batch
+    seeds: tuple[int, ...]
+    settings: FrontierSettings
+
+
+def measure_frontier(
+    settings: FrontierSettings,
+    epsilon_of: EpsilonOf | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Frontier:
+    """Return accuracy and leakage of DP-SGD and of other defences; `epsilon_of(client, examples, rounds)` is the promise."""
+    stage = _Stage(settings)
+    plain = Client()
+    points = [stage.point(UNDEFENDED, "", plain, None, tell)]
+    length = stage.length
+    for multiplier in settings.multipliers:
+        private = PrivateClient(bound=settings.bound * length, multiplier=multiplier)
+        promise = None if epsilon_of is None else epsilon_of(private, 1, settings.rounds)
+        points.append(stage.point(DP, f"multiplier {multiplier:g}", private, promise, tell))
+    for family, strength, defences in _defences(length, stage.size):
+        points.append(stage.point(family, strength, Client(defences=defences), None, tell))
+    return Frontier(tuple(points), take(stage.batch, slice(0, settings.attacked)), stage.attacked_seeds, settings)
+
+
+def _defences(length: float, size: float) -> list[tuple[str, str, tuple[Defence, ...]]]:
+    """Return (family, strength, stack) of the papers' defences, in units of the median gradient."""
+    noise = [("Gaussian noise", f"sigma {f * size:.2g}", (GaussianNoise(f * size),)) for f in (0.1, 1.0, 10.0)]
+    both = ("clip and noise", f"sigma {size:.2g}", (Clip(0.5 * length), GaussianNoise(size)))
+    sparse = [("sparsify", f"drop {d:g}", (Sparsify(d),)) for d in (0.5, 0.9, 0.99)]
+    coarse = [("quantise", f"{b} bits", (Quantise(b),)) for b in (8, 4, 2)]
+    return [*noise, both, *sparse, *coarse, ("low rank", "rank 1", (LowRank(1),)), ("sign", "", (Sign(),))]
+
+
+class _Stage:
+    """The network, the clients and the test set of all runs, and the steps of the undefended one."""
+
+    def __init__(self, settings: FrontierSettings) -> None:
+        self.settings = settings
+        data = load("digits")
+        chosen = range(settings.clients)
+        if settings.clients > data.size("train"):
+            raise InputError(f"there are {data.size('train')} digits for clients, got {settings.clients} clients")
+        labels = torch.as_tensor(data.labels("train", chosen))
+        self.batch = make_batch(data.pictures("train", chosen)[:, None], labels[:, None], classes=10)
+        self.test = data.pictures("test", slice(None)), torch.as_tensor(data.labels("test", slice(None)))
+        self.model, self.weights = _network(settings.seed)
+        self.steps: list[float] = []
+        first = Client().observe(self.model, self._many(self.weights), self.batch, self._seeds(0))
+        self.length = float(lift(norm)(first.rounds[0].sent).median())
+        self.size = self.length / math.sqrt(count(self.weights))
+
+    @property
+    def attacked_seeds(self) -> tuple[int, ...]:
+        """Return the seeds of the clients that are attacked, in the first round."""
+        return tuple(self._seeds(0)[: self.settings.attacked])
+
+    def point(
+        self,
+        family: str,
+        strength: str,
+        client: Client | PrivateClient,
+        epsilon: float | None,
+        tell: Callable[[str], None],
+    ) -> Point:
+        """Return one run: trained, tested, attacked."""
+        tell(f"{family} {strength}".strip())
+        first, weights = self._train(client)
+        run = self._attack(f"{family} {strength}".strip(), client, first)
+        return Point(family, strength, epsilon, self._accuracy(weights), run)
+
+    def _train(self, client: Client | PrivateClient) -> tuple[Observation, Tree]:
+        """Return what the server saw in the first round, and the weights after the last."""
+        weights = dict(self.weights)
+        first: Observation | None = None
+        lengths: list[float] = []
+        for number in range(self.settings.rounds):
+            seen = client.observe(self.model, self._many(weights), self.batch, self._seeds(number))
+            first = first or seen
+            mean = {n: u.mean(0) for n, u in seen.rounds[0].sent.items()}
+            length = float(norm(mean))
+            wanted = self.steps[number] if self.steps else length
+            lengths.append(length)
+            weights = subtract(weights, scale(mean, self.settings.rate * wanted / max(length, TINY)))
+        if not self.steps:
+            self.steps = lengths
+        if first is None:
+            raise RuntimeError("a run has at least one round")
+        return first, weights
+
+    def _attack(self, name: str, client: Client | PrivateClient, first: Observation) -> AttackRun:
+        few = slice(0, self.settings.attacked)
+        seen, truth = take(first, few), take(self.batch, few)
+        knowledge = _knowledge(self.model, client, truth, seen)
+        attack = aware(cpl(iterations=self.settings.iterations), knowledge)
+        seeds = list(self.attacked_seeds)
+        note = f"CPL, told of the defence; {self.settings.iterations} iterations at most"
+        return play(name, note, attack, self.model, seen, knowledge, truth, seeds, Execution(form="native"))
+
+    def _accuracy(self, weights: Tree) -> Estimate:
+        x, y = self.test
+        with torch.no_grad():
+            output = self.model.apply(weights, {}, x, random.key(0))[0]
+        right = (output.argmax(1) == y)[:, None]
+        return estimate_rate(right, torch.ones_like(right))
+
+    def _many(self, weights: Tree) -> Tree:
+        return {n: w.expand(self.settings.clients, *w.shape) for n, w in weights.items()}
+
+    def _seeds(self, number: int) -> list[int]:
+        return [(self.settings.seed * 10_000 + number) * 10_000 + k for k in range(self.settings.clients)]
+
+
+def _knowledge(model: Model, client: Client | PrivateClient, truth: Batch, seen: Observation) -> Knowledge:
+    """Return the Knowledge of an attacker who knows the defence."""
+    if isinstance(client, PrivateClient):
+        plain = Client(loss=client.loss, scaling=client.scaling)
+        return client.tell(told(model, plain, truth), truth.trials)
+    return tell_defences(told(model, client, truth), client, seen)
+
+
+def _network(seed: int) -> tuple[Model, Tree]:
+    """Return a small network for 8 x 8 digits and its first weights."""
+    module = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.Tanh(), nn.Flatten(),
+        nn.Linear(128, 10),
+    )  # fmt: skip
+    model = from_module(module, input_shape=(1, 8, 8), name="digits network")
+    drawn: dict[str, Tensor] = draw_parameters(model, Torch(), random.key([seed]))
+    return model, {name: value[0] for name, value in drawn.items()}
+
+
+def dominated(points: Sequence[Point]) -> list[bool]:
+    """Return for each point whether another is at least as accurate and leaks no more, and better in one of the two."""
+
+    def leaks(point: Point) -> tuple[float, float]:
+        return (point.run.summary.content.value, point.run.summary.means["psnr"].value)
+
+    return [
+        any(
+            other is not point
+            and other.accuracy.value >= point.accuracy.value
+            and leaks(other) <= leaks(point)
+            and (other.accuracy.value > point.accuracy.value or leaks(other) < leaks(point))
+            for other in points
+        )
+        for point in points
+    ]

@@ -1,0 +1,293 @@
+"""Running a scenario: plan what is missing, hand the chunks to an engine, land what comes back.
+
+The plan is written into the run before the first chunk starts. A run that goes on after a crash finds the plan and does the
+chunks that are missing, the same trials together in the same form, so its records are those of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from leakscope.core.provenance import gather_facts
+from leakscope.core.record import Cell
+from leakscope.scenario import Problem, Scenario
+from leakscope.scenario.attackers import cost_of_telling
+from leakscope.store import Landing, Run, Writer
+from leakscope.sweep.chunk import Chunk, on, play_chunk
+from leakscope.sweep.engines import Engine, Needs, Note, local, never, processes, serial, usable_cores
+from leakscope.sweep.plan import Plan, chunks_of, make_plan
+from leakscope.sweep.suiting import MisfitError
+from leakscope.sweep.trials import Trial, baseline_cells, trials_of, unique_cells
+from leakscope.sweep.world import misfits, suiting
+
+ATTACK = "attack"
+CHECKED = ("data", "model", "weights", "trials")
+ONE_HOT = "client.loss mse: labels are one-hot targets, compared with the outputs as they are (no softmax)"
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A scenario unfolded: its cells, baselines included, and all its trials."""
+
+    cells: tuple[Cell, ...]
+    trials: tuple[Trial, ...]
+
+
+@dataclass(slots=True)
+class Done:
+    """How a run ended: trials wanted, there before, landed now; whether it was stopped; where the seconds went."""
+
+    wanted: int
+    before: int
+    landed: int = 0
+    stopped: bool = False
+    attack_seconds: float = 0.0
+    own_seconds: float = 0.0
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        """Return how many trials are still missing."""
+        return self.wanted - self.before - self.landed
+
+
+class Watcher(Protocol):
+    """Whoever wants to see a run go: a progress bar, lines in a log, nothing."""
+
+    def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
+        """Hear how much there is to do, and the most it should take."""
+        ...
+
+    def noted(self, note: Note) -> None:
+        """Hear from a chunk in hand."""
+        ...
+
+    def landed(self, landing: Landing, done: Done) -> None:
+        """Hear that a chunk is safely stored."""
+        ...
+
+    def said(self, line: str) -> None:
+        """Hear a sentence."""
+        ...
+
+
+class Silent:
+    """A watcher who does not look."""
+
+    def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
+        """Ignore it."""
+
+    def noted(self, note: Note) -> None:
+        """Ignore it."""
+
+    def landed(self, landing: Landing, done: Done) -> None:
+        """Ignore it."""
+
+    def said(self, line: str) -> None:
+        """Ignore it."""
+
+
+def unfold(scenario: Scenario) -> Sweep:
+    """Return all cells and trials of a scenario, after checking that data and networks fit."""
+    cells = unique_cells(scenario.cells())
+    check(scenario, cells)
+    every = [*cells, *baseline_cells(cells)]
+    return Sweep(tuple(every), tuple(trials_of(every)))
+
+
+def check(scenario: Scenario, cells: Sequence[Cell]) -> None:
+    """Raise what does not fit together in any cell; cells alike in all that is looked at are looked at once.
+
+    First what the parts of a cell are by themselves, then, where that is sound, whether its attack suits its client.
+    """
+    _raise_found(scenario, cells, _parts_read, misfits)
+    _raise_found(scenario, cells, _attack_read, suiting)
+
+
+def _parts_read(told: Mapping[str, Any]) -> list[Any]:
+    read = (told["attack"]["name"], told["attack"].get("labels"), told["knowledge"]["labels"])
+    return [*(told[name] for name in CHECKED), *(told["client"][name] for name in ("on_model", "loss")), read]
+
+
+def _attack_read(told: Mapping[str, Any]) -> list[Any]:
+    client, local = told["client"], told["client"]["local"]
+    shared = (local and local["optimiser"], client["rounds"], client["on_data"] is None)
+    defences = [piece["name"] for piece in told["defences"]]
+    return [told["attack"], shared, defences, told["knowledge"], told["data"]["samples"], told["model"]]
+
+
+def _raise_found(
+    scenario: Scenario,
+    cells: Sequence[Cell],
+    read: Callable[[Mapping[str, Any]], list[Any]],
+    find: Callable[[Mapping[str, Any]], list[Problem]],
+) -> None:
+    found: dict[str, list[Problem]] = {}
+    problems: dict[tuple[object, str], Problem] = {}
+    for cell in cells:
+        key = repr([cell.axes.get(ATTACK), read(cell.settings)])
+        if key not in found:
+            found[key] = find(cell.settings)
+            placed = [_placed(problem, scenario, cell) for problem in found[key]]
+            problems |= {(problem.path, problem.message): problem for problem in placed}
+    if problems:
+        raise scenario.error(list(problems.values()))
+
+
+def _placed(problem: Problem, scenario: Scenario, cell: Cell) -> Problem:
+    """Return a problem where the file says the field: at the very attack of several, at the very value of an axis."""
+    for axis in scenario.axes:
+        for number, path in enumerate(axis.paths):
+            if problem.path[: len(path)] == path and axis.name in cell.axes:
+                place = axis.places[axis.labels.index(cell.axes[axis.name])][number]
+                return replace(problem, path=(*place, *problem.path[len(path) :]))
+    return problem
+
+
+@contextmanager
+def naming_lines(scenario: Scenario, cells: Sequence[Cell]) -> Iterator[None]:
+    """Raise what turns out to be wrong while cells are played as an error with its line."""
+    try:
+        yield
+    except MisfitError as found:
+        cell = next(cell for cell in cells if cell.id == found.cell)
+        raise scenario.error([_placed(found.problem, scenario, cell)]) from None
+
+
+def sayings(cells: Sequence[Cell]) -> list[str]:
+    """Return what a setting means or costs that its name does not say, a sentence each."""
+    attacked: list[Mapping[str, Any]] = [cell.settings for cell in cells if not cell.baseline]
+    said = ONE_HOT if any(settings["client"]["loss"] == "mse" for settings in attacked) else ""
+    return [line for line in (said, cost_of_telling(attacked)) if line]
+
+
+def run_scenario(
+    scenario: Scenario,
+    directory: Path,
+    *,
+    engine: Engine | None = None,
+    device: str = "cpu",
+    memory: int | None = None,
+    workers: int | None = None,
+    command: str = "",
+    watcher: Watcher | None = None,
+    stop: Callable[[], bool] = never,
+    measure: bool = True,
+) -> Done:
+    """Run what a scenario still lacks in a run directory (made if need be), and return how it ended.
+
+    `engine` is any map over chunks; with `workers` so many processes, which on a GPU share it.
+    `stop` is asked between chunks: once true, chunks in hand are finished and saved.
+    """
+    began = time.perf_counter()
+    watcher = watcher or Silent()
+    sweep = unfold(scenario)
+    for line in sayings(sweep.cells):
+        watcher.said(line)
+    facts = gather_facts(command, device)
+    run = Run.open(directory) if Run.exists(directory) else None
+    before = _before(run, sweep)
+    make = partial(
+        make_plan, sweep.cells, device=device, memory=memory, workers=workers, say=watcher.said, measure=measure
+    )
+    with naming_lines(scenario, sweep.cells):
+        plan = None
+        if run is None:  # measured before anything is written: what cannot work is refused with nothing left behind
+            plan = make(sweep.trials)
+            run = Run.create(directory, scenario.text, facts)
+        with run.writing() as writer:
+            for line in writer.verify():
+                watcher.said(line)
+            before = _before(run, sweep)
+            chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, make)
+            done = Done(len(sweep.trials), len(before))
+            watcher.planned(done.wanted, done.before, len(chunks), seconds)
+            done.own_seconds = time.perf_counter() - began
+            for landing, spent in _results(engine or _engine(workers, seconds), chunks, watcher, stop, done):
+                start = time.perf_counter()
+                writer.land(landing)
+                _tidy(run, landing)
+                _count(done, landing, spent + time.perf_counter() - start)
+                watcher.landed(landing, done)
+            done.stopped = done.left > 0
+    return done
+
+
+def _engine(workers: int | None, seconds: float) -> Engine:
+    if workers is None:
+        return local(seconds=seconds or None)
+    return serial if workers == 1 else processes(workers, share_gpu=True)
+
+
+def _before(run: Run | None, sweep: Sweep) -> set[str]:
+    return set() if run is None else run.done() & {trial.id for trial in sweep.trials}
+
+
+def _to_do(
+    run: Run,
+    writer: Writer,
+    sweep: Sweep,
+    scenario: Scenario,
+    facts: dict[str, str],
+    plan: Plan | None,
+    device: str,
+    make: Callable[[Sequence[Trial]], Plan],
+) -> tuple[list[Chunk], float]:
+    """Return the chunks to run: those of stored plans that are wholly missing, and new ones for what no plan covers."""
+    by_id = {trial.id: trial for trial in sweep.trials}
+    pending = set(by_id) - run.done()
+    chunks: list[Chunk] = []
+    seconds = 0.0
+    for stored in reversed(run.plans()):
+        found = chunks_of(stored["plan"], by_id, sweep.cells, pending, device)  # type: ignore[arg-type]
+        chunks += [on(chunk, plan=int(stored["id"]), work=run.work) for chunk in found]  # type: ignore[call-overload]
+        pending -= {trial.id for chunk in found for trial in chunk.trials}
+        seconds += _share(stored["plan"], found)
+    if pending:
+        rest = [trial for trial in sweep.trials if trial.id in pending]
+        if plan is None or {t.id for c in plan.chunks for t in c.trials} != pending:
+            plan = make(rest)
+        seconds += plan.seconds
+    writer.renew(scenario.text, sweep.cells, facts)
+    if pending and plan is not None:
+        number = writer.add_plan(plan.plain())
+        chunks += [on(chunk, plan=number, work=run.work) for chunk in plan.chunks]
+    return chunks, seconds
+
+
+def _share(plan: Any, left: Sequence[Chunk]) -> float:
+    """Return the seconds that the chunks left of a stored plan may take at most, by what was measured when it was made."""
+    whole = sum(len(chunk["trials"]) for chunk in plan["chunks"] if not chunk["baseline"])
+    part = sum(len(chunk.trials) for chunk in left if not chunk.baseline)
+    cores = max(1, usable_cores() // max((chunk.threads for chunk in left), default=1))
+    measured = sum(group["seconds"] for group in plan["measured"].values())
+    return float(measured * part / whole / cores) if whole else 0.0
+
+
+def _results(
+    engine: Engine, chunks: Sequence[Chunk], watcher: Watcher, stop: Callable[[], bool], done: Done
+) -> Iterator[tuple[Landing, float]]:
+    """Yield every chunk's landing with the seconds the machinery spent on it."""
+    jobs = ((chunk, Needs(threads=chunk.threads, gpus=float(chunk.device != "cpu"))) for chunk in chunks)
+    for _, played in engine(play_chunk, jobs, stop=stop, tell=watcher.noted):
+        done.attack_seconds += played.landing.seconds
+        yield played.landing, played.own_seconds
+
+
+def _count(done: Done, landing: Landing, seconds: float) -> None:
+    done.own_seconds += seconds
+    done.landed += len(landing.records)
+    for record in landing.records:
+        done.outcomes[record.outcome] = done.outcomes.get(record.outcome, 0) + 1
+
+
+def _tidy(run: Run, landing: Landing) -> None:
+    """Remove the scratch of a chunk that has landed."""
+    shutil.rmtree(run.work / f"{landing.plan}-{landing.chunk}", ignore_errors=True)

@@ -1,0 +1,138 @@
+"""What every engine keeps to: chunks with their needs go in, results come out as they finish, notes tell how far each is.
+
+An engine is a map. It must not matter to a result where or beside what it was computed: a chunk is a plain picklable
+value, the work a function that any process can import, and the number of torch threads is part of the chunk's needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from leakscope.core.errors import InputError
+
+if TYPE_CHECKING:
+    from leakscope.attacks.engine.state import Progress
+
+C = TypeVar("C")
+R = TypeVar("R")
+LONGEST_NAME = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one chunk asks of the machine: torch threads, (shares of) GPUs, and bytes of memory where they are known."""
+
+    threads: int = 1
+    gpus: float = 0
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise InputError(f"Needs.threads must be at least 1, got {self.threads}")
+        if self.gpus < 0:
+            raise InputError(f"Needs.gpus must not be below 0, got {self.gpus}")
+        if self.memory is not None and self.memory < 1:
+            raise InputError(f"Needs.memory must be positive bytes, got {self.memory}")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """How far a chunk is: trials in all, done, converged, diverged; iteration of the slowest; a word if it waits."""
+
+    chunk: str
+    total: int = 0
+    done: int = 0
+    converged: int = 0
+    diverged: int = 0
+    iteration: int = 0
+    note: str = ""
+
+
+Tell = Callable[[Note], None]
+
+
+class LostChunkError(RuntimeError):
+    """A chunk whose workers died again and again; the message is one line, fit for the terminal."""
+
+
+class Engine(Protocol):
+    """Any map over chunks."""
+
+    def __call__(
+        self,
+        work: Callable[[C], R],
+        chunks: Iterable[tuple[C, Needs]],
+        *,
+        stop: Callable[[], bool] = ...,
+        tell: Tell | None = ...,
+    ) -> Iterator[tuple[C, R]]:
+        """Yield (chunk, result) as they finish, in any order, each exactly once.
+
+        Once `stop()` is true nothing new starts; what is in hand is finished and yielded. A chunk that raises has the same
+        effect, and its error is raised after that. Chunks are drawn from the iterable as there is room, at most one ahead.
+        """
+        ...
+
+
+def never() -> bool:
+    """Return False: nobody asks to stop."""
+    return False
+
+
+def name_of(chunk: object) -> str:
+    """Return what a chunk is called in messages: its `name` where it has one, else its text, cut short.
+
+    >>> name_of(range(3))
+    'range(0, 3)'
+    """
+    name = getattr(chunk, "name", None)
+    text = name if isinstance(name, str) else repr(chunk)
+    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3] + "..."
+
+
+_listener: ContextVar[Tell | None] = ContextVar("listener", default=None)
+
+
+def report(note: Note) -> None:
+    """Hand a note to whoever runs this chunk, wherever that is; nothing happens where nobody listens."""
+    tell = _listener.get()
+    if tell is not None:
+        tell(note)
+
+
+def reporter(chunk: str) -> Callable[[Progress], None] | None:
+    """Return a callback for `Execution.progress` that reports under this name, or None where nobody listens."""
+    if _listener.get() is None:
+        return None
+
+    def tell(now: Progress) -> None:
+        report(Note(chunk, now.total, now.done, now.converged, now.diverged, now.iteration, now.note))
+
+    return tell
+
+
+@contextlib.contextmanager
+def listening(tell: Tell | None) -> Iterator[None]:
+    """Let `tell` hear what is reported inside."""
+    before = _listener.set(tell)
+    try:
+        yield
+    finally:
+        _listener.reset(before)
+
+
+@contextlib.contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Let torch use so many threads inside, and as many as before afterwards."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,77 @@
+"""The default engine: one process or several, whichever uses this machine's cores better for the chunks at hand."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from leakscope.core.errors import InputError
+from leakscope.sweep.engines.contract import C, Engine, Needs, R, Tell, never
+from leakscope.sweep.engines.processes import processes
+from leakscope.sweep.engines.serial import serial
+
+START_UP = 8.0  # seconds until fresh workers have imported torch and traced their first chunk (docs/scale.md)
+
+
+def usable_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return the cores this process may use: by affinity, and by the container's quota where there is one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = limits.read_text(encoding="ascii").split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return cores  # no container, or one without a quota ('max')
+
+
+def threads_for(chunks: int, cores: int) -> int:
+    """Return the threads a plan should give each chunk: one, unless there are fewer chunks than cores.
+
+    Two processes of one thread do more work than one process of two threads (docs/scale.md).
+
+    >>> [threads_for(chunks, cores=8) for chunks in (1, 2, 3, 8, 100)]
+    [8, 4, 2, 1, 1]
+    """
+    return max(1, cores // max(chunks, 1))
+
+
+def local(cores: int | None = None, *, seconds: float | None = None) -> Engine:
+    """Return an engine that keeps the machine's cores busy.
+
+    Serial for one chunk, for chunks with a GPU, for chunks that use all cores themselves, and where `seconds` (an
+    estimate of the whole run on one core) is too short to repay starting processes; else as many processes as there is
+    room for at the chunks' threads.
+    """
+    if cores is not None and cores < 1:
+        raise InputError(f"local(cores) must be at least 1, got {cores}")
+    most = cores or usable_cores()
+
+    def engine(
+        work: Callable[[C], R],
+        chunks: Iterable[tuple[C, Needs]],
+        *,
+        stop: Callable[[], bool] = never,
+        tell: Tell | None = None,
+    ) -> Iterator[tuple[C, R]]:
+        rest = iter(chunks)
+        first = list(itertools.islice(rest, most))
+        workers = workers_for([needs for _, needs in first], most, seconds)
+        chosen: Engine = serial if workers == 1 else processes(workers)
+        return chosen(work, itertools.chain(first, rest), stop=stop, tell=tell)
+
+    return engine
+
+
+def workers_for(first: list[Needs], cores: int, seconds: float | None = None) -> int:
+    """Return how many processes chunks with such needs deserve; `first` may stop at the number of cores.
+
+    >>> workers_for([Needs(threads=2)] * 4, cores=4)
+    2
+    """
+    if os.name != "posix" or any(needs.gpus for needs in first):
+        return 1
+    workers = min(len(first), cores // max((needs.threads for needs in first), default=1))
+    if workers < 2 or (seconds is not None and seconds * (1 - 1 / workers) < START_UP):
+        return 1
+    return workers

@@ -1,0 +1,111 @@
+"""What crosses between processes: the work and its chunk one way; a result or an error, and the warnings, the other.
+
+Both ways it is bytes made by the plain pickle. The pickler of torch.multiprocessing would send tensors as handles of
+shared memory that die with the worker, and Ray would hand back arrays that cannot be written to.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from leakscope.core.errors import InputError
+from leakscope.core.version import __version__
+from leakscope.sweep.engines.contract import C, R, Tell, listening, torch_threads
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """One warning of a worker."""
+
+    text: str
+    category: type[Warning]
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How a chunk ended. `error` is the exception itself where it survives pickling, else what it said."""
+
+    result: object = None
+    error: BaseException | None = None
+    where: str = ""
+    warned: tuple[Warned, ...] = ()
+
+
+def pack(work: Callable[[C], R], chunk: C) -> bytes:
+    """Return work and chunk as bytes that any process with the same modules can unpack.
+
+    >>> attempt(pack(len, "abc"), threads=1, tell=None) != b""
+    True
+    """
+    module, name = getattr(work, "__module__", None), getattr(work, "__qualname__", repr(work))
+    if module == "__main__" or "<" in name:
+        raise InputError(
+            f"workers import the work by its module: {name} must be a function at the top of a module other than __main__"
+        )
+    return pickle.dumps((__version__, pickle.dumps((work, chunk), pickle.HIGHEST_PROTOCOL)))
+
+
+def attempt(packed: bytes, *, threads: int, tell: Tell | None) -> bytes:
+    """Return the pickled reply to a packed chunk; an exception is a reply too."""
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            work, chunk = _opened(packed)
+            with torch_threads(threads), listening(tell):
+                result = work(chunk)
+            return pickle.dumps(Reply(result, warned=_warned(caught)), pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            reply = Reply(error=_portable(error), where=traceback.format_exc(), warned=_warned(caught))
+            return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
+        finally:
+            _free_devices()
+
+
+def _opened(packed: bytes) -> tuple[Callable[[object], object], object]:
+    """Return work and chunk; the version is compared before anything inside is touched."""
+    theirs, inside = pickle.loads(packed)  # noqa: S301  packed by our own driver
+    if theirs != __version__:
+        raise InputError(f"the driver has leakscope {theirs}, its worker {__version__}: install the same")
+    work, chunk = pickle.loads(inside)  # noqa: S301  as above
+    return work, chunk
+
+
+def unpack(packed: bytes, name: str, heard: dict[object, object]) -> object:
+    """Return the result of a chunk or raise what the work raised; its warnings are given again, each place once.
+
+    `heard` is the registry by which Python's warnings filter knows what was shown before; keep one for a run.
+    """
+    reply: Reply = pickle.loads(packed)  # noqa: S301  from a worker that we started
+    for w in reply.warned:
+        warnings.warn_explicit(w.text, w.category, w.file, w.line, registry=heard)  # type: ignore[arg-type]
+    if reply.error is not None:
+        reply.error.add_note(f"in chunk {name}; the worker's traceback:\n{reply.where}")
+        raise reply.error
+    return reply.result
+
+
+def _warned(caught: list[warnings.WarningMessage] | None) -> tuple[Warned, ...]:
+    return tuple(Warned(str(w.message), w.category, w.filename, w.lineno) for w in caught or ())
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the error if it comes out of pickling as it went in, else a RuntimeError that says the same."""
+    try:
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
+        faithful = type(copy) is type(error) and str(copy) == str(error)
+    except Exception:
+        faithful = False
+    return error if faithful else RuntimeError(f"{type(error).__name__}: {error}")
+
+
+def _free_devices() -> None:
+    """Give back the GPU memory that torch keeps for later: the next chunk on this GPU may be another worker's."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -1,0 +1,163 @@
+"""Several chunks at a time on one machine, each in a process of its own: no shared threads, no shared fate.
+
+The processes are fresh interpreters told nothing but what to import, so neither the caller's script nor its threads are
+repeated in them. Each has one pipe to the driver. A closed pipe means a dead worker; its chunk is tried again elsewhere.
+concurrent.futures would give up every chunk in hand when one worker dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Generic, cast
+
+from leakscope.core.errors import InputError
+from leakscope.sweep.engines.contract import C, Engine, Needs, Note, R, Tell, never
+from leakscope.sweep.engines.driving import Job, Lost, drive
+
+LOOK = 1.0  # seconds between two looks at whether the workers live, beside watching their pipes
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def processes(workers: int, *, share_gpu: bool = False) -> Engine:
+    """Return an engine that has `workers` chunks in hand at a time, fewer while their `Needs.memory` does not fit.
+
+    With `share_gpu` chunks for a GPU are taken too, and all workers use the one that this process sees.
+    """
+    if workers < 1:
+        raise InputError(f"processes(workers) must be at least 1, got {workers}")
+    if os.name != "posix":
+        raise InputError("processes need Linux or macOS; use the serial engine here")
+
+    def engine(
+        work: Callable[[C], R],
+        chunks: Iterable[tuple[C, Needs]],
+        *,
+        stop: Callable[[], bool] = never,
+        tell: Tell | None = None,
+    ) -> Iterator[tuple[C, R]]:
+        crew: _Crew[C] = _Crew(workers, share_gpu, tell)
+        return drive(crew, work, chunks, stop=stop, tell=tell)
+
+    return engine
+
+
+class _Worker:
+    """One process and our end of its pipe."""
+
+    def __init__(self, threads: int) -> None:
+        self.pipe, theirs = multiprocessing.Pipe()
+        number = theirs.fileno()
+        code = (
+            f"import sys; sys.path[:] = {[str(place) for place in sys.path]}; from leakscope.sweep.engines.worker import serve; "
+            f"serve({number}, {os.getpid()})"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, **dict.fromkeys(THREADS, str(threads))},
+            stdin=subprocess.DEVNULL,
+            pass_fds=(number,),
+            process_group=0,  # Ctrl-C in the terminal is for the driver alone
+        )
+        theirs.close()
+
+    def end(self) -> None:
+        """Kill the process, if it still lives."""
+        self.process.kill()
+        self.process.wait()
+        self.pipe.close()
+
+    def fate(self) -> str:
+        """Return how a process ended that has closed its pipe; it may take a moment to be gone."""
+        try:
+            code = self.process.wait(LOOK)
+        except subprocess.TimeoutExpired:
+            return "hung up"
+        if code >= 0:
+            return f"ended with code {code}"
+        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+        return f"ended by {signal.Signals(-code).name}{hint}"
+
+
+class _Crew(Generic[C]):
+    """At most `workers` processes, begun when first needed."""
+
+    def __init__(self, workers: int, share_gpu: bool, tell: Tell | None) -> None:
+        self.workers, self.share_gpu, self.tell = workers, share_gpu, tell
+        self.idle: list[_Worker] = []
+        self.held: dict[Connection[object, object], tuple[_Worker, Job[C]]] = {}
+        self.room: int | None = None
+
+    def takes(self, needs: Needs) -> bool:
+        """Return whether a worker and the memory for such a chunk are free."""
+        if needs.gpus and not self.share_gpu:
+            raise InputError(
+                "processes do not share out GPUs; use the serial engine, --workers for one GPU, or Ray for several"
+            )
+        if not self.held:
+            return True
+        return len(self.held) < self.workers and self._fits(needs)
+
+    def _fits(self, needs: Needs) -> bool:
+        if self.room is None:
+            import torch
+
+            from leakscope.kernels.memory import available
+
+            self.room = available(torch.device("cpu"))  # once: what our own workers take later is counted below
+        taken = sum(job.needs.memory or 0 for _, job in self.held.values())
+        return taken + (needs.memory or 0) <= self.room
+
+    def start(self, job: Job[C]) -> None:
+        """Hand a job to an idle worker or a new one."""
+        worker = self.idle.pop() if self.idle else _Worker(job.needs.threads)
+        self.held[worker.pipe] = worker, job
+        with contextlib.suppress(OSError):  # it is dead: its pipe says so again when we wait for it
+            worker.pipe.send((job.packed, job.needs.threads, self.tell is not None))
+
+    def busy(self) -> bool:
+        """Return whether any job is in hand."""
+        return bool(self.held)
+
+    def ended(self) -> Iterator[tuple[Job[C], bytes | Lost]]:
+        """Wait for something to happen; pass notes on, yield what ended."""
+        ready = wait(list(self.held), LOOK)
+        dead = [
+            pipe for pipe, (worker, _) in self.held.items() if pipe not in ready and worker.process.poll() is not None
+        ]
+        for pipe in [*ready, *dead]:
+            ending = self._hear(pipe)  # type: ignore[arg-type]
+            if ending is not None:
+                yield ending
+
+    def _hear(self, pipe: Connection[object, object]) -> tuple[Job[C], bytes | Lost] | None:
+        worker, job = self.held[pipe]
+        try:
+            if not pipe.poll():
+                raise EOFError
+            heard = pipe.recv()
+        except (EOFError, OSError):
+            del self.held[pipe]
+            fate = worker.fate()
+            worker.end()
+            return job, Lost(fate)
+        if isinstance(heard, Note):
+            if self.tell is not None:
+                self.tell(heard)
+            return None
+        del self.held[pipe]
+        self.idle.append(worker)
+        return job, cast(bytes, heard)
+
+    def dismiss(self) -> None:
+        """End every worker: an idle one holds nothing, and nobody waits for the others any more."""
+        for worker in [*self.idle, *(worker for worker, _ in self.held.values())]:
+            worker.end()
+        self.idle.clear()
+        self.held.clear()

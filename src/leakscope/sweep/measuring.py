@@ -1,0 +1,99 @@
+"""How a group is best run on this machine: the fastest form, the width that fits in memory, the time it may take.
+
+The first few trials are really played up to one evaluation, so that whatever cannot work (an attack that the network does not
+suit, a prior that needs pictures) is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+import torch
+
+from leakscope.attacks.attack import Matching
+from leakscope.attacks.engine.forms import RECORDED, Evaluator
+from leakscope.attacks.engine.plan import (
+    FEW,
+    SHARE_OF_FREE,
+    Execution,
+    choose_form,
+    measure_form,
+    narrow,
+    predict_bytes,
+)
+from leakscope.attacks.engine.runner import form_without_vmap
+from leakscope.core.errors import InputError
+from leakscope.kernels.memory import available
+from leakscope.sweep.chunk import Chunk, begun, informed, observe
+from leakscope.sweep.engines.contract import torch_threads
+from leakscope.sweep.world import make_world
+
+WORTH_CHOOSING = 20.0  # seconds of work from which measuring all forms pays
+SAMPLE_WIDTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was found for one group: form, lanes that fit, seconds at most on one worker, and the rates behind the choice."""
+
+    form: str | None = None
+    width: int = 10**9
+    seconds: float = 0.0
+    rates: dict[str, float] = field(default_factory=dict)
+    bytes_per_trial: int = 0
+
+    def plain(self) -> dict[str, object]:
+        """Return the same as JSON data."""
+        return asdict(self)
+
+
+def share_of_memory(memory: int | None, workers: int, device: str) -> int | None:
+    """Return the bytes one of several workers may take: of `memory`, else of what a shared GPU has free.
+
+    >>> share_of_memory(1000, 4, "cpu"), share_of_memory(None, 1, "cuda")
+    (250, None)
+    """
+    if memory:
+        return memory // workers
+    if device == "cpu" or workers == 1:
+        return None  # measured where the chunk runs
+    return int(available(torch.device(device)) * SHARE_OF_FREE) // workers
+
+
+def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> Measured:
+    """Return how to run `total` trials like those of the probe, at most `width` at a time."""
+    with torch_threads(probe.threads):
+        truth, observation, knowledge, world = observe(probe)
+        settings = probe.cells[probe.trials[0].cell][1]
+        seeds = [trial.seed for trial in probe.trials]
+        attack = informed(begun(make_world(settings).attack, probe, truth), settings, knowledge, seeds)
+        precision = settings["precision"]
+        execution = Execution(
+            device=probe.device, dtype=precision["dtype"], tf32=precision["tf32"], form=precision["form"]
+        )
+        if not isinstance(attack, Matching):
+            attack.run(world.model, observation, knowledge, seeds, execution)
+            return Measured()
+        problem, restarts = attack.prepare(world.model, observation, knowledge, seeds, execution)
+        form = precision["form"] or form_without_vmap(world.model, problem)
+        device = torch.device(probe.device)
+        each, fixed = predict_bytes(world.model, problem, form or "native")
+        limit = memory or int(available(device) * SHARE_OF_FREE)
+        if each * restarts + fixed > limit:
+            need, have = (each * restarts + fixed) / 2**20, limit / 2**20
+            raise InputError(f"one trial needs about {need:.0f} MiB, the memory limit is {have:.0f} MiB")
+        fits = max(1, (limit - fixed) // (each * restarts))
+        evaluations = attack.most_evaluations() * restarts * total
+        few = evaluations <= FEW
+        sample = narrow(problem, 1 if few else min(max(min(width, total) * restarts, 4), SAMPLE_WIDTH))
+        Evaluator(world.model, sample.unknowns, sample.facts, form or "native")  # builds or raises
+        played = form in RECORDED and device.type == "cuda"  # as it will be run
+        how = form or "native"
+        rates = {how: measure_form(world.model, sample, how, seconds=0.1, least=1 if few else 2, traced=played)}
+        if form is None and not few and evaluations / rates["native"] > WORTH_CHOOSING:
+            each_lane = evaluations / len(sample.unknowns["guess"])
+            live = min(width, total) * restarts
+            form, rates = choose_form(world.model, sample, device, each_lane, native=rates["native"], live=live)
+    rate = max(rates.values())
+    told = {name: round(value, 3) for name, value in rates.items()}
+    return Measured(form or "native", int(min(fits, 10**9)), evaluations / rate, told, each * restarts)

@@ -1,0 +1,263 @@
+"""A training file: data, partition, model, clients, server and rounds, read and checked like a scenario.
+
+The pieces are those of the library, read from their signatures; every mistake is told at once, with its line.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model
+
+from leakscope.attacks.engine.plan import DTYPES
+from leakscope.clients import Client
+from leakscope.core.errors import InputError
+from leakscope.core.registry import lookup
+from leakscope.data import SOURCES
+from leakscope.data.partition import PARTITIONS
+from leakscope.defences.stack import check_stack
+from leakscope.federated import SELECTIONS, SERVERS, Decay, Federation
+from leakscope.scenario.pieces import (
+    KINDS,
+    STRICT,
+    AlsoByName,
+    Kind,
+    kind_type,
+    list_of,
+    model_of,
+    piece_type,
+)
+from leakscope.scenario.problems import Path, Problem, ScenarioError
+from leakscope.scenario.schema import closer, make_client, problem_of
+from leakscope.scenario.text import Text, read_text
+
+MOST_BYTES = 1 << 20
+MOST_ROUNDS = 1_000_000
+OWN_KINDS = {
+    "partition": Kind("partition", PARTITIONS),
+    "selection": Kind("selection", SELECTIONS),
+    "server": Kind("server", SERVERS),
+}
+ALL_KINDS = {**{name: KINDS[name] for name in ("model", "weights", "defences")}, **OWN_KINDS}
+CLIENT_HIDDEN = frozenset({"scaling", "defences", "rounds", "server_rate"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingData:
+    """Which examples are dealt out: the train part of a data set, or its first `examples`; accuracy is on its test part.
+
+    `scaling` 'statistics' gives the network the usual mean and standard deviation of the set. `size` resizes pictures.
+    """
+
+    name: str
+    scaling: Literal["none", "statistics"] = "none"
+    size: int | None = None
+    examples: int | None = None
+
+    def __post_init__(self) -> None:
+        lookup(SOURCES, self.name, "data set")
+        for name, value in (("size", self.size), ("examples", self.examples)):
+            if value is not None and value < 1:
+                raise InputError(f"TrainingData.{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HowToRun:
+    """What of the way to run may change the numbers in their last digits.
+
+    `together` clients train as one batch. `form` is how their convolutions are done: 'native' (grouped), 'by_client', 'split', 'bands',
+    'windows', 'im2col'; left out, the fastest is measured when the training begins, and kept.
+    """
+
+    dtype: str = "float32"
+    together: int = 32
+    form: Literal["native", "by_client", "split", "bands", "windows", "im2col"] | None = None
+
+    def __post_init__(self) -> None:
+        lookup(DTYPES, self.dtype, "dtype")
+        if self.together < 1:
+            raise InputError(f"HowToRun.together must be at least 1, got {self.together}")
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A checked training: its settings with every default filled in, and the text they came from."""
+
+    settings: dict[str, Any]
+    text: str = field(repr=False)
+    source: str = ""
+    lines: Text = field(default_factory=Text, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Return the title."""
+        return str(self.settings["name"])
+
+    @property
+    def rounds(self) -> int:
+        """Return how many rounds are asked for."""
+        return int(self.settings["rounds"])
+
+    def federation(self, **filled: Any) -> Federation:
+        """Return the federation that the settings describe; `filled` is what the client is given besides (its scaling)."""
+        return _federation(self.settings, **filled)
+
+    def error(self, problems: list[Problem]) -> ScenarioError:
+        """Return problems found later (a model that does not fit the data) as an error with their lines."""
+        located = [replace(problem, line=problem.line or self.lines.line(problem.path)) for problem in problems]
+        return ScenarioError(located, self.source)
+
+
+def _by_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+@functools.cache
+def file_model() -> type[BaseModel]:
+    """Return the pydantic model of a training file."""
+    data: Any = Annotated[model_of(TrainingData, "data"), BeforeValidator(_by_name), AlsoByName(tuple(SOURCES))]
+    number = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+    fields: dict[str, Any] = {
+        "name": (str, Field("", description="The title of the page.")),
+        "data": (data, Field(description="What is dealt out to the clients; a name alone will do.")),
+        "partition": (kind_type(OWN_KINDS["partition"]), Field(description="Which client holds which examples.")),
+        "model": (piece_type("model"), Field(description="The network; a name alone will do.")),
+        "weights": (piece_type("weights"), Field({"name": "pytorch"}, description="First weights of the server.")),
+        "client": (
+            model_of(Client, "client", CLIENT_HIDDEN),
+            Field({}, description="What a client does between download and upload."),
+        ),
+        "defences": (list_of(piece_type("defences")), Field([], description="Applied to every update, in order.")),
+        "selection": (
+            kind_type(OWN_KINDS["selection"]),
+            Field({"name": "share"}, description="Who answers in a round."),
+        ),
+        "server": (
+            kind_type(OWN_KINDS["server"]),
+            Field({"name": "fedavg"}, description="What becomes of the answers."),
+        ),
+        "decay": (model_of(Decay, "decay"), Field({}, description="How the learning rate falls.")),
+        "norm": (Literal["eval", "train"], Field("eval", description="Batch norm (and dropout) while clients train.")),
+        "rounds": (number, Field(description="How many rounds.")),
+        "checkpoints": (list_of(number), Field([], description="Rounds whose model is kept, beside the last.")),
+        "evaluate": (number, Field(1, description="Accuracy is measured every so many rounds, and at the end.")),
+        "seed": (Annotated[int, Field(ge=0, lt=2**31)], Field(0, description="Partition, weights, selection, order.")),
+        "precision": (model_of(HowToRun, "precision"), Field({}, description="How to run.")),
+    }
+    return create_model("Training", __config__=STRICT, **fields)
+
+
+def read_training(path: FilePath | str) -> Training:
+    """Return the training in a YAML file, or raise everything that is wrong with it."""
+    path = FilePath(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the training file {path} ({error.strerror})") from None
+    if len(raw) > MOST_BYTES:
+        raise InputError(f"{path} is no training file: it has {len(raw):,} bytes, at most {MOST_BYTES:,} are read")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start})") from None
+    return _training(read_text(text, str(path)), text, str(path))
+
+
+def training_of(data: Mapping[str, Any]) -> Training:
+    """Return the training of a plain mapping: the same fields as the file's."""
+    plain = copy.deepcopy(dict(data))
+    try:
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    except (yaml.YAMLError, RecursionError, TypeError) as error:
+        raise InputError(f"a training is made of plain values, lists and mappings ({str(error)[:80]})") from None
+    return _training(Text(data=plain), text, "")
+
+
+def _training(read: Text, text: str, source: str) -> Training:
+    data = read.data
+    if not isinstance(data, dict):
+        said = f"a training file is a mapping of fields (data, partition, model, ...), got {type(data).__name__}"
+        raise ScenarioError([Problem((), said, 1)], source)
+    try:
+        settings = file_model().model_validate(data).model_dump()
+    except ValidationError as error:
+        found = [problem_of(data, item, file_model(), ALL_KINDS) for item in error.errors(include_url=False)]
+        raise Training({}, text, source, read).error(found) from None
+    training = Training(settings, text, source, read)
+    problems = [problem for name in settings for problem in _built(name, settings)] or _together(settings)
+    if problems:
+        raise training.error(problems)
+    return training
+
+
+def _built(name: str, settings: Mapping[str, Any]) -> list[Problem]:
+    """Return what the constructors themselves refuse in one field."""
+    value = settings[name]
+    tries: list[tuple[Path, Callable[[], object]]] = []
+    made: Mapping[str, Callable[..., object]] = {"data": TrainingData, "decay": _decay, "precision": HowToRun}
+    if name in made:
+        tries = [((name,), lambda: made[name](**value))]
+    elif name == "client":
+        tries = [((name,), lambda: _client(value, ()))]
+    elif name == "defences":
+        tries = [((name, i), functools.partial(KINDS[name].build, item)) for i, item in enumerate(value)]
+    elif name in ("partition", "selection", "server", "weights"):
+        tries = [((name,), lambda: ALL_KINDS[name].build(value))]
+    problems = []
+    for path, make in tries:
+        try:
+            make()
+        except InputError as error:
+            problems.append(Problem(closer(path, value, str(error)), str(error)))
+    late = [number for number in settings["checkpoints"] if number > settings["rounds"]]
+    if name == "checkpoints" and late:
+        said = f"must be rounds of the training, which has {settings['rounds']}, got {late[0]}"
+        problems.append(Problem((name, value.index(late[0])), said))
+    return problems
+
+
+def _together(settings: Mapping[str, Any]) -> list[Problem]:
+    """Return what fields that are right by themselves make wrong together."""
+    clients = settings["partition"].get("clients")
+    asked = settings["selection"].get("number")
+    problems = []
+    if clients is not None and asked is not None and asked > clients:
+        said = f"must be at most the {clients} clients there are, got {asked}"
+        problems.append(Problem(("selection", "number"), said))
+    try:
+        check_stack([KINDS["defences"].build(item) for item in settings["defences"]])
+    except InputError as error:
+        problems.append(Problem(("defences",), str(error)))
+    if problems:
+        return problems
+    try:
+        _federation(settings)
+    except InputError as error:
+        problems.append(Problem(("server",), str(error)))
+    return problems
+
+
+def _federation(settings: Mapping[str, Any], **filled: Any) -> Federation:
+    defences = tuple(KINDS["defences"].build(item) for item in settings["defences"])
+    return Federation(
+        client=_client(settings["client"], defences, **filled),
+        selection=OWN_KINDS["selection"].build(settings["selection"]),
+        server=OWN_KINDS["server"].build(settings["server"]),
+        decay=_decay(**settings["decay"]),
+        seed=settings["seed"],
+        together=settings["precision"]["together"],
+    )
+
+
+def _client(settings: Mapping[str, Any], defences: tuple[Any, ...], **filled: Any) -> Client:
+    return make_client({**settings, "rounds": 1, "server_rate": 0.0}, defences, **filled)
+
+
+def _decay(*, factor: float, at: list[int], every: int | None) -> Decay:
+    return Decay(factor=factor, at=tuple(at), every=every)

@@ -1,0 +1,291 @@
+"""Running a training: rounds, accuracy, checkpoints, and a state on disk after every round.
+
+    DIR/training.yaml                        the file, as it was given
+    DIR/state.safetensors                    what the server needs for the next round, written whole or not at all
+    DIR/private/round-00005.safetensors      what clients keep to themselves: not to be shared; private heads only if asked for
+    DIR/checkpoints/round-00005.safetensors  the global model after round 5
+    DIR/curve.csv                            the learning curve
+
+A training that was killed goes on from its state to the same bits. The state names everything that determines the result (a
+hash); the state of another training is refused. Asking for more rounds of the same training goes on where it ended. With clients
+that have private heads both need `keep_private`: without it the heads are written nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from leakscope.core.errors import InputError
+from leakscope.federated import State, begin, is_finite, measure_utility, pack, parameters_of, play_round, unpack
+from leakscope.federated.traced import forget
+from leakscope.models.checkpoint import Checkpoint, file_name, pack_checkpoint
+from leakscope.scenario.problems import Problem
+from leakscope.store.disk import clear_errors
+from leakscope.store.durable import PART, replacing
+from leakscope.store.lock import locked
+from leakscope.sweep.world import fingerprint
+from leakscope.training.file import Training
+from leakscope.training.forms import FORMS, choose_form
+from leakscope.training.private import FOLDER as PRIVATE
+from leakscope.training.private import can_go_on, forget_older, read_private, refuse_kept, write_private
+from leakscope.training.result import (
+    CURVE,
+    FILE,
+    STATE,
+    Point,
+    Result,
+    about_of,
+    checkpoints_of,
+    table_of,
+)
+from leakscope.training.world import World, make_world
+
+LOCK = "run.lock"
+RESULTS = 1  # raised whenever a change of leakscope changes what a training gives
+BESIDE = ("name", "rounds", "checkpoints")
+SAVE_EVERY = 2.0  # seconds: a round that took less need not be saved by itself
+
+
+def run_training(
+    training: Training,
+    directory: Path,
+    *,
+    device: str = "cpu",
+    keep_private: bool = False,
+    facts: Mapping[str, str] | None = None,
+    tell: Callable[[Point], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+    inside: Callable[[int, int, int], None] = lambda *_: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Return the training after its last round, begun or gone on with in `directory`.
+
+    `tell` hears every round, `say` a sentence now and then, `inside` (round, clients done, clients of the round); `stop` is asked
+    between rounds. `keep_private` writes the private heads of clients that have them to DIR/private, so that a training that is cut
+    can go on.
+    """
+    world, first = _begun(training, device)
+    _refuse_what_is_not_ours(directory)
+    with clear_errors(directory, "no training was begun"):
+        (directory / Path(file_name(0)).parent).mkdir(parents=True, exist_ok=True)
+    with locked(directory / LOCK), clear_errors(directory, "what was saved before is whole"):
+        keeps = keep_private or not first.private
+        run = _Run(training, world, directory, device, dict(facts or {}), keeps=keeps)
+        try:
+            return run.play(first, tell, say, inside, stop)
+        finally:
+            forget()
+
+
+def check_training(training: Training, device: str = "cpu") -> None:
+    """Raise what would be wrong with a training once it begins; nothing is trained or written."""
+    _begun(training, device)
+
+
+def _begun(training: Training, device: str) -> tuple[World, State]:
+    world = make_world(training, device)
+    try:
+        return world, begin(world.federation, world.trained, world.holdings.clients, weights=world.weights)
+    except InputError as error:
+        raise training.error([Problem(("selection",), str(error))]) from None
+
+
+class _Run:
+    """One training at work in its directory; `keeps` is whether what clients keep to themselves is written there."""
+
+    def __init__(
+        self, training: Training, world: World, directory: Path, device: str, facts: dict[str, str], *, keeps: bool
+    ) -> None:
+        self.training, self.world, self.directory, self.facts, self.keeps = training, world, directory, facts, keeps
+        self.stamp = _stamp(training.settings, device)
+        self.form: str | None = training.settings["precision"]["form"]
+        self.curve: list[Point] = []
+        self.saved = time.monotonic()
+
+    def play(
+        self,
+        first: State,
+        tell: Callable[[Point], None],
+        say: Callable[[str], None],
+        inside: Callable[[int, int, int], None],
+        stop: Callable[[], bool],
+    ) -> Result:
+        """Return the result after the rounds that were missing."""
+        state = self._resumed(first)
+        if not self.keeps and self._is_left(state):
+            say(
+                "private heads are not written, so a training that is cut cannot be gone on with; "
+                f"--keep-private keeps them in {self.directory / PRIVATE}/"
+            )
+        if state.rounds:
+            say(f"going on after round {state.rounds}")
+            self._complete(state, say)
+        self.form = self.form or choose_form(self.world, state, say)
+        self._write(FILE, self.training.text.encode())
+        if not self.curve:
+            self.curve.append(self._measured(state, Point(0, 0, 0, 1.0, None, None, None)))
+            self._save(state)  # the form is settled from here on
+            tell(self.curve[-1])
+        while self._is_left(state) and not stop():
+            number = state.rounds + 1
+            state, played = play_round(
+                self.world.federation,
+                self.world.trained,
+                self.world.holdings,
+                state,
+                around=FORMS[self.form].around,
+                split=FORMS[self.form].split,
+                traced=FORMS[self.form].traced,
+                tell=lambda done, total, number=number: inside(number, done, total),  # type: ignore[misc]
+            )
+            point = Point(number, len(played.answered), played.examples, played.decay, None, None, None)
+            self.curve.append(self._measured(state, point) if self._due(number) or not is_finite(state) else point)
+            self._keep(state)
+            tell(self.curve[-1])
+        self._save(state)
+        return self.result(is_finite(state), stopped=self._is_left(state))
+
+    def result(self, finite: bool, *, stopped: bool = False) -> Result:
+        """Return what the directory now holds."""
+        return Result(
+            name=self.training.name,
+            settings=self.training.settings,
+            curve=tuple(self.curve),
+            sizes=tuple(self.world.holdings.counts.tolist()),
+            checkpoints=checkpoints_of(self.directory),
+            facts=self.facts,
+            text=self.training.text,
+            diverged=not finite,
+            stopped=stopped,
+            resumable=can_go_on(self.directory, self.training.settings, self.curve[-1].round),
+        )
+
+    def _is_left(self, state: State) -> bool:
+        return state.rounds < self.training.rounds and is_finite(state)
+
+    def _due(self, number: int) -> bool:
+        told = self.training.settings
+        named = number == told["rounds"] or number in told["checkpoints"]
+        return named or number % told["evaluate"] == 0
+
+    def _measured(self, state: State, point: Point) -> Point:
+        if not is_finite(state):  # the class that NaN happens to be taken for is right now and then
+            return replace(point, loss=math.nan)
+        weights = parameters_of(self.world.used, state)
+        scaling, loss = self.world.federation.client.scaling, self.world.federation.client.loss
+        found = measure_utility(self.world.used, weights, state.buffers, self.world.data, scaling=scaling, loss=loss)
+        return replace(point, correct=found.correct, n=found.n, loss=found.loss)
+
+    def _keep(self, state: State) -> None:
+        """Write the checkpoint of a round that is named, and the state if the last one is old."""
+        told = self.training.settings
+        if self._wanted(state) and is_finite(state):
+            weights, point = parameters_of(self.world.used, state), self.curve[-1]
+            about = {"round": state.rounds, "training": self.training.name, "correct": point.correct, "n": point.n}
+            about["scaling"] = told["data"]["scaling"]
+            self._write(file_name(state.rounds), pack_checkpoint(self.world.used, weights, state.buffers, about))
+            self._save(state)
+        elif time.monotonic() - self.saved >= SAVE_EVERY:
+            self._save(state)
+
+    def _wanted(self, state: State) -> bool:
+        told = self.training.settings
+        return state.rounds in told["checkpoints"] or state.rounds == told["rounds"]
+
+    def _complete(self, state: State, say: Callable[[str], None]) -> None:
+        """Write the checkpoint of the round that the training is at, if it is wanted and missing, and name what is past."""
+        there = checkpoints_of(self.directory)
+        if self._wanted(state) and state.rounds not in there:
+            self._keep(state)
+        past = [each for each in self.training.settings["checkpoints"] if each < state.rounds and each not in there]
+        if past:
+            said = ", ".join(map(str, past))
+            say(f"checkpoints of rounds {said} are past and not there: train into another --out to have them")
+
+    def _save(self, state: State) -> None:
+        about = {
+            "stamp": self.stamp,
+            "form": self.form,
+            "curve": [asdict(point) for point in self.curve],
+            "facts": self.facts,
+            "sizes": self.world.holdings.counts.tolist(),
+        }
+        self._write(CURVE, table_of(self.curve).encode())
+        if self.keeps:
+            write_private(self.directory, state)
+        self._write(STATE, pack(state, about))
+        forget_older(self.directory, state)
+        self.saved = time.monotonic()
+
+    def _resumed(self, first: State) -> State:
+        """Return where the training stands; without what its clients keep to themselves if no round is left."""
+        path = self.directory / STATE
+        state = self._of_server(path, first) if path.exists() else first
+        if not self._is_left(state):
+            return state
+        if not self.keeps:
+            refuse_kept(self.directory)
+        if not state.rounds:  # nobody has trained: heads, codes and memories are as they are drawn
+            return replace(state, private=first.private, memory=first.memory)
+        private = read_private(self.directory, state.rounds)
+        if private is None and first.private:
+            raise InputError(
+                f"{self.directory} is after round {state.rounds} of {self.training.rounds} and its private heads were not kept, "
+                "so it cannot be gone on with: choose a new --out, with --keep-private to be able to go on later"
+            )
+        return unpack(path.read_bytes(), first, private)[0]
+
+    def _of_server(self, path: Path, first: State) -> State:
+        """Return the server's part of the state on disk, and take over what stands beside it."""
+        about = about_of(path)
+        if about.get("stamp") != self.stamp:
+            raise InputError(
+                f"{self.directory} holds another training (other settings, data, device or version): choose another --out"
+            )
+        state, about = unpack(path.read_bytes(), replace(first, private={}, memory=()))
+        self.form = str(about["form"])  # whatever would be fastest now: the same form gives the same bits
+        self.curve = [Point(**point) for point in about["curve"]]  # type: ignore[attr-defined]
+        self.facts = {**about["facts"], **self.facts}  # type: ignore[dict-item]
+        if state.rounds > self.training.rounds:
+            raise InputError(
+                f"{self.directory} is already {state.rounds} rounds far, {self.training.rounds} are asked for: "
+                "choose another --out, or take a checkpoint of it"
+            )
+        return state
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = self.directory / name
+        if not path.exists() or path.read_bytes() != data:
+            with replacing(path) as file:
+                file.write(data)
+
+
+def _refuse_what_is_not_ours(directory: Path) -> None:
+    """Raise if a directory holds what no training leaves behind, and no training."""
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"{directory} is a file; a training needs a directory")
+    if not directory.is_dir() or (directory / FILE).is_file():
+        return
+    ours = {LOCK, PRIVATE, Path(file_name(0)).parent.name}
+    other = sorted(path.name for path in directory.iterdir() if path.name not in ours and path.suffix != PART)
+    if other:
+        raise InputError(f"{directory} is not empty (it holds {other[0]}): choose a new directory for the training")
+
+
+def _stamp(settings: Mapping[str, Any], how: str) -> str:
+    """Return the hash of all that determines the numbers of a training, whatever its title and its number of rounds."""
+    kept = {key: value for key, value in settings.items() if key not in BESIDE}
+    weights = settings["weights"]
+    if weights["name"] == "checkpoint":
+        kept["weights"] = Checkpoint(weights["path"], weights["round"]).digest()
+    data = settings["data"]
+    prints = [fingerprint(data["name"], part) for part in ("train", "test")]
+    text = json.dumps([RESULTS, kept, prints, how], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

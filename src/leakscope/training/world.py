@@ -1,0 +1,85 @@
+"""The objects that a training's settings describe: data, holdings, network, federation, first weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from leakscope.attacks.engine.plan import DTYPES
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, take, to
+from leakscope.data import Dataset
+from leakscope.federated import Federation, Holdings, deal
+from leakscope.models import build, draw_parameters
+from leakscope.models.batch_norm import in_eval_mode, in_train_mode
+from leakscope.models.checkpoint import Checkpoint, check_scaling
+from leakscope.scenario.problems import Problem
+from leakscope.sweep.world import load_data
+from leakscope.training.file import ALL_KINDS, OWN_KINDS, Training
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything a training plays with: the network as clients run it and as it is used, who holds what."""
+
+    federation: Federation
+    trained: Model
+    used: Model
+    holdings: Holdings
+    data: Dataset
+    weights: Tree
+
+
+def make_world(training: Training, device: str = "cpu") -> World:
+    """Return the objects of a training, or raise what does not fit together, with its line."""
+    told = training.settings
+    chosen = told["data"]
+    try:
+        data = load_data(chosen["name"], chosen["size"])
+    except InputError as error:
+        raise training.error([Problem(("data",), str(error))]) from None
+    model = _model(training, data, device)
+    holdings = _holdings(training, data)
+    scaling = data.statistics if chosen["scaling"] == "statistics" else data.scaling
+    try:
+        init = ALL_KINDS["weights"].build(told["weights"])
+        if isinstance(init, Checkpoint):
+            model = init.load(model)
+            check_scaling(init, chosen["scaling"])
+        weights = take(draw_parameters(model, init, random.fold(random.key([told["seed"]]), "weights")), 0)
+    except InputError as error:
+        raise training.error([Problem(("weights",), str(error))]) from None
+    federation = training.federation(scaling=scaling)
+    if federation.client.on_model is not None:
+        try:
+            federation.client.on_model.check(model.classes)
+        except InputError as error:
+            raise training.error([Problem(("client", "on_model", "bits"), str(error))]) from None
+    trained = in_train_mode(model) if told["norm"] == "train" else model
+    first = to(weights, device=device, dtype=DTYPES[told["precision"]["dtype"]])
+    return World(federation, trained, in_eval_mode(model), holdings, data, first)
+
+
+def _model(training: Training, data: Dataset, device: str) -> Model:
+    given = dict(training.settings["model"])
+    try:
+        made = build(given.pop("name"), data.input_shape, data.classes, given)
+    except (InputError, RuntimeError, TypeError) as error:
+        said = str(error).splitlines()[0][:160]
+        raise training.error([Problem(("model",), f"cannot be built for inputs {data.input_shape}: {said}")]) from None
+    return to(made, device=device, dtype=DTYPES[training.settings["precision"]["dtype"]])
+
+
+def _holdings(training: Training, data: Dataset) -> Holdings:
+    told = training.settings
+    wanted = told["data"]["examples"]
+    if wanted is not None and wanted > data.size("train"):
+        said = f"TrainingData.examples must be at most {data.size('train')}, got {wanted}"
+        raise training.error([Problem(("data", "examples"), said)])
+    groups = None if data.groups_train is None else data.groups_train[:wanted]
+    part = replace(data, x_train=data.x_train[:wanted], y_train=data.y_train[:wanted], groups_train=groups)
+    try:
+        return deal(part, OWN_KINDS["partition"].build(told["partition"]), seed=told["seed"])
+    except InputError as error:
+        raise training.error([Problem(("partition",), str(error))]) from None

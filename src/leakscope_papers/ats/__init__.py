@@ -1,0 +1,1 @@
+"""[Re] Privacy-preserving collaborative learning with automatic transformation search."""

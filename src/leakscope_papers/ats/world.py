@@ -1,0 +1,127 @@
+"""What ATS's programs share: the data, networks trained with a policy, test pictures, both scores."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.core import random
+from leakscope.core.model import Model
+from leakscope.core.tree import to
+from leakscope.data import Dataset, load
+from leakscope.defences.on_data import Transform
+from leakscope.search.accuracy_score import accuracy_scores
+from leakscope.search.first_weights import first_model
+from leakscope.search.privacy_score import privacy_scores
+from leakscope.search.scoring import examples_of
+from leakscope.search.utility import Epoch, Recipe, Schedule, Trained, load_trained, train_network
+from leakscope_papers.programs.rows import Keep
+
+Say = Callable[[str], None]
+Settings = Mapping[str, Any]
+NETWORKS, AT_ONCE = "networks", 500
+
+
+def data_of(settings: Settings) -> Dataset:
+    """Return the data that settings name."""
+    return load(settings["data"]["name"])
+
+
+def network_of(settings: Settings, policy: str, keep: Keep, say: Say, device: str, *, augment: bool = True) -> Trained:
+    """Return the network trained with a policy by the paper's schedule in `epochs`, which moves its drops in proportion."""
+    model = dict(settings["model"])
+    transform = Transform(policy, crop=4, flip=True) if augment else Transform(policy)
+    schedule = Schedule().shortened(settings["epochs"])
+    recipe = Recipe(model.pop("name"), tuple(model.items()), transform, schedule, settings["seed"], settings["share"])
+    return _trained(recipe, settings["data"]["name"], keep.directory, say, device)
+
+
+def scoring_network(settings: Settings, keep: Keep, say: Say, device: str) -> Trained:
+    """Return the network that privacy scores are taken at: the first `scoring.epochs` of the paper's schedule, crop and flip.
+
+    Its rate falls after 75 epochs, so that it never does in the paper's 50. Gao et al. 2021 take a tenth of CIFAR-100, 5,000
+    pictures; `scoring.share` is a share of our training part. Its seed is another than that of the attacked networks.
+    """
+    model, scoring = dict(settings["model"]), settings["scoring"]
+    recipe = Recipe(
+        model.pop("name"),
+        tuple(model.items()),
+        Transform(crop=4, flip=True),
+        Schedule(epochs=scoring["epochs"]),
+        settings["seed"] + 1,
+        scoring["share"],
+    )
+    return _trained(recipe, settings["data"]["name"], keep.directory, say, device)
+
+
+def directory_of(recipe: Recipe, data: str, directory: Path) -> Path:
+    """Return where a network lies beside the rows: named by its policy and by a digest of all that it is trained with."""
+    told = json.dumps([asdict(recipe), data], sort_keys=True)
+    return directory / NETWORKS / f"{recipe.transform.policy}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+
+
+@functools.lru_cache(maxsize=8)
+def _trained(recipe: Recipe, data: str, directory: Path | None, say: Say, device: str) -> Trained:
+    """Return a trained network, made once for each process; one that lies in the directory is taken, or its training goes on."""
+    examples, own = examples_of(load(data)), None if directory is None else directory_of(recipe, data, directory)
+    found = None if own is None else load_trained(recipe, examples, own)
+    there, wanted = 0 if found is None else len(found.history), recipe.schedule.epochs
+    if found is not None and there == wanted:
+        return found
+    name = f"network with policy {recipe.transform.policy}"
+    say(f"{name}: training, {there} of {wanted} epochs are there")
+
+    def watch(epoch: Epoch) -> None:
+        if (epoch.number + 1) % 20 == 0:
+            say(f"{name}, epoch {epoch.number + 1}: test accuracy {epoch.test_accuracy:.3f}")
+
+    return train_network(recipe, examples, device=device, directory=own, watch=watch)
+
+
+def named_rightly(settings: Settings, trained: Model, device: str) -> list[float]:
+    """Return 1 for every test picture that a network names rightly, untransformed, and 0 for every other."""
+    data, model, made = data_of(settings), to(trained, device=device), []
+    key = random.key(0, torch.device(device))
+    with torch.no_grad():
+        for first in range(0, data.size("test"), AT_ONCE):
+            some = range(first, min(first + AT_ONCE, data.size("test")))
+            x, y = (take("test", some).to(device) for take in (data.pictures, data.labels))
+            output, _ = model.apply(model.parameters, model.buffers, data.statistics.scale(x, 3), key)
+            made.append((output.argmax(-1) == y).double().cpu())
+    return torch.cat(made).tolist()
+
+
+def score_privacy(
+    settings: Settings, trained: Model, policies: Sequence[str], device: str, images: int
+) -> list[list[float]]:
+    """Return the privacy score of every policy for each of so many test pictures (numbers 200, 205, ... as in the runs)."""
+    data, made = data_of(settings), []
+    first, stride = settings.get("first", 200), settings.get("stride", 5)
+    places = range(first, first + images * stride, stride)
+    x, y = data.pictures("test", places).to(device), data.labels("test", places).to(device)
+    model, hows = to(trained, device=device), [Transform(policy) for policy in policies]
+    for place in range(images):  # one picture is one score; all policies at once
+        cut = slice(place, place + 1)
+        made.append(privacy_scores(model, x[cut], y[cut], hows, scaling=data.statistics, seed=settings["seed"] + place))
+    return torch.stack(made, 1).tolist()
+
+
+def score_accuracy(settings: Settings, policies: Sequence[str], device: str) -> list[float]:
+    """Return the accuracy score of every policy on the first test pictures, at the untrained network."""
+    data, model = data_of(settings), dict(settings["model"])
+    fresh = first_model(model.pop("name"), data.input_shape, data.classes, model, seed=settings["seed"] + 1)
+    size = settings["batch_size"]
+    batches: list[tuple[Tensor, Tensor]] = []
+    for number in range(settings["batches"]):
+        cut = range(number * size, (number + 1) * size)
+        batches.append((data.pictures("test", cut).to(device), data.labels("test", cut).to(device)))
+    hows = [Transform(policy) for policy in policies]
+    return accuracy_scores(to(fresh, device=device), batches, hows, scaling=data.statistics).tolist()

@@ -1,0 +1,303 @@
+"""Published against measured, place by place: a line for every place that the paper prints or that we ran.
+
+A number agrees when it lies in our 95 % interval. Outside of it, it is close when the difference is small for its kind (`_margin`),
+and else it differs, up or down. Few successes, or an interval so wide that nearly everything lies in it, say neither and are
+not counted. What we have no number for says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from leakscope.core.record import Plain
+from leakscope.metrics.interval import Estimate
+from leakscope_papers.items import Item
+from leakscope_papers.measures import RATES, Value
+from leakscope_papers.naming import meets
+from leakscope_papers.programs.rows import Curve
+from leakscope_papers.published import PrintedRow
+
+AGREES, BY_CONTENT, CLOSE_BY, HIGHER, LOWER = "agrees", "agrees by content", "close", "higher", "lower"
+TOO_FEW, ABSENT = "too few to say", "not measured here"
+CONVERGENCE, CONTENT = "asr_convergence", "asr_content"
+NO_THRESHOLD = "the attack has no threshold"
+SOME_BASELINES = "not all baselines are measured there"
+NOT_RUN, NO_SUCCESS = "not run", "no success to count"
+ALIKE = (AGREES, BY_CONTENT, CLOSE_BY)
+JUDGED = (*ALIKE, HIGHER, LOWER)
+COSINES = ("cosine_before", "cosine_greatest", "least_share")
+DECIBELS = ("psnr", "psnr_above_baselines")
+LEAST = 10  # successes behind a number that is over successes
+WIDE = 5  # times the margin of `close`: an interval that reaches further does not tell whether a number agrees
+RATE_APART, SSIM_APART, PSNR_APART, SHARE_APART, TIMES_APART = 0.05, 0.02, 1.0, 0.2, 3.0
+FLOOR = (
+    "by convergence the attack fails and by content it succeeds: noise and dropped coordinates give the gradient distance a floor "
+    "above the threshold"
+)
+TRIVIAL = "the attack converges and the picture is not recovered: a distance under the threshold does not pin the inputs down here"
+Key: TypeAlias = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Who measured: a reading of the paper and an attacker; `judged` unless the paper did not run this attacker."""
+
+    reading: str
+    attacker: str
+    judged: bool = field(default=True, compare=False)
+
+    @property
+    def title(self) -> str:
+        """Return the column in words."""
+        return ", ".join(word for word in (self.reading, self.attacker) if word) or "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One cell of ours at its place: who measured, how many trials, how they ended, every measure.
+
+    `cell` is its id, `note` what was done otherwise than in the paper, `curves` what its clients show along something.
+    """
+
+    where: Mapping[str, Plain]
+    column: Column
+    trials: int
+    values: Mapping[str, Value]
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    cell: str = ""
+    note: str = ""
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What we say about one printed number: a word, and a reason where we have one."""
+
+    word: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One place: what is printed there by measure, and what we measured, column by column.
+
+    `verdicts` are by (title of the column, measure), for the columns that speak of this place.
+    """
+
+    where: Mapping[str, Plain]
+    printed: Mapping[str, PrintedRow]
+    measured: tuple[Measured, ...]
+    verdicts: Mapping[tuple[str, str], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All lines of an item, the columns in order, and the verdicts counted by column."""
+
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    counts: Mapping[str, Mapping[str, int]]
+
+
+def judge(value: float, measured: Value, name: str) -> str:
+    """Return how a printed number compares with ours.
+
+    >>> from leakscope.metrics.interval import Estimate
+    >>> judge(1.0, Value(Estimate(0.95, 0.76, 1.0, 20, 20)), "asr_convergence")
+    'agrees'
+    >>> judge(25.0, Value(Estimate(60.0, 50.0, 70.0, 20, 20)), "iterations_mean")
+    'higher'
+    >>> judge(25.0, Value(Estimate(5.5, 0.0, 50.0, 2, 2), "2 of 20 trials that converged"), "iterations_mean")
+    'too few to say'
+    """
+    if not measured.there:
+        return NO_SUCCESS
+    ours = measured.estimate
+    if measured.of_successes and ours.trials < LEAST:
+        return TOO_FEW
+    if ours.low <= value <= ours.high or ours.value == value:
+        return TOO_FEW if _wide(value, ours, name) else AGREES
+    if _close(value, ours.value, name):
+        return CLOSE_BY
+    return HIGHER if ours.value > value else LOWER
+
+
+def _close(printed: float, ours: float, name: str) -> bool:
+    if name.startswith("mse"):
+        low, high = sorted((abs(printed), abs(ours)))
+        return low > 0 and high / low <= TIMES_APART
+    return abs(printed - ours) <= _margin(name, printed)
+
+
+def _wide(printed: float, ours: Estimate, name: str) -> bool:
+    """Return whether an interval reaches more than `WIDE` margins to a side; an MSE is read as a power of ten, and 0 is far away."""
+    if name.startswith("mse"):
+        return ours.low <= 0 < ours.high or ours.high > TIMES_APART**WIDE * ours.value
+    reach = max(ours.high - ours.value, ours.value - ours.low)
+    return reach > WIDE * _margin(name, max(abs(printed), abs(ours.value)))
+
+
+def _margin(name: str, value: float) -> float:
+    """Return by how much two numbers of a measure may differ and be close; no MSE, which is a matter of a factor."""
+    if name in RATES:
+        return RATE_APART
+    if name.startswith("ssim") or name in COSINES:
+        return SSIM_APART
+    return PSNR_APART if name in DECIBELS else SHARE_APART * abs(value)
+
+
+def compare(item: Item, cells: Sequence[Measured], *, judged: bool = True) -> Comparison:
+    """Return every place of an item with what is printed and what was measured; `judged` False gives no verdicts."""
+    every_column = [
+        Column(reading.label, attacker.label, judged and place == 0)
+        for reading in item.readings
+        for place, attacker in enumerate(item.attackers)
+    ]
+    columns = tuple(dict.fromkeys(every_column))  # readings with the same label are one, said in several parts
+    own: dict[Key, list[Measured]] = {}
+    for cell in cells:
+        own.setdefault(_key(cell.where), []).append(cell)
+    wheres: dict[Key, Mapping[str, Plain]] = {key: group[0].where for key, group in own.items()}
+    homeless = {_key(row.where): row.where for row in item.printed.rows}
+    taken = [*wheres.values(), *homeless.values()]
+    alone = {k: w for k, w in homeless.items() if not any(meets(other, dict(w)) for other in taken if other is not w)}
+    places = {**wheres, **alone}
+    printed = {key: _printed_at(item, where, own.get(key, ()), cells) for key, where in places.items()}
+    every = _in_printed_order(item, printed)
+    lines = tuple(_line(item, places[key], printed[key], tuple(own.get(key, ())), columns) for key in every)
+    return Comparison(columns, lines, {column.title: _count(lines, column) for column in columns})
+
+
+def _printed_at(
+    item: Item, where: Mapping[str, Plain], here: Sequence[Measured], cells: Sequence[Measured]
+) -> list[PrintedRow]:
+    """Return the printed numbers of a place.
+
+    One that many places meet, such as a ratio printed for a defence alone, is that of those whose cells have its measure, if any have.
+    """
+    rows = [row for row in item.printed.rows if meets(where, dict(row.where))]
+    return [row for row in rows if _has(row, here) or not _has(row, cells)]
+
+
+def _has(row: PrintedRow, cells: Sequence[Measured]) -> bool:
+    return any(row.measure in cell.values and meets(cell.where, dict(row.where)) for cell in cells)
+
+
+def _line(
+    item: Item,
+    where: Mapping[str, Plain],
+    rows: Sequence[PrintedRow],
+    cells: tuple[Measured, ...],
+    columns: Sequence[Column],
+) -> Line:
+    printed: dict[str, PrintedRow] = {}
+    for row in rows:
+        printed.setdefault(row.measure, row)
+    by_column = {cell.column: cell for cell in cells}
+    verdicts = {
+        (column.title, name): _verdict(item, row, by_column.get(column), where)
+        for column in columns
+        for name, row in printed.items()
+        if column.judged and (column in by_column or not cells)  # a reading need not speak of every place
+    }
+    return Line(where, printed, cells, verdicts)
+
+
+def _verdict(item: Item, row: PrintedRow, cell: Measured | None, where: Mapping[str, Plain]) -> Verdict:
+    if row.measure in item.absent and (cell is None or row.measure not in cell.values):
+        return Verdict(ABSENT, item.absent[row.measure])
+    if row.value is None:
+        return Verdict("", "lost in the source text")
+    if cell is None or not cell.trials:
+        return Verdict(NOT_RUN)
+    if row.measure not in cell.values:
+        return Verdict(ABSENT, _said(item, row, where))
+    if row.measure in item.gains and cell.values[row.measure].over.endswith(SOME_BASELINES):
+        return Verdict("", f"not compared: {SOME_BASELINES}, and the printed gain is over the better one")
+    if row.measure == CONVERGENCE and cell.values[CONVERGENCE].over == NO_THRESHOLD and CONTENT in cell.values:
+        word = judge(row.value, cell.values[CONTENT], CONTENT)
+        return Verdict(BY_CONTENT if word == AGREES else word, f"{NO_THRESHOLD}: its content is compared")
+    word = judge(row.value, cell.values[row.measure], row.measure)
+    if word == TOO_FEW:
+        return Verdict(word)
+    if word != NO_SUCCESS and _within_bound(row, cell.values[row.measure].estimate.value):
+        return Verdict(AGREES, "the printed number is a bound")
+    if word in (AGREES, CLOSE_BY):
+        return Verdict(word)
+    if word == NO_SUCCESS and "failed" in row.note:
+        return Verdict(AGREES, "printed as failed, and no attack of ours converged")
+    if (
+        row.measure == CONVERGENCE
+        and CONTENT in cell.values
+        and judge(row.value, cell.values[CONTENT], CONTENT) == AGREES
+    ):
+        return Verdict(BY_CONTENT, _reason(item, row, cell, where))
+    return Verdict(word, _reason(item, row, cell, where))
+
+
+def _within_bound(row: PrintedRow, ours: float) -> bool:
+    """Return whether a number that the paper prints as a bound holds for ours."""
+    kept = {"lower bound": ours >= (row.value or 0.0), "upper bound": ours <= (row.value or 0.0)}
+    return any(held and row.note.startswith(kind) for kind, held in kept.items())
+
+
+def _reason(item: Item, row: PrintedRow, cell: Measured, where: Mapping[str, Plain]) -> str:
+    """Return the likely reason of a difference: what the cell itself shows, else what the item's file says."""
+    if row.measure not in (CONVERGENCE, "iterations_mean") or not {CONVERGENCE, CONTENT} <= set(cell.values):
+        return _said(item, row, where)
+    convergence, content = (cell.values[name].estimate.value for name in (CONVERGENCE, CONTENT))
+    if math.isfinite(convergence) and math.isfinite(content):
+        if content - convergence > 0.5 and where.get("defence", "none") != "none":
+            return FLOOR
+        if convergence - content > 0.5:
+            return TRIVIAL
+    return _said(item, row, where)
+
+
+def _said(item: Item, row: PrintedRow, where: Mapping[str, Plain]) -> str:
+    """Return the first reason of the item's file for a measure at a place."""
+    said = [r.says for r in item.reasons if r.measure in ("", row.measure) and meets(where, r.where)]
+    return said[0] if said else ""
+
+
+def _count(lines: Iterable[Line], column: Column) -> dict[str, int]:
+    counted = Counter(
+        verdict.word for line in lines for (title, _), verdict in line.verdicts.items() if title == column.title
+    )
+    return {word: n for word, n in counted.items() if word}
+
+
+def _in_printed_order(item: Item, printed: Mapping[Key, Sequence[PrintedRow]]) -> list[Key]:
+    """Return the places as the paper prints them, then those it does not print, as they were run."""
+    rows = item.printed.rows
+    return sorted(printed, key=lambda key: min(map(rows.index, printed[key]), default=len(rows)))
+
+
+def _key(where: Mapping[str, Plain]) -> Key:
+    return tuple(sorted((axis, repr(value)) for axis, value in where.items()))
+
+
+def agreement(counts: Mapping[str, int]) -> str:
+    """Return the verdicts of a column in one sentence.
+
+    >>> agreement({"agrees": 3, "close": 1, "higher": 2, "too few to say": 5, "not measured here": 4})
+    'Of 6 printed numbers that we measured 3 agree, 1 is close, 2 differ (2 of ours higher); 5 too few to say, 4 not measured here.'
+    """
+    total = sum(counts.get(word, 0) for word in JUDGED)
+    rest = [f"{counts[word]} {word}" for word in (TOO_FEW, NO_SUCCESS, ABSENT, NOT_RUN) if counts.get(word)]
+    if not total:
+        return (", ".join(rest).capitalize() + ".") if rest else ""
+    apart = [f"{counts[word]} of ours {word}" for word in (HIGHER, LOWER) if counts.get(word)]
+    differ = counts.get(HIGHER, 0) + counts.get(LOWER, 0)
+    parts = [
+        f"{counts.get(AGREES, 0)} agree{'s' if counts.get(AGREES) == 1 else ''}",
+        *([f"{counts[BY_CONTENT]} by content though not by convergence"] if counts.get(BY_CONTENT) else []),
+        f"{counts.get(CLOSE_BY, 0)} {'is' if counts.get(CLOSE_BY) == 1 else 'are'} close",
+        f"{differ} differ{'s' if differ == 1 else ''}" + (f" ({', '.join(apart)})" if apart else ""),
+    ]
+    head = f"Of {total} printed number{'s' if total != 1 else ''} that we measured {', '.join(parts)}"
+    return f"{head}; {', '.join(rest)}." if rest else f"{head}."

@@ -1,0 +1,300 @@
+"""What we measure in a cell, named like the columns of the papers: rates and means with n, interval and what they are over.
+
+A success is an attack that converged: its own mismatch fell under its threshold (CPL, sections 2.3 and 3.3). Iterations are over
+successes, as the papers print them. SSIM and MSE are over successes where there are any and over everything attacked where there
+are none, and say so. Content is our own rule (`leakscope.metrics.success`), over everything attacked. PSNR and the similarity loss
+are over everything attacked, as SME prints them. What a program measures comes as plain numbers (`value_of`). Every interval is cut
+to what its measure can be (`bounds`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from leakscope.analysis.convergence import change_ratios, shares
+from leakscope.metrics.interval import LEVEL, Estimate, estimate_mean, estimate_rate
+from leakscope.metrics.recovery import THRESHOLD, recovery
+from leakscope_papers.bounds import cut
+from leakscope_papers.scored import Scored
+
+Floats = npt.NDArray[np.float64]
+NONE = Estimate(math.nan, math.nan, math.nan, 0, 0)
+CONVERGED = "trials that converged"
+FLOOR = 1e-8  # gradient distances under it are rounding, and their changes say nothing
+IMAGE_FLOOR = 1e-3 * THRESHOLD  # image MSEs under it are far below the threshold of recovery
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One measured number, and what it is over where that is not everything attacked."""
+
+    estimate: Estimate
+    over: str = ""
+
+    @property
+    def there(self) -> bool:
+        """Return whether there is a number at all."""
+        return math.isfinite(self.estimate.value)
+
+    @property
+    def of_successes(self) -> bool:
+        """Return whether it is over the attacks that converged alone."""
+        return self.over.endswith(CONVERGED)
+
+    @property
+    def of_some(self) -> bool:
+        """Return whether attacks were left out of it because they did not converge."""
+        counts = self.over.removesuffix(CONVERGED).split(" of ") if self.of_successes else ()
+        return len({int(count) for count in counts}) > 1
+
+
+def measure(cell: Scored, cap: int | None = None) -> dict[str, Value]:
+    """Return every measure of a cell; with a `cap`, attacks that needed more iterations count as failed."""
+    success = cell.converged if cap is None else cell.converged & (cell.iterations <= cap)
+    found = {name: function(cell, success) for name, function in MEASURES.items()}
+    return {name: replace(value, estimate=cut(name, value.estimate)) for name, value in found.items()}
+
+
+def value_of(name: str, numbers: Sequence[float | None]) -> Value:
+    """Return the mean of a program's numbers with its interval; None is no number, one number alone has no interval.
+
+    Zeros and ones of a measure that is a rate, or counts what is so, get the interval of a rate.
+    """
+    known = [number for number in numbers if number is not None]
+    if not known:
+        return Value(NONE)
+    values = torch.tensor(known, dtype=torch.float64)[:, None]
+    counted = torch.ones_like(values, dtype=torch.bool)
+    over = "" if len(known) == len(numbers) else f"{len(known)} of {len(numbers)} that are finite"
+    if name in RATES | COUNTS and len(known) > 1 and bool(((values == 0) | (values == 1)).all()):
+        return Value(estimate_rate(values == 1, counted), over)
+    return Value(cut(name, estimate_mean(values, counted)), over)
+
+
+def with_top_inside(numbers: Mapping[str, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
+    """Return a program's numbers; rows made before `top_inside` was kept get it from the places of their greatest cosines."""
+    if "best_alpha" not in numbers or "top_inside" in numbers:
+        return dict(numbers)
+    inside = [None if alpha is None else float(0 < alpha < 1) for alpha in numbers["best_alpha"]]
+    return {**numbers, "top_inside": inside}
+
+
+def _rate(hit: Tensor, counted: Tensor) -> Value:
+    return Value(estimate_rate(hit, counted)) if bool(counted.any()) else Value(NONE)
+
+
+def _over(cell: Scored, success: Tensor) -> str:
+    return f"{int(success.sum())} of {cell.trials} {CONVERGED}"
+
+
+def _convergence(cell: Scored, success: Tensor) -> Value:
+    del cell
+    return _rate(success[:, None], torch.ones_like(success)[:, None])
+
+
+def _steps(cell: Scored, success: Tensor) -> Value:
+    if not bool(success.any()):
+        return Value(NONE, "no trial converged")
+    return Value(estimate_mean(cell.iterations[:, None], success[:, None]), _over(cell, success))
+
+
+def _of_steps(function: Callable[[Tensor], Tensor], least: int) -> Callable[[Scored, Tensor], Value]:
+    """Return a measure of the iterations of successes that has no interval; `least` successes are needed."""
+
+    def measured(cell: Scored, success: Tensor) -> Value:
+        n = int(success.sum())
+        if n < least:
+            return Value(NONE, "no trial converged" if not n else "one trial converged")
+        value = float(function(cell.iterations[success]))
+        return Value(Estimate(value, math.nan, math.nan, n, n), _over(cell, success))
+
+    return measured
+
+
+def _mean_of(name: str, *, everything: bool) -> Callable[[Scored, Tensor], Value]:
+    """Return a measure of the picture: over successes, or over everything where there is none or it is asked for."""
+
+    def measured(cell: Scored, success: Tensor) -> Value:
+        values: Tensor = getattr(cell, name)
+        known = cell.scored & ~values.isnan()
+        whole = everything or not bool(success.any())
+        counted = known if whole else known & success[:, None]
+        if not bool(counted.any()):
+            return Value(NONE)
+        over = "" if everything else "everything attacked, as none converged" if whole else _over(cell, success)
+        return Value(estimate_mean(values.nan_to_num(), counted), over)
+
+    return measured
+
+
+def _similarity(cell: Scored, success: Tensor) -> Value:
+    """Return SME's L_sim = 1 - cos at the end of the attacks, over those that have it: an older run has none of DLFA."""
+    del success
+    known = torch.zeros(0) if cell.similarity is None else cell.similarity[cell.similarity.isfinite()]
+    if not len(known):
+        return Value(NONE)
+    over = "" if len(known) == cell.trials else f"{len(known)} of {cell.trials} trials that have it"
+    return Value(estimate_mean(known[:, None], torch.ones_like(known)[:, None].bool()), over)
+
+
+def _error_of(name: str) -> Callable[[Scored, Tensor], Value]:
+    """Return the standard error of another measure's mean: half its 95 % interval over the quantile of Student's t."""
+
+    def measured(cell: Scored, success: Tensor) -> Value:
+        from scipy.stats import t
+
+        found = MEASURES[name](cell, success).estimate
+        if not math.isfinite(found.low):
+            return Value(NONE, "one trial has no error" if found.trials == 1 else "")
+        error = (found.high - found.value) / float(t.ppf(0.5 + LEVEL / 2, found.trials - 1))
+        return Value(Estimate(error, math.nan, math.nan, found.n, found.trials))
+
+    return measured
+
+
+def _alphas(cell: Scored) -> Tensor | None:
+    """Return where SME's surrogates ended on the line from w0 (0) to wT (1); None where no trial has one."""
+    known = cell.alpha[cell.alpha.isfinite()] if cell.alpha is not None else torch.empty(0)
+    return known[:, None] if len(known) else None
+
+
+def _alpha(cell: Scored, success: Tensor) -> Value:
+    del success
+    alphas = _alphas(cell)
+    return Value(NONE) if alphas is None else Value(estimate_mean(alphas, torch.ones_like(alphas, dtype=torch.bool)))
+
+
+def _alpha_deviation(cell: Scored, success: Tensor) -> Value:
+    del success
+    alphas = _alphas(cell)
+    if alphas is None or len(alphas) < 2:
+        return Value(NONE)
+    return Value(Estimate(float(alphas.std()), math.nan, math.nan, len(alphas), len(alphas)))
+
+
+def _alpha_inside(cell: Scored, success: Tensor) -> Value:
+    """Return the share of trials whose alpha ended inside (0, 1), at neither end of the line."""
+    del success
+    alphas = _alphas(cell)
+    return Value(NONE) if alphas is None else _rate((alphas > 0) & (alphas < 1), torch.ones_like(alphas).bool())
+
+
+def _label(cell: Scored, success: Tensor) -> Value:
+    del success
+    return _rate(cell.label == 1, cell.scored & (cell.label >= 0))
+
+
+def _content(cell: Scored, success: Tensor) -> Value:
+    del success
+    return _rate(cell.recovered, cell.scored)
+
+
+def _label_minus_content(cell: Scored, success: Tensor) -> Value:
+    """Return by how much more often the label is right than the content is recovered, sample by sample."""
+    del success
+    counted = cell.scored & (cell.label >= 0)
+    if not bool(counted.any()):
+        return Value(NONE)
+    return Value(estimate_mean(cell.label.nan_to_num() - cell.recovered.double(), counted))
+
+
+def _recovery(cell: Scored, success: Tensor) -> Value:
+    """Return Mixing's recovery rate: the share of inputs by MSE alone (`leakscope.metrics.recovery`)."""
+    del success
+    if not bool(cell.scored.any()):
+        return Value(NONE)
+    return Value(recovery(cell.mse, cell.scored).samples)
+
+
+def gradient_ratios(cell: Scored) -> Tensor | None:
+    """Return log10 of change over value of the gradient distance at the end of every run, T x K; None without a point."""
+    return _ratios(cell, cell.trace, cell.trace_at, FLOOR)
+
+
+def image_ratios(cell: Scored) -> Tensor | None:
+    """Return the same of the image MSE, where the attacks filmed their end."""
+    return _ratios(cell, cell.image_mse, cell.image_mse_at, IMAGE_FLOOR)
+
+
+def _ratios(cell: Scored, values: Tensor | None, at: Tensor | None, floor: float) -> Tensor | None:
+    if values is None or at is None:
+        return None
+    ratios = change_ratios(values, at, floor=floor, resting=cell.stalled)
+    return ratios if bool((~ratios.isnan()).any()) else None
+
+
+def _at_the_end(
+    ratios_of: Callable[[Scored], Tensor | None], told: Callable[[Tensor, int], Value]
+) -> Callable[[Scored, Tensor], Value]:
+    """Return a measure of the changes at the end of the runs; nothing where they have none."""
+
+    def measured(cell: Scored, success: Tensor) -> Value:
+        del success
+        ratios = ratios_of(cell)
+        return Value(NONE) if ratios is None else told(ratios, cell.trials)
+
+    return measured
+
+
+def _steady(ratios: Tensor, trials: int) -> Value:
+    del trials
+    return Value(shares(ratios).steady)
+
+
+def _close_of_moving(ratios: Tensor, trials: int) -> Value:
+    """Return the share of the points that are not steady whose change over value is below 1e-3."""
+    del trials
+    moving = shares(ratios)
+    near, far = moving.close.value, moving.moving.value
+    return (
+        Value(Estimate(near / (near + far), math.nan, math.nan, 0, 0)) if near + far else Value(NONE, "no point moves")
+    )
+
+
+def _largest_change(ratios: Tensor, trials: int) -> Value:
+    largest = float(10 ** ratios[~ratios.isnan()].max())
+    return Value(Estimate(largest, math.nan, math.nan, trials, trials))
+
+
+MEASURES: dict[str, Callable[[Scored, Tensor], Value]] = {
+    "iterations_mean": _steps,
+    "iterations_min": _of_steps(torch.amin, 1),
+    "iterations_max": _of_steps(torch.amax, 1),
+    "iterations_variance": _of_steps(torch.var, 2),
+    "asr_convergence": _convergence,
+    "asr_content": _content,
+    "asr_label": _label,
+    "label_minus_content": _label_minus_content,
+    "ssim": _mean_of("ssim", everything=False),
+    "mse": _mean_of("mse", everything=False),
+    "ssim_all": _mean_of("ssim", everything=True),
+    "mse_all": _mean_of("mse", everything=True),
+    "psnr": _mean_of("psnr", everything=True),
+    "psnr_error": _error_of("psnr"),
+    "similarity_loss": _similarity,
+    "similarity_loss_error": _error_of("similarity_loss"),
+    "final_alpha": _alpha,
+    "final_alpha_deviation": _alpha_deviation,
+    "alpha_inside": _alpha_inside,
+    "recovery_rate": _recovery,
+    "steady_share": _at_the_end(gradient_ratios, _steady),
+    "close_of_moving": _at_the_end(gradient_ratios, _close_of_moving),
+    "change_over_value": _at_the_end(gradient_ratios, _largest_change),
+    "image_steady_share": _at_the_end(image_ratios, _steady),
+    "image_close_of_moving": _at_the_end(image_ratios, _close_of_moving),
+    "image_change_over_value": _at_the_end(image_ratios, _largest_change),
+}
+RATES = frozenset(
+    {"asr_convergence", "asr_content", "asr_label", "recovery_rate", "accuracy", "steady_share", "close_of_moving"}
+    | {"image_steady_share", "image_close_of_moving"}
+)
+COUNTS = frozenset(
+    {"reversed_u", "top_inside", "alpha_inside", "worse_on_both", "membership", "tracing", "tracing_reconstructed"}
+)

@@ -1,0 +1,1 @@
+"""Mixing gradients in neural networks: the supporting information."""

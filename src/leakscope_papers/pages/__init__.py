@@ -1,0 +1,1 @@
+"""Pages of paper items: published beside measured."""

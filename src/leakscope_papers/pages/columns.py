@@ -1,0 +1,72 @@
+"""Items on table rows: how often each column came back, attack by attack, with the baselines beside them (docs/tabular.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from leakscope.metrics.interval import Estimate
+from leakscope.metrics.tabular import TOLERANCE
+from leakscope.report.numbers import percent, percent_interval
+from leakscope.report.row_tables import RowTable, row_tables
+from leakscope.store import Run
+from leakscope_papers.results import Result
+
+VALUES, ROWS = "values right", "rows right"
+ROW_RANK = 2  # N x F
+RULE = (
+    f"A word is right when it is the same, a number when it lies within {TOLERANCE:.0%} of its column's range. A column that is "
+    "nearly always the same is right without any attack: read the baselines beside it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnTable:
+    """The columns of one part: a head for each attack and baseline (with its n), a row for each column of the table.
+
+    A row is the column's name, and (share, interval) under each head.
+    """
+
+    part: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+
+
+def columns_of(result: Result) -> tuple[ColumnTable, ...]:
+    """Return a table for every part of an item that attacks rows, one line of it where the set is not here; none for others."""
+    runs = {name: path for name, path in result.runs.items() if Run.exists(path)}
+    made = (_of_part(name, Run.open(path)) for name, path in runs.items())
+    return tuple(table for table in made if table is not None)
+
+
+def _of_part(part: str, run: Run) -> ColumnTable | None:
+    tables = row_tables(run, examples=0)
+    if tables:
+        return _table(part, tables)
+    lost = _undecoded(run)
+    said = f"columns of {lost} cannot be decoded here: the data set is not there"
+    return ColumnTable(part, (), ((said, ()),)) if lost else None
+
+
+def _undecoded(run: Run) -> str:
+    """Return the data set of a run that attacked rows (N x F), nothing for pictures or where no trial has landed."""
+    for cell in run.cells():
+        record = next(iter(run.records(cell=cell.id)), None)
+        data = cell.settings.get("data")
+        if record is not None and isinstance(data, Mapping):
+            truth = run.tensors(record.trial).get("truth")
+            return str(data.get("name")) if truth is not None and truth.ndim == ROW_RANK else ""
+    return ""
+
+
+def _table(part: str, tables: Sequence[RowTable]) -> ColumnTable:
+    heads = tuple(
+        f"{table.name}{' (baseline)' if table.baseline else ''}, n = {table.scores.row.n}" for table in tables
+    )
+    lines = {VALUES: [table.scores.values for table in tables], ROWS: [table.scores.row for table in tables]}
+    lines |= {name: [table.scores.columns[name] for table in tables] for name in tables[0].columns}
+    return ColumnTable(part, heads, tuple((name, tuple(map(_word, found))) for name, found in lines.items()))
+
+
+def _word(estimate: Estimate) -> tuple[str, str]:
+    return percent(estimate.value), percent_interval(estimate)

@@ -1,0 +1,109 @@
+"""The page of the papers: an index, and for each item what is printed beside what was measured; one HTML text without scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from leakscope.core.version import __version__
+from leakscope.report.page import environment_of, read_assets
+from leakscope.report.phrases import LIMITS, RULE
+from leakscope_papers.claims import FAILS, HOLDS, SO_FAR, UNMEASURED, UNTESTED, Finding
+from leakscope_papers.pages.columns import RULE as COLUMN_RULE
+from leakscope_papers.pages.columns import ColumnTable, columns_of
+from leakscope_papers.pages.pictures import Strip, strips_of
+from leakscope_papers.pages.plot_drawing import REGIONS, PlotDrawing, draw, undrawn
+from leakscope_papers.pages.plots import plotted
+from leakscope_papers.pages.summary import HOW, commands_of, headlines, in_short, incomplete, told_findings
+from leakscope_papers.pages.table import Grid, grid_of
+from leakscope_papers.readings import best_reading
+from leakscope_papers.results import Result
+from leakscope_papers.scales import scale_of
+
+TONES = {HOLDS: "holds", SO_FAR: "holds", FAILS: "does"}
+TEMPLATES = Path(__file__).parent / "templates"
+STYLES = ("base.css", "tables.css", "paper.css", "paper_plots.css")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One claim with its findings: column, sentence, the cases that speak against it, and its tone (a class of the page)."""
+
+    says: str
+    findings: tuple[tuple[str, str, tuple[str, ...], str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSection:
+    """Everything that the page says about one item."""
+
+    result: Result
+    headlines: tuple[str, ...]
+    short: str
+    reading: str
+    grid: Grid
+    claims: tuple[Told, ...]
+    commands: str
+    note: str
+    incomplete: str
+    columns: tuple[ColumnTable, ...]
+    plots: tuple[PlotDrawing, ...]
+    undrawn: tuple[str, ...]
+    strips: tuple[Strip, ...]
+    hidden: int
+
+
+def section_of(result: Result) -> ItemSection:
+    """Return what the page says about an item."""
+    grid = grid_of(result)
+    strips, hidden = strips_of(result, grid.axes)
+    plots = plotted(result)
+    return ItemSection(
+        result=result,
+        headlines=headlines(result),
+        short=in_short(result),
+        reading=best_reading(result.comparison),
+        grid=grid,
+        claims=tell_claims(result.findings),
+        commands=commands_of(result),
+        note=scale_of(result.item, result.scale).note,
+        incomplete=incomplete(result),
+        columns=columns_of(result),
+        plots=tuple(draw(plot) for plot in plots if plot.panels),
+        undrawn=tuple(word for word in map(undrawn, plots) if word),
+        strips=strips,
+        hidden=hidden,
+    )
+
+
+def tell_claims(findings: Sequence[Finding]) -> tuple[Told, ...]:
+    """Return the claims in order, each with what every column says about it."""
+    found: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {}
+    for finding in told_findings(findings):
+        who = "" if finding.word in (UNTESTED, UNMEASURED) else finding.column.title
+        found.setdefault(finding.claim.says, []).append(
+            (who, finding.told, finding.against, TONES.get(finding.word, "open"))
+        )
+    return tuple(Told(says, tuple(own)) for says, own in found.items())
+
+
+def render_papers(results: Sequence[Result], *, command: str) -> str:
+    """Return the page of these results as one self-contained HTML text; `command` made it."""
+    from markupsafe import Markup
+
+    return (
+        environment_of(TEMPLATES)
+        .get_template("paper.html")
+        .render(
+            sections=[section_of(result) for result in results],
+            style=Markup(read_assets(STYLES, TEMPLATES)),
+            how=HOW.replace("*", ""),
+            rule=RULE,
+            column_rule=COLUMN_RULE,
+            regions=REGIONS,
+            limits=LIMITS,
+            command=command,
+            version=__version__,
+        )
+    )

@@ -1,0 +1,138 @@
+"""The comparison of an item as one grid of words: a row for what is printed, one below it for each who measured.
+
+The page and the Markdown summary are both made from it, so they say the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from leakscope.core.record import Plain
+from leakscope.report.numbers import number, number_interval, percent, percent_interval
+from leakscope.report.sheet import say
+from leakscope_papers.bounds import cut
+from leakscope_papers.comparing import Line, Measured, Verdict
+from leakscope_papers.measures import RATES, Value
+from leakscope_papers.published import PrintedRow
+from leakscope_papers.results import Result
+from leakscope_papers.titles import title_of
+
+PUBLISHED = "published"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One number in words: the value, its interval, what it is over, how it compares with print, and why perhaps."""
+
+    value: str = ""
+    interval: str = ""
+    over: str = ""
+    verdict: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GridRow:
+    """What is printed at a place, or what one column measured there; `place` is empty below the first row of a place."""
+
+    place: tuple[str, ...]
+    who: str
+    printed: bool
+    n: str
+    outcomes: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """All rows of an item. `same` are the axes that do not vary, in words; `axes` head the place, `measures` the entries."""
+
+    same: str
+    axes: tuple[str, ...]
+    measures: tuple[str, ...]
+    rows: tuple[GridRow, ...]
+
+
+def grid_of(result: Result) -> Grid:
+    """Return the comparison of an item in words."""
+    lines = result.comparison.lines
+    axes = tuple(dict.fromkeys(axis for line in lines for axis in line.where))
+    fixed = {axis for axis in axes if len({repr(line.where.get(axis)) for line in lines}) == 1}
+    varied = tuple(axis for axis in axes if axis not in fixed)
+    names = tuple(dict.fromkeys((*result.item.measures, *result.item.printed.measures)))
+    same = ", ".join(f"{axis} {say(lines[0].where[axis])}" for axis in axes if axis in fixed) if lines else ""
+    readings = len(dict.fromkeys(column.reading for column in result.comparison.columns))
+    rows = tuple(row for line in lines for row in _rows(line, varied, names, readings))
+    return Grid(same, varied, tuple(title_of(name) for name in names), rows)
+
+
+def _rows(line: Line, axes: Sequence[str], names: Sequence[str], readings: int) -> list[GridRow]:
+    place = tuple(_word(line.where, axis) for axis in axes)
+    rows: list[GridRow] = []
+    if line.printed:
+        entries = tuple(_printed(line.printed.get(name), line, name) for name in names)
+        rows.append(GridRow(place, PUBLISHED, True, "", "", entries))
+    for cell, who in _merged(line.measured, readings):
+        rows.append(_measured(cell, who, line, place if not rows else ("",) * len(place), names))
+    return rows
+
+
+def _merged(cells: Sequence[Measured], readings: int) -> list[tuple[Measured, str]]:
+    """Return the cells with the words for who measured; the same cell under several readings once.
+
+    That all readings share a cell happens where they do not differ, such as without a defence.
+    """
+    groups: dict[tuple[str, str], list[Measured]] = {}
+    for cell in cells:
+        groups.setdefault((cell.column.attacker, cell.cell), []).append(cell)
+    found = []
+    for same in groups.values():
+        own = list(dict.fromkeys(cell.column.reading for cell in same if cell.column.reading))
+        reading = "every reading" if len(own) == readings > 1 else " / ".join(own)
+        words = (reading, same[0].column.attacker, same[0].note)
+        who = ", ".join(word for word in words if word) or "measured"
+        found.append((same[0], who))
+    return found
+
+
+def _word(where: Mapping[str, Plain], axis: str) -> str:
+    return say(where[axis]) if axis in where else ""
+
+
+def _printed(row: PrintedRow | None, line: Line, name: str) -> Entry:
+    if row is None:
+        return Entry()
+    value = "lost in the source" if row.value is None else in_words(name, row.value)
+    verdicts = [verdict for (_, measure), verdict in line.verdicts.items() if measure == name]
+    if not verdicts or not all(verdict.word.startswith("not ") for verdict in verdicts):
+        return Entry(value)
+    return Entry(value, verdict=verdicts[0].word, reason=verdicts[0].reason)
+
+
+def _measured(cell: Measured, who: str, line: Line, place: tuple[str, ...], names: Sequence[str]) -> GridRow:
+    outcomes = ", ".join(f"{n} {name}" for name, n in cell.outcomes.items())
+    entries = tuple(
+        entry_of(name, cell.values.get(name), line.verdicts.get((cell.column.title, name), Verdict("")))
+        for name in names
+    )
+    return GridRow(place, who, False, str(cell.trials), outcomes, entries)
+
+
+def entry_of(name: str, value: Value | None, verdict: Verdict = Verdict("")) -> Entry:  # noqa: B008  frozen
+    """Return a measured number in words, with what is said about it."""
+    if value is None:
+        return Entry()
+    if not value.there:
+        return Entry("none", "", value.over, verdict.word, verdict.reason)
+    kept = cut(name, value.estimate)
+    interval = percent_interval(kept) if name in RATES else number_interval(kept)
+    return Entry(in_words(name, value.estimate.value), interval, value.over, verdict.word, verdict.reason)
+
+
+def in_words(name: str, value: float) -> str:
+    """Return a number as its measure is read: rates in per cent."""
+    if not math.isfinite(value):
+        return "none"
+    return percent(value) if name in RATES else number(value)

@@ -1,0 +1,45 @@
+"""Which papers there are, and where their items and printed numbers lie.
+
+A paper is a package with two folders: `items` (what is run) and `published` (what the paper prints). Another distribution adds
+its own through the entry point group `leakscope.papers`: the name is the paper's, the value its package.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from leakscope.core.errors import InputError
+
+OURS = ("cpl", "mixing", "sme", "spn", "ats")
+NAME = re.compile(r"[a-z][a-z0-9]*")
+
+
+@functools.cache
+def papers() -> dict[str, Path]:
+    """Return paper -> folder: ours first, then those of installed packages by name."""
+    here = Path(__file__).parent
+    folders = {name: here / name for name in OURS}
+    for point in sorted(entry_points(group="leakscope.papers"), key=lambda point: point.name):
+        if not NAME.fullmatch(point.name) or point.name in folders:
+            raise InputError(
+                f"entry point leakscope.papers {point.name!r} of {point.value} must be a new name of small letters and digits"
+            )
+        folders[point.name] = _folder(point.value)
+    return folders
+
+
+def paper_files(kind: str) -> dict[str, Path]:
+    """Return item -> file of every `items` or `published` file, such as `cpl-table-2`."""
+    return {f"{paper}-{path.stem}": path for paper, home in papers().items() for path in (home / kind).glob("*.yaml")}
+
+
+def _folder(package: str) -> Path:
+    """Return the folder of an installed package without importing it."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise InputError(f"entry point leakscope.papers: {package!r} is no package")
+    return Path(next(iter(spec.submodule_search_locations)))

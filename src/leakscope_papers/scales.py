@@ -1,0 +1,122 @@
+"""Smoke, small, full: the scenarios of an item at one size, and where their runs lie.
+
+`smoke` shows in seconds that an item runs, on bundled data; `small` has at least twenty images a cell of the real sets; `full` is
+the paper's own size. What a scale changes is said in the item's file, in the words of a scenario.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakscope.core.errors import InputError
+from leakscope.core.registry import lookup
+from leakscope.data import load, locate
+from leakscope_papers.items import Item, Part, Scale, home_of
+
+if TYPE_CHECKING:
+    from leakscope.scenario import Scenario
+    from leakscope_papers.programs.rows import Place
+
+SCALES = ("smoke", "small", "full")
+DIRECTORY = Path("leakscope-papers")
+
+
+def scale_of(item: Item, scale: str) -> Scale:
+    """Return what a scale changes in an item."""
+    lookup(dict.fromkeys(SCALES), scale, "scale")
+    return lookup(dict(item.scales), scale, f"scale of {item.name}")
+
+
+def parts_at(item: Item, scale: str) -> list[Part]:
+    """Return the parts of an item that a scale runs, its own and those it shares with other items."""
+    chosen = scale_of(item, scale)
+    shared = [part for part in item.parts if part.name not in chosen.leave_out]
+    return [
+        part for part in shared if home_of(item, part)[1].name not in scale_of(home_of(item, part)[0], scale).leave_out
+    ]
+
+
+def settings_at(item: Item, part: Part, scale: str) -> dict[str, Any]:
+    """Return the scenario of a part at a scale, or the settings of its program, as plain data."""
+    owner, home = home_of(item, part)
+    chosen = scale_of(owner, scale)
+    settings = {"name": f"{owner.name}, {home.name}, {scale}", **copy.deepcopy(dict(home.scenario))}
+    for change in (chosen.change, chosen.parts.get(home.name, {})):
+        settings = merged(settings, change)
+    return settings
+
+
+def scenario_at(item: Item, part: Part, scale: str) -> Scenario:
+    """Return the checked scenario of a part at a scale."""
+    from leakscope.scenario import ScenarioError, scenario_of
+
+    try:
+        return scenario_of(settings_at(item, part, scale))
+    except ScenarioError as error:
+        raise InputError(f"{item.name}, part {part.name}, scale {scale}: {str(error).splitlines()[0]}") from None
+
+
+def rows_at(item: Item, part: Part, scale: str) -> dict[str, Place]:
+    """Return key -> place of the rows that the program of a part makes at a scale; nothing is computed."""
+    from leakscope_papers.programs import planned_rows
+
+    return planned_rows(home_of(item, part)[1].program, settings_at(item, part, scale))
+
+
+def merged(settings: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with a change: mappings are joined, anything else is replaced, null takes a key away.
+
+    >>> merged({"data": "mnist", "grid": {"a": [1, 2], "b": [3]}}, {"data": {"name": "digits"}, "grid": {"a": [1], "b": None}})
+    {'data': {'name': 'digits'}, 'grid': {'a': [1]}}
+    """
+    made = dict(settings)
+    for key, value in change.items():
+        if value is None:
+            made.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(made.get(key), Mapping):
+            made[key] = merged(made[key], value)
+        else:
+            made[key] = copy.deepcopy(value)
+    return made
+
+
+def run_directory(out: Path, item: Item, part: Part, scale: str) -> Path:
+    """Return where the run of a part lies: OUT/item/scale/part, that of its owner where it is shared."""
+    owner, home = home_of(item, part)
+    return out / owner.name / scale / home.name
+
+
+def data_sets(settings: Mapping[str, Any]) -> list[str]:
+    """Return the data sets that a scenario names, in `data` and on axes; a program may name several in `data`."""
+    found: list[str] = []
+    zipped = settings.get("zip", {})
+    axes = [settings.get("grid", {}), *(zipped if isinstance(zipped, list) else [zipped])]
+    varied = [value for axis in axes for path in ("data", "data.name") for value in axis.get(path, ())]
+    own = settings.get("data")
+    for data in varied or (own if isinstance(own, list) else [own]):
+        name = data.get("name") if isinstance(data, Mapping) else data
+        if isinstance(name, str):
+            found.append(name)
+    return list(dict.fromkeys(found))
+
+
+def check_data(items: Iterable[Item], scale: str, only: Iterable[str] = ()) -> None:
+    """Raise an error that names every data set a scale needs and this machine does not have, and how to get each."""
+    wanted: dict[str, str] = {}
+    for item in items:
+        for part in parts_at(item, scale):
+            if not only or part.name in only:
+                for name in data_sets(settings_at(item, part, scale)):
+                    wanted.setdefault(name, item.name)
+    missing = []
+    for name, item_name in wanted.items():
+        if locate(name) is None:
+            try:
+                load(name)
+            except InputError as error:
+                missing.append(f"{item_name} at scale {scale}: {error}")
+    if missing:
+        raise InputError("\n".join(missing))

@@ -1,0 +1,1 @@
+"""SME: surrogate model extension (Zhu, Yao and Blaschko 2023)."""

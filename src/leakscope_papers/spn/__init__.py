@@ -1,0 +1,1 @@
+"""SPN: rethinking privacy preserving deep learning (Fan et al. 2020)."""

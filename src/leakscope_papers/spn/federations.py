@@ -1,0 +1,155 @@
+"""SPN's federated accuracies: table 11 (DLNet by strength), figures 7, 28 and 29 (by the number of clients, and clients alone).
+
+Fan et al. 2020, arXiv:2006.11601, tables 2 and 3. In the figures clients share their weights after one local epoch (FedAvg), so noise and
+choice of coordinates act on the change of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from leakscope.clients import Client
+from leakscope.core import random
+from leakscope.core.registry import lookup
+from leakscope.core.tree import take, to
+from leakscope.core.types import LocalTraining
+from leakscope.data import Dataset
+from leakscope.data.partition import PARTITIONS
+from leakscope.defences import GaussianNoise, Sparsify
+from leakscope.defences.on_model import Polarisation
+from leakscope.federated import (
+    Averaging,
+    Decay,
+    Everyone,
+    Federation,
+    Holdings,
+    begin,
+    deal,
+    measure_utility,
+    parameters_of,
+    play_round,
+)
+from leakscope.federated.traced import forget
+from leakscope.kernels.per_client import client_by_client
+from leakscope.models import INITS, draw_parameters
+from leakscope.sweep.world import load_data
+from leakscope_papers.programs.rows import Keep, Place
+from leakscope_papers.spn.training import kept_curve
+from leakscope_papers.spn.world import network_of, place_of, title_of
+
+Say = Callable[[str], None]
+ALONE = "standalone"
+
+
+# -- table 11
+
+
+def strengths(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> None:
+    """Keep the accuracy under every strength of every curve; the numbers are zeros and ones, one for each test picture."""
+    name = settings["data"]["name"]
+    common = {"data": name, "model": settings["model"]["name"]}
+    for curve in settings["curves"]:
+        rows: list[tuple[str, Place]] = [
+            (f"{title_of(curve)} {strength:g}", {**common, **place_of(curve, strength)})
+            for strength in curve["strengths"]
+        ]
+        missing = [number for number, row in enumerate(rows) if not keep.done(*row)]
+        if not missing:
+            continue
+        say(f"{name}, {title_of(curve)}")
+        right = kept_curve(settings, curve, load_data(name), keep.directory, say, device)
+        for number in missing:
+            keep.add(*rows[number], {"accuracy": right[number].double().tolist()})
+
+
+# -- figures 7, 28 and 29
+
+DEFENDED: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "fedavg": lambda _: {},
+    "spn": lambda told: {"on_model": Polarisation(told["alpha2"])},
+    "dp": lambda told: {"defences": (GaussianNoise(told["sigma"]),)},
+    "ppdl": lambda told: {"defences": (Sparsify(share=told["share"]),)},
+    ALONE: lambda _: {},
+}
+
+
+def federations(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> None:
+    """Keep the test accuracy for every number of clients and every mechanism.
+
+    A federation's numbers are zeros and ones, one for each test picture; those of standalone models one for each client.
+    """
+    name, size = settings["data"]["name"], settings["data"].get("size")
+    data: Dataset | None = None
+    for clients in settings["clients"]:
+        for mechanism in settings["mechanisms"]:
+            words = {axis: value for axis, value in mechanism.items() if axis != "kind"}
+            where: Place = {
+                "data": name,
+                "model": settings["model"]["name"],
+                "clients": clients,
+                "defence": mechanism["kind"],
+                "attack": "none",
+                **words,
+            }
+            key = " ".join([mechanism["kind"], *(f"{value:g}" for value in words.values()), f"N={clients}"])
+            if keep.done(key, where):
+                continue
+            data = data or load_data(name, size)
+            values = _standing_alone if mechanism["kind"] == ALONE else _federated
+            keep.add(key, where, {"accuracy": values(settings, data, clients, mechanism, say, device)})
+
+
+def _federated(
+    settings: Mapping[str, Any], data: Dataset, clients: int, mechanism: Mapping[str, Any], say: Say, device: str
+) -> list[float]:
+    correct, n = _trained(settings, data, _dealt(settings, data, clients), mechanism, device)
+    say(f"  {mechanism['kind']}, {clients} clients: {correct / n:.1%} of {n:,}")
+    return [1.0] * correct + [0.0] * (n - correct)
+
+
+def _standing_alone(
+    settings: Mapping[str, Any], data: Dataset, clients: int, mechanism: Mapping[str, Any], say: Say, device: str
+) -> list[float]:
+    """Return the accuracy of the models of the first few clients, each trained on what it holds and nothing else."""
+    whole = _dealt(settings, data, clients)
+    found = []
+    for client in range(min(settings["standalone"], clients)):
+        own = replace(whole, shares=whole.shares[client : client + 1])
+        correct, n = _trained(settings, data, own, mechanism, device)
+        found.append(correct / n)
+    say(f"  {len(found)} of {clients} clients alone: {sum(found) / len(found):.1%}")
+    return found
+
+
+def _dealt(settings: Mapping[str, Any], data: Dataset, clients: int) -> Holdings:
+    wanted = settings["examples"]
+    groups = None if data.groups_train is None else data.groups_train[:wanted]
+    part = replace(data, x_train=data.x_train[:wanted], y_train=data.y_train[:wanted], groups_train=groups)
+    told = dict(settings["partition"])
+    return deal(part, PARTITIONS[told.pop("name")](clients=clients, **told), seed=settings["seed"])
+
+
+def _trained(
+    settings: Mapping[str, Any], data: Dataset, holdings: Holdings, mechanism: Mapping[str, Any], device: str
+) -> tuple[int, int]:
+    """Return how many of how many test pictures the global model names rightly in the end."""
+    local = LocalTraining(epochs=1, batch_size=settings["batch"], rate=settings["rate"], momentum=settings["momentum"])
+    guarded = lookup(DEFENDED, mechanism["kind"], "mechanism")(mechanism)
+    federation = Federation(
+        client=Client(local, scaling=data.scaling, **guarded),
+        selection=Everyone(),
+        server=Averaging(),
+        decay=Decay(factor=0.5, at=tuple(settings["halved_at"])),
+        seed=settings["seed"],
+        together=settings["together"],
+    )
+    model = to(network_of(settings, data), device=device)
+    first = take(draw_parameters(model, INITS[settings["init"]](), random.key([settings["seed"]])), 0)
+    state = begin(federation, model, holdings.clients, weights=to(first, device=device))
+    for _ in range(settings["rounds"]):
+        state, _ = play_round(federation, model, holdings, state, around=client_by_client, traced=device == "cuda")
+    forget()
+    used = measure_utility(model, parameters_of(model, state), state.buffers, data, scaling=data.scaling)
+    return used.correct, used.n

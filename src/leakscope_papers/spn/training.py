@@ -1,0 +1,213 @@
+"""Accuracies under every strength of a curve: DLNet trained federatedly, strengths inside the batch (SPN, table 2).
+
+All strengths begin at the same weights and see the same pictures in the same order. What is shared, and so what a defence acts on:
+
+- `gradient`: in every step each client sends the gradient of one batch, the server steps by Adam along the mean; a private head
+  takes its own Adam step at its client. This is what is attacked, so sigma and share mean the same in both. In turn (round
+  robin) the server steps after each client.
+- `weights`: one local epoch of Adam, the change of the weights is sent (algorithm 1). Noise then lands on a change of about 0.001 a
+  step: the same sigma is a far stronger defence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.clients import Client
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree, lift, map_tensors, to
+from leakscope.core.types import LocalTraining
+from leakscope.data import Dataset
+from leakscope.kernels.im2col import Im2col
+from leakscope.kernels.recordings import captured
+from leakscope.learning import tree_adam
+from leakscope.learning.tree_adam import Moments
+from leakscope.models import Uniform, draw_parameters
+from leakscope.store.disk import clear_errors
+from leakscope.store.durable import replacing
+from leakscope_papers.spn.world import RANGE, Curve, client_of, network_of, title_of
+
+AT_ONCE = 500
+SAID_EVERY = 5  # rounds
+TRAININGS, RIGHT = "trainings", "right"
+GRADIENT, WEIGHTS = "gradient", "weights"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a turn changes: weights lead with S strengths, private parameters with S x K clients; so does what Adam remembers."""
+
+    weights: Tree
+    private: Tree
+    server: Moments
+    own: Moments
+
+
+class Training:
+    """S strengths of one curve trained at once."""
+
+    def __init__(self, settings: Mapping[str, Any], curve: Curve, data: Dataset, device: str) -> None:
+        """Begin at fresh weights; `settings` are a program's, with its `training`."""
+        told: Mapping[str, Any] = settings["training"]
+        if told["sharing"] not in (GRADIENT, WEIGHTS):
+            raise InputError(f"training.sharing must be {GRADIENT} or {WEIGHTS}, got {told['sharing']!r}")
+        self.told, self.data, self.device = told, data, device
+        self.grid = [float(strength) for strength in curve["strengths"]] or [0.0]
+        self.clients = int(told["clients"])
+        wanted = told["examples"] or data.size("train")
+        order = random.permutation(random.fold(random.key(told["seed"]), "clients"), data.size("train"))[:wanted]
+        order = order[: len(order) // self.clients * self.clients]
+        self.x, self.y = (of("train", order.tolist()).to(device) for of in (data.pictures, data.labels))
+        self.places = torch.arange(len(order), device=device).reshape(self.clients, -1)
+        strengths = torch.tensor(self.grid, device=device)[:, None].expand(-1, self.clients)
+        local = LocalTraining(batch_size=told["batch"], rate=told["rate"], optimiser="adam")
+        if told["sharing"] == GRADIENT:
+            local = LocalTraining(rate=1.0)  # one step of SGD with rate 1: what is sent is the gradient itself
+        self.client: Client = replace(client_of(curve, strengths), local=local)
+        self.public = to(network_of(settings, data), device=device)
+        guard = self.client.on_model
+        self.model = self.public if guard is None else guard.polarise(self.public)
+        first = draw_parameters(self.public, Uniform(RANGE), random.key([told["seed"]], device))
+        weights: Tree = {n: w.expand(len(self.grid), *w.shape[1:]) for n, w in first.items()}
+        every = random.fold(random.key(told["seed"], device), torch.arange(self.clients, device=device))
+        own = {} if guard is None else guard.draw(self.model, every)
+        private: Tree = {n: v.expand(len(self.grid), *v.shape) for n, v in own.items()}
+        none = torch.zeros((), device=device)
+        moments = tree_adam.begin(weights, none), tree_adam.begin(private, none.expand(1, self.clients))
+        self.state = State(weights, private, *moments)
+        self._recorded: Callable[[State, Tensor, Tensor, Tensor], State] | None = None
+
+    def draw(self, numbers: range) -> tuple[Tensor, Tensor]:
+        """Return keys (turns x clients) and the pictures each client works on (turns x clients x n) of these turns.
+
+        Many turns at once: a turn itself is so short that drawing would be most of it.
+        """
+        own = random.fold(random.key(self.told["seed"], self.device), "round")
+        turns = random.fold(own.expand(len(numbers)), torch.tensor(list(numbers), device=self.device))
+        keys = random.fold(turns[:, None].expand(-1, self.clients), torch.arange(self.clients, device=self.device))
+        if self.told["sharing"] == WEIGHTS:  # all that a client has
+            return keys, self.places.expand(len(numbers), *self.places.shape)
+        drawn = random.uniform(random.fold(keys, "batch"), (self.told["batch"],))
+        places = self.places.expand(len(numbers), *self.places.shape)
+        return keys, places.gather(2, (drawn * places.shape[2]).long())
+
+    def play(self, keys: Tensor, places: Tensor, who: Sequence[int]) -> None:
+        """Let these clients answer from the same weights, and take the mean of what they send; `draw` gives a turn's keys and pictures.
+
+        On a CUDA device this is a recording of the kernels, which all turns of one training share.
+        """
+        index = torch.tensor(list(who), device=self.device)
+        given = index, keys[index], places[index]
+        if self.device != "cuda":
+            self.state = self.turn(self.state, *given)
+            return
+        if self._recorded is None:
+            with Im2col():
+                self._recorded = captured(self.turn, (self.state, *given))
+        self.state = self._recorded(self.state, *given)
+
+    def turn(self, state: State, index: Tensor, keys: Tensor, places: Tensor) -> State:
+        """Return the state after a turn of the clients at `index` with these keys and pictures."""
+        size, many = len(self.grid), len(index)
+        x, y = self.x[places], self.y[places]
+        defences, guard, private = map_tensors(
+            lambda t: t[:, index], (self.client.defences, self.client.on_model, state.private)
+        )
+        common = {n: w[:, None].expand(size, many, *w.shape[1:]) for n, w in state.weights.items()}
+        shared = [t.expand(size, *t.shape) for t in (x, y, torch.ones_like(y, dtype=torch.bool), keys)]
+
+        def one(
+            defences: Any, guard: Any, weights: Tree, x: Tensor, y: Tensor, m: Tensor, k: Tensor
+        ) -> tuple[Tree, Tree]:
+            memory: tuple[Tree, ...] = tuple({} for _ in defences)
+            answer = self.client.answer(self.model, defences, memory, weights, {}, x, y, m, k, guard=guard)
+            return answer.update, {name: answer.weights[name] for name in state.private}
+
+        sent, kept = lift(lift(one))(defences, guard, {**common, **private}, *shared)
+        mean = {n: v.mean(1) for n, v in sent.items()}
+        server, mine = state.server, state.own
+        if self.told["sharing"] == WEIGHTS:
+            weights = {n: w - mean[n] for n, w in state.weights.items()}
+        else:  # what was kept is one step of SGD with rate 1
+            weights, server = tree_adam.step(state.weights, mean, server, self.told["rate"])
+            gradient = {n: v - kept[n] for n, v in private.items()}
+            before = map_tensors(lambda t: t[:, index], mine)
+            kept, after = tree_adam.step(private, gradient, before, self.told["rate"])
+            mine = map_tensors(lambda all, some: all.index_copy(1, index, some), mine, after)
+        held = {n: v.index_copy(1, index, kept[n]) for n, v in state.private.items()}
+        return State(weights, held, server, mine)
+
+    def correct(self) -> Tensor:
+        """Return which test pictures the global model of each strength names rightly, S x n."""
+        key, found = random.key(0, torch.device(self.device)), []
+        number = min(self.told["tests"] or self.data.size("test"), self.data.size("test"))
+        with torch.no_grad():
+            for first in range(0, number, AT_ONCE):
+                some = range(first, min(first + AT_ONCE, number))
+                x, y = (take("test", some).to(self.device) for take in (self.data.pictures, self.data.labels))
+                said = lift(lambda w, x=x: self.public.apply(w, {}, x, key)[0].argmax(-1))(self.state.weights)
+                found.append((said == y).cpu())
+        return torch.cat(found, dim=1)
+
+
+def kept_curve(
+    settings: Mapping[str, Any],
+    curve: Curve,
+    data: Dataset,
+    directory: Path | None,
+    say: Callable[[str], None],
+    device: str,
+) -> Tensor:
+    """Return what `train_curve` does; it is kept in the directory, so that a program that goes on does not train again."""
+    from safetensors.torch import load, save
+
+    if directory is None:
+        return train_curve(settings, curve, data, say, device)
+    path = directory / TRAININGS / f"{title_of(curve)}-{_digest(settings, curve)}.safetensors"
+    if path.is_file():
+        return load(path.read_bytes())[RIGHT].bool()
+    found = train_curve(settings, curve, data, say, device)
+    with clear_errors(directory, "earlier rows are saved"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(save({RIGHT: found.to(torch.uint8)}))
+    return found
+
+
+def _digest(settings: Mapping[str, Any], curve: Curve) -> str:
+    told = {"curve": dict(curve), **{name: settings[name] for name in ("data", "model", "training")}}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def train_curve(
+    settings: Mapping[str, Any], curve: Curve, data: Dataset, say: Callable[[str], None], device: str
+) -> Tensor:
+    """Return S x n, whether each test picture is named rightly by the model trained under each strength.
+
+    `rounds` of the settings count passes over the data of a client, whatever is shared in them.
+    """
+    training = Training(settings, curve, data, device)
+    told = training.told
+    turns = [[k] for k in range(training.clients)] if told["in_turn"] else [list(range(training.clients))]
+    steps = -(-training.places.shape[1] // told["batch"]) if told["sharing"] == GRADIENT else 1
+    for done in range(told["rounds"]):
+        for keys, places in zip(*training.draw(range(done * steps, (done + 1) * steps)), strict=True):
+            for turn in turns:
+                training.play(keys, places, turn)
+        if (done + 1) % SAID_EVERY == 0:
+            say(f"  {title_of(curve)}: {done + 1} of {told['rounds']} rounds trained")
+    found = training.correct()
+    rates = ", ".join(
+        f"{strength:g}: {rate:.1%}" for strength, rate in zip(training.grid, found.double().mean(1), strict=True)
+    )
+    say(f"  accuracy of {curve['defence']} after {told['rounds']} rounds on {found.shape[1]:,} pictures: {rates}")
+    return found

@@ -1,0 +1,225 @@
+"""Captures tell numbers that no hash covers and trainings that differ: each is checked, used where it is true, or named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.audit.test_audit_target import Old, Through
+from torch import Tensor, nn
+
+from leakscope.audit import playing
+from leakscope.audit.captured import audit_captures
+from leakscope.audit.target import Target
+from leakscope.core.errors import InputError
+from leakscope.core.types import LocalTraining
+from leakscope.store.captures import Capture, write_capture
+
+
+@pytest.fixture(autouse=True)
+def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(playing, "iterations_within", lambda *_: 2)
+    monkeypatch.setattr("leakscope.audit.unscored.iterations_within", lambda *_: 2)
+    monkeypatch.setattr("leakscope.audit.captured.fastest_threads", lambda *_: 1)
+    monkeypatch.setattr("leakscope.audit.unscored.fastest_threads", lambda *_: 1)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 3))
+
+
+def held(partition: int, examples: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(partition)
+    return torch.rand(examples, 6, generator=generator), torch.arange(examples) % 3
+
+
+def sent_by(model: nn.Module, x: Tensor, y: Tensor, rate: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    before = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    slopes = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+    names = [name for name, _ in model.named_parameters()]
+    return before, before | {n: before[n] - rate * g for n, g in zip(names, slopes, strict=True)}
+
+
+def write(directory: Path, client: int, *, model: nn.Module | None = None, rate: float = 0.1, **told: Any) -> None:
+    examples = told.get("examples") or 1
+    before, sent = sent_by(model or network(), *held(client, examples), rate)
+    fields = {"partition": client, "examples": examples, "config": {"lr": rate}} | told
+    write_capture(directory, Capture(round=1, client=str(client), before=before, sent=sent, **fields))
+
+
+def edit(directory: Path, **changed: Any) -> None:
+    """Change the JSON text of every capture, as anyone can."""
+    for path in directory.glob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+def audited(directory: Path, **changed: Any) -> Any:
+    settings = {"minutes": 0.01} | {name: changed.pop(name) for name in ("clients",) if name in changed}
+    return audit_captures(directory, Target(**({"model": network(), "input_shape": (6,)} | changed)), **settings)
+
+
+# -- trainings that differ
+
+
+def test_captures_of_another_rate_are_not_attacked_with_the_first_ones(tmp_path: Path) -> None:
+    write(tmp_path, 0)
+    write(tmp_path, 1)
+    write(tmp_path, 2, rate=0.001)
+    made = audited(tmp_path, truth=held)
+    assert made.measures.asr.n == 2
+    named = [item for item in made.untested if "1 of 3 captures" in item.what]
+    assert "another learning rate" in named[0].why
+
+
+@pytest.mark.parametrize("config", [{"lr": 0.1, "epochs": 2}, {"lr": "0.1", "batch-size": 1}])
+def test_captures_of_other_epochs_or_batches_are_named_too(tmp_path: Path, config: dict[str, Any]) -> None:
+    write(tmp_path, 0)
+    write(tmp_path, 1, config=config)
+    assert any("1 of 2 captures" in item.what for item in audited(tmp_path).untested)
+
+
+def test_a_training_that_the_target_tells_stands_above_what_captures_tell(tmp_path: Path) -> None:
+    write(tmp_path, 0, config={"lr": "as fast as it goes"})
+    write(tmp_path, 1, rate=0.001)
+    made = audited(tmp_path, client=LocalTraining(rate=0.1))
+    assert not any("captures" in item.what for item in made.untested)
+    assert made.unscored[0].reconstruction.inputs.shape[0] == 2
+
+
+def test_captures_that_share_different_things_are_not_mixed(tmp_path: Path) -> None:
+    write(tmp_path, 0, examples=3)
+    write(tmp_path, 1, examples=2, shares="gradient")
+    made = audited(tmp_path)
+    assert made.grade == "unscored"
+    assert any("those of 2 examples" in note for note in made.notes)
+
+
+# -- what no hash covers
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"lr": "fast"}, "'lr' in 'config' must be a number in"),
+        ({"lr": 10**400}, "'lr' in 'config' must be a number in"),
+        ({"lr": -1}, "'lr' in 'config' must be a number in"),
+        ({"lr": True}, "'lr' in 'config' must be a number in"),
+        ({"lr": "nan"}, "'lr' in 'config' must be a number in"),
+        ({"lr": 0.1, "epochs": "many"}, "'epochs' in 'config' must be a whole number"),
+        ({"lr": 0.1, "epochs": "1.5"}, "'epochs' in 'config' must be a whole number"),
+        ({"lr": 0.1, "local-epochs": 10**9}, r"'local-epochs' in 'config' must lie in 1\.\.1000"),
+        ({"lr": 0.1, "batch-size": 0}, r"'batch-size' in 'config' must lie in 1\.\."),
+        ({"lr": 0.1, "batch-size": 1e300}, r"'batch-size' in 'config' must lie in 1\.\."),
+    ],
+)
+def test_numbers_in_the_configuration_are_checked(tmp_path: Path, config: dict[str, Any], said: str) -> None:
+    write(tmp_path, 0)
+    edit(tmp_path, config=config)
+    with pytest.raises(InputError, match=said) as refused:
+        audited(tmp_path)
+    assert len(str(refused.value)) < 200
+
+
+def test_more_examples_than_can_be_searched_over_are_untested(tmp_path: Path) -> None:
+    write(tmp_path, 0)
+    edit(tmp_path, examples=2**47)
+    made = audited(tmp_path)
+    assert made.grade == "untested"
+    assert "at most 10,000 examples" in made.untested[0].why
+
+
+def test_numbers_beyond_the_types_of_the_model_are_refused(tmp_path: Path) -> None:
+    before = dict(network().state_dict())
+    for number, (old, new) in enumerate([(1.0, 1e300), (3e38, -3e38)]):
+        own = tmp_path / str(number)
+        fill = [{n: torch.full_like(v, x, dtype=torch.float64) for n, v in before.items()} for x in (old, new)]
+        write_capture(own, Capture(round=1, client="0", before=fill[0], sent=fill[1], examples=1))
+        with pytest.raises(InputError, match=r"too large for torch\.float32"):
+            audited(own)
+
+
+# -- what the user tells
+
+
+def raising(_: int) -> Any:
+    raise KeyError("nobody\nhome")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"truth": raising}, r"truth\(0\) raised KeyError"),
+        ({"truth": lambda _: None}, r"truth\(0\) must return \(inputs, labels\), got NoneType"),
+        ({"truth": lambda p: (*held(p), 3)}, "must return"),
+        ({"truth": lambda p: (held(p)[0], ["x"])}, r"truth\(0\): labels must be class numbers"),
+        ({"truth": lambda p: (2 * held(p)[0] - 1, held(p)[1])}, "must lie in .* give the mean and std"),
+        ({"truth": lambda p: held(p, 3)}, "must give 1 inputs"),
+        ({"model": 3}, "nn.Module, got int"),
+        ({"clients": 0}, "clients must lie in 1.."),
+        ({"mean": (0.5,)}, "belong together"),
+    ],
+)
+def test_what_the_user_tells_is_checked_in_one_line(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    write(tmp_path, 0)
+    with pytest.raises(InputError, match=said) as refused:
+        audited(tmp_path, **changed)
+    assert "\n" not in str(refused.value)
+
+
+def test_truth_may_list_its_labels_and_lie_outside_the_range_of_the_sample(tmp_path: Path) -> None:
+    before, sent = sent_by(network(), 2 * held(0)[0] - 1, held(0)[1], 0.1)
+    write_capture(
+        tmp_path,
+        Capture(round=1, client="0", before=before, sent=sent, partition=0, examples=1, config={"lr": 0.1}),
+    )
+    sample = held(9, 20)[0] - 0.5  # narrower than what the client holds
+    made = audited(tmp_path, inputs=sample, truth=lambda p: (2 * held(p)[0] - 1, held(p)[1].tolist()))
+    assert made.grade == "F"  # the division is exact: scored against what was held, not against what was cut off
+    assert next(run for run in made.runs if run.name == "analytic").scores.mse.item() < 1e-8
+
+
+# -- models
+
+
+@pytest.mark.parametrize("function", [Old.apply, lambda x: x if float(x.sum()) < 9 else -x])
+@pytest.mark.parametrize("truth", [None, held])
+def test_attacks_that_cannot_run_on_a_model_are_named_and_the_division_stays(
+    tmp_path: Path, function: Any, truth: Any
+) -> None:
+    torch.manual_seed(0)
+    model = Through(function, 6)
+    write(tmp_path, 0, model=model)
+    made = audited(tmp_path, model=model, truth=truth)
+    assert {item.what for item in made.untested} >= {"cpl", "ig"}
+    assert (made.unscored if truth is None else made.runs)[0].name == "analytic"
+
+
+def test_batch_norm_over_one_captured_example_is_one_clear_line(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
+    write(tmp_path, 0, model=model.eval())
+    with pytest.raises(InputError, match=r"needs examples of at least 2 .* model\.eval\(\)"):
+        audited(tmp_path, model=model.train())
+    assert audited(tmp_path, model=model.eval()).grade == "unscored"
+
+
+def test_one_logit_is_untested(tmp_path: Path) -> None:
+    model = nn.Linear(6, 1)
+    before = dict(model.state_dict())
+    write_capture(tmp_path, Capture(round=1, client="0", before=before, sent=before, examples=1))
+    made = audited(tmp_path, model=model)
+    assert made.grade == "untested"
+    assert "two logits" in made.untested[0].why
+
+
+# -- what is inferred
+
+
+def test_label_counts_are_told_where_the_rate_is_not(tmp_path: Path) -> None:
+    write(tmp_path, 0, config={})
+    notes = " ".join(audited(tmp_path).notes)
+    assert "inferred label counts of the first capture: about class 0: 1 (" in notes
+    assert "rate times steps" in notes

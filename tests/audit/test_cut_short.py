@@ -1,0 +1,113 @@
+"""An attack that the time ended early is named as not tested long enough: in the terminal, in the JSON and on the page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from leakscope.attacks.null import guessed
+from leakscope.attacks.recipes import prior_only
+from leakscope.audit import Target, audit_captures, audit_target, playing, suite, unscored
+from leakscope.audit.cut_short import CutShort, find_cut, find_cut_of
+from leakscope.audit.playing import scored
+from leakscope.audit.result import audit_record
+from leakscope.core.types import Outcome, make_batch
+from leakscope.report.audit_page import page_of_audit
+from leakscope.report.page import render
+from leakscope.store.captures import Capture, write_capture
+
+DOUBT = "1 of 2 attacks were not tested long enough: with more minutes the grade may be worse"
+LONG = 100_000  # iterations that fit into no test
+
+
+def run_with(outcomes: list[Outcome], hits: list[list[bool]]) -> Any:
+    """Return a scored run of T clients with these ends, that recovered these examples exactly and missed the others."""
+    hit = torch.tensor(hits)
+    truth = make_batch(torch.full((*hit.shape, 6), 0.9), torch.zeros(hit.shape, dtype=torch.int64), classes=2)
+    run = scored("x", "", truth, guessed(truth.inputs * hit[..., None], truth.labels), 0.0)
+    ends = torch.tensor([int(end) for end in outcomes])
+    return replace(run, reconstruction=replace(run.reconstruction, outcome=ends))
+
+
+def test_clients_count_whose_attack_used_up_its_iterations_with_something_left_to_find() -> None:
+    ends = [Outcome.EXHAUSTED, Outcome.EXHAUSTED, Outcome.CONVERGED, Outcome.STALLED, Outcome.DIVERGED]
+    run = run_with(ends, [[True, False], [True, True], [False, False], [False, False], [False, False]])
+    assert find_cut_of(run, 5, 300) == CutShort("x", 5, 300, working=1, clients=5)
+    assert find_cut("x", run.reconstruction, 5, 300) == CutShort("x", 5, 300, working=2, clients=5)  # without the truth
+
+
+@pytest.mark.parametrize(("iterations", "most"), [(300, 300), (301, 300), (0, None)])
+def test_an_attack_with_all_its_iterations_was_not_cut_short(iterations: int, most: int | None) -> None:
+    assert find_cut_of(run_with([Outcome.EXHAUSTED], [[False]]), iterations, most) is None
+
+
+@pytest.mark.parametrize("end", [Outcome.CONVERGED, Outcome.STALLED, Outcome.DIVERGED])
+def test_an_attack_that_ended_by_itself_was_not_cut_short(end: Outcome) -> None:
+    assert find_cut_of(run_with([end], [[False]]), 5, 300) is None
+
+
+def test_a_padded_place_is_nothing_left_to_find() -> None:
+    run = run_with([Outcome.EXHAUSTED], [[True, False]])
+    assert find_cut_of(run, 5, 300) is not None
+    padded = replace(run, scores=replace(run.scores, scored=torch.tensor([[True, False]])))
+    assert find_cut_of(padded, 5, 300) is None
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let CPL end as its authors do, and IG never."""
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": LONG, "sme": 1})
+    for room in (playing, unscored):
+        monkeypatch.setattr(room, "prior_only", partial(prior_only, iterations=2))
+
+
+def conv() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(32, 3))
+
+
+@pytest.mark.usefixtures("brief")
+def test_the_verdict_names_them_everywhere() -> None:
+    inputs = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    target = Target(model=conv(), inputs=inputs, labels=torch.arange(12) % 3, examples=2)
+    made = audit_target(target, minutes=0.003, clients=2, remedies=False)
+    (cut,) = made.short
+    assert cut.name == "ig"
+    assert cut.most == LONG
+    assert 5 <= cut.iterations < LONG
+    told = f"{cut.iterations} of {LONG} iterations, still at work on {cut.working} of 2 clients"
+    text = str(made)
+    assert text.index("not tested long enough (") < text.index(f"    ig: {told}") < text.index("  not tested:")
+    assert f"cpl: {told[0]}" not in text
+    (listed,) = json.loads(json.dumps(audit_record(made)))["not_tested_long_enough"]
+    assert (listed["name"], listed["iterations"], listed["most"], listed["words"]) == ("ig", cut.iterations, LONG, told)
+    page = page_of_audit(made, command="x")
+    (finding,) = [each for each in page.findings if each.title == "Not tested long enough"]
+    assert finding.lines == (f"ig: {told}",)
+    assert "Not tested long enough: ig." in page.limits
+    assert f"<li>ig: {told}</li>" in render(page)
+    for grade, doubtful in (("A", True), ("D", True), ("F", False)):
+        graded = replace(made, grade=grade)
+        assert (DOUBT in str(graded)) is doubtful
+        assert (DOUBT in page_of_audit(graded, command="x").explanation) is doubtful
+    nothing = page_of_audit(whole := replace(made, short=()), command="x")
+    assert "not tested long enough" not in f"{whole}{nothing.limits}{nothing.findings}".lower()
+
+
+@pytest.mark.usefixtures("brief")
+def test_guesses_without_the_truth_are_named_too(tmp_path: Path) -> None:
+    before = {name: value.detach() for name, value in conv().state_dict().items()}
+    sent = {name: value - 0.01 for name, value in before.items()}
+    write_capture(tmp_path, Capture(round=1, client="7", before=before, sent=sent, examples=1, config={"lr": 0.1}))
+    made = audit_captures(tmp_path, Target(model=conv(), input_shape=(1, 4, 4)), minutes=0.003)
+    assert made.grade == "unscored"
+    assert [cut.name for cut in made.short] == ["ig"]
+    assert "still at work on 1 of 1 client" in str(made)
+    assert made.short[0].words in render(page_of_audit(made, command="x"))

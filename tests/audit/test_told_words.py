@@ -1,0 +1,113 @@
+"""The threat box says which attackers were told of the defences, and which facts of each."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from leakscope.attacks.recipes import prior_only
+from leakscope.audit import Target, audit_target, playing, suite
+from leakscope.audit.playing import make_world
+from leakscope.audit.result import audit_record
+from leakscope.audit.target import make_subject
+from leakscope.audit.told_words import NOTHING, told_facts
+from leakscope.clients import Client
+from leakscope.core.types import LocalTraining
+from leakscope.defences import Clip, GaussianNoise, LaplaceNoise, LowRank, Quantise, Sign, Sparsify
+from leakscope.defences.on_data import Transform
+from leakscope.defences.on_model import Polarisation
+from leakscope.report.audit_page import page_of_audit
+from leakscope.report.page import render
+
+
+def target(**changed: Any) -> Target:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(32, 3))
+    inputs = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    return Target(model=model, inputs=inputs, labels=torch.arange(12) % 3, **changed)
+
+
+def facts(*defences: Any, client: Client | None = None) -> dict[str, str]:
+    return dict(told_facts(make_world(make_subject(target(defences=defences, client=client)), 2, 0)))
+
+
+@pytest.mark.parametrize(
+    ("defence", "said"),
+    [
+        (Clip(0.5), "the bound (0.5)"),
+        (Clip(0.5, each=True), "the bound (0.5 for each tensor)"),
+        (GaussianNoise(0.01), "the standard deviation of all noise (0.01), not its draws"),
+        (GaussianNoise(0.01, each=True), "the standard deviation of all noise on each tensor, not its draws"),
+        (Quantise(bits=4), "the bits of a number (4)"),
+        (Sign(), "the bits of a number (1)"),
+        (LowRank(rank=1), NOTHING),
+    ],
+)
+def test_each_defence_tells_its_own_facts(defence: Any, said: str) -> None:
+    assert facts(defence) == {str(defence): said}
+
+
+def test_of_a_mask_the_coordinates_are_told() -> None:
+    (said,) = facts(Sparsify(drop=0.9)).values()
+    share = float(said.removeprefix("which coordinates were sent (").removesuffix("%)"))
+    assert share == pytest.approx(10, abs=2)
+
+
+def test_two_noises_are_told_as_one_and_each_defence_has_a_line() -> None:
+    laplace = LaplaceNoise(0.04)
+    told = facts(Clip(1.0), GaussianNoise(0.03), laplace)
+    both = f"the standard deviation of all noise ({math.hypot(0.03, laplace.deviation):.4g}), not its draws"
+    assert list(told.values()) == ["the bound (1)", both, both]
+
+
+def test_of_data_and_network_the_settings_are_told_and_no_draws() -> None:
+    told = facts(client=Client(on_data=Transform("3-1-7"), on_model=Polarisation(alpha2=0.25, bits=8)))
+    assert told["what is done to its data"] == "the operations and their magnitudes, not what was drawn"
+    assert told["the private head"].startswith("its settings (bits 8, alpha1 1, alpha2 0.25, margin 1)")
+
+
+def test_a_client_without_defences_tells_none() -> None:
+    assert facts() == {}
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
+    monkeypatch.setattr(playing, "prior_only", partial(prior_only, iterations=2))
+
+
+@pytest.mark.usefixtures("brief")
+def test_the_box_names_who_was_told_what_and_who_was_not() -> None:
+    defended = target(defences=(Clip(0.5),), client=LocalTraining(rate=0.1))
+    made = audit_target(defended, minutes=0.01, clients=2, remedies=False)
+    page = page_of_audit(made, command="x")
+    line = f"of {Clip(0.5)}: the bound (0.5)"
+    assert page.threat.told[-2:] == (
+        "only attackers who are told of the defences (cpl, ig): the facts that follow",
+        line,
+    )
+    assert any("how the client trains" in fact for fact in page.threat.told)
+    assert "that the client defends itself, and how (attackers who are not told of the defences)" in page.threat.hidden
+    assert line in render(page)
+    assert f"of {Clip(0.5)}: the bound (0.5)" in str(made)
+    assert audit_record(made)["told_of_defences"] == [{"defence": str(Clip(0.5)), "facts": "the bound (0.5)"}]
+
+
+@pytest.mark.usefixtures("brief")
+def test_where_nobody_can_be_told_the_box_says_that_nobody_was() -> None:
+    made = audit_target(target(defences=(LowRank(rank=1),)), minutes=0.01, clients=2, remedies=False)
+    threat = page_of_audit(made, command="x").threat
+    assert not [fact for fact in threat.told if "defences" in fact]
+    assert "that the client defends itself, and how" in threat.hidden
+    assert audit_record(made)["told_of_defences"] == []
+
+
+@pytest.mark.usefixtures("brief")
+def test_without_defences_the_box_says_nothing_of_them() -> None:
+    threat = page_of_audit(audit_target(target(), minutes=0.01, clients=1, remedies=False), command="x").threat
+    assert not [fact for fact in (*threat.told, *threat.hidden) if "defen" in fact or "trains" in fact]

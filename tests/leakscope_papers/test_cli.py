@@ -1,0 +1,210 @@
+"""`paper list`, `paper run`, `paper report` as a user meets them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakscope.cli import main
+from leakscope.store import Run
+from leakscope_papers.items import item_files, read_item
+from leakscope_papers.results import result_of
+from leakscope_papers.sme import costs as sme_costs
+
+QUICK = ("mixing-figure-1", "--only", "mse")  # uses the run of table 1
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a command ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+def leakscope(*words: object) -> Told:
+    """Run the command line in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    before, sys.argv = sys.argv, ["leakscope", *map(str, words)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+        code = 0
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    finally:
+        sys.argv = before
+    return Told(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Told]:
+    """Return a directory with one item run at scale smoke, and what the command said."""
+    out = tmp_path_factory.mktemp("papers")
+    return out, leakscope("paper", "run", *QUICK, "--out", out, "--engine", "serial")
+
+
+def test_list_names_every_item_with_its_scales(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    told = leakscope("paper", "list")
+    assert told.code == 0
+    assert all(name in told.out for name in item_files())
+    assert all(scale in told.out for scale in ("smoke", "small", "full"))
+
+
+def test_run_makes_the_run_of_the_owner_and_says_what_next(made: tuple[Path, Told]) -> None:
+    out, told = made
+    assert told.code == 0, told.err
+    directory = out / "mixing-table-1" / "smoke" / "mse"
+    assert f"{directory}: 12 trials, 12 of them now" in told.out  # 2 clients in 4 cells and 2 baselines
+    assert f"leakscope paper report {out}" in told.out
+    facts = Run.open(directory).facts()
+    assert (
+        facts["command"] == f"leakscope paper run mixing-figure-1 --scale smoke --out {out} --engine serial --only mse"
+    )
+
+
+def test_run_again_does_nothing_and_another_item_shares_the_run(made: tuple[Path, Told]) -> None:
+    out, _ = made
+    before = Run.open(out / "mixing-table-1" / "smoke" / "mse").done()
+    told = leakscope("paper", "run", "mixing-table-1", *QUICK, "--out", out, "--engine", "serial")
+    assert (told.code, told.out.count("12 trials, 0 of them now")) == (0, 1)
+    assert Run.open(out / "mixing-table-1" / "smoke" / "mse").done() == before
+    result = result_of(read_item("mixing-table-1"), "smoke", out)
+    assert result is not None
+    assert {cell.trials for cell in result.cells} == {2}
+    assert result.missing == ("cross_entropy",)
+
+
+def test_dry_run_writes_nothing(tmp_path: Path) -> None:
+    told = leakscope("paper", "run", "cpl-table-2", "cpl-table-7", "--out", tmp_path / "new", "--dry-run")
+    assert told.code == 0
+    assert f"{tmp_path / 'new' / 'cpl-table-7' / 'smoke' / 'mnist'}: 12 cells" in told.out
+    assert not (tmp_path / "new").exists()
+
+
+def test_report_writes_the_page_and_the_summary(made: tuple[Path, Told]) -> None:
+    out, _ = made
+    told = leakscope("paper", "report", out, "--summary", out / "docs" / "papers.md")
+    assert told.code == 0, told.err
+    assert told.out.split() == [str(out / "papers.html"), str(out / "docs" / "papers.md")]
+    summary = (out / "docs" / "papers.md").read_text("utf-8")
+    assert f"`leakscope paper report {out} --summary {out / 'docs' / 'papers.md'}`" in summary
+    assert "## mixing-figure-1" in summary
+    assert "## mixing-table-1" in summary
+    assert "data:image" not in summary
+    own = "# What we found\n\nNot much.\n\n"
+    (out / "docs" / "papers.md").write_text(own + "## Papers: published beside measured\n\nan older one\n", "utf-8")
+    assert leakscope("paper", "report", out, "--summary", out / "docs" / "papers.md").code == 0
+    again = (out / "docs" / "papers.md").read_text("utf-8")
+    assert again.startswith(own + "## Papers: published beside measured\n")
+    assert "### mixing-table-1" in again
+    assert "an older one" not in again
+
+
+def test_report_of_one_item_and_scale(made: tuple[Path, Told], tmp_path: Path) -> None:
+    out, _ = made
+    page = tmp_path / "page.html"
+    told = leakscope("paper", "report", out, "--scale", "smoke", "--only", "mixing-table-1", "--out", page)
+    assert told.code == 0, told.err
+    assert 'id="mixing-table-1"' in page.read_text("utf-8")
+    assert 'id="mixing-figure-1"' not in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "cpl-tabel-2"), "unknown item 'cpl-tabel-2'; did you mean 'cpl-table-2'"),
+        (("run", "cpl-table-2", "--scale", "smal"), "unknown --scale 'smal'; did you mean 'small'"),
+        (("run", "cpl-table-2", "--only", "mnits"), "unknown part at scale smoke 'mnits'; did you mean 'mnist'"),
+        (("run", "cpl-table-2", "--engine", "fast"), "--engine must be one of local, serial, ray, got 'fast'"),
+        (("run", "cpl-table-2", "--device", "gpu"), "--device must be cpu or cuda, got 'gpu'"),
+        (("run", "cpl-table-2", "--memory", "much"), "--memory must be a size such as 500M or 4G, got 'much'"),
+        (("report", "--scale", "tiny"), "unknown --scale 'tiny'"),
+        (("report", "--only", "cpl-tabel-2"), "unknown item 'cpl-tabel-2'"),
+    ],
+)
+def test_mistakes_end_with_one_line(
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = leakscope("paper", *words)
+    assert told.code == 2
+    assert told.err.startswith(f"leakscope: {said}")
+    assert len(told.err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_data_says_which_and_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("LEAKSCOPE_DATA", "LEAKSCOPE_CACHE"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    told = leakscope("paper", "run", "cpl-table-2", "--scale", "small", "--only", "mnist", "--out", tmp_path / "out")
+    assert told.code == 2
+    assert told.err.startswith("leakscope: cpl-table-2 at scale small: data set 'mnist' not found in")
+    assert "leakscope data fetch mnist" in told.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_report_over_nothing_says_what_to_run_first(tmp_path: Path, there: bool) -> None:
+    out = tmp_path if there else tmp_path / "no"
+    told = leakscope("paper", "report", out)
+    assert told.code == 2
+    assert told.err == (
+        f"leakscope: {out} holds no run of a paper's item; first run: leakscope paper run all --scale smoke --out {out}\n"
+    )
+
+
+def test_a_program_is_run_listed_and_gone_on_with_like_a_scenario(tmp_path: Path) -> None:
+    words = ("paper", "run", "sme-table-3", "--out", tmp_path)
+    directory = tmp_path / "sme-table-3" / "smoke" / "costs"
+    assert leakscope(*words, "--dry-run").out == f"{directory}: 6 rows of program sme_costs\n"
+    assert not directory.exists()
+    told = leakscope(*words)
+    assert told.code == 0, told.err
+    assert f"{directory}: 6 rows, 6 of them now" in told.out
+    assert "sme-table-3, costs, smoke (1 of 1): 6 rows of program sme_costs" in told.err
+    assert "  6 of 6: mlp E=2 dlfa" in told.err
+    assert f"{directory}: 6 rows, 0 of them now" in leakscope(*words).out
+    assert leakscope(*words, "--quiet").err == ""
+    assert leakscope("paper", "report", tmp_path, "--summary", tmp_path / "s.md").code == 0
+    assert "seconds an iteration" in (tmp_path / "s.md").read_text("utf-8")
+
+
+def test_a_program_that_is_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = sme_costs.measure
+
+    def stopped(settings: Any, network: Any, one: Any, device: str) -> dict[str, dict[str, list[float]]]:
+        if one["epochs"] == 2:
+            raise KeyboardInterrupt
+        return measured(settings, network, one, device)
+
+    monkeypatch.setattr(sme_costs, "measure", stopped)
+    told = leakscope("paper", "run", "sme-table-3", "--out", tmp_path)
+    assert told.code == 130
+    again = f"leakscope paper run sme-table-3 --scale smoke --out {tmp_path}"
+    assert told.err.splitlines()[-1].endswith(f"what has landed is saved; go on with: {again}")
+    monkeypatch.undo()
+    assert "6 rows, 3 of them now" in leakscope("paper", "run", "sme-table-3", "--out", tmp_path).out
+
+
+@pytest.mark.slow
+def test_every_item_runs_at_scale_smoke_and_is_on_the_page(tmp_path: Path) -> None:
+    told = leakscope("paper", "run", "all", "--out", tmp_path, "--engine", "serial", "--quiet")
+    assert told.code == 0, told.err
+    assert leakscope("paper", "report", tmp_path, "--summary", tmp_path / "s.md").code == 0
+    page, summary = ((tmp_path / name).read_text("utf-8") for name in ("papers.html", "s.md"))
+    for name in item_files():
+        assert f'id="{name}"' in page
+        assert f"## {name}" in summary
+        result = result_of(read_item(name), "smoke", tmp_path)
+        assert result is not None
+        assert result.cells or result.item.caps  # two steps are under the first cap
+        assert not result.missing

@@ -1,0 +1,275 @@
+"""Every setting of the federation that CPL and Mixing vary can be said in a scenario, and does what it says."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.testing import assert_close
+
+from leakscope.attacks.attack import Matching
+from leakscope.attacks.engine.forms import Evaluator
+from leakscope.attacks.recipes import cpl
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree, take
+from leakscope.core.types import Batch, Knowledge, Observation, direction
+from leakscope.metrics.recovery import recovery
+from leakscope.scenario import ScenarioError, scenario_of
+from leakscope.scenario.scenario import scenario_from_text
+from leakscope.store import Run
+from leakscope.sweep import run_scenario
+from leakscope.sweep.chunk import Chunk, observe
+from leakscope.sweep.driver import ONE_HOT, Silent, unfold
+from leakscope.sweep.engines import serial
+from leakscope.sweep.plan import make_plan
+from leakscope.sweep.world import World, make_world
+
+BASE: dict[str, Any] = {
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "hidden": [8], "activation": "sigmoid"},
+    "attack": {"name": "matching", "labels": "joint", "iterations": 1},
+    "trials": 2,
+    "baselines": [],
+    "precision": {"dtype": "float64"},
+}
+LENET = {"name": "lenet_cpl", "width": 3}
+Seen = tuple[Batch, Observation, Knowledge, World]
+
+
+def chunks(**changed: Any) -> list[Chunk]:
+    sweep = unfold(scenario_of({**BASE, **changed}))
+    return list(make_plan(sweep.cells, sweep.trials, measure=False).chunks)
+
+
+def seen(**changed: Any) -> list[Seen]:
+    return [observe(chunk) for chunk in chunks(**changed)]
+
+
+def settings_of(chunk: Chunk) -> Any:
+    return chunk.cells[chunk.trials[0].cell][1]
+
+
+def update(observation: Observation) -> Tree:
+    return direction(observation.rounds[0], observation.shares)
+
+
+def plain_gradient(world: World, observation: Observation, batch: Batch, trial: int, loss: Any) -> dict[str, Tensor]:
+    """Return the gradient of a loss of torch's own, by plain autograd."""
+    before = take(observation.rounds[0].before, torch.tensor([trial]))
+    weights = {name: value[0].clone().requires_grad_() for name, value in before.items()}
+    output, _ = world.model.apply(weights, {}, batch.inputs[trial], torch.tensor(0))
+    found = torch.autograd.grad(loss(output, batch.labels[trial]), list(weights.values()))
+    return dict(zip(weights, found, strict=True))
+
+
+# -- losses
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_mse_takes_whole_labels_as_one_hot_rows(samples: int) -> None:
+    ((batch, observation, knowledge, world),) = seen(
+        client={"loss": "mse"}, data={"name": "digits", "samples": samples}
+    )
+    assert knowledge.loss == "mse"
+    assert batch.labels.dtype == torch.int64
+
+    def theirs(output: Tensor, labels: Tensor) -> Tensor:
+        return F.mse_loss(output, F.one_hot(labels, 10).to(output))
+
+    for trial in range(2):
+        for name, value in plain_gradient(world, observation, batch, trial, theirs).items():
+            assert_close(update(observation)[name][trial], value, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
+@pytest.mark.parametrize("simulated", ["mse", "cross_entropy"])
+def test_the_attack_simulates_the_loss_it_was_told(loss: str, simulated: str) -> None:
+    (chunk,) = chunks(client={"loss": loss}, knowledge={"labels": True}, attack={"name": "matching"})
+    batch, observation, knowledge, world = observe(chunk)
+    told = {"loss": simulated}
+    known = Knowledge(knowledge.input_shape, knowledge.classes, knowledge.samples, labels=batch.labels, **told)  # type: ignore[arg-type]
+    attack = make_world(settings_of(chunk)).attack
+    assert isinstance(attack, Matching)
+    problem, _ = attack.prepare(world.model, observation, known, [t.seed for t in chunk.trials])
+    evaluate = Evaluator(world.model, problem.unknowns, problem.facts, "native")
+    at_truth = evaluate({"guess": batch.inputs.float()}, torch.zeros(2, dtype=torch.int64)).mismatch
+    assert bool((at_truth < 1e-10).all()) is (loss == simulated)
+
+
+def test_rules_that_read_cross_entropy_refuse_mse_and_say_what_to_do() -> None:
+    (chunk,) = chunks(client={"loss": "mse"})
+    _, observation, knowledge, world = observe(chunk)
+    with pytest.raises(InputError, match="the loss is 'mse'; use 'joint'"):
+        cpl(iterations=1).run(world.model, observation, knowledge, [t.seed for t in chunk.trials])
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule", "keys"),
+    [
+        ({"attack": "cpl"}, "cpl", "attack.labels: joint, or knowledge.labels: true"),
+        ({"attack": "ig", "data": {"name": "digits", "samples": 2}}, "counts", "or knowledge.labels: true"),
+        ({"attack": "idlg"}, "idlg", "attack.labels: joint, or knowledge.labels: true with attack.labels: auto"),
+        ({"attack": "idlg", "knowledge": {"labels": True}}, "idlg", "with attack.labels: auto"),
+    ],
+)
+def test_a_scenario_whose_labels_cannot_be_read_is_refused_and_what_it_names_works(
+    changed: dict[str, Any], rule: str, keys: str
+) -> None:
+    told = {**BASE, "client": {"loss": "mse"}, **changed}
+    with pytest.raises(ScenarioError, match=f"attack.labels: label rule '{rule}' reads cross entropy.*{keys}$"):
+        unfold(scenario_of(told))
+    name = told["attack"]
+    for mended in (
+        {"attack": {"name": name, "labels": "joint", "iterations": 1}},
+        {"attack": {"name": name, "labels": "auto", "iterations": 1}, "knowledge": {"labels": True}},
+    ):
+        (chunk,) = chunks(**{**told, **mended})
+        _, observation, knowledge, world = observe(chunk)
+        made = world.attack.run(world.model, observation, knowledge, [t.seed for t in chunk.trials])
+        assert made.inputs.isfinite().all()
+
+
+def test_it_is_refused_at_the_line_of_the_attack_that_reads() -> None:
+    text = (
+        "data: digits\nmodel: mlp\nclient: {loss: mse}\nattacks:\n  - dlg\n  - {name: cpl, iterations: 1}\n"
+        "  - {name: cpl,\n     labels: counts}\n"
+    )
+    with pytest.raises(ScenarioError) as caught:
+        unfold(scenario_from_text(text, "s.yaml"))
+    assert [(p.line, p.path) for p in caught.value.problems] == [
+        (6, ("attacks", 1, "labels")),
+        (8, ("attacks", 2, "labels")),
+    ]
+
+
+def test_a_run_says_once_what_mse_makes_of_labels(tmp_path: Path) -> None:
+    class Heard(Silent):
+        def __init__(self) -> None:
+            self.lines: list[str] = []
+
+        def said(self, line: str) -> None:
+            self.lines.append(line)
+
+    for loss, times in (("mse", 1), ("cross_entropy", 0)):
+        heard = Heard()
+        told = scenario_of(
+            {**BASE, "client": {"loss": loss}, "grid": {"data.samples": [1, 2]}, "baselines": ["class_mean"]}
+        )
+        run_scenario(told, tmp_path / loss, engine=serial, measure=False, watcher=heard)
+        assert [line for line in heard.lines if "one-hot" in line] == [ONE_HOT] * times
+
+
+# -- the network
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh", "leaky_relu", "relu"])
+def test_activation(activation: str) -> None:
+    ((_, _, _, world),) = seen(model={**LENET, "activation": activation}, trials=1)
+    assert activation.replace("_", "") in str(world.model.apply.module).lower()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("pooling", ["average", "max"])
+def test_pooling_changes_the_update_and_not_the_number_of_parameters(pooling: str) -> None:
+    plain, pooled = (
+        update(observation) for _, observation, *_ in seen(model=LENET, grid={"model.pooling": ["none", pooling]})
+    )
+    assert {n: v.shape for n, v in plain.items()} == {n: v.shape for n, v in pooled.items()}
+    assert not torch.allclose(plain["conv1.weight"], pooled["conv1.weight"])
+
+
+def test_dropout_draws_a_mask_for_every_trial_and_none_at_zero() -> None:
+    without, half, again = (
+        update(seen(model={**LENET, "dropout": share})[0][1])["head.weight"] for share in (0.0, 0.5, 0.5)
+    )
+    assert torch.equal(half, again)
+    unused = (half == 0).all(1)
+    assert not bool((without == 0).all(1).any())
+    assert 0.3 < float(unused.double().mean()) < 0.7
+    assert not torch.equal(unused[0], unused[1])
+
+
+# -- the protocol
+
+
+def test_batches_of_1_to_32() -> None:
+    found = seen(grid={"data.samples": [1, 2, 4, 8, 16, 32]})
+    assert [batch.samples for batch, *_ in found] == [1, 2, 4, 8, 16, 32]
+    for batch, observation, knowledge, world in found:
+        assert knowledge.samples == batch.samples
+        expected = plain_gradient(world, observation, batch, 1, F.cross_entropy)
+        assert_close(update(observation)["head.weight"][1], expected["head.weight"], rtol=1e-5, atol=1e-7)
+
+
+def test_local_iterations_1_to_10_are_one_path_attacked_after_each_step() -> None:
+    """CPL, table 9: cell M sees the same client as cell M - 1, one step of plain gradient descent later."""
+    rate = 0.1
+    found = seen(
+        client={"local": {"epochs": 1, "rate": rate}},
+        data={"name": "digits", "samples": 2},
+        knowledge={"defence": False},
+        grid={"client.local.epochs": list(range(1, 11))},
+    )
+    assert [knowledge.local.epochs for _, _, knowledge, _ in found if knowledge.local] == list(range(1, 11))
+    for (_, earlier, _, _), (batch, later, _, world) in itertools.pairwise(found):
+        assert torch.equal(earlier.rounds[0].before["head.weight"], later.rounds[0].before["head.weight"])
+        weights = {n: v[0].clone().requires_grad_() for n, v in earlier.rounds[0].sent.items()}
+        output, _ = world.model.apply(weights, {}, batch.inputs[0], torch.tensor(0))
+        step = torch.autograd.grad(F.cross_entropy(output, batch.labels[0]), list(weights.values()))
+        for (name, value), slope in zip(weights.items(), step, strict=True):
+            assert_close(later.rounds[0].sent[name][0], value - rate * slope, rtol=1e-5, atol=1e-6)
+
+
+# -- Mixing
+
+
+@pytest.mark.parametrize("model", ["linear", {"name": "lenet_dlg", "width": 3}])
+def test_the_settings_of_mixings_table_1_can_be_said(model: Any) -> None:
+    """Dense layer and LeNet; batches of 1, 2, 4; three strategies; three pairs of iterations and rate."""
+    strategies = {"data.mix": ["random", "equal", "random"], "client.loss": ["cross_entropy", "cross_entropy", "mse"]}
+    lbfgs = {"attack.iterations": [1200, 1200, 550], "attack.optimiser.rate": [0.025, 0.05, 0.05]}
+    cells = unfold(
+        scenario_of(
+            {
+                **BASE,
+                "model": model,
+                "attack": {"name": "dlg", "threshold": 0, "optimiser": {"name": "lbfgs"}},
+                "grid": {"data.samples": [1, 2, 4]},
+                "zip": [strategies, lbfgs],
+            }
+        )
+    ).cells
+    assert len({cell.id for cell in cells}) == 27
+    attacks = [make_world(cell.settings).attack for cell in cells]
+    told = {(attack.stop.iterations, attack.optimiser.rate) for attack in attacks if isinstance(attack, Matching)}  # type: ignore[attr-defined]
+    assert told == {(1200, 0.025), (1200, 0.05), (550, 0.05)}
+
+
+@pytest.mark.slow
+def test_equal_labels_and_mse_hide_what_random_labels_give_away(tmp_path: Path) -> None:
+    """Mixing, table 1, last column of each row, in small: batches of 4 digits on one dense layer, labels told."""
+    attack = {"name": "cpl", "start": "normal", "iterations": 60, "threshold": 0}
+    told = {
+        **BASE,
+        "data": {"name": "digits", "samples": 4},
+        "model": "linear",
+        "attack": {**attack, "optimiser": {"name": "lbfgs", "rate": 0.05}},
+        "knowledge": {"labels": True},
+        "trials": 8,
+        "precision": {"dtype": "float64", "form": "native"},
+        "zip": {"data.mix": ["random", "equal", "random"], "client.loss": ["cross_entropy", "cross_entropy", "mse"]},
+    }
+    run_scenario(scenario_of(told), tmp_path / "run", engine=serial, measure=False)
+    run = Run.open(tmp_path / "run")
+    rates = []
+    for cell in run.cells():
+        mse = torch.tensor([[sample.mse for sample in record.samples] for record in run.records(cell=cell.id)])
+        rates.append(recovery(mse, torch.ones_like(mse, dtype=torch.bool)).samples.value)
+    separate, equal, squared = rates
+    assert separate > 0.4
+    assert equal < separate - 0.3
+    assert squared < separate - 0.3

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sweeper import SMALL, content, small, sweep
+
+from leakscope.core.errors import InputError
+from leakscope.scenario import read_scenario, scenario_of
+from leakscope.scenario.text import read_text
+from leakscope.store import Landing, Run
+from leakscope.sweep import make_plan, measuring
+from leakscope.sweep.driver import Silent, unfold
+from leakscope.sweep.engines import processes
+from leakscope.sweep.measuring import share_of_memory
+from leakscope.sweep.plan import chunks_of, group_trials
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    directory = tmp_path_factory.mktemp("runs") / "whole"
+    done = sweep(directory)
+    assert done.left == 0
+    assert done.landed == done.wanted == 2 * 2 * 3 * 2 + 3
+    return content(directory)
+
+
+def test_every_trial_lands_once_with_its_scores_and_pictures(undisturbed: dict[str, Any], tmp_path: Path) -> None:
+    assert len(undisturbed) == 27
+    sweep(tmp_path / "r")
+    run = Run.open(tmp_path / "r")
+    for cell in run.cells():
+        for record in run.records(cell=cell.id):
+            kept = run.tensors(record.trial)
+            assert kept["truth"].shape == kept["inputs"].shape == (1, 1, 8, 8)
+            assert record.samples[0].mse == pytest.approx(
+                float((kept["truth"] - kept["inputs"].clamp(0, 1)).square().mean()), rel=1e-5
+            )
+            assert (record.iterations == 0) == cell.baseline
+
+
+def test_a_second_run_does_nothing_and_the_same_plan_gives_the_same_bits(
+    undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    assert sweep(tmp_path / "r").landed == 27
+    again = sweep(tmp_path / "r")
+    assert (again.before, again.landed) == (27, 0)
+    assert content(tmp_path / "r") == undisturbed
+
+
+@pytest.mark.slow
+def test_processes_give_the_records_of_one_process(undisturbed: dict[str, Any], tmp_path: Path) -> None:
+    sweep(tmp_path / "r", engine=processes(2))
+    assert content(tmp_path / "r") == undisturbed
+
+
+@pytest.mark.slow
+def test_workers_give_the_records_of_one_process(undisturbed: dict[str, Any], tmp_path: Path) -> None:
+    sweep(tmp_path / "r", engine=None, workers=2)
+    assert content(tmp_path / "r") == undisturbed
+
+
+def test_a_plan_for_another_device_is_not_followed(tmp_path: Path) -> None:
+    sweep(tmp_path / "r", stop=lambda: True)
+    run = Run.open(tmp_path / "r")
+    (stored,) = run.plans()
+    unfolded = unfold(small())
+    by_id = {trial.id: trial for trial in unfolded.trials}
+    told: dict[str, Any] = stored["plan"]  # type: ignore[assignment]
+    assert len(chunks_of(told, by_id, unfolded.cells, set(by_id), "cpu")) == len(told["chunks"])
+    assert not chunks_of(told, by_id, unfolded.cells, set(by_id), "cuda")
+
+
+def test_workers_share_the_memory() -> None:
+    assert share_of_memory(900, 3, "cuda") == 300
+    assert share_of_memory(None, 3, "cpu") is None
+
+
+@pytest.mark.slow
+def test_strengths_seeds_and_images_share_a_batch(tmp_path: Path) -> None:
+    scenario = small(precision={"form": "native", "dtype": "float64"}, baselines=[])
+    unfolded = unfold(scenario)
+    plan = make_plan(unfolded.cells, unfolded.trials, cores=1, measure=False)
+    assert sorted(len(chunk.trials) for chunk in plan.chunks) == [12, 12]  # one for each attack
+    alone = small(precision={"form": "native", "dtype": "float64", "chunk": 1}, baselines=[])
+    sweep(tmp_path / "together", scenario)
+    sweep(tmp_path / "alone", alone)
+    a, b = (
+        {(r.seed, r.iterations, round(r.samples[0].mse, 6)) for r in Run.open(tmp_path / n).records()}
+        for n in ("together", "alone")
+    )
+    assert a == b
+    assert len(a) > 12
+
+
+def test_groups_keep_apart_what_cannot_share_a_program() -> None:
+    scenario = scenario_of(
+        {**SMALL, "grid": {"model.hidden": [[8], [16]], "data.samples": [1, 2], "defences.0.sigma": [0, 1]}}
+    )
+    unfolded = unfold(scenario)
+    groups = [g for g in group_trials(unfolded.cells, unfolded.trials) if not g.baseline]
+    assert len(groups) == 2 * 2 * 2  # widths, sample counts, attacks; not strengths, not seeds
+
+
+class _Interrupted(Silent):
+    """Asks to stop as soon as a chunk has landed."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def landed(self, landing: Landing, done: object) -> None:
+        self.number += 1
+
+
+def test_a_stopped_run_goes_on_where_it_was(undisturbed: dict[str, Any], tmp_path: Path) -> None:
+    watcher = _Interrupted()
+    done = sweep(tmp_path / "r", watcher=watcher, stop=lambda: watcher.number >= 2)
+    assert done.stopped
+    assert 0 < done.left < 27
+    assert sweep(tmp_path / "r").left == 0
+    assert content(tmp_path / "r") == undisturbed
+    assert len(Run.open(tmp_path / "r").plans()) == 1
+
+
+@pytest.mark.slow
+def test_a_changed_scenario_keeps_what_still_applies(tmp_path: Path) -> None:
+    sweep(tmp_path / "r")
+    before = content(tmp_path / "r")
+    more = sweep(tmp_path / "r", small(trials=4, grid={"defences.0.sigma": [0, 0.02]}))
+    assert more.before == 2 * 3 * 2 + 3  # sigma 0 of both attacks and both seeds, and the baseline
+    assert more.left == 0
+    run = Run.open(tmp_path / "r")
+    assert {cell.axes.get("defences.0.sigma") for cell in run.cells()} == {0.0, 0.02, None}
+    after = content(tmp_path / "r")
+    assert all(after[trial] == before[trial] for trial in set(after) & set(before))
+    assert len(run.plans()) == 2
+    back = sweep(tmp_path / "r")
+    assert (back.before, back.landed) == (27, 0)
+
+
+@pytest.mark.slow
+def test_a_truncated_tensor_file_is_noticed_and_its_trials_are_done_again(
+    undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    sweep(tmp_path / "r")
+    victim = sorted((tmp_path / "r" / "tensors").rglob("*.safetensors"))[0]
+    victim.write_bytes(victim.read_bytes()[:-7])
+    again = sweep(tmp_path / "r")
+    assert again.landed == 3
+    assert again.left == 0
+    assert content(tmp_path / "r") == undisturbed
+
+
+def test_a_scenario_that_cannot_run_leaves_nothing_behind(tmp_path: Path) -> None:
+    bad = small(model="lenet_cpl", data="fashion_mnist", attacks=[{"name": "analytic"}])
+    with pytest.raises(InputError, match="dense layer"):
+        sweep(tmp_path / "r", bad, measure=True)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p.stem in ("noise", "starts", "batches"))) for p in EXAMPLES],
+    ids=[p.stem for p in EXAMPLES],
+)
+def test_examples_run_at_small_size(path: Path, tmp_path: Path) -> None:
+    data: Any = read_text(path.read_text(encoding="utf-8")).data
+    for attack in data.get("attacks", [data.get("attack")]):
+        attack["iterations"] = 1
+    data |= {"trials": 1, "precision": {"form": "native"}, "baselines": ["class_mean"]}
+    data["data"] = {
+        "name": "digits",
+        **({k: v for k, v in data["data"].items() if k != "name"} if isinstance(data["data"], dict) else {}),
+    }
+    model = data["model"] if isinstance(data["model"], dict) else {"name": data["model"]}
+    data["model"] = {**(model if model["name"].startswith("lenet") else {"name": "lenet_dlg"}), "width": 4}
+    for axes in (data.get("grid", {}), data.get("zip", {})):
+        for name in axes:
+            axes[name] = axes[name][:2]
+    done = sweep(tmp_path / "r", scenario_of(data))
+    assert done.left == 0
+    assert done.wanted > 2
+    assert read_scenario(path).cell_count >= 4
+
+
+# -- kill -9
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_kill_at_twenty_random_moments_loses_nothing_and_doubles_nothing(
+    undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    torch.set_num_threads(1)  # a forked child must not find a pool of threads that are not there
+    directory, rng, killed = tmp_path / "r", random.Random(7), 0
+    longest = 0.4
+    while killed < 20:
+        child = os.fork()
+        if child == 0:
+            try:
+                sweep(directory)
+            finally:
+                os._exit(0)
+        time.sleep(rng.uniform(0.0, longest))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):  # it ended before we came: begin again, more eager
+            if directory.exists() and content(directory) == undisturbed:
+                directory, longest = tmp_path / f"r{killed}", max(0.05, longest * 0.7)
+            continue
+        killed += 1
+    assert sweep(directory).left == 0
+    assert content(directory) == undisturbed
+    assert not list(directory.rglob("*.part"))
+
+
+def test_a_group_of_few_evaluations_is_timed_and_no_form_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "data": {"name": "digits"},
+        "model": {"name": "mlp"},
+        "attack": {"name": "ig", "iterations": 2},
+        "trials": 3,
+    }
+    widths: list[int] = []
+    genuine = measuring.measure_form
+    monkeypatch.setattr(measuring, "WORTH_CHOOSING", 0.0)
+    monkeypatch.setattr(measuring, "choose_form", lambda *_, **__: ("loop", {"loop": 1.0}))
+    monkeypatch.setattr(
+        measuring,
+        "measure_form",
+        lambda model, part, form, **how: (
+            widths.append(len(part.unknowns["guess"])) or genuine(model, part, form, **how)
+        ),
+    )
+    for trials, form in ((3, "native"), (30, "loop")):
+        whole = unfold(scenario_of({**told, "trials": trials}))
+        made = make_plan(whole.cells, whole.trials)
+        assert {chunk.form for chunk in made.chunks if not chunk.baseline} == {form}
+        assert made.seconds > 0
+    assert widths == [1, 16]

@@ -1,0 +1,458 @@
+"""Training from a file: what it may say, every mistake with its line, and a run that goes on to the same bits."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from leakscope.core.errors import InputError
+from leakscope.core.types import LocalTraining
+from leakscope.federated import Averaging, Decay, Everyone, Share
+from leakscope.models.checkpoint import Checkpoint
+from leakscope.scenario import scenario_of
+from leakscope.scenario.problems import ScenarioError
+from leakscope.sweep.driver import unfold
+from leakscope.training import Point, load_result, read_training, run_training, training_of
+from leakscope.training import forms as forms_module
+from leakscope.training import run as run_module
+from leakscope.training.world import make_world
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    given = {
+        "name": "small",
+        "data": {"name": "digits", "examples": 120},
+        "partition": {"name": "dirichlet", "clients": 6},
+        "model": {"name": "mlp", "hidden": [8]},
+        "client": {"local": {"epochs": 2, "batch_size": 8, "rate": 0.3}},
+        "selection": {"name": "share", "share": 0.5},
+        "rounds": 4,
+        "checkpoints": [2],
+    }
+    return {**given, **changes}
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    found = sorted(p for p in directory.rglob("*") if p.is_file() and p.name != "run.lock")
+    return {str(p.relative_to(directory)): p.read_bytes() for p in found}
+
+
+# -- running
+
+
+def test_a_training_writes_its_curve_its_checkpoints_and_its_state(tmp_path: Path) -> None:
+    told: list[Point] = []
+    result = run_training(training_of(small()), tmp_path, tell=told.append, facts={"machine": "mine"})
+    assert [point.round for point in told] == [0, 1, 2, 3, 4] == [point.round for point in result.curve]
+    assert [point.answered for point in told] == [0, 3, 3, 3, 3]
+    assert all(point.accuracy is not None and point.n == 360 for point in told)
+    assert set(files(tmp_path)) == {
+        "training.yaml",
+        "state.safetensors",
+        "curve.csv",
+        "checkpoints/round-00002.safetensors",
+        "checkpoints/round-00004.safetensors",
+    }
+    assert len((tmp_path / "curve.csv").read_text().splitlines()) == 6
+    again = load_result(tmp_path)
+    assert again == result
+    assert sum(result.sizes) == 120
+    assert not result.diverged
+    assert not result.stopped
+
+
+def test_the_checkpoint_is_the_model_that_the_curve_measured(tmp_path: Path) -> None:
+    training = training_of(small())
+    result = run_training(training, tmp_path)
+    world = make_world(training)
+    model = Checkpoint(str(tmp_path), 2).load(world.used)
+    x, y = (take("test", slice(None)) for take in (world.data.pictures, world.data.labels))
+    output, _ = model.apply(model.parameters, model.buffers, x, torch.tensor(0))
+    assert int((output.argmax(1) == y).sum()) == result.curve[2].correct
+
+
+class CutError(Exception):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param({"norm": "train", "model": {"name": "resnet20", "width": 1}, "rounds": 3}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_training_that_was_cut_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(run_module, "SAVE_EVERY", 0.0)
+    told = small(
+        defences=[{"name": "deep_compression", "drop": 0.5}],
+        precision={"form": "native"},
+        data={"name": "digits", "examples": 60},
+        **changes,
+    )
+    whole = run_training(training_of(told), tmp_path / "whole")
+    for moment in (1, 2):
+
+        def cut(point: Point, moment: int = moment) -> None:
+            if point.round == moment:
+                raise CutError
+
+        with pytest.raises(CutError):
+            run_training(training_of(told), tmp_path / "cut", tell=cut)
+    said: list[str] = []
+    rest: list[Point] = []
+    resumed = run_training(training_of(told), tmp_path / "cut", say=said.append, tell=rest.append)
+    assert said == ["going on after round 2"]
+    assert [point.round for point in rest] == list(range(3, told["rounds"] + 1))
+    assert resumed.curve == whole.curve
+    kept, cut_ = files(tmp_path / "whole"), files(tmp_path / "cut")
+    assert kept == cut_
+
+
+def test_more_rounds_go_on_where_it_ended_and_fewer_are_refused(tmp_path: Path) -> None:
+    long = run_training(training_of(small()), tmp_path / "long")
+    run_training(training_of(small(rounds=2)), tmp_path / "short")
+    more = run_training(training_of(small(name="other title")), tmp_path / "short")
+    assert more.curve == long.curve
+    with pytest.raises(InputError, match="already 4 rounds far, 2 are asked for"):
+        run_training(training_of(small(rounds=2)), tmp_path / "short")
+
+
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"server": {"name": "deltas", "rate": 0.5}}, {"data": "digits"}])
+def test_the_directory_of_another_training_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    run_training(training_of(small(rounds=1, checkpoints=[])), tmp_path)
+    before = files(tmp_path)
+    with pytest.raises(InputError, match="holds another training"):
+        run_training(training_of(small(**changes)), tmp_path)
+    assert files(tmp_path) == before
+
+
+def test_a_damaged_state_is_told(tmp_path: Path) -> None:
+    run_training(training_of(small(rounds=1, checkpoints=[])), tmp_path)
+    (tmp_path / "state.safetensors").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"not a readable state .* delete it to train from the beginning"):
+        run_training(training_of(small()), tmp_path)
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match=r"is not empty \(it holds thesis.tex\)"):
+        run_training(training_of(small()), tmp_path)
+    with pytest.raises(InputError, match="is a file"):
+        run_training(training_of(small()), tmp_path / "thesis.tex")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_it_stops_between_rounds_when_asked(tmp_path: Path) -> None:
+    asked: list[int] = []
+    result = run_training(
+        training_of(small()), tmp_path, tell=lambda p: asked.append(p.round), stop=lambda: len(asked) == 3
+    )
+    assert (result.rounds, result.stopped) == (2, True)
+    assert load_result(tmp_path).stopped
+
+
+def test_a_training_that_blows_up_ends_and_says_so(tmp_path: Path) -> None:
+    local = {"epochs": 3, "batch_size": 4, "rate": 1e30}
+    result = run_training(training_of(small(client={"local": local})), tmp_path)
+    assert result.diverged
+    assert result.curve[-1].accuracy is None, "NaN is no class"
+    assert result.rounds not in result.checkpoints
+    assert result.rounds < 4 or not torch.isfinite(torch.tensor(result.curve[-1].loss))
+    assert load_result(tmp_path).diverged
+
+
+def test_it_ends_as_diverged_also_where_no_accuracy_was_due(tmp_path: Path) -> None:
+    local = {"epochs": 3, "batch_size": 4, "rate": 1e30}
+    run_training(training_of(small(client={"local": local}, evaluate=50, rounds=50, checkpoints=[])), tmp_path)
+    assert load_result(tmp_path).diverged
+
+
+def test_a_checkpoint_that_is_missing_or_asked_for_later_is_written_or_named(tmp_path: Path) -> None:
+    first = run_training(training_of(small()), tmp_path)
+    file = Path(first.checkpoints[4])
+    bytes_before = file.read_bytes()
+    file.unlink()
+    lines: list[str] = []
+    again = run_training(training_of(small(checkpoints=[1, 2, 3])), tmp_path, say=lines.append)
+    assert file.read_bytes() == bytes_before
+    assert sorted(again.checkpoints) == [2, 4]
+    assert any("checkpoints of rounds 1, 3 are past and not there" in line for line in lines)
+
+
+def test_accuracy_is_measured_every_so_many_rounds_and_where_it_matters(tmp_path: Path) -> None:
+    result = run_training(training_of(small(rounds=5, checkpoints=[2], evaluate=3)), tmp_path)
+    assert [point.round for point in result.curve if point.accuracy is not None] == [0, 2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"client": {}, "server": {"name": "fedsgd", "rate": 0.3}},
+        {"server": {"name": "deltas", "rate": 0.7, "equal": True}},
+        {"server": "round_robin"},
+        {"selection": {"name": "everyone", "replies": 0.2}},
+        {"partition": {"name": "by_class", "clients": 5, "classes": 2}},
+        {"partition": {"name": "iid", "clients": 120}},
+        {"defences": [{"name": "clip", "bound": 0.1}, {"name": "gaussian_noise", "sigma": 0.01}]},
+        {"client": {"local": {"epochs": 1, "optimiser": "adam", "rate": 0.01, "batch_size": 500}}},
+        {"client": {"local": {"epochs": 1, "rate": 0.1, "proximal": 0.5}}, "decay": {"factor": 0.5, "every": 1}},
+        {"precision": {"dtype": "float64", "together": 2}},
+        {"weights": {"name": "uniform", "a": 0.3}},
+        {"client": {"local": {"epochs": 1, "rate": 0.1}, "on_model": {"alpha2": 0.1, "bits": 8}}},
+        {"client": {"local": {"epochs": 1, "rate": 0.1}, "on_data": {"policy": "3-1-7", "flip": True}}},
+    ],
+)
+def test_every_kind_of_federation_runs(tmp_path: Path, changes: dict[str, Any]) -> None:
+    result = run_training(training_of(small(**{"rounds": 2, "checkpoints": [], **changes})), tmp_path)
+    assert result.rounds == 2
+    assert all(point.loss is not None and point.loss < 20 for point in result.curve)
+
+
+def test_the_form_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = small(model={"name": "lenet_dlg", "width": 2}, rounds=1, checkpoints=[])
+    said: list[str] = []
+    run_training(training_of(told), tmp_path, say=said.append)
+    assert len(said) == 1
+    assert re.fullmatch(
+        r"convolutions (native|by_client|split|bands|windows) "
+        r"\(native \d+ ms, by_client \d+ ms, split \d+ ms, bands \d+ ms, windows \d+ ms for one epoch.*",
+        said[0],
+    )
+    monkeypatch.setattr(forms_module, "choose_form", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(run_module, "choose_form", lambda *_: pytest.fail("measured again"))
+    run_training(training_of({**told, "rounds": 2}), tmp_path)
+
+
+@pytest.mark.parametrize("form", ["by_client", "split", "bands", "windows", "im2col"])
+def test_forms_differ_in_rounding_only(tmp_path: Path, form: str) -> None:
+    told = small(model={"name": "lenet_dlg", "width": 2}, rounds=1, checkpoints=[])
+    made = {}
+    for chosen in ("native", form):
+        precision = {"form": chosen, "dtype": "float64"}
+        run_training(training_of({**told, "precision": precision}), tmp_path / chosen)
+        world = make_world(training_of(told))
+        made[chosen] = Checkpoint(str(tmp_path / chosen), 1).load(world.used).parameters
+    torch.testing.assert_close(made[form], made["native"], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.real_data
+def test_writers_of_mnist_are_clients(tmp_path: Path) -> None:
+    told = small(
+        data={"name": "mnist", "scaling": "statistics"},
+        partition={"name": "by_writer", "clients": 30, "least": 10, "samples": 12},
+        client={"local": {"epochs": 5, "batch_size": 4, "rate": 0.2}},
+        selection={"name": "count", "number": 20},
+        model={"name": "linear"},
+        evaluate=4,
+    )
+    result = run_training(training_of(told), tmp_path)
+    assert len(result.sizes) == 30
+    assert all(10 <= size <= 12 for size in result.sizes)
+    last = result.curve[-1].accuracy
+    assert last is not None
+    assert last.low > 0.2  # chance is 0.1
+
+
+# -- checkpoints go on
+
+
+def test_a_checkpoint_can_begin_another_training_and_an_attack(tmp_path: Path) -> None:
+    run_training(training_of(small()), tmp_path / "first")
+    weights = {"name": "checkpoint", "path": str(tmp_path / "first"), "round": 4}
+    on = run_training(training_of(small(weights=weights, rounds=1, checkpoints=[])), tmp_path / "second")
+    assert on.curve[0].correct == load_result(tmp_path / "first").curve[4].correct
+    data = {
+        "data": "digits",
+        "model": {"name": "mlp", "hidden": [8]},
+        "weights": weights,
+        "attack": "idlg",
+        "trials": 2,
+        "baselines": [],
+    }
+    assert len(unfold(scenario_of(data)).trials) == 2
+    with pytest.raises(ScenarioError, match="another architecture"):
+        unfold(scenario_of({**data, "model": {"name": "mlp", "hidden": [9]}}))
+
+
+def test_a_checkpoint_is_refused_under_another_scaling_of_the_inputs(tmp_path: Path) -> None:
+    scaled = {"name": "fashion_mnist", "examples": 120, "scaling": "statistics"}
+    short = {"rounds": 1, "checkpoints": [], "partition": {"name": "iid", "clients": 6}}
+    run_training(training_of(small(data=scaled, **short)), tmp_path / "first")
+    weights = {"name": "checkpoint", "path": str(tmp_path / "first"), "round": 1}
+    attacked = {
+        "model": {"name": "mlp", "hidden": [8]},
+        "weights": weights,
+        "attack": "idlg",
+        "trials": 1,
+        "baselines": [],
+    }
+    unfold(scenario_of({**attacked, "data": {"name": "fashion_mnist", "scaling": "statistics"}}))
+    said = "was trained with data.scaling statistics, here it is none: give scaling: statistics"
+    with pytest.raises(ScenarioError, match=said):
+        unfold(scenario_of({**attacked, "data": "fashion_mnist"}))
+    plain = small(data={"name": "fashion_mnist", "examples": 120}, weights=weights, **short)
+    with pytest.raises(InputError, match=said):
+        run_training(training_of(plain), tmp_path / "second")
+
+
+def test_the_state_of_a_training_is_not_taken_for_a_checkpoint(tmp_path: Path) -> None:
+    run_training(training_of(small(rounds=1, checkpoints=[])), tmp_path)
+    weights = {"name": "checkpoint", "path": str(tmp_path / "state.safetensors")}
+    with pytest.raises(InputError, match="is the state of a training: name its directory and a round"):
+        run_training(training_of(small(weights=weights)), tmp_path / "second")
+
+
+# -- the file
+
+
+def test_the_papers_federations_are_what_the_papers_say() -> None:
+    cpl = read_training(EXAMPLES / "train_cpl.yaml").settings
+    assert cpl["partition"]["clients"] == 100
+    assert cpl["selection"] == {"name": "share", "share": 0.1, "replies": 1.0}
+    sme = read_training(EXAMPLES / "train_sme.yaml")
+    federation = sme.federation()
+    assert federation.client.local == LocalTraining(epochs=10, batch_size=50, rate=0.004)
+    assert federation.selection == Everyone(replies=0.1)
+    assert federation.server == Averaging()
+    assert sme.settings["checkpoints"] == [5, 10, 20]
+    assert sme.settings["model"]["name"] == "cnn_mnist"
+
+
+@pytest.mark.parametrize("name", ["train_cpl", pytest.param("train_sme", marks=pytest.mark.slow)])
+def test_the_examples_run_at_a_small_size(tmp_path: Path, name: str) -> None:
+    data = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+    data["data"]["examples"] = 40
+    data["partition"]["clients"] = 10
+    data["client"]["local"]["epochs"] = 1
+    data |= {"rounds": 2, "checkpoints": [1], "evaluate": 2}
+    result = run_training(training_of(data), tmp_path)
+    assert sorted(result.checkpoints) == [1, 2]
+    assert len(result.sizes) == 10
+
+
+def test_defaults_are_filled_in_and_a_name_alone_will_do() -> None:
+    told = training_of(
+        {
+            "data": "digits",
+            "partition": {"name": "iid", "clients": 2},
+            "model": "mlp",
+            "client": {"local": {}},
+            "rounds": 1,
+        }
+    )
+    assert told.settings["server"] == {"name": "fedavg"}
+    assert told.settings["norm"] == "eval"
+    federation = told.federation()
+    assert (federation.selection, federation.decay) == (Share(), Decay())
+
+
+BASE = """\
+data: digits
+partition: {name: iid, clients: 10}
+model: mlp
+client:
+  local: {epochs: 1, rate: 0.1}
+rounds: 4
+"""
+
+
+def mistakes(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "t.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        run_training(read_training(path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    return str(error.value).replace(str(path), "t.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("rounds: 4", "round: 4"), "t.yaml:6: round: unknown key 'round'; did you mean 'rounds'"),
+        (("epochs: 1", "epoch: 1"), "t.yaml:5: client.local.epoch: unknown key 'epoch'; did you mean 'epochs'"),
+        (("epochs: 1", "epochs: 0"), "t.yaml:5: client.local.epochs: LocalTraining.epochs must be at least 1, got 0"),
+        (("rate: 0.1", "rate: 0.0"), "t.yaml:5: client.local.rate: LocalTraining.rate must be above 0, got 0.0"),
+        (("rate: 0.1", "rate: fast"), "t.yaml:5: client.local.rate: must be a valid number, got 'fast'"),
+        (("rounds: 4", "rounds: 0"), "t.yaml:6: rounds: must be greater than or equal to 1, got 0"),
+        (("rounds: 4", "rounds: 4\ncheckpoints: [5]"), "must be rounds of the training, which has 4, got 5"),
+        (("name: iid", "name: idd"), "t.yaml:2: partition: unknown partition 'idd'; did you mean 'iid'"),
+        (("clients: 10", "client: 10"), "t.yaml:2: partition.client: unknown key 'client'; did you mean 'clients'"),
+        (("clients: 10", "clients: 5000"), "t.yaml:2: partition: IID.clients must be at most 1437 for 1437 examples"),
+        (
+            ("name: iid, clients: 10", "name: by_writer"),
+            "t.yaml:2: partition: ByWriter needs data that tells the writers",
+        ),
+        (
+            ("rounds: 4", "rounds: 4\nselection: {name: count, number: 11}"),
+            "t.yaml:7: selection.number: must be at most the 10",
+        ),
+        (("rounds: 4", "rounds: 4\nserver: fedsgd"), "t.yaml:7: server: fedsgd takes gradients"),
+        (("rounds: 4", "rounds: 4\nserver: fedsdg"), "t.yaml:7: server: unknown server 'fedsdg'; did you mean"),
+        (("rounds: 4", "rounds: 4\ndecay: {factor: 2.0, every: 1}"), r"decay.factor: Decay.factor must be in (0, 1]"),
+        (("rounds: 4", "rounds: 4\ndefences: [{name: clip, bound: 0.0}]"), "t.yaml:7: defences.0.bound: Clip.bound"),
+        (("rounds: 4", "rounds: 4\ndefences: [sign, sign]"), "t.yaml:7: defences: Sign is stacked twice"),
+        (("model: mlp", "model: lenet_cpl\nnorm: testing"), "t.yaml:4: norm: must be 'eval' or 'train', got 'testing'"),
+        (
+            ("data: digits", "data: {name: digits, examples: 2000}"),
+            "data.examples: TrainingData.examples must be at most 1437",
+        ),
+        (
+            ("rounds: 4", "rounds: 4\nweights: {name: checkpoint, path: none}"),
+            "t.yaml:7: weights: there is no checkpoint",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_nothing_is_written(
+    tmp_path: Path, change: tuple[str, str], said: str
+) -> None:
+    assert said in mistakes(tmp_path, BASE.replace(*change))
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    text = BASE.replace("rounds", "round").replace("epochs", "epoch").replace("iid", "idd")
+    assert mistakes(tmp_path, text).count("\n") == 3  # rounds is also missing
+
+
+def test_a_network_that_does_not_fit_the_data_is_told(tmp_path: Path) -> None:
+    text = BASE.replace("digits", "breast_cancer").replace("model: mlp", "model: lenet_cpl")
+    assert "t.yaml:3: model: cannot be built for inputs (30,)" in mistakes(tmp_path, text)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"- a\n- b\n", b"", b"a: [\n"])
+def test_what_is_no_training_file_is_refused_in_a_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        read_training(path)
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="cannot read the training file"):
+        read_training(tmp_path / "none.yaml")
+
+
+def test_a_mapping_is_not_changed_by_reading_it() -> None:
+    given = small()
+    before = copy.deepcopy(given)
+    training_of(given)
+    assert given == before
+    with pytest.raises(InputError, match="plain values"):
+        training_of({"data": object()})
