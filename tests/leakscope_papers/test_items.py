@@ -17,7 +17,6 @@ from leakscope.sweep.driver import check
 from leakscope.sweep.trials import unique_cells
 from leakscope_papers.comparing import Column
 from leakscope_papers.items import (
-    PAPERS,
     Item,
     Part,
     choose_items,
@@ -29,6 +28,7 @@ from leakscope_papers.items import (
 from leakscope_papers.measures import MEASURES
 from leakscope_papers.naming import belongs, meets, name_cell
 from leakscope_papers.published import printed_files
+from leakscope_papers.registry import OURS
 from leakscope_papers.scales import (
     SCALES,
     check_data,
@@ -178,7 +178,7 @@ def test_unknown_names_list_the_near_ones() -> None:
     assert [item.name for item in choose_items(["all"])] == list(NAMES)
     mixing = [item.name for item in choose_items(["mixing", "mixing-table-1"])]
     assert mixing == ["mixing-figure-1", "mixing-figure-2", "mixing-table-1"]
-    assert {name.partition("-")[0] for name in NAMES} == set(PAPERS)
+    assert {name.partition("-")[0] for name in NAMES} == set(OURS)
 
 
 def test_a_shared_part_is_that_of_its_owner() -> None:

@@ -72,9 +72,9 @@ def test_what_is_right_passes(given: dict[str, object]) -> None:
 
 def test_the_file_of_an_item_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = item_files()["spn-figure-27"].read_text("utf-8").replace("x: alpha2", "x: alpha3")
-    (tmp_path / "spn-figure-27.yaml").write_text(text, "utf-8")
-    monkeypatch.setattr(items, "ITEMS", tmp_path)
-    with pytest.raises(InputError, match=r"spn-figure-27.yaml: plots.0.x must be .*got 'alpha3'"):
+    (tmp_path / "figure-27.yaml").write_text(text, "utf-8")
+    monkeypatch.setattr(items, "paper_files", lambda kind: {"spn-figure-27": tmp_path / "figure-27.yaml"})
+    with pytest.raises(InputError, match=r"figure-27.yaml: plots.0.x must be .*got 'alpha3'"):
         read_item.__wrapped__("spn-figure-27")
 
 
