@@ -13,13 +13,14 @@ from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.attack import Attack
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
-from leakscope.clients import Client, told
+from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
 from leakscope.core.types import make_batch
 from leakscope.metrics.scoring import arrange
 from leakscope.models import from_module
-from leakscope.play.story import AttackRun, Story, play, sweep_noise
+from leakscope.play import Demonstration, expose, shared_weights, sweep_noise
+from leakscope.play import attack as run_attack
 from leakscope.report.attack_page import page_of
 from leakscope.report.page import fragment, write
 from leakscope.report.page_data import Page
@@ -38,7 +39,7 @@ LIMITS = (
 class Peek:
     """The result of `peek`: shows itself in a notebook, prints as a line, writes itself as a page."""
 
-    story: Story
+    shown: Demonstration
     page: Page
 
     def _repr_html_(self) -> str:
@@ -48,14 +49,14 @@ class Peek:
         runs = [
             f"{run.name}: {int(run.recovered.sum())} of {run.summary.samples} recovered, "
             f"mean MSE {run.summary.means['mse'].value:.2g}"
-            for run in self.story.attacks
+            for run in self.shown.attacks
         ]
         return "; ".join(runs)
 
     @property
     def inputs(self) -> Tensor:
         """Return the attack's reconstructions, N x ..., in the order of the truth, clamped to [0, 1]."""
-        run = self.story.attacks[0]
+        run = self.shown.attacks[0]
         return arrange(run.reconstruction.inputs, run.scores.pairing)[0].clamp(0, 1)
 
     def write(self, path: str | Path) -> Path:
@@ -92,40 +93,34 @@ def peek(
         pictures[None].clamp(0, 1) if _nearly(pictures) else pictures[None], y[None], classes=network.classes
     )
     client = Client(loss=loss, scaling=scaling)
-    weights = {name: value.expand(1, *value.shape) for name, value in network.parameters.items()}
-    observation = client.observe(network, weights, batch, [seed])
-    knowledge = told(network, client, batch)
-    runs: list[AttackRun] = []
-    exact: AttackRun | None = None
-    chosen = attack
-    if chosen is None:
-        chosen = cpl(iterations=iterations, labels="auto" if network.head is not None else "joint")
+    weights = shared_weights(network, 1)
+    exposure = expose(network, client, weights, batch, [seed])
+    exact = None
+    method = attack
+    if method is None:
+        method = cpl(iterations=iterations, labels="auto" if network.head is not None else "joint")
         if network.entry is not None and network.entry.bias is not None and network.head is not None:
-            exact = play("analytic", "", Analytic(), network, observation, knowledge, batch, [seed], execution)
+            exact = (run_attack(exposure, Analytic(), execution=execution), batch)
     note = f"at most {iterations} steps" if attack is None else ""
-    runs.append(play(chosen.name, note, chosen, network, observation, knowledge, batch, [seed], execution))
-    swept = sweep_noise(chosen, network, client, weights, batch, [seed], execution) if noise else None
-    story = Story(
-        batch=batch,
+    result = run_attack(exposure, method, note=note, execution=execution)
+    swept = sweep_noise(exposure, weights, method, execution=execution) if noise else None
+    shown = Demonstration(
+        exposure=exposure,
         names=tuple(f"sample {i}" for i in range(batch.samples)),
-        update={name: value[0] for name, value in observation.rounds[0].sent.items()},
+        attacks=(result,),
         exact=exact,
-        exact_batch=batch if exact is not None else None,
-        attacks=tuple(runs),
         noise=swept,
-        speed=None,
-        seeds=(seed,),
         seconds=time.perf_counter() - began,
     )
     page = page_of(
-        story,
+        shown,
         title="leakscope peek",
         explanation=EXPLANATION,
         knowledge=f"The loss ({loss}), the input shape, the scaling and the batch size. Labels were not told.",
         limits=LIMITS,
         command="leakscope.peek(model, x, y)",
     )
-    return Peek(story, page)
+    return Peek(shown, page)
 
 
 def _nearly(pictures: Tensor) -> bool:

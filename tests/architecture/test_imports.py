@@ -35,12 +35,12 @@ ROOMS = {
     "sweep": LOWER | {"play", "scenario"},
     "training": LOWER | {"scenario", "sweep"},
     "search": LOWER | {"scenario", "sweep"},
-    "audit": LOWER | {"play", "scenario", "sweep"},
+    "auditing": LOWER | {"play", "scenario", "sweep"},
     "studies": LOWER | {"play", "scenario", "sweep", "training"},
-    "report": {"core", "metrics", "store", "analysis", "play", "scenario", "search", "training", "audit", "studies"},
+    "report": {"core", "metrics", "store", "analysis", "play", "scenario", "search", "training", "auditing", "studies"},
     "integrations": {"core", "defences", "clients", "store", "sweep"},
     "cli": {
-        *("core", "data", "metrics", "store", "attacks", "play", "scenario", "sweep", "training", "search", "audit"),
+        *("core", "data", "metrics", "store", "attacks", "play", "scenario", "sweep", "training", "search", "auditing"),
         *("studies", "report", "integrations"),
     },
 }

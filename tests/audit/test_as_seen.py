@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import Audit, Target, audit_target, playing, suite
-from leakscope.audit.as_seen import AsSeen, most_as_seen
+from leakscope.audit import Audit, Target, attack_runs, audit_target, suite
 from leakscope.audit.result import audit_record
+from leakscope.audit.verdict import AsSeen, most_as_seen
 from leakscope.clients import Client
 from leakscope.defences.on_data import Transform
 from leakscope.metrics.interval import Estimate
@@ -24,7 +24,7 @@ from leakscope.report.audit_page import page_of_audit
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
-    monkeypatch.setattr(playing, "prior_only", partial(prior_only, iterations=2))
+    monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
 
 
 def audited(**changed: Any) -> Audit:

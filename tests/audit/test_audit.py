@@ -17,11 +17,12 @@ from torch import Tensor, nn
 import leakscope
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import Target, UntestedError, advice, audit_captures, audit_target, parse_gate, playing, suite
+from leakscope.audit import Target, UntestedError, advice, attack_runs, audit_captures, audit_target, parse_gate, suite
 from leakscope.audit.advice import Advice, _judge, advise
-from leakscope.audit.budget import LEAST_ITERATIONS, Budget, iterations_within, start_budget
-from leakscope.audit.playing import LabelReading, make_world, plan_world, scored
-from leakscope.audit.reading import load_build, read_request
+from leakscope.audit.attack_runs import expose_clients, plan_exposure
+from leakscope.audit.capture_audit import structure
+from leakscope.audit.label_reading import LabelReading
+from leakscope.audit.limits import LEAST_ITERATIONS, Budget, iterations_within, start_budget
 from leakscope.audit.remedies import (
     ELSEWHERE,
     Finding,
@@ -36,7 +37,7 @@ from leakscope.audit.remedies import (
 from leakscope.audit.result import audit_record
 from leakscope.audit.suite import TOLD, plan_suite
 from leakscope.audit.target import find_scaling, make_subject
-from leakscope.audit.unscored import structure
+from leakscope.audit.target_file import load_build, read_request
 from leakscope.audit.utility import Course, accuracy_with, find_course
 from leakscope.audit.verdict import Measures, failures, grade, measure
 from leakscope.clients import Client
@@ -47,6 +48,7 @@ from leakscope.defences import DEFENCES, Clip, GaussianNoise, RandomMask, Sign, 
 from leakscope.defences.on_data import Transform
 from leakscope.defences.on_model import Polarisation
 from leakscope.defences.strengths import tried
+from leakscope.play import Exposure, judge
 from leakscope.report.audit_page import _algebra, page_of_audit
 from leakscope.report.page import render
 from leakscope.store.captures import Capture, write_capture
@@ -66,7 +68,7 @@ def one_thread() -> Any:
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every attack end after a few iterations: enough for the dense network, and no time is spent on probing."""
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 4, "sme": 4})
-    monkeypatch.setattr(playing, "prior_only", partial(prior_only, iterations=4))
+    monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=4))
 
 
 def dense() -> nn.Module:
@@ -175,7 +177,7 @@ def test_a_strong_defence_gets_a_better_grade() -> None:
 
 def test_the_same_seed_plays_the_same_clients() -> None:
     subject = make_subject(target())
-    one, two, other = (make_world(subject, 4, seed) for seed in (3, 3, 4))
+    one, two, other = (expose_clients(subject, 4, seed) for seed in (3, 3, 4))
     assert torch.equal(one.batch.inputs, two.batch.inputs)
     assert not torch.equal(one.batch.inputs, other.batch.inputs)
     flat = one.batch.inputs.flatten(0, 1)
@@ -246,7 +248,7 @@ class NoSecond(torch.autograd.Function):
 
 def test_matching_attacks_are_untested_by_name_where_they_cannot_run() -> None:
     subject = make_subject(target())
-    world = make_world(subject, 2, 0)
+    world = expose_clients(subject, 2, 0)
     entries, untested = plan_suite(
         subject.model, world.knowledge, None, steps=1, shares=world.observation.shares, unmatched="no second derivative"
     )
@@ -254,14 +256,14 @@ def test_matching_attacks_are_untested_by_name_where_they_cannot_run() -> None:
     assert [item.what for item in untested] == ["cpl", "ig"]
 
 
-def analytic_of(client: Client, examples: int = 1) -> tuple[playing.World, list[suite.Entry]]:
-    world = make_world(make_subject(target(client=client, examples=examples)), 2, 0)
-    return world, [entry for entry in plan_world(world)[0] if entry.name.startswith("analytic")]
+def analytic_of(client: Client, examples: int = 1) -> tuple[Exposure, list[suite.Entry]]:
+    world = expose_clients(make_subject(target(client=client, examples=examples)), 2, 0)
+    return world, [entry for entry in plan_exposure(world)[0] if entry.name.startswith("analytic")]
 
 
 def test_the_analytic_attack_is_told_which_coordinates_were_sent() -> None:
     world, entries = analytic_of(Client(defences=(RandomMask(0.8),)))
-    unaware, told = playing.run_entries(world, entries, start_budget(BRIEF), lambda _: None).runs
+    unaware, told = attack_runs.run_entries(world, entries, start_budget(BRIEF), lambda _: None).runs
     assert (unaware.name, told.name) == ("analytic", f"analytic, {TOLD}")
     assert float(told.scores.mse.mean()) < 0.1 * float(unaware.scores.mse.mean())
     shown = _algebra(SimpleNamespace(runs=(unaware, told)), world)
@@ -383,7 +385,7 @@ def run_of(truth: Batch, hits: int, name: str = "x") -> Any:
     """Return a run that recovered the first `hits` pictures exactly and made the others black."""
     guess = truth.inputs * 0
     guess[:hits] = truth.inputs[:hits]
-    return scored(name, "", truth, guessed(guess, truth.labels), 0.0)
+    return judge(truth, guessed(guess, truth.labels), name=name)
 
 
 @pytest.fixture
@@ -480,7 +482,7 @@ def test_a_budget_runs_down_and_never_below_zero() -> None:
 
 
 def test_every_kind_comes_once_before_any_comes_twice() -> None:
-    made = remedies_for(make_world(make_subject(target()), 2, 0))
+    made = remedies_for(expose_clients(make_subject(target()), 2, 0))
     names = [name for name, _, _ in made]
     assert names[: len(DEFENCES)] == list(DEFENCES)
     assert all(names.count(name) == (1 if name == "sign" else 2) for name in names)
@@ -497,7 +499,7 @@ def test_remedies_are_whatever_is_registered(monkeypatch: pytest.MonkeyPatch) ->
             del key
             return {name: value / self.by for name, value in update.items()}
 
-    world = make_world(make_subject(target()), 2, 0)
+    world = expose_clients(make_subject(target()), 2, 0)
     before = remedies_for(world)
     monkeypatch.setitem(DEFENCES, "shrink", Shrink)
     more = [each for each in remedies_for(world) if each not in before]
@@ -506,7 +508,7 @@ def test_remedies_are_whatever_is_registered(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_strengths_are_in_units_of_the_update() -> None:
     subject = make_subject(target())
-    small, large = make_world(subject, 2, 0), make_world(subject, 2, 0)
+    small, large = expose_clients(subject, 2, 0), expose_clients(subject, 2, 0)
     rounds = tuple(replace(seen, sent={n: 8 * v for n, v in seen.sent.items()}) for seen in large.observation.rounds)
     large = replace(large, observation=replace(large.observation, rounds=rounds))
     for (name, _, one), (_, _, other) in zip(remedies_for(small), remedies_for(large), strict=True):
@@ -551,7 +553,7 @@ def test_where_nothing_came_back_before_pictures_must_be_farther_away(truth: Bat
     def near(noise: float) -> Any:
         own = noise + 0.1 * torch.rand(40, 1, 1, 1, 1, generator=torch.Generator().manual_seed(3))
         guess = truth.inputs + own * (-1) ** torch.arange(truth.inputs.numel()).reshape(truth.inputs.shape)
-        return scored("x", "", truth, guessed(guess, truth.labels), 0.0)
+        return judge(truth, guessed(guess, truth.labels), name="x")
 
     control = near(0.3)
     assert control.summary.content.value == 0
@@ -584,8 +586,8 @@ def test_an_attack_that_does_not_succeed_judges_no_remedy(
     monkeypatch.setattr(advice, "fitting", lambda *_, **__: [])  # no time for more
     monkeypatch.setattr(advice, "fitting_iterations", lambda *_: 4)
     subject = make_subject(target(model=conv()))
-    world = make_world(subject, 2, 0)
-    won = scored("ig", "", world.batch, guessed(world.batch.inputs, world.batch.labels), 1.0)
+    world = expose_clients(subject, 2, 0)
+    won = judge(world.batch, guessed(world.batch.inputs, world.batch.labels), name="ig", seconds=1.0)
     made = advise(subject, world, [won], start_budget(5), lambda _: None, clients=2, seed=0)
     assert made.remedies == ()
     assert len(made.skipped) == 19 + len(ELSEWHERE)
@@ -606,7 +608,7 @@ def test_attackers_made_for_a_policy_and_a_private_head_join_the_suite() -> None
 
 def test_the_attacker_of_a_private_head_is_told_what_it_may_know() -> None:
     subject = make_subject(target(model=conv(), client=Client(on_model=Polarisation(alpha2=0.3, bits=8))))
-    world = make_world(subject, 2, 0)
+    world = expose_clients(subject, 2, 0)
     entries, _ = plan_suite(subject.model, world.knowledge, world.informed, steps=1, shares=world.observation.shares)
     attack = next(entry for entry in entries if entry.name == "spn_aware").make(3)
     assert attack.simulate.alpha2 == pytest.approx(0.3)
@@ -616,9 +618,9 @@ def test_the_attacker_of_a_private_head_is_told_what_it_may_know() -> None:
 def test_the_verdict_names_what_clients_do_to_their_data_and_network() -> None:
     client = Client(on_data=Transform("3-1-7", crop=1), on_model=Polarisation(alpha2=0.25, bits=8))
     made = audit_target(target(), minutes=BRIEF, clients=1, remedies=False)
-    assert made.world is not None
+    assert made.exposure is not None
     assert "on its data: nothing" in str(made)
-    made = replace(made, world=replace(made.world, client=client))
+    made = replace(made, exposure=replace(made.exposure, client=client))
     data, network = "policy 3-1-7 (translate_x", "a private head (alpha2 0.25, alpha1 1, margin 1, bits 8)"
     page = page_of_audit(made, command="x")
     shown = {what: words[0] for what, words in page.threat.setting}
@@ -642,7 +644,7 @@ def test_where_no_remedy_helps_the_page_says_so() -> None:
 def test_too_many_draws_are_left_to_the_attack_that_learns_them() -> None:
     client = Client(on_data=Transform("3-1-7"))  # 8 ways a picture: 8^3 for three
     subject = make_subject(target(model=conv(), client=client, examples=3))
-    world = make_world(subject, 2, 0)
+    world = expose_clients(subject, 2, 0)
     entries, _ = plan_suite(subject.model, world.knowledge, world.informed, steps=1, shares=world.observation.shares)
     assert [entry.name for entry in entries] == ["cpl", f"cpl, {TOLD}", "ig", f"ig, {TOLD}"]
 

@@ -11,8 +11,8 @@ import torch
 from tests.audit.test_audit_target import Old, Through
 from torch import Tensor, nn
 
-from leakscope.audit import playing
-from leakscope.audit.captured import audit_captures
+from leakscope.audit import attack_runs
+from leakscope.audit.capture_audit import audit_captures
 from leakscope.audit.target import Target
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
@@ -21,10 +21,10 @@ from leakscope.store.captures import Capture, write_capture
 
 @pytest.fixture(autouse=True)
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(playing, "iterations_within", lambda *_: 2)
-    monkeypatch.setattr("leakscope.audit.unscored.iterations_within", lambda *_: 2)
-    monkeypatch.setattr("leakscope.audit.captured.fastest_threads", lambda *_: 1)
-    monkeypatch.setattr("leakscope.audit.unscored.fastest_threads", lambda *_: 1)
+    monkeypatch.setattr(attack_runs, "iterations_within", lambda *_: 2)
+    monkeypatch.setattr("leakscope.audit.capture_audit.iterations_within", lambda *_: 2)
+    monkeypatch.setattr("leakscope.audit.capture_audit.fastest_threads", lambda *_: 1)
+    monkeypatch.setattr("leakscope.audit.capture_audit.fastest_threads", lambda *_: 1)
 
 
 def network() -> nn.Module:

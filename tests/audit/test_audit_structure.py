@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import Audit, audit, playing, suite
+from leakscope.audit import Audit, attack_runs, audit, suite
 
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
-    monkeypatch.setattr(playing, "prior_only", partial(prior_only, iterations=2))
+    monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
 
 
 def audited(module: nn.Module, loss: str) -> Audit:
@@ -34,8 +34,8 @@ def test_a_frozen_first_layer_sends_nothing_to_read() -> None:
     module[1].requires_grad_(False)
     found = audited(module, "cross_entropy")
     assert "analytic" in {item.what for item in found.untested}
-    assert found.world is not None
-    assert set(found.world.observation.rounds[0].sent) == {"3.weight", "3.bias"}
+    assert found.exposure is not None
+    assert set(found.exposure.observation.rounds[0].sent) == {"3.weight", "3.bias"}
 
 
 def test_a_model_that_is_all_frozen_is_untested() -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from leakscope.audit.auditing import audit_target
-from leakscope.audit.playing import make_world
-from leakscope.audit.reading import read_request
+from leakscope.audit.attack_runs import expose_clients
 from leakscope.audit.suite import TOLD, plan_suite, unknown_defences
 from leakscope.audit.target import Target, UntestedError, make_subject
+from leakscope.audit.target_audit import audit_target
+from leakscope.audit.target_file import read_request
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
@@ -225,7 +225,7 @@ def test_a_defence_that_tells_nothing_is_named_as_known_to_nobody(
     client: Client, unknown: list[str], told: bool
 ) -> None:
     subject = make_subject(target(client=client))
-    world = make_world(subject, 2, 0)
+    world = expose_clients(subject, 2, 0)
     found = unknown_defences(world.client, world.observation)
     entries, untested = plan_suite(
         subject.model,

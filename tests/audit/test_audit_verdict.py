@@ -11,18 +11,19 @@ from torch import Tensor, nn
 
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import playing, suite
-from leakscope.audit.auditing import audit_target
-from leakscope.audit.guessing import expected_overlap, overlap_interval
-from leakscope.audit.playing import LabelReading, make_world, read_labels, scored
+from leakscope.audit import attack_runs, suite
+from leakscope.audit.attack_runs import expose_clients
+from leakscope.audit.label_reading import LabelReading, expected_overlap, overlap_interval, read_labels
 from leakscope.audit.result import labels_words
 from leakscope.audit.target import Target, find_scaling, make_subject
+from leakscope.audit.target_audit import audit_target
 from leakscope.audit.verdict import excess, grade
 from leakscope.core.types import make_batch
 from leakscope.data import load
 from leakscope.defences import GaussianNoise
 from leakscope.metrics import label_overlap
 from leakscope.metrics.interval import wilson
+from leakscope.play import judge
 
 
 def standardised_table() -> tuple[Tensor, Tensor]:
@@ -34,7 +35,7 @@ def standardised_table() -> tuple[Tensor, Tensor]:
 
 def test_an_exact_leak_of_a_standardised_table_fails_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1})
-    monkeypatch.setattr(playing, "prior_only", partial(prior_only, iterations=4))
+    monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=4))
     x, y = standardised_table()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(30, 32), nn.ReLU(), nn.Linear(32, 2))
@@ -73,7 +74,7 @@ def test_every_column_of_a_table_has_its_own_range() -> None:
 )
 def test_an_example_counts_unless_a_null_is_about_as_close(attack: float, null: float, counts: bool) -> None:
     truth = make_batch(torch.full((1, 1, 6), 0.4), torch.zeros(1, 1, dtype=torch.int64), classes=2)
-    runs = [scored("x", "", truth, guessed(truth.inputs + off, truth.labels), 0.0) for off in (attack, null)]
+    runs = [judge(truth, guessed(truth.inputs + off, truth.labels), name="x") for off in (attack, null)]
     assert bool(excess(runs[0], [runs[1]])) == counts
     assert bool(excess(runs[0], [])) == (attack < 0.1)
 
@@ -115,11 +116,11 @@ def test_noise_that_hides_everything_is_seldom_graded_b() -> None:
     x, y = torch.rand(80, 16, generator=generator), torch.randint(2, (80,), generator=generator)
     model = nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 2))
     subject = make_subject(Target(model=model, inputs=x, labels=y, defences=[GaussianNoise(1000.0)]))
-    readings = [read_labels(make_world(subject, 8, seed)) for seed in range(60)]
-    run = scored("x", "", truth := make_world(subject, 8, 0).batch, guessed(1 - truth.inputs, truth.labels), 0.0)
+    readings = [read_labels(expose_clients(subject, 8, seed)) for seed in range(60)]
+    run = judge(truth := expose_clients(subject, 8, 0).batch, guessed(1 - truth.inputs, truth.labels), name="x")
     grades = [grade([run], [run], each) for each in readings if isinstance(each, LabelReading)]
     assert len(grades) == 60
     assert grades.count("B") <= 7  # 7 of 8 by chance is 1 in 28; a fixed margin of 0.1 gave a B in 1 of 3
-    plain = read_labels(make_world(make_subject(Target(model=model, inputs=x, labels=y)), 8, 0))
+    plain = read_labels(expose_clients(make_subject(Target(model=model, inputs=x, labels=y)), 8, 0))
     assert isinstance(plain, LabelReading)
     assert grade([run], [run], plain) == "B"

@@ -14,11 +14,11 @@ from torch import nn
 
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import Target, audit_captures, audit_target, playing, suite, unscored
-from leakscope.audit.cut_short import CutShort, find_cut, find_cut_of
-from leakscope.audit.playing import scored
+from leakscope.audit import Target, attack_runs, audit_captures, audit_target, capture_audit, suite
+from leakscope.audit.attack_runs import CutShort, find_cut, find_cut_of
 from leakscope.audit.result import audit_record
 from leakscope.core.types import Outcome, make_batch
+from leakscope.play import judge
 from leakscope.report.audit_page import page_of_audit
 from leakscope.report.page import render
 from leakscope.store.captures import Capture, write_capture
@@ -31,7 +31,7 @@ def run_with(outcomes: list[Outcome], hits: list[list[bool]]) -> Any:
     """Return a scored run of T clients with these ends, that recovered these examples exactly and missed the others."""
     hit = torch.tensor(hits)
     truth = make_batch(torch.full((*hit.shape, 6), 0.9), torch.zeros(hit.shape, dtype=torch.int64), classes=2)
-    run = scored("x", "", truth, guessed(truth.inputs * hit[..., None], truth.labels), 0.0)
+    run = judge(truth, guessed(truth.inputs * hit[..., None], truth.labels), name="x")
     ends = torch.tensor([int(end) for end in outcomes])
     return replace(run, reconstruction=replace(run.reconstruction, outcome=ends))
 
@@ -64,7 +64,7 @@ def test_a_padded_place_is_nothing_left_to_find() -> None:
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let CPL end as its authors do, and IG never."""
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": LONG, "sme": 1})
-    for room in (playing, unscored):
+    for room in (attack_runs, capture_audit):
         monkeypatch.setattr(room, "prior_only", partial(prior_only, iterations=2))
 
 

@@ -12,10 +12,13 @@ from torch import nn
 
 from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.null import guessed
-from leakscope.audit import Target, advice, judging, suite
+from leakscope.audit import Target, advice, remedy_trials, suite
 from leakscope.audit.advice import Control, Hearing, _found, _judged
-from leakscope.audit.budget import Budget, start_budget
-from leakscope.audit.judging import (
+from leakscope.audit.attack_batching import Case, OutOfTimeError, Pace, batches, run_together
+from leakscope.audit.attack_runs import EXECUTION
+from leakscope.audit.limits import Budget, start_budget
+from leakscope.audit.remedies import Finding
+from leakscope.audit.remedy_trials import (
     Candidate,
     Met,
     Trial,
@@ -25,14 +28,11 @@ from leakscope.audit.judging import (
     meet,
     whole_seconds,
 )
-from leakscope.audit.playing import scored
-from leakscope.audit.remedies import Finding
 from leakscope.audit.target import make_subject
-from leakscope.audit.together import Case, OutOfTimeError, Pace, batches, run_together
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining, Outcome
 from leakscope.defences import Clip, Defence, GaussianNoise, LaplaceNoise, LowRank, Quantise, RandomMask, Sign, Sparsify
-from leakscope.play.story import AttackRun
+from leakscope.play import AttackResult, judge
 
 pytestmark = pytest.mark.slow
 
@@ -65,11 +65,11 @@ def cases(trial: Trial, *defences: Defence, attack: str = "ig") -> list[Case]:
     return [control_case(trial, attack), *(each.case for each in candidates(trial, *defences, attack=attack))]
 
 
-def won(case: Case, hits: int | None = None, seconds: float = 0.0) -> AttackRun:
+def won(case: Case, hits: int | None = None, seconds: float = 0.0) -> AttackResult:
     """Return a run that recovered the first clients exactly."""
-    guess = case.world.batch.inputs.clone()
+    guess = case.exposure.batch.inputs.clone()
     guess[len(guess) if hits is None else hits :] = 0
-    return scored(case.entry.name, "", case.world.batch, guessed(guess, case.world.batch.labels), seconds)
+    return judge(case.exposure.batch, guessed(guess, case.exposure.batch.labels), name=case.entry.name, seconds=seconds)
 
 
 # -- one batch
@@ -83,11 +83,11 @@ def test_a_batch_gives_every_remedy_the_bits_it_gets_alone() -> None:
         together = run_together(several, 6)
         for case, run in zip(several, together, strict=True):
             alone = case.entry.make(6).run(
-                case.world.subject.model,
-                case.world.observation,
-                case.world.informed or case.world.knowledge,
-                list(case.world.seeds),
-                case.world.execution,
+                case.exposure.model,
+                case.exposure.observation,
+                case.exposure.informed or case.exposure.knowledge,
+                list(case.exposure.seeds),
+                EXECUTION,
             )
             assert torch.equal(run.reconstruction.inputs, alone.inputs)  # facts left out were of no use
 
@@ -133,12 +133,12 @@ def test_a_batch_that_runs_past_its_end_is_given_up() -> None:
 
 
 def test_one_remedy_that_cannot_be_attacked_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(several: list[Case], iterations: int, pace: Pace) -> list[AttackRun]:
+    def refuse(several: list[Case], iterations: int, pace: Pace) -> list[AttackResult]:
         if any("Clip" in case.words for case in several):
             raise InputError("cannot be run")
         return run_together(several, iterations, pace)
 
-    monkeypatch.setattr(judging, "run_together", refuse)
+    monkeypatch.setattr(remedy_trials, "run_together", refuse)
     met = meet(cases(conv_trial(), GaussianNoise(0.1), Clip(0.1)), 2, LONG, lambda _: None)
     assert set(met.runs) == {0, 1}
     assert met.failed == {2: "cannot be run"}
@@ -163,7 +163,7 @@ def test_as_many_as_there_is_time_for_from_the_first() -> None:
     assert whole_seconds({0, 1, 2, 3}, ended, 100) == pytest.approx(4)
 
 
-def ending(run: AttackRun, outcome: Outcome) -> AttackRun:
+def ending(run: AttackResult, outcome: Outcome) -> AttackResult:
     """Return the run with every trial ended in this way."""
     ends = torch.full_like(run.reconstruction.outcome, int(outcome))
     return replace(run, reconstruction=replace(run.reconstruction, outcome=ends))
@@ -213,7 +213,7 @@ def test_what_hides_labels_alone_is_no_remedy() -> None:
     for case in several:
         (run,) = run_together([case], 2)
         made = run.reconstruction.labels.sort(1).values
-        assert torch.equal(made, case.world.batch.labels.sort(1).values)
+        assert torch.equal(made, case.exposure.batch.labels.sort(1).values)
     control, clipped = run_together(several[:2], 40)
     torch.testing.assert_close(
         clipped.summary.means["psnr"].value, control.summary.means["psnr"].value, rtol=0, atol=0.5

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import Target, audit_target, playing, suite
-from leakscope.audit.playing import make_world
+from leakscope.audit import Target, attack_runs, audit_target, suite
+from leakscope.audit.attack_runs import expose_clients
+from leakscope.audit.descriptions import NOT_USED, told_facts
 from leakscope.audit.result import audit_record
 from leakscope.audit.target import make_subject
-from leakscope.audit.told_words import NOTHING, told_facts
 from leakscope.clients import Client
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Clip, GaussianNoise, LaplaceNoise, LowRank, Quantise, Sign, Sparsify
@@ -33,7 +33,7 @@ def target(**changed: Any) -> Target:
 
 
 def facts(*defences: Any, client: Client | None = None) -> dict[str, str]:
-    return dict(told_facts(make_world(make_subject(target(defences=defences, client=client)), 2, 0)))
+    return dict(told_facts(expose_clients(make_subject(target(defences=defences, client=client)), 2, 0)))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def facts(*defences: Any, client: Client | None = None) -> dict[str, str]:
         (GaussianNoise(0.01, each=True), "the standard deviation of all noise on each tensor, not its draws"),
         (Quantise(bits=4), "the bits of a number (4)"),
         (Sign(), "the bits of a number (1)"),
-        (LowRank(rank=1), NOTHING),
+        (LowRank(rank=1), NOT_USED),
     ],
 )
 def test_each_defence_tells_its_own_facts(defence: Any, said: str) -> None:
@@ -78,7 +78,7 @@ def test_a_client_without_defences_tells_none() -> None:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
-    monkeypatch.setattr(playing, "prior_only", partial(prior_only, iterations=2))
+    monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
 
 
 @pytest.mark.usefixtures("brief")

@@ -14,8 +14,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import playing, suite, unscored
-from leakscope.audit.auditing import CLIENTS, MINUTES
+from leakscope.audit import attack_runs, capture_audit, suite
+from leakscope.audit.target_audit import CLIENTS, MINUTES
 from leakscope.cli import app
 from leakscope.core.errors import InputError
 from leakscope.store.captures import Capture, write_capture
@@ -49,7 +49,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "cli_audited", raising=False)
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
-    for room in (playing, unscored):
+    for room in (attack_runs, capture_audit):
         monkeypatch.setattr(room, "prior_only", partial(prior_only, iterations=2))
     return tmp_path
 

@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from leakscope.clients import Client, told
 from leakscope.core.tree import take
-from leakscope.core.types import Batch, Outcome, Reconstruction, make_batch
+from leakscope.core.types import Batch, Observation, Outcome, Reconstruction, Round, Shares, make_batch
 from leakscope.metrics import score, summarise
-from leakscope.play.story import AttackRun, NoiseRun, Story
+from leakscope.models import build
+from leakscope.play import AttackResult, Demonstration, Exposure, NoiseResult
 from leakscope.report import Page, cell_table, render
-from leakscope.report.attack_page import page_of, results_of_story
+from leakscope.report.attack_page import page_of, results_of
 
 WORDS = {
     "title": "a demo",
@@ -25,7 +27,7 @@ WORDS = {
 }
 
 
-def play(name: str, batch: Batch, noise: float, seed: int) -> AttackRun:
+def play(name: str, batch: Batch, noise: float, seed: int) -> AttackResult:
     """Return a made-up attack that is off by `noise`, its guesses of a trial in reverse order."""
     generator = torch.Generator().manual_seed(seed)
     T = batch.trials
@@ -45,10 +47,18 @@ def play(name: str, batch: Batch, noise: float, seed: int) -> AttackRun:
     )
     scores = score(batch.inputs, batch.labels, made.inputs, made.labels, mask=batch.mask)
     summary = summarise(scores, outcomes=made.outcome, iterations=made.iterations)
-    return AttackRun(name, f"note on {name}", made, scores, summary, 1.0)
+    return AttackResult(name, f"note on {name}", made, scores, summary, 1.0)
 
 
-def tell(samples: int = 1, attacks: int = 2, noise: bool = True, exact: bool = True) -> Story:
+def exposed(batch: Batch, seeds: tuple[int, ...]) -> Exposure:
+    """Return clients that sent an update of three ones each."""
+    sent = Round({}, {}, {"w": torch.ones(batch.trials, 3)})
+    observation = Observation((sent,), Shares.GRADIENT, torch.ones(batch.trials))
+    model = build("mlp", tuple(batch.inputs.shape[2:]), 20, {"hidden": [2]})
+    return Exposure(model, Client(), batch, seeds, observation, told(model, Client(), batch))
+
+
+def tell(samples: int = 1, attacks: int = 2, noise: bool = True, exact: bool = True) -> Demonstration:
     generator = torch.Generator().manual_seed(0)
     batch = make_batch(
         torch.rand(4, samples, 1, 12, 12, generator=generator),
@@ -58,16 +68,12 @@ def tell(samples: int = 1, attacks: int = 2, noise: bool = True, exact: bool = T
     first = take(batch, slice(0, 2))
     runs = tuple(play(f"attack {i}", batch, 0.02 + 0.2 * i, i) for i in range(attacks))
     fading = tuple(play("sigma", first, 0.01 + sigma, 9) for sigma in (0.0, 0.1))
-    return Story(
-        batch=batch,
+    return Demonstration(
+        exposure=exposed(batch, (7, 8, 9, 10)),
         names=tuple(f"name {i}" for i in range(4 * samples)),
-        update={"w": torch.ones(3)},
-        exact=play("analytic", first, 0.0, 5) if exact else None,
-        exact_batch=first if exact else None,
+        exact=(play("analytic", first, 0.0, 5), first) if exact else None,
         attacks=runs,
-        noise=NoiseRun((0.0, 0.1), first, fading, 1.0) if noise else None,
-        speed=None,
-        seeds=(7, 8, 9, 10),
+        noise=NoiseResult((0.0, 0.1), first, fading, 1.0) if noise else None,
         seconds=1.0,
     )
 
@@ -75,9 +81,9 @@ def tell(samples: int = 1, attacks: int = 2, noise: bool = True, exact: bool = T
 @pytest.mark.parametrize("samples", [1, 3])
 def test_the_table_holds_the_summaries(samples: int) -> None:
     story = tell(samples)
-    rows = cell_table(results_of_story(story).sheet).rows
+    rows = cell_table(results_of(story).sheet).rows
     assert story.noise is not None
-    for row, run in zip(rows, [*story.attacks, *story.noise.runs], strict=True):
+    for row, run in zip(rows, [*story.attacks, *story.noise.results], strict=True):
         summary = run.summary
         assert (row.trials, row.samples) == (summary.trials, summary.samples)
         assert row.content.value == pytest.approx(summary.content.value)
@@ -99,7 +105,7 @@ def test_a_tile_is_the_picture_its_pairing_and_its_own_name(samples: int) -> Non
     tile = page.gallery.tiles[1 * samples + samples - 1]  # the last sample of trial 1 of the first attack
     run = story.attacks[0]
     guess = int(run.scores.pairing[1, samples - 1])
-    assert torch.equal(tile.truth, story.batch.inputs[1, samples - 1])
+    assert torch.equal(tile.truth, story.exposure.batch.inputs[1, samples - 1])
     assert torch.equal(tile.frames[-1], run.reconstruction.inputs[1, guess])
     assert tile.frames_at == (0, 1, 3, 6)
     label = 1 * samples + samples - 1
@@ -139,9 +145,9 @@ def test_one_attack_on_one_picture_without_noise_is_a_page() -> None:
     story = tell(attacks=1, noise=False, exact=False)
     one = replace(
         story,
-        batch=take(story.batch, slice(0, 1)),
+        exposure=exposed(take(story.exposure.batch, slice(0, 1)), (7,)),
         names=("mine",),
-        attacks=(play("cpl", take(story.batch, slice(0, 1)), 0.9, 1),),
+        attacks=(play("cpl", take(story.exposure.batch, slice(0, 1)), 0.9, 1),),
     )
     page: Page = page_of(one, **WORDS)
     assert page.headline == "From the update alone, 0 of 1 private picture was recovered"
@@ -163,7 +169,7 @@ def test_padding_is_no_sample() -> None:
     story = tell(samples=2, noise=False, exact=False)
     mask = torch.ones(4, 2, dtype=torch.bool)
     mask[0, 1] = False
-    batch = Batch(story.batch.inputs, story.batch.labels, mask)
+    batch = Batch(story.exposure.batch.inputs, story.exposure.batch.labels, mask)
     runs = tuple(play(run.name, batch, 0.02, 0) for run in story.attacks)
-    [row, _] = cell_table(results_of_story(replace(story, batch=batch, attacks=runs)).sheet).rows
+    [row, _] = cell_table(results_of(replace(story, exposure=exposed(batch, (7, 8, 9, 10)), attacks=runs)).sheet).rows
     assert (row.samples, row.trials) == (7, 4)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.report.test_attack_page import exposed
 from torch import nn
 
 import leakscope
@@ -15,8 +16,10 @@ from leakscope.attacks.recipes import dlg
 from leakscope.core.errors import InputError
 from leakscope.core.types import make_batch
 from leakscope.data import load
-from leakscope.play.story import NOISE_LEVELS, Story, judged, without_labels_of
-from leakscope.report.attack_page import page_of, results_of_story
+from leakscope.play import Demonstration, judge
+from leakscope.play.attacking import without_labels_of
+from leakscope.play.demonstration import NOISE_LEVELS
+from leakscope.report.attack_page import page_of, results_of
 from leakscope.report.page import render
 from leakscope.studies.demo import DemoSettings, run_demo
 
@@ -42,7 +45,7 @@ def test_the_demo_shows_an_exact_recovery_first_and_tells_the_whole_story(pictur
 
     story = run_demo(settings, shown=show)
     assert shown[0] < 1e-4
-    assert story.batch.trials == 4, "the user's own picture is attacked beside the bundled ones"
+    assert story.exposure.batch.trials == 4, "the user's own picture is attacked beside the bundled ones"
     assert story.names[0] == "your picture"
     assert [run.name for run in story.attacks] == ["CPL patterned", "CPL random", "DLG"]
     assert story.attacks[0].summary.content.value >= 0.75
@@ -51,7 +54,7 @@ def test_the_demo_shows_an_exact_recovery_first_and_tells_the_whole_story(pictur
         assert run.summary.label.n == run.summary.samples - 1, "nobody knows the class of the user's own picture"
     assert story.noise is not None
     assert story.noise.sigmas == tuple(NOISE_LEVELS)
-    clean, drowned = story.noise.runs[0].summary, story.noise.runs[-1].summary
+    clean, drowned = story.noise.results[0].summary, story.noise.results[-1].summary
     assert clean.means["mse"].value < 0.01 < drowned.means["mse"].value, "the leak dies in noise"
     assert story.speed is not None
     assert story.speed.attacks == 3 * 4 + 8 * 2
@@ -66,7 +69,7 @@ def test_an_invented_label_is_neither_right_nor_wrong() -> None:
     """Of four trials the first has a made-up label: rates of labels, in words and on the page, are over the other three."""
     batch = make_batch(torch.rand(4, 1, 1, 4, 4), torch.tensor([[0], [1], [2], [3]]), classes=10)
     guess = guessed(batch.inputs, torch.tensor([[7], [1], [2], [9]]))
-    run = judged("cpl", "", guess, batch)
+    run = judge(batch, guess, name="cpl")
     assert run.summary.label is not None
     assert (run.summary.label.value, run.summary.label.n) == (0.5, 4)
     own = without_labels_of(run, frozenset({0}))
@@ -77,10 +80,9 @@ def test_an_invented_label_is_neither_right_nor_wrong() -> None:
     assert own.summary.content == run.summary.content
     assert without_labels_of(run, frozenset(range(4))).summary.label is None
     assert without_labels_of(run, frozenset()) is run
-    story = Story(
-        batch, ("your picture",) * 4, {}, None, None, (own,), None, None, (0, 1, 2, 3), 0.0, (), frozenset({0})
-    )
-    assert results_of_story(story).sheet.columns["label_correct"].tolist() == [-1, 1, 1, 0]
+    shown = exposed(batch, (0, 1, 2, 3))
+    story = Demonstration(shown, ("your picture",) * 4, (own,), 0.0, unlabelled=frozenset({0}))
+    assert results_of(story).sheet.columns["label_correct"].tolist() == [-1, 1, 1, 0]
 
 
 def _fields(settings: DemoSettings) -> dict[str, object]:
@@ -127,7 +129,7 @@ def test_peek_takes_normalised_inputs_and_another_attack() -> None:
         execution=Execution(form="native"),
         noise=False,
     )
-    torch.testing.assert_close(seen.story.batch.inputs[0], x, atol=1e-5, rtol=0)
+    torch.testing.assert_close(seen.shown.exposure.batch.inputs[0], x, atol=1e-5, rtol=0)
 
 
 def test_peek_reads_a_dense_network_exactly() -> None:
@@ -135,8 +137,8 @@ def test_peek_reads_a_dense_network_exactly() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.Tanh(), nn.Linear(20, 10))
     x, y = digits.pictures("test", [5]), torch.as_tensor(digits.labels("test", [5]))
     seen = leakscope.peek(net, x, y, iterations=1, noise=False)
-    assert seen.story.exact is not None
-    torch.testing.assert_close(seen.story.exact.reconstruction.inputs[0], x, atol=1e-4, rtol=0)
+    assert seen.shown.exact is not None
+    torch.testing.assert_close(seen.shown.exact[0].reconstruction.inputs[0], x, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.audit.budget import LEAST_ITERATIONS, Budget
-from leakscope.audit.judging import (
-    Candidate,
-    Met,
-    Trial,
-    control_case,
-    fitting,
-    make_candidate,
-    meet,
-)
-from leakscope.audit.playing import Tell, World, fitting_iterations, plan_world
+from leakscope.audit.attack_batching import Case, batches
+from leakscope.audit.attack_runs import Tell, fitting_iterations, plan_exposure
+from leakscope.audit.limits import LEAST_ITERATIONS, Budget
 from leakscope.audit.remedies import (
     ELSEWHERE,
     Finding,
@@ -32,13 +24,13 @@ from leakscope.audit.remedies import (
     find,
     remedies_for,
 )
+from leakscope.audit.remedy_trials import Candidate, Met, Trial, control_case, fitting, make_candidate, meet
 from leakscope.audit.suite import TOLD
 from leakscope.audit.target import Subject
-from leakscope.audit.together import Case, batches
 from leakscope.audit.utility import Course, accuracy_with, find_course
 from leakscope.core.errors import InputError
 from leakscope.defences import Defence
-from leakscope.play.story import AttackRun
+from leakscope.play import AttackResult, Exposure
 
 ENOUGH = 0.5  # of what the audit recovered; a control below that cannot judge remedies
 BRIEF = 16  # the first attack has one iteration in so many of those that its authors run
@@ -76,7 +68,7 @@ class Control:
     """The attack without a remedy: its run, its iterations, what its authors run, and whether it recovers enough to judge by."""
 
     attack: str
-    run: AttackRun
+    run: AttackResult
     iterations: int
     most: int
     enough: bool = True
@@ -110,8 +102,8 @@ class Hearing:
 
 def advise(
     subject: Subject,
-    world: World,
-    runs: Sequence[AttackRun],
+    exposure: Exposure,
+    runs: Sequence[AttackResult],
     budget: Budget,
     tell: Tell,
     *,
@@ -123,8 +115,11 @@ def advise(
     All are compared with a control: the same attack, iterations and clients without the remedy. Where the control falls far
     behind the audit itself, nothing can be said of any remedy.
     """
-    trial, options = Trial(subject, clients, seed), remedies_for(world)
-    judge = _judge(runs, [entry.name for entry in plan_world(world)[0] if entry.most is not None])
+    trial, options = Trial(subject, clients, seed), remedies_for(exposure)
+    judge = _judge(
+        runs,
+        [entry.name for entry in plan_exposure(exposure, unmatched=subject.unmatched)[0] if entry.most is not None],
+    )
     if judge is None:
         why = "no attacker who knows a defence can handle this model"
         return Advice((), why, (*((f"{name} ({strength})", why) for name, strength, _ in options), *ELSEWHERE))
@@ -141,7 +136,7 @@ def advise(
     return _sorted(found, (*skipped, *late, *ELSEWHERE), course, control)
 
 
-def _judge(runs: Sequence[AttackRun], able: Sequence[str]) -> str | None:
+def _judge(runs: Sequence[AttackResult], able: Sequence[str]) -> str | None:
     """Return the attack that judges: of those that can be told of a defence the one that recovered most, then the quickest."""
     those = [run for run in runs if run.name in able]
     chosen = max(those, key=lambda run: (run.summary.content.value, -run.seconds), default=None)
@@ -172,7 +167,7 @@ def _judged(hearing: Hearing, course: Course | str) -> tuple[Control | None, lis
     each = (
         SCREENING * hearing.budget.left / (2 * len(batches(cases)) + 1)
     )  # a batch takes longer than its control alone
-    fit = fitting_iterations(case.world, case.entry, each)
+    fit = fitting_iterations(case.exposure, case.entry, each)
     first = meet(cases, min(brief, fit, hearing.most), hearing.budget, hearing.tell)
     late = [(one.words, first.failed.get(n, LATE)) for n, one in numbered.items() if n not in first.runs]
     if 0 not in first.runs:
@@ -206,13 +201,13 @@ def _to_the_end(hearing: Hearing, found: dict[int, Remedy], first: Met, control:
     return last
 
 
-def _control(hearing: Hearing, run: AttackRun, iterations: int) -> Control:
+def _control(hearing: Hearing, run: AttackResult, iterations: int) -> Control:
     """Return the control of an attack with so many iterations."""
     enough = run.summary.content.value >= ENOUGH * hearing.best
     return Control(hearing.control.entry.name, run, iterations, hearing.most, enough)
 
 
-def _found(candidate: Candidate, run: AttackRun, control: Control, course: Course | str | None) -> Remedy:
+def _found(candidate: Candidate, run: AttackResult, control: Control, course: Course | str | None) -> Remedy:
     """Return a remedy that met the attacker who knows it and, where the first layer allows it, the division."""
     runs = [run] if candidate.divided is None else [run, candidate.divided]
     worst = max(runs, key=lambda each: (each.summary.content.value, each.summary.means["psnr"].value))
@@ -224,7 +219,7 @@ def _found(candidate: Candidate, run: AttackRun, control: Control, course: Cours
     made = Remedy(candidate.name, candidate.strength, candidate.defence, worst, finding, met)
     if not isinstance(course, Course):
         return made
-    accuracy = accuracy_with(course, candidate.case.world.client.defences)
+    accuracy = accuracy_with(course, candidate.case.exposure.client.defences)
     return replace(made, accuracy=accuracy, lost=course.accuracy - accuracy)
 
 

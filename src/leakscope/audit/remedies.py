@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from leakscope.audit.playing import World
 from leakscope.core.errors import InputError
 from leakscope.core.tree import count, lift, norm
 from leakscope.core.types import Outcome, direction
@@ -19,7 +18,7 @@ from leakscope.defences import DEFENCES, Defence
 from leakscope.defences.stack import check_stack
 from leakscope.defences.strengths import Unit, strengths_of
 from leakscope.metrics import estimate_mean
-from leakscope.play.story import AttackRun
+from leakscope.play import AttackResult, Exposure
 
 ONE_STRENGTH = "one strength"
 FEWEST = 4  # clients; an interval over fewer says nothing
@@ -50,7 +49,7 @@ class Remedy:
     name: str
     strength: str
     defence: Defence
-    run: AttackRun
+    run: AttackResult
     finding: Finding
     met: str = ""
     accuracy: float | None = None
@@ -77,14 +76,14 @@ class Remedy:
         return self.run.summary.means["psnr"].value
 
 
-def remedies_for(world: World) -> list[tuple[str, str, Defence]]:
+def remedies_for(exposure: Exposure) -> list[tuple[str, str, Defence]]:
     """Return (name, strength in words, defence) of every registered defence, at the two strengths that it declares.
 
     All come at their weaker strength first, so that a short budget has seen every kind; one that declares none comes once.
     """
-    update = direction(world.observation.rounds[0], world.observation.shares)
+    update = direction(exposure.observation.rounds[0], exposure.observation.shares)
     length = float(lift(norm)(update).median())
-    size = length / math.sqrt(count(update) / world.batch.trials)  # root mean square of a coordinate
+    size = length / math.sqrt(count(update) / exposure.batch.trials)  # root mean square of a coordinate
     units = {Unit.ONE: None, Unit.COORDINATE: size, Unit.LENGTH: length}
     weak: list[tuple[str, str, Defence]] = []
     strong: list[tuple[str, str, Defence]] = []
@@ -101,7 +100,7 @@ def remedies_for(world: World) -> list[tuple[str, str, Defence]]:
     return [*weak, *strong]
 
 
-def find(run: AttackRun, control: AttackRun, *, whole: bool, knows: bool) -> Finding:
+def find(run: AttackResult, control: AttackResult, *, whole: bool, knows: bool) -> Finding:
     """Return what a run under a remedy shows, beside the control without it.
 
     Compared are the shares recovered, example by example of the same clients, or, where the control recovered nothing, the PSNRs. That
@@ -120,14 +119,14 @@ def find(run: AttackRun, control: AttackRun, *, whole: bool, knows: bool) -> Fin
     return Finding.HELPS if whole else Finding.SHORT
 
 
-def _falls(control: AttackRun, run: AttackRun) -> bool:
+def _falls(control: AttackResult, run: AttackResult) -> bool:
     """Return whether what is recovered falls beyond chance: intervals of the difference, clustered by client."""
     gone = control.recovered.double() - run.recovered.double()
     lost = estimate_mean(gone, control.scores.scored)
     return lost.trials >= FEWEST and lost.low > 0
 
 
-def cut_off(run: AttackRun) -> bool:
+def cut_off(run: AttackResult) -> bool:
     """Return whether some trial used up its iterations: with more it might go on."""
     return bool((run.reconstruction.outcome == Outcome.EXHAUSTED).any())
 

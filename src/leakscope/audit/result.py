@@ -8,20 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from leakscope.audit.as_seen import AsSeen, most_as_seen
-from leakscope.audit.client_words import client_facts
-from leakscope.audit.cut_short import MEANING, CutShort
+from leakscope.audit.attack_runs import MEANING, CutShort
+from leakscope.audit.descriptions import client_facts, told_facts
 from leakscope.audit.suite import Untested, is_told
-from leakscope.audit.told_words import told_facts
-from leakscope.audit.verdict import RULES, Measures, excess, failures, worst_run
+from leakscope.audit.verdict import RULES, AsSeen, Measures, excess, failures, most_as_seen, worst_run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from leakscope.audit.advice import Advice
-    from leakscope.audit.playing import LabelReading, UnscoredRun, World
+    from leakscope.audit.attack_runs import UnscoredRun
+    from leakscope.audit.label_reading import LabelReading
     from leakscope.audit.remedies import Remedy
-    from leakscope.play.story import AttackRun
+    from leakscope.play import AttackResult, Exposure
 
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
@@ -34,20 +33,20 @@ class Audit:
 
     `worst` is the attack that recovered most, `nulls` what one gets without the update, `untested` what was left out and
     why, `short` the attacks that the time cut short, `advice` what would help. `unscored` are attacks on captured updates whose
-    truth is not known. `as_seen` is what came back of transformed pictures as the network saw them. `world` is None where
+    truth is not known. `as_seen` is what came back of transformed pictures as the network saw them. `exposure` is None where
     nothing could be run or scored.
     """
 
     name: str
     grade: str
     measures: Measures
-    runs: tuple[AttackRun, ...]
-    nulls: tuple[AttackRun, ...]
+    runs: tuple[AttackResult, ...]
+    nulls: tuple[AttackResult, ...]
     labels: LabelReading | None
     untested: tuple[Untested, ...]
     advice: Advice | None
     notes: tuple[str, ...]
-    world: World | None
+    exposure: Exposure | None
     minutes: float
     seconds: float
     seed: int
@@ -56,7 +55,7 @@ class Audit:
     as_seen: tuple[AsSeen, ...] = ()
 
     @property
-    def worst(self) -> AttackRun | None:
+    def worst(self) -> AttackResult | None:
         """Return the attack that recovered most; None if none could be run."""
         return worst_run(self.runs, self.nulls)
 
@@ -132,9 +131,9 @@ def doubt_lines(audit: Audit) -> list[str]:
 
 def worst_lines(audit: Audit) -> list[str]:
     """Return the worst reconstructions of the worst attack, a line each."""
-    if audit.worst is None or audit.world is None:
+    if audit.worst is None or audit.exposure is None:
         return []
-    scores, labels = audit.worst.scores, audit.world.batch.labels
+    scores, labels = audit.worst.scores, audit.exposure.batch.labels
     places = [(t, s) for t in range(scores.trials) for s in range(labels.shape[1]) if bool(scores.scored[t, s])]
     places.sort(key=lambda place: float(scores.mse[place]))
     return [
@@ -154,7 +153,7 @@ def labels_words(read: LabelReading) -> str:
     return f"{_percent(read.share)} read off the update ({ends}n = {read.n}; guessing: {_percent(read.guessing)})"
 
 
-def _runs(title: str, runs: tuple[AttackRun, ...]) -> list[str]:
+def _runs(title: str, runs: tuple[AttackResult, ...]) -> list[str]:
     if not runs:
         return []
     wide = max(len(run.name) for run in runs)
@@ -227,15 +226,15 @@ def not_shown_lines(advice: Advice) -> list[str]:
 
 def audit_client(audit: Audit) -> tuple[tuple[str, str], ...]:
     """Return (what, words) of the client that was played or captured; () where nothing was."""
-    world = audit.world
-    return () if world is None else client_facts(world.client, world.batch.samples)
+    exposure = audit.exposure
+    return () if exposure is None else client_facts(exposure.client, exposure.batch.samples)
 
 
 def audit_told(audit: Audit) -> tuple[tuple[str, str], ...]:
     """Return (defence, facts) as attackers of this audit were told them; () where none that is told was run and scored."""
-    if audit.world is None or not any(is_told(run.name) for run in audit.runs):
+    if audit.exposure is None or not any(is_told(run.name) for run in audit.runs):
         return ()
-    return told_facts(audit.world)
+    return told_facts(audit.exposure)
 
 
 def _names(named: Sequence[tuple[str, str]], reason: str) -> str:
@@ -302,7 +301,7 @@ def _remedy(remedy: Remedy) -> dict[str, Any]:
     }
 
 
-def _run(run: AttackRun) -> dict[str, Any]:
+def _run(run: AttackResult) -> dict[str, Any]:
     return {
         "name": run.name,
         "note": run.note,

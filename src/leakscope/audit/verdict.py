@@ -23,10 +23,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from leakscope.audit.playing import LabelReading
+from leakscope.audit.label_reading import LabelReading
 from leakscope.core.errors import InputError
+from leakscope.metrics import score
 from leakscope.metrics.interval import Estimate, estimate_rate, wilson
-from leakscope.play.story import AttackRun
+from leakscope.metrics.success import DEFAULT_RULE
+from leakscope.play import AttackResult, Exposure
 
 RULES = {
     "F": "the worst attack recovered at least half of the examples",
@@ -61,7 +63,7 @@ class Measures:
         return found
 
 
-def excess(run: AttackRun, nulls: Sequence[AttackRun]) -> Tensor:
+def excess(run: AttackResult, nulls: Sequence[AttackResult]) -> Tensor:
     """Return which examples an attack recovered that no null baseline recovered as closely, within 3 dB (T x N).
 
     An exact copy counts even where the mean of the class is close: examples of a narrow class are still private.
@@ -72,12 +74,12 @@ def excess(run: AttackRun, nulls: Sequence[AttackRun]) -> Tensor:
     return hit
 
 
-def worst_run(runs: Sequence[AttackRun], nulls: Sequence[AttackRun]) -> AttackRun | None:
+def worst_run(runs: Sequence[AttackResult], nulls: Sequence[AttackResult]) -> AttackResult | None:
     """Return the attack that recovered most, by examples and then by PSNR; None if there was none."""
     return max(runs, key=lambda run: (int(excess(run, nulls).sum()), _psnr(run)), default=None)
 
 
-def measure(runs: Sequence[AttackRun], nulls: Sequence[AttackRun], labels: LabelReading | None) -> Measures:
+def measure(runs: Sequence[AttackResult], nulls: Sequence[AttackResult], labels: LabelReading | None) -> Measures:
     """Return the worst of every measure."""
     worst = worst_run(runs, nulls)
     if worst is None:
@@ -91,7 +93,7 @@ def measure(runs: Sequence[AttackRun], nulls: Sequence[AttackRun], labels: Label
     )
 
 
-def grade(runs: Sequence[AttackRun], nulls: Sequence[AttackRun], labels: LabelReading | None) -> str:
+def grade(runs: Sequence[AttackResult], nulls: Sequence[AttackResult], labels: LabelReading | None) -> str:
     """Return the grade; its rule is `RULES[grade]`."""
     worst = worst_run(runs, nulls)
     if worst is None:
@@ -114,7 +116,7 @@ def _surely(labels: LabelReading) -> float:
     return wilson(labels.share, labels.n)[0] if labels.low is None else labels.low
 
 
-def _psnr(run: AttackRun) -> float:
+def _psnr(run: AttackResult) -> float:
     return run.summary.means["psnr"].value
 
 
@@ -150,3 +152,40 @@ def failures(measures: Measures, limits: Mapping[str, float]) -> list[str]:
         elif value > limit:
             found.append(f"{name} is {value:.4g}, above {limit:g}")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class AsSeen:
+    """The share of transformed pictures that an attack recovered as the network saw them."""
+
+    name: str
+    recovered: Estimate
+
+    @property
+    def words(self) -> str:
+        """Return how many came back, with the interval of their share."""
+        found = self.recovered
+        return (
+            f"as the network saw them, transformed, {self.name} recovered {round(found.value * found.n)} of {found.n} pictures "
+            f"(95 % interval {100 * found.low:.0f} % to {100 * found.high:.0f} %)"
+        )
+
+
+def recovered_as_seen(exposure: Exposure, runs: Sequence[AttackResult]) -> tuple[AsSeen, ...]:
+    """Return what each attack recovered of the transformed pictures; () where the client does not transform them."""
+    if exposure.client.on_data is None:
+        return ()
+    truth = exposure.client.transformed(exposure.batch, exposure.seeds)
+    found = []
+    for run in runs:
+        made = run.reconstruction
+        guess = made.inputs if made.seen is None else made.seen
+        scores = score(truth.inputs, truth.labels, guess, None, mask=truth.mask)
+        found.append(AsSeen(run.name, estimate_rate(DEFAULT_RULE.recovered(scores), scores.scored)))
+    return tuple(found)
+
+
+def most_as_seen(found: Sequence[AsSeen]) -> AsSeen | None:
+    """Return the attack that recovered most of the transformed pictures; None where none recovered any."""
+    best = max(found, key=lambda each: each.recovered.value, default=None)
+    return best if best is not None and best.recovered.value > 0 else None

@@ -18,7 +18,7 @@ from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
     from leakscope.audit import Audit
-    from leakscope.audit.reading import Request
+    from leakscope.audit.target_file import Request
 
 YAML = (".yaml", ".yml")
 SHARES = ("asr", "ssim", "labels")  # limits that lie in 0..1
@@ -91,7 +91,7 @@ def check_limits(limits: Mapping[str, float], where: str) -> None:
 
 def find_request(what: str, model: str | None) -> Request:
     """Return what to audit: captures with a model, a file, or a function."""
-    from leakscope.audit.reading import Request, load_build, read_request
+    from leakscope.audit.target_file import Request, load_build, read_request
 
     path = Path(what)
     if path.is_dir():
@@ -120,7 +120,7 @@ def carry_out(
     from dataclasses import replace
 
     from leakscope.audit import audit_captures, audit_target
-    from leakscope.audit.auditing import CLIENTS, MINUTES
+    from leakscope.audit.target_audit import CLIENTS, MINUTES
 
     tell = (lambda _: None) if quiet else partial(typer.echo, err=True)
     target = request.target if examples is None else replace(request.target, examples=examples)

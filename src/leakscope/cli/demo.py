@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from leakscope.attacks.engine.state import Progress
     from leakscope.core.types import Batch
-    from leakscope.play.story import AttackRun, Story
+    from leakscope.play import AttackResult, Demonstration
 
 
 @app.command()
@@ -40,14 +40,14 @@ def demo(
         raise InputError(f"--out {out} cannot be made a directory ({error.strerror})") from None
     with _Bars() as bars:
         cores = min(usable_cores(), len(ORDER))
-        story = run_demo(
+        shown = run_demo(
             settings,
             engine=processes(cores) if cores > 1 else serial,
-            tell=bars.tell,
+            report=bars.tell,
             shown=lambda run, batch: _show_exact(console, run, batch),
         )
-    _show_table(console, story)
-    path = _write_demo(story, out, settings.image is not None)
+    _show_table(console, shown)
+    path = _write_demo(shown, out, settings.image is not None)
     console.print(f"page: {path}", soft_wrap=True, markup=False, highlight=False)
 
 
@@ -92,7 +92,7 @@ class _Bars:
         self.bars.update(self.tasks[name], completed=progress.done, note=note)  # type: ignore[arg-type]
 
 
-def _show_exact(console: Console, run: AttackRun, batch: Batch) -> None:
+def _show_exact(console: Console, run: AttackResult, batch: Batch) -> None:
     """Print the first exact recovery beside its truth, as blocks of grey."""
     from rich.text import Text
 
@@ -113,13 +113,13 @@ def _show_exact(console: Console, run: AttackRun, batch: Batch) -> None:
     )
 
 
-def _show_table(console: Console, story: Story) -> None:
+def _show_table(console: Console, shown: Demonstration) -> None:
     from rich.table import Table
 
     from leakscope.report.numbers import number, percent, percent_interval
 
     table = Table("attack", "n", "content", "95 %", "conv.", "label", "MSE", "SSIM", "steps")
-    for run in story.attacks:
+    for run in shown.attacks:
         s = run.summary
         table.add_row(
             run.name,
@@ -134,18 +134,18 @@ def _show_table(console: Console, story: Story) -> None:
         )
     console.print(table)
     console.print("content, conv., label: attack success rates; means over all trials; steps are capped", style="dim")
-    if story.invented:
+    if shown.unlabelled:
         console.print("label: without your own picture, whose class nobody knows", style="dim")
-    if story.speed:
-        console.print(story.speed.line(), highlight=False)
+    if shown.speed:
+        console.print(shown.speed.line(), highlight=False)
 
 
-def _write_demo(story: Story, out: Path, own: bool) -> Path:
+def _write_demo(shown: Demonstration, out: Path, own: bool) -> Path:
     from leakscope.report.attack_page import page_of
     from leakscope.report.page import write
 
     page = page_of(
-        story,
+        shown,
         title="leakscope demo",
         explanation="Each client below trained on one private picture and shared only its gradient, as federated learning "
         "asks. Nobody sent a picture. The attacker sits at the server, sees the gradient and the model, and searches for the "

@@ -1,1 +1,22 @@
-"""The way from a client to scores: what the server sees, the attacks on it, the null baselines beside them."""
+"""The one way from a client to scores: `expose` the client, `attack` the exposure, `judge` the reconstruction."""
+
+from leakscope.play.attacking import AttackResult, attack, judge
+from leakscope.play.baselines import baselines
+from leakscope.play.demonstration import Demonstration, NoiseResult, Speed, sweep_noise
+from leakscope.play.exposure import Exposure, expose, is_defended, join, shared_weights
+
+__all__ = [
+    "AttackResult",
+    "Demonstration",
+    "Exposure",
+    "NoiseResult",
+    "Speed",
+    "attack",
+    "baselines",
+    "expose",
+    "is_defended",
+    "join",
+    "judge",
+    "shared_weights",
+    "sweep_noise",
+]

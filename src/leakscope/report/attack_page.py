@@ -1,10 +1,10 @@
-"""From a Story, the demo's or a peek's, to its page: a small sweep held in memory."""
+"""From a demonstration, the demo's or a peek's, to its page: a small sweep held in memory."""
 
 from __future__ import annotations
 
 import datetime
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from leakscope.core.record import COURSE, Cell, Plain
 from leakscope.core.types import Batch, Outcome
 from leakscope.core.version import __version__
 from leakscope.metrics.scoring import arrange
-from leakscope.play.story import AttackRun, Story
+from leakscope.play import AttackResult, Demonstration
 from leakscope.report.axes import DEFENCES
 from leakscope.report.gallery import Namer, Spot, gallery_of
 from leakscope.report.page_data import Exact, Page, Pair, Provenance, Threat
@@ -32,18 +32,18 @@ SIGMA = f"{DEFENCES}.0.sigma"
 PICTURE_RANK = 4  # T x N x H x W, or T x N x C x H x W
 
 
-def page_of(story: Story, *, title: str, explanation: str, knowledge: str, limits: str, command: str) -> Page:
-    """Return the page of a story; `knowledge` says in words what the attacker was told."""
-    results = results_of_story(story)
-    sheet, label, name = results.sheet, labels_of(results.sheet), _namer(story)
-    things = PICTURES if story.batch.inputs.ndim >= PICTURE_RANK else INPUTS
-    best = max(story.attacks, key=lambda run: run.summary.content.value)
+def page_of(shown: Demonstration, *, title: str, explanation: str, knowledge: str, limits: str, command: str) -> Page:
+    """Return the page of a demonstration; `knowledge` says in words what the attacker was told."""
+    results = results_of(shown)
+    sheet, label, name = results.sheet, labels_of(results.sheet), _namer(shown)
+    things = PICTURES if shown.exposure.batch.inputs.ndim >= PICTURE_RANK else INPUTS
+    best = max(shown.attacks, key=lambda run: run.summary.content.value)
     hits, n = int(best.recovered.sum()), best.summary.samples
     return Page(
         title=title,
         headline=f"From the update alone, {hits} of {n} private {things[n > 1]} {'were' if n > 1 else 'was'} recovered",
         explanation=explanation,
-        threat=_threat(story, knowledge),
+        threat=_threat(shown, knowledge),
         rule=RULE,
         limits=limits,
         provenance=Provenance(
@@ -60,21 +60,21 @@ def page_of(story: Story, *, title: str, explanation: str, knowledge: str, limit
         ),
         download=download_of(sheet, f"{title.replace(' ', '-')}.csv", ""),
         sections=sections_of(sheet),
-        speed=story.speed.line() if story.speed else "",
-        update=story.update,
-        exact=_exact(story),
+        speed=shown.speed.line() if shown.speed else "",
+        update=shown.update,
+        exact=_exact(shown),
         strengths=strengths_of(results, cell_table(sheet), label, name),
         gallery=gallery_of(results, label, name, things),
     )
 
 
-def results_of_story(story: Story) -> Results:
-    """Return a story as the results of a sweep: a cell for each attack, and one for each strength of noise."""
+def results_of(shown: Demonstration) -> Results:
+    """Return a demonstration as the results of a sweep: a cell for each attack, and one for each strength of noise."""
     cells, pieces = [], []
     tensors: dict[str, Tensors] = {}
-    for place, (cell, run, batch) in enumerate(_cells(story)):
+    for place, (cell, run, batch) in enumerate(_cells(shown)):
         cells.append(cell)
-        pieces.append(_columns(place, cell, run, batch, story))
+        pieces.append(_columns(place, cell, run, batch, shown.exposure.seeds, shown.unlabelled))
         tensors |= {f"{cell.id}-{t}": _tensors(run, batch, t) for t in range(batch.trials)}
     names = dict.fromkeys(name for piece in pieces for name in piece)
     columns = {name: np.concatenate([_own(piece, name) for piece in pieces]) for name in names}
@@ -86,24 +86,31 @@ def _own(piece: Columns, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.g
     return piece[name] if name in piece else np.full(len(piece["trial"]), np.nan)
 
 
-def _cells(story: Story) -> Iterator[tuple[Cell, AttackRun, Batch]]:
+def _cells(shown: Demonstration) -> Iterator[tuple[Cell, AttackResult, Batch]]:
     axes: Mapping[str, Plain]
-    for i, run in enumerate(story.attacks):
-        axes = {ATTACK: run.name} if len(story.attacks) > 1 else {}
-        yield Cell(id=f"attack-{i}", settings={ATTACK: {"name": run.name}}, axes=axes), run, story.batch
-    for i, run in enumerate(story.baselines):
+    for i, run in enumerate(shown.attacks):
+        axes = {ATTACK: run.name} if len(shown.attacks) > 1 else {}
+        yield Cell(id=f"attack-{i}", settings={ATTACK: {"name": run.name}}, axes=axes), run, shown.exposure.batch
+    for i, run in enumerate(shown.baselines):
         cell = Cell(id=f"null-{i}", settings={ATTACK: {"name": run.name}}, axes={ATTACK: run.name}, baseline=True)
-        yield cell, run, story.batch
-    if story.noise is None:
+        yield cell, run, shown.exposure.batch
+    if shown.noise is None:
         return
-    steps = max(int(run.reconstruction.iterations.max()) for run in story.noise.runs)
-    name = f"{story.attacks[0].name}, up to {steps} steps"
-    for i, (sigma, run) in enumerate(zip(story.noise.sigmas, story.noise.runs, strict=True)):
+    steps = max(int(run.reconstruction.iterations.max()) for run in shown.noise.results)
+    name = f"{shown.attacks[0].name}, up to {steps} steps"
+    for i, (sigma, run) in enumerate(zip(shown.noise.sigmas, shown.noise.results, strict=True)):
         settings = {ATTACK: {"name": name}, DEFENCES: [{"name": "gaussian_noise", "sigma": sigma}]}
-        yield Cell(id=f"noise-{i}", settings=settings, axes={SIGMA: sigma}), run, story.noise.truths
+        yield Cell(id=f"noise-{i}", settings=settings, axes={SIGMA: sigma}), run, shown.noise.batch
 
 
-def _columns(place: int, cell: Cell, run: AttackRun, batch: Batch, story: Story) -> Columns:
+def _columns(
+    place: int,
+    cell: Cell,
+    run: AttackResult,
+    batch: Batch,
+    seeds: Sequence[int],
+    unlabelled: frozenset[int] = frozenset(),
+) -> Columns:
     """Return the rows of one cell as columns, like those of a stored run."""
     made, scores = run.reconstruction, run.scores
     T, N = scores.mse.shape
@@ -120,7 +127,7 @@ def _columns(place: int, cell: Cell, run: AttackRun, batch: Batch, story: Story)
         "trial": np.array([f"{cell.id}-{t}" for t in trial], dtype=object),
         "cell": np.full(T * N, place),
         "number": trial,
-        "seed": np.array(story.seeds[:T])[trial],
+        "seed": np.array(seeds[:T])[trial],
         "outcome": np.array([Outcome(int(code)).name.lower() for code in made.outcome], dtype=object)[trial],
         "iterations": spread(made.iterations),
         "evaluations": spread(made.evaluations),
@@ -136,12 +143,12 @@ def _columns(place: int, cell: Cell, run: AttackRun, batch: Batch, story: Story)
         "finite": flat(scores.finite),
         **{f"{LEARNED}{name}": spread(value.double()) for name, value in made.learned.items()},
     }
-    unknown = np.isin(trial, list(story.invented))  # no label of theirs was right or wrong
+    unknown = np.isin(trial, list(unlabelled))  # no label of theirs was right or wrong
     columns["label_correct"] = np.where(unknown, np.int8(-1), columns["label_correct"])
     return {name: values[kept] for name, values in columns.items()}
 
 
-def _tensors(run: AttackRun, batch: Batch, trial: int) -> Tensors:
+def _tensors(run: AttackResult, batch: Batch, trial: int) -> Tensors:
     made = run.reconstruction
     return {
         "truth": batch.inputs[trial],
@@ -154,9 +161,9 @@ def _tensors(run: AttackRun, batch: Batch, trial: int) -> Tensors:
     }
 
 
-def _namer(story: Story) -> Namer:
-    """Return the names that the story gives its pictures, and numbers for other classes."""
-    names, batch = story.names, story.batch
+def _namer(shown: Demonstration) -> Namer:
+    """Return the names that the demonstration gives its pictures, and numbers for other classes."""
+    names, batch = shown.names, shown.exposure.batch
 
     def name(_: Cell, number: int, spot: Spot | None) -> str:
         if spot is None:
@@ -168,21 +175,21 @@ def _namer(story: Story) -> Namer:
     return name
 
 
-def _threat(story: Story, knowledge: str) -> Threat:
-    noise = ("that noise was added, where it was",) if story.noise else ()
+def _threat(shown: Demonstration, knowledge: str) -> Threat:
+    noise = ("that noise was added, where it was",) if shown.noise else ()
     return Threat(
         words=f"What it knew: {knowledge}",
-        setting=tuple((run.name, (run.note,)) for run in story.attacks if run.note),
+        setting=tuple((run.name, (run.note,)) for run in shown.attacks if run.note),
         told=ALWAYS_TOLD,
         hidden=(*ALWAYS_HIDDEN, FACTS["labels"], *noise),
     )
 
 
-def _exact(story: Story) -> Exact | None:
-    run, batch = story.exact, story.exact_batch
-    if run is None or batch is None:
+def _exact(shown: Demonstration) -> Exact | None:
+    if shown.exact is None:
         return None
-    guesses, name = arrange(run.reconstruction.inputs, run.scores.pairing), _namer(story)
+    run, batch = shown.exact
+    guesses, name = arrange(run.reconstruction.inputs, run.scores.pairing), _namer(shown)
     pairs = tuple(
         Pair(
             truth=batch.inputs[t, s],

@@ -12,9 +12,8 @@ import torch
 
 from leakscope.audit import COUNTED, RULES, Audit
 from leakscope.audit.advice import tried
-from leakscope.audit.client_words import client_facts
-from leakscope.audit.cut_short import MEANING
-from leakscope.audit.playing import World, guarded
+from leakscope.audit.attack_runs import MEANING
+from leakscope.audit.descriptions import client_facts
 from leakscope.audit.remedies import Finding as Found
 from leakscope.audit.result import (
     audit_told,
@@ -31,7 +30,7 @@ from leakscope.core.tree import take
 from leakscope.core.types import Batch, direction
 from leakscope.core.version import __version__
 from leakscope.metrics.scoring import arrange
-from leakscope.play.story import AttackRun, Story
+from leakscope.play import AttackResult, Exposure, is_defended
 from leakscope.report.attack_page import _columns, _tensors
 from leakscope.report.gallery import Spot, gallery_of
 from leakscope.report.page_data import Exact, Finding, Page, Pair, Provenance, Threat
@@ -51,8 +50,8 @@ WORST = 8
 
 def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit") -> Page:
     """Return the page of an audit; one that nothing could be run or scored on has words and no pictures."""
-    world = audit.world
-    results = None if world is None or not audit.runs else _results(audit, world)
+    exposure = audit.exposure
+    results = None if exposure is None or not audit.runs else _results(audit, exposure)
     base = Page(
         title=title,
         headline=_headline(audit),
@@ -63,17 +62,17 @@ def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit")
         limits=_limits(audit),
         provenance=Provenance(command=command, facts=_facts(audit, results)),
     )
-    if results is None or world is None:
+    if results is None or exposure is None:
         return base
     sheet = results.sheet
-    things = PICTURES if world.batch.inputs.ndim == PICTURE_RANK else INPUTS
-    update = direction(world.observation.rounds[0], world.observation.shares)
+    things = PICTURES if exposure.batch.inputs.ndim == PICTURE_RANK else INPUTS
+    update = direction(exposure.observation.rounds[0], exposure.observation.shares)
     return replace(
         base,
         download=download_of(sheet, "leakscope-audit.csv", ""),
         sections=sections_of(sheet),
         update={name: value[0] for name, value in update.items()},
-        exact=_algebra(audit, world),
+        exact=_algebra(audit, exposure),
         gallery=gallery_of(results, labels_of(sheet), _name, things),
     )
 
@@ -142,19 +141,19 @@ def _limits(audit: Audit) -> str:
 
 
 def _threat(audit: Audit) -> Threat:
-    world = audit.world
-    if world is None:
+    exposure = audit.exposure
+    if exposure is None:
         return Threat(words="Nothing was scored, for the reason given at the end of this page.", told=ALWAYS_TOLD)
-    examples = f"{world.batch.samples} example{'' if world.batch.samples == 1 else 's'}"
+    examples = f"{exposure.batch.samples} example{'' if exposure.batch.samples == 1 else 's'}"
     return Threat(
         words="The attacker knows the network, its weights, the loss and how many examples were used.",
         setting=(
-            ("clients", (f"{world.batch.trials}, with {examples} each",)),
-            *((what, (words,)) for what, words in client_facts(world.client, world.batch.samples)),
+            ("clients", (f"{exposure.batch.trials}, with {examples} each",)),
+            *((what, (words,)) for what, words in client_facts(exposure.client, exposure.batch.samples)),
             *((run.name, (run.note,)) for run in audit.runs),
         ),
-        told=(*ALWAYS_TOLD, *([] if world.knowledge.local is None else [FACTS["local"]]), *_told(audit)),
-        hidden=(*ALWAYS_HIDDEN, FACTS["labels"], *_hidden(audit, world)),
+        told=(*ALWAYS_TOLD, *([] if exposure.knowledge.local is None else [FACTS["local"]]), *_told(audit)),
+        hidden=(*ALWAYS_HIDDEN, FACTS["labels"], *_hidden(audit, exposure)),
     )
 
 
@@ -170,9 +169,9 @@ def _told(audit: Audit) -> list[str]:
     return lines
 
 
-def _hidden(audit: Audit, world: World) -> list[str]:
+def _hidden(audit: Audit, exposure: Exposure) -> list[str]:
     """Return what attackers were not told of the defences, where the client has any."""
-    if not guarded(world.client):
+    if not is_defended(exposure.client):
         return []
     others = f" (attackers who are not {TOLD})" if audit_told(audit) else ""
     return [f"that the client defends itself, and how{others}"]
@@ -191,33 +190,32 @@ def _facts(audit: Audit, results: Results | None) -> tuple[tuple[str, str], ...]
 # -- the runs as a small sweep
 
 
-def _cells(audit: Audit, world: World) -> Iterator[tuple[Cell, AttackRun, Batch]]:
+def _cells(audit: Audit, exposure: Exposure) -> Iterator[tuple[Cell, AttackResult, Batch]]:
     for number, run in enumerate(audit.runs):
         yield (
             Cell(id=f"attack-{number}", settings={ATTACK: {"name": run.name}}, axes={ATTACK: run.name}),
             run,
-            world.batch,
+            exposure.batch,
         )
     for number, run in enumerate(audit.nulls):
         cell = Cell(id=f"null-{number}", settings={ATTACK: {"name": run.name}}, axes={ATTACK: run.name}, baseline=True)
-        yield cell, run, world.batch
+        yield cell, run, exposure.batch
     for number, remedy in enumerate(tried(audit.advice) if audit.advice else ()):
         lost = "" if remedy.lost is None else f", accuracy {round(-100 * remedy.lost):+d} points"
         found = "" if remedy.finding is Found.HELPS else f": {remedy.finding.value}"
         axes = {REMEDY: f"{remedy.name}, {remedy.strength}{lost}{found}"}
         settings = {ATTACK: {"name": f"{remedy.run.name}, told of the defence"}}
-        few = take(world.batch, slice(0, remedy.run.reconstruction.trials))
+        few = take(exposure.batch, slice(0, remedy.run.reconstruction.trials))
         yield Cell(id=f"remedy-{number}", settings=settings, axes=axes), remedy.run, few
 
 
-def _results(audit: Audit, world: World) -> Results:
+def _results(audit: Audit, exposure: Exposure) -> Results:
     """Return the audit as the results of a sweep: a cell for each attack, null baseline and remedy."""
-    story = _story(audit, world)
     cells, pieces = [], []
     tensors: dict[str, Tensors] = {}
-    for place, (cell, run, batch) in enumerate(_cells(audit, world)):
+    for place, (cell, run, batch) in enumerate(_cells(audit, exposure)):
         cells.append(cell)
-        pieces.append(_columns(place, cell, run, batch, story))
+        pieces.append(_columns(place, cell, run, batch, exposure.seeds))
         if REMEDY not in cell.axes:
             tensors |= {f"{cell.id}-{t}": _tensors(run, batch, t) for t in range(batch.trials)}
     columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -228,22 +226,7 @@ def _results(audit: Audit, world: World) -> Results:
     return Results(make_sheet(cells, columns), find)
 
 
-def _story(audit: Audit, world: World) -> Story:
-    return Story(
-        batch=world.batch,
-        names=(),
-        update={},
-        exact=None,
-        exact_batch=None,
-        attacks=audit.runs,
-        noise=None,
-        speed=None,
-        seeds=world.seeds,
-        seconds=audit.seconds,
-    )
-
-
-def _algebra(audit: Audit, world: World) -> Exact | None:
+def _algebra(audit: Audit, exposure: Exposure) -> Exact | None:
     """Return what the analytic attack recovered, closest first, where it was run: the one who is told, if there is one."""
     named = {run.name: run for run in audit.runs}
     run = named.get(f"analytic, {TOLD}", named.get("analytic"))
@@ -254,9 +237,9 @@ def _algebra(audit: Audit, world: World) -> Exact | None:
     places.sort(key=lambda place: float(scores.mse[place]))
     pairs = tuple(
         Pair(
-            truth=drawable(world.batch.inputs[place]),
+            truth=drawable(exposure.batch.inputs[place]),
             recovered=drawable(guesses[place].clamp(0, 1)),
-            label=f"client {place[0]}, example {place[1]} (class {int(world.batch.labels[place])})",
+            label=f"client {place[0]}, example {place[1]} (class {int(exposure.batch.labels[place])})",
             mse=float(scores.mse[place]),
         )
         for place in places[:WORST]

@@ -12,7 +12,6 @@ import torch
 from leakscope.core.record import Cell, Plain
 from leakscope.core.version import __version__
 from leakscope.metrics.interval import Estimate
-from leakscope.play.story import Story
 from leakscope.report.attack_page import _columns, _tensors
 from leakscope.report.curves import Line, Panel
 from leakscope.report.gallery import Spot, gallery_of
@@ -138,25 +137,13 @@ def _name(_: Cell, number: int, spot: Spot | None) -> str:
 
 def _results(frontier: Frontier) -> Results:
     """Return the runs as the results of a sweep along one axis."""
-    story = Story(
-        batch=frontier.truth,
-        names=(),
-        update={},
-        exact=None,
-        exact_batch=None,
-        attacks=(),
-        noise=None,
-        speed=None,
-        seeds=frontier.seeds,
-        seconds=0.0,
-    )
     cells, pieces = [], []
     tensors: dict[str, Tensors] = {}
     for place, point in enumerate(frontier.points):
         axes: dict[str, Plain] = {RUN: _words(point)}
         cell = Cell(id=f"point-{place}", settings={ATTACK: {"name": "cpl"}}, axes=axes)
         cells.append(cell)
-        pieces.append(_columns(place, cell, point.run, frontier.truth, story))
+        pieces.append(_columns(place, cell, point.run, frontier.truth, frontier.seeds))
         tensors |= {f"{cell.id}-{t}": _tensors(point.run, frontier.truth, t) for t in range(frontier.truth.trials)}
     columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     return Results(make_sheet(cells, columns), tensors.__getitem__)

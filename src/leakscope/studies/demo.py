@@ -17,24 +17,16 @@ from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.recipes import cpl, dlg
 from leakscope.attacks.starts import Normal
-from leakscope.clients import Client, told
+from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, take
-from leakscope.core.types import Batch, Observation, make_batch
+from leakscope.core.types import Batch, make_batch
 from leakscope.models import Uniform, build, draw_parameters
-from leakscope.play.story import (
-    AttackRun,
-    NoiseRun,
-    Speed,
-    Story,
-    Tell,
-    judged,
-    play,
-    sweep_noise,
-    without_labels_of,
-)
+from leakscope.play import AttackResult, Demonstration, Exposure, NoiseResult, Speed, expose, judge, sweep_noise
+from leakscope.play import attack as run_attack
+from leakscope.play.attacking import Report, without_labels_of
 from leakscope.sweep.engines import Engine, Needs, Note, reporter, serial
 from leakscope.sweep.engines.contract import torch_threads
 
@@ -78,23 +70,11 @@ def private_pictures(settings: DemoSettings) -> tuple[Batch, tuple[str, ...]]:
     return batch, (("your picture", *told_names[1:]) if settings.image is not None else told_names)
 
 
-def exact_recovery(batch: Batch, seeds: list[int]) -> AttackRun:
+def exact_recovery(batch: Batch, seeds: list[int]) -> AttackResult:
     """Return the analytic attack on a dense network: exact, in no time."""
     model = build("mlp", SHAPE, 10)
-    client = Client()
     weights = draw_parameters(model, Uniform(0.1), random.key(seeds))
-    observation = client.observe(model, weights, batch, seeds)
-    return play(
-        "analytic",
-        "",
-        Analytic(),
-        model,
-        observation,
-        told(model, client, batch),
-        batch,
-        seeds,
-        Execution(),
-    )
+    return run_attack(expose(model, Client(), weights, batch, seeds), Analytic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,102 +109,88 @@ def _attacks(settings: DemoSettings) -> dict[str, tuple[str, Matching]]:
     }
 
 
-def _setting(settings: DemoSettings) -> tuple[Model, Client, Tree, Batch, tuple[str, ...], list[int]]:
-    """Return network, client, weights, private pictures, their names and the seeds: the same in every process."""
+def _exposed(settings: DemoSettings, images: int | None = None) -> tuple[Exposure, Tree, tuple[str, ...]]:
+    """Return the first clients (None: all), their weights and the names of their images: the same in every process."""
     batch, names = private_pictures(settings)
+    batch = batch if images is None else take(batch, slice(0, images))
     seeds = [settings.seed * 100_000 + i for i in range(batch.trials)]
     model = build("lenet_cpl", SHAPE, 10)
-    return model, Client(), draw_parameters(model, Uniform(0.5), random.key(seeds)), batch, names, seeds
+    weights = draw_parameters(model, Uniform(0.5), random.key(seeds))
+    return expose(model, Client(), weights, batch, seeds), weights, names
 
 
-def play_job(job: Job) -> AttackRun | NoiseRun:
-    """Return one attack on all pictures, or the noise sweep."""
+def play_job(job: Job) -> AttackResult | NoiseResult:
+    """Return one attack on all images, or the noise sweep."""
     settings = job.settings
-    model, client, weights, batch, _, seeds = _setting(settings)
     execution = Execution(form="native", progress=reporter(job.name))
     if job.name == NOISE:
-        few = torch.arange(min(settings.noise_images, batch.trials))
-        own = [seeds[int(i)] for i in few]
-        attack = cpl(iterations=settings.noise_steps)
-        return sweep_noise(attack, model, client, take(weights, few), take(batch, few), own, execution)
-    note, attack = _attacks(settings)[job.name]
-    observation = client.observe(model, weights, batch, seeds)
-    return play(job.name, note, attack, model, observation, told(model, client, batch), batch, seeds, execution)
+        exposure, weights, _ = _exposed(settings, settings.noise_images)
+        return sweep_noise(exposure, weights, cpl(iterations=settings.noise_steps), execution=execution)
+    note, method = _attacks(settings)[job.name]
+    return run_attack(_exposed(settings)[0], method, name=job.name, note=note, execution=execution)
 
 
 def run_demo(
     settings: DemoSettings,
     *,
     engine: Engine = serial,
-    tell: Tell | None = None,
-    shown: Callable[[AttackRun, Batch], None] | None = None,
-) -> Story:
-    """Return the story of the demo; `shown` is called as soon as the exact recovery is there."""
+    report: Report | None = None,
+    shown: Callable[[AttackResult, Batch], None] | None = None,
+) -> Demonstration:
+    """Return what the demo shows; `shown` is called as soon as the exact recovery is there."""
     began = time.perf_counter()
-    model, client, weights, batch, names, seeds = _setting(settings)
-    first = take(batch, slice(0, 8))
-    invented = frozenset() if settings.image is None else frozenset({0})  # your picture is of no class here
-    exact = without_labels_of(exact_recovery(first, seeds[:8]), invented)
+    exposure, weights, names = _exposed(settings)
+    first = take(exposure.batch, slice(0, 8))
+    unlabelled = frozenset() if settings.image is None else frozenset({0})  # the user's image is of no class here
+    exact = without_labels_of(exact_recovery(first, list(exposure.seeds[:8])), unlabelled)
     if shown is not None:
         shown(exact, first)
 
     def hear(note: Note) -> None:
-        if tell is not None:
-            tell(
-                note.chunk, Progress(note.total, note.done, note.converged, note.diverged, note.iteration, 0, note.note)
-            )
+        if report is not None:
+            counts = (note.total, note.done, note.converged, note.diverged)
+            report(note.chunk, Progress(*counts, note.iteration, 0, note.note))
 
     start = time.perf_counter()
     jobs = [(Job(name, settings), Needs(threads=1)) for name in ORDER]
-    made = {job.name: result for job, result in engine(play_job, jobs, tell=hear)}
+    results = {job.name: result for job, result in engine(play_job, jobs, tell=hear)}
     seconds = time.perf_counter() - start
-    noise = cast(NoiseRun, made[NOISE])
-    noise = replace(noise, runs=tuple(without_labels_of(run, invented) for run in noise.runs))
-    runs = tuple(without_labels_of(cast(AttackRun, made[name]), invented) for name in SHOWN)
-    observation = client.observe(model, weights, batch, seeds)
-    nothing = tuple(without_labels_of(run, invented) for run in null_baselines(batch, seeds))
-    return Story(
-        batch=batch,
+    noise = cast(NoiseResult, results[NOISE])
+    noise = replace(noise, results=tuple(without_labels_of(each, unlabelled) for each in noise.results))
+    attacks = tuple(without_labels_of(cast(AttackResult, results[name]), unlabelled) for name in SHOWN)
+    return Demonstration(
+        exposure=exposure,
         names=names,
-        update={name: value[0] for name, value in observation.rounds[0].sent.items()},
-        exact=exact,
-        exact_batch=first,
-        attacks=runs,
+        exact=(exact, first),
+        attacks=attacks,
         noise=noise,
-        speed=measure_speed(model, weights, observation, batch, (*runs, *noise.runs), seconds),
-        seeds=tuple(seeds),
+        speed=measure_speed(exposure, weights, (*attacks, *noise.results), seconds),
         seconds=time.perf_counter() - began,
-        baselines=nothing,
-        invented=invented,
+        baselines=tuple(without_labels_of(each, unlabelled) for each in null_baselines(exposure)),
+        unlabelled=unlabelled,
     )
 
 
-def null_baselines(batch: Batch, seeds: list[int]) -> tuple[AttackRun, ...]:
-    """Return what one gets without the update, from the part of the set that the private pictures are not from."""
+def null_baselines(exposure: Exposure) -> tuple[AttackResult, ...]:
+    """Return what one gets without the update, from the part of the set that the private images are not from."""
     from leakscope.data import load
     from leakscope.play.baselines import baselines, public_part
 
     data = load("fashion_mnist")
     public, labels = public_part(data, "test")
-    made = baselines(batch, public, labels, classes=data.classes, seeds=seeds)
-    return tuple(judged(name, "", each, batch) for name, each in made.items())
+    guesses = baselines(exposure.batch, public, labels, classes=data.classes, seeds=list(exposure.seeds))
+    return tuple(judge(exposure.batch, guess, name=name) for name, guess in guesses.items())
 
 
 def measure_speed(
-    model: Model,
-    weights: Tree,
-    observation: Observation,
-    batch: Batch,
-    runs: tuple[AttackRun, ...],
-    seconds: float,
-    *,
-    timed: int = 40,
+    exposure: Exposure, weights: Tree, results: tuple[AttackResult, ...], seconds: float, *, timed: int = 40
 ) -> Speed:
     """Return the run's time beside the usual loop's, from single evaluations timed here and now."""
-    evaluate = _usual_evaluation(model, take(weights, 0), take(observation.rounds[0].sent, 0), batch.labels[0])
+    sent, label = take(exposure.observation.rounds[0].sent, 0), exposure.batch.labels[0]
+    evaluate = _usual_evaluation(exposure.model, take(weights, 0), sent, label)
     each = min(_seconds_each(evaluate, timed // 2, threads) for threads in (1, torch.get_num_threads()))
-    evaluations = sum(int(run.reconstruction.evaluations.sum()) for run in runs)
-    attacks = sum(run.reconstruction.trials for run in runs)
+    evaluations = sum(int(result.reconstruction.evaluations.sum()) for result in results)
+    attacks = sum(result.reconstruction.trials for result in results)
     return Speed(attacks, evaluations, seconds, evaluations * each, timed)
 
 

@@ -30,7 +30,8 @@ from leakscope.data import load
 from leakscope.defences import Clip, Defence, GaussianNoise, LowRank, Quantise, Sign, Sparsify
 from leakscope.metrics.interval import Estimate, estimate_rate
 from leakscope.models import Torch, draw_parameters, from_module
-from leakscope.play.story import AttackRun, play
+from leakscope.play import AttackResult, Exposure
+from leakscope.play import attack as run_attack
 
 EpsilonOf = Callable[[PrivateClient, int, int], float]
 DP = "DP-SGD"
@@ -68,7 +69,7 @@ class Point:
     strength: str
     epsilon: float | None
     accuracy: Estimate
-    run: AttackRun
+    run: AttackResult
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,14 +166,15 @@ class _Stage:
             raise RuntimeError("a run has at least one round")
         return first, weights
 
-    def _attack(self, name: str, client: Client | PrivateClient, first: Observation) -> AttackRun:
+    def _attack(self, name: str, client: Client | PrivateClient, first: Observation) -> AttackResult:
         few = slice(0, self.settings.attacked)
         seen, truth = take(first, few), take(self.batch, few)
         knowledge = _knowledge(self.model, client, truth, seen)
-        attack = aware(cpl(iterations=self.settings.iterations), knowledge)
-        seeds = list(self.attacked_seeds)
+        plain = client if isinstance(client, Client) else Client()
+        exposure = Exposure(self.model, plain, truth, self.attacked_seeds, seen, knowledge)
+        method = aware(cpl(iterations=self.settings.iterations), knowledge)
         note = f"CPL, told of the defence; {self.settings.iterations} iterations at most"
-        return play(name, note, attack, self.model, seen, knowledge, truth, seeds, Execution(form="native"))
+        return run_attack(exposure, method, name=name, note=note, execution=Execution(form="native"))
 
     def _accuracy(self, weights: Tree) -> Estimate:
         x, y = self.test

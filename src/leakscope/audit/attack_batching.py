@@ -1,4 +1,4 @@
-"""One attack on several worlds at once: the same clients under many remedies are the trials of one batch.
+"""One attack on several exposures at once: the same clients under many remedies are the trials of one batch.
 
 Most of what a short evaluation takes is its start, and trials of a batch share it. A trial's run does not depend on its
 neighbours, to the bit, so nothing but time changes. Worlds share a batch where the attack that knows them is the same one: it
@@ -15,32 +15,32 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from leakscope.attacks.attack import Attack, Matching, readable
 from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.objectives import Match
-from leakscope.audit.playing import World, known_to, scored
+from leakscope.audit.attack_runs import EXECUTION, iterations_note
 from leakscope.audit.suite import Entry
 from leakscope.core.tree import flat_names, map_tensors, take, tensors
 from leakscope.core.types import Knowledge, Reconstruction
-from leakscope.play.story import AttackRun
+from leakscope.play import AttackResult, Exposure, judge
+from leakscope.play.exposure import join
 
 V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """A world, the attack of the suite that meets it, and what the world is in words."""
+    """A exposure, the attack of the suite that meets it, and what the exposure is in words."""
 
-    world: World
+    exposure: Exposure
     entry: Entry
     words: str = "no remedy"
 
     @property
     def trials(self) -> int:
         """Return how many clients it has."""
-        return self.world.batch.trials
+        return self.exposure.batch.trials
 
 
 class OutOfTimeError(Exception):
@@ -86,37 +86,37 @@ def batches(cases: Sequence[Case]) -> list[list[int]]:
     found: dict[str, list[int]] = {}
     for number, case in enumerate(cases):
         attack = _compared(case.entry.make(1))
-        alone = f" {number}" if any(True for _ in tensors(attack)) else ""  # settings for the trials of its own world
+        alone = (
+            f" {number}" if any(True for _ in tensors(attack)) else ""
+        )  # settings for the trials of its own exposure
         found.setdefault(f"{readable(attack)} {_kind(_needed(attack, case))}{alone}", []).append(number)
     return list(found.values())
 
 
-def run_together(cases: Sequence[Case], iterations: int, pace: Pace | None = None) -> list[AttackRun]:
+def run_together(cases: Sequence[Case], iterations: int, pace: Pace | None = None) -> list[AttackResult]:
     """Return the run of each case of ONE batch (see `batches`), with so many iterations at most.
 
     The seconds of a run are its share of what the batch took.
     """
-    attack, first = cases[0].entry.make(iterations), cases[0]
-    known = [_needed(attack, case) for case in cases]
-    observation = _joined([case.world.observation for case in cases])
-    seeds = [seed for case in cases for seed in case.world.seeds]
-    execution = first.world.execution if pace is None else replace(first.world.execution, progress=pace.hear)
+    method, first = cases[0].entry.make(iterations), cases[0]
+    joined = join([replace(case.exposure, knowledge=_needed(method, case), informed=None) for case in cases])
+    execution = EXECUTION if pace is None else replace(EXECUTION, progress=pace.hear)
     began = time.perf_counter()
-    made = attack.run(first.world.subject.model, observation, _joined(known), seeds, execution)
+    whole = method.run(joined.model, joined.observation, joined.knowledge, list(joined.seeds), execution)
     seconds = (time.perf_counter() - began) / len(cases)
-    note = f"{iterations} iterations at most; its authors run {first.entry.most}"
+    note = iterations_note(first.entry, iterations)
     return [
-        scored(case.entry.name, note, case.world.batch, part, seconds)
-        for case, part in zip(cases, _parts(made, [case.trials for case in cases]), strict=True)
+        judge(case.exposure.batch, part, name=case.entry.name, note=note, seconds=seconds)
+        for case, part in zip(cases, _parts(whole, [case.trials for case in cases]), strict=True)
     ]
 
 
 def _needed(attack: Attack, case: Case) -> Knowledge:
-    """Return what is known, without the facts that this attack has no use for: they would keep worlds apart for nothing.
+    """Return what is known, without the facts that this attack has no use for: they would keep exposures apart for nothing.
 
     Labels are read off with all that is known before, so they are facts here.
     """
-    known = known_to(case.world, case.entry)
+    known = case.exposure.known(informed=case.entry.informed)
     if not isinstance(attack, Matching) or not isinstance(attack.objective, Match) or known.labels is None:
         return known
     match = attack.objective
@@ -146,15 +146,6 @@ def _kind(known: Knowledge) -> str:
     shapes = {name: tuple(value.shape[1:]) for name, value in flat_names(known).items()}
     plain = map_tensors(lambda value: value.new_zeros(0), known)
     return f"{shapes} {plain}"
-
-
-def _joined(values: Sequence[V]) -> V:
-    """Return one value with the trials of all."""
-
-    def join(*parts: Tensor) -> Tensor:
-        return torch.cat(parts)
-
-    return map_tensors(join, values[0], *values[1:])
 
 
 def _parts(made: Reconstruction, widths: Sequence[int]) -> list[Reconstruction]:

@@ -1,19 +1,20 @@
-"""The time an audit may take, and how many iterations of an attack fit into a share of it."""
+"""Limits of an audit: numbers that users and captures give, checked once, and the time it may take."""
 
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from leakscope.audit.checking import positive_number
 from leakscope.core.errors import InputError
 
 LEAST_ITERATIONS = 5
 OVER, GRACE = 2.0, 10.0  # times its share of the budget, and seconds in any case, for the least iterations of an attack
 PROBE = 3
 MOST_MINUTES = 24 * 60.0
+MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +63,63 @@ def iterations_within(seconds: float, probe: Callable[[int], float], most: int) 
     each = max((more - once) / PROBE, more / (1 + PROBE) / 10, 1e-6)
     fit = math.floor((seconds - once) / each)
     return max(LEAST_ITERATIONS, min(most, fit))
+
+
+def whole_number(value: object, what: str, low: int, high: int) -> int:
+    """Return a whole number in low..high; a truth value is none.
+
+    >>> whole_number(3.0, "examples", 1, 8)
+    3
+    """
+    try:
+        found = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        found = None
+    if found is None or isinstance(value, bool):
+        raise InputError(f"{what} must be a whole number, got {_shown(value)}")
+    if not low <= found <= high:
+        raise InputError(f"{what} must lie in {low}..{_power(high)}, got {_shown(found)}")
+    return found
+
+
+def positive_number(value: object, what: str, high: float) -> float:
+    """Return a number in (0, high]; a truth value is none.
+
+    >>> positive_number(2, "minutes", 60.0)
+    2.0
+    """
+    try:
+        found = math.nan if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not 0 < found <= high:
+        raise InputError(f"{what} must be a number in (0, {high:g}], got {_shown(value)}")
+    return found
+
+
+def check_numbers(clients: object, seed: object) -> tuple[int, int]:
+    """Return how many clients are attacked, and the seed, as whole numbers."""
+    return whole_number(clients, "clients", 1, MOST), whole_number(seed, "seed", 0, MOST)
+
+
+def spoken(value: object) -> object:
+    """Return the number that a text writes out; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        pass
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."
+
+
+def _power(high: int) -> str:
+    return "2**31 - 1" if high == MOST else f"{high}"

@@ -6,26 +6,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from leakscope.audit.advice import Advice, advise
-from leakscope.audit.as_seen import recovered_as_seen
-from leakscope.audit.budget import Budget, start_budget
-from leakscope.audit.checking import check_numbers
-from leakscope.audit.playing import (
-    LabelReading,
+from leakscope.audit.attack_runs import (
     Suite,
     Tell,
-    World,
+    expose_clients,
     fastest_threads,
-    make_world,
     null_runs,
-    plan_world,
-    read_labels,
+    plan_exposure,
+    public_examples,
     run_entries,
 )
+from leakscope.audit.label_reading import LabelReading, read_labels
+from leakscope.audit.limits import Budget, check_numbers, start_budget
 from leakscope.audit.result import Audit
 from leakscope.audit.suite import Entry, Untested, unknown_defences
 from leakscope.audit.target import Subject, Target, UntestedError, make_subject
-from leakscope.audit.verdict import Measures, grade, measure, worst_run
-from leakscope.play.story import AttackRun
+from leakscope.audit.verdict import Measures, grade, measure, recovered_as_seen, worst_run
+from leakscope.play import AttackResult, Exposure
 from leakscope.sweep.engines.contract import torch_threads
 
 if TYPE_CHECKING:
@@ -96,12 +93,16 @@ def audit_target(
         subject = make_subject(target)
     except UntestedError as error:
         return _untested(name, str(error), minutes, budget, seed)
-    world = make_world(subject, clients, seed)
-    entries, untested = plan_world(world, unknown=unknown_defences(world.client, world.observation))
-    with torch_threads(fastest_threads(world, entries)):
-        done, nulls, reading = _attacked(subject, world, entries, budget, tell, remedies=remedies, seed=seed)
+    exposure = expose_clients(subject, clients, seed)
+    entries, untested = plan_exposure(
+        exposure,
+        unmatched=subject.unmatched,
+        unknown=unknown_defences(exposure.client, exposure.observation),
+    )
+    with torch_threads(fastest_threads(exposure, entries)):
+        done, nulls, reading = _attacked(subject, exposure, entries, budget, tell, remedies=remedies, seed=seed)
         runs, labels = done.runs, reading if isinstance(reading, LabelReading) else None
-        advice = _advice(subject, world, runs, nulls, labels, budget, tell, seed) if remedies else None
+        advice = _advice(subject, exposure, runs, nulls, labels, budget, tell, seed) if remedies else None
     return Audit(
         name=name,
         grade=grade(runs, nulls, labels),
@@ -112,30 +113,41 @@ def audit_target(
         untested=(*untested, *done.untested, *([reading] if isinstance(reading, Untested) else [])),
         advice=advice,
         notes=subject.notes,
-        world=world,
+        exposure=exposure,
         minutes=minutes,
         seconds=budget.used,
         seed=seed,
         short=done.short,
-        as_seen=recovered_as_seen(world, runs),
+        as_seen=recovered_as_seen(exposure, runs),
     )
 
 
 def _attacked(
-    subject: Subject, world: World, entries: Sequence[Entry], budget: Budget, tell: Tell, *, remedies: bool, seed: int
-) -> tuple[Suite, list[AttackRun], LabelReading | Untested]:
+    subject: Subject,
+    exposure: Exposure,
+    entries: Sequence[Entry],
+    budget: Budget,
+    tell: Tell,
+    *,
+    remedies: bool,
+    seed: int,
+) -> tuple[Suite, list[AttackResult], LabelReading | Untested]:
     """Return what came of the suite, the null baselines, and the labels read."""
-    reading = read_labels(world)
+    reading = read_labels(exposure)
     share = SUITE_SHARE if remedies else 0.9
     part = Budget(share * budget.seconds, budget.began, budget.clock)
-    return run_entries(world, entries, part, tell), null_runs(subject, world, seed), reading
+    return (
+        run_entries(exposure, entries, part, tell),
+        null_runs(exposure, public_examples(subject, exposure.trials, seed)),
+        reading,
+    )
 
 
 def _advice(
     subject: Subject,
-    world: World,
-    runs: Sequence[AttackRun],
-    nulls: Sequence[AttackRun],
+    exposure: Exposure,
+    runs: Sequence[AttackResult],
+    nulls: Sequence[AttackResult],
     labels: LabelReading | None,
     budget: Budget,
     tell: Tell,
@@ -145,8 +157,8 @@ def _advice(
     best = worst_run(runs, nulls)
     if best is None or grade(runs, nulls, labels) not in ("F", "D", "C"):
         return None
-    clients = min(REMEDY_CLIENTS, world.batch.trials, max(REMEDY_LEAST, REMEDY_EXAMPLES // subject.examples))
-    return advise(subject, world, runs, budget, tell, clients=clients, seed=seed)
+    clients = min(REMEDY_CLIENTS, exposure.batch.trials, max(REMEDY_LEAST, REMEDY_EXAMPLES // subject.examples))
+    return advise(subject, exposure, runs, budget, tell, clients=clients, seed=seed)
 
 
 def _untested(name: str, why: str, minutes: float, budget: Budget, seed: int) -> Audit:
@@ -160,7 +172,7 @@ def _untested(name: str, why: str, minutes: float, budget: Budget, seed: int) ->
         untested=(Untested("the model", why),),
         advice=None,
         notes=(),
-        world=None,
+        exposure=None,
         minutes=minutes,
         seconds=budget.used,
         seed=seed,

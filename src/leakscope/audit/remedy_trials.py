@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from leakscope.audit.budget import Budget
-from leakscope.audit.playing import Tell, World, make_world, plan_world, run_with
+from leakscope.audit.attack_batching import Case, OutOfTimeError, Pace, batches, run_together
+from leakscope.audit.attack_runs import Tell, expose_clients, plan_exposure, run_with
+from leakscope.audit.limits import Budget
 from leakscope.audit.remedies import cut_off, stacked
 from leakscope.audit.suite import TOLD, Entry
 from leakscope.audit.target import Subject
-from leakscope.audit.together import Case, OutOfTimeError, Pace, batches, run_together
 from leakscope.core.errors import InputError
 from leakscope.core.types import direction
 from leakscope.defences import Defence
 from leakscope.defences.stack import revealed
-from leakscope.play.story import AttackRun
+from leakscope.play import AttackResult, Exposure
 
 START = 0.3  # of a batch's time that does not shrink with its trials
 OVERTIME = 0.1  # of the budget, before a batch that takes longer than foreseen is given up
@@ -43,7 +43,7 @@ class Candidate:
     defence: Defence
     case: Case
     knows: bool
-    divided: AttackRun | None = None
+    divided: AttackResult | None = None
 
     @property
     def words(self) -> str:
@@ -56,41 +56,34 @@ class Met:
     """What came of some cases, by their numbers: runs, why others failed, seconds of an iteration of each batch."""
 
     iterations: int
-    runs: dict[int, AttackRun] = field(default_factory=dict)
+    runs: dict[int, AttackResult] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     paces: list[tuple[list[int], float | None]] = field(default_factory=list)
 
 
-def told_labels(world: World) -> World:
-    """Return the world where the attacker has the labels."""
-    labels = world.batch.labels
-    informed = None if world.informed is None else replace(world.informed, labels=labels)
-    return replace(world, knowledge=replace(world.knowledge, labels=labels), informed=informed)
-
-
 def control_case(trial: Trial, attack: str) -> Case:
     """Return the clients without a remedy."""
-    world = told_labels(make_world(trial.subject, trial.clients, trial.seed))
-    return Case(world, entry_of(world, attack))
+    exposure = expose_clients(trial.subject, trial.clients, trial.seed).with_labels()
+    return Case(exposure, entry_of(exposure, attack))
 
 
 def make_candidate(trial: Trial, name: str, strength: str, defence: Defence, attack: str) -> Candidate:
     """Return the same clients with a remedy, before its attack; the division, where the first layer allows it, is done at once."""
     subject = trial.subject
     own = stacked(subject.client.defences, defence)
-    world = told_labels(make_world(subject, trial.clients, trial.seed, defences=own))
-    case = Case(world, entry_of(world, attack), f"{name} ({strength})")
-    divided = [run_with(world, each, 0) for each in plan_world(world)[0] if each.most is None]
-    update = direction(world.observation.rounds[0], world.observation.shares)
+    exposure = expose_clients(subject, trial.clients, trial.seed, defences=own).with_labels()
+    case = Case(exposure, entry_of(exposure, attack), f"{name} ({strength})")
+    divided = [run_with(exposure, each, 0) for each in plan_exposure(exposure)[0] if each.most is None]
+    update = direction(exposure.observation.rounds[0], exposure.observation.shares)
     knows = bool(revealed((defence,), update))
     return Candidate(name, strength, defence, case, knows, divided[0] if divided else None)
 
 
-def entry_of(world: World, attack: str) -> Entry:
-    """Return the attack as the suite has it in this world; told of the defences where there are any, never untold."""
-    wanted = attack if world.informed is None else f"{attack}, {TOLD}"
-    for entry in plan_world(world)[0]:
-        if entry.name in (wanted, attack) and entry.informed == (world.informed is not None):
+def entry_of(exposure: Exposure, attack: str) -> Entry:
+    """Return the attack as the suite has it in this exposure; told of the defences where there are any, never untold."""
+    wanted = attack if exposure.informed is None else f"{attack}, {TOLD}"
+    for entry in plan_exposure(exposure)[0]:
+        if entry.name in (wanted, attack) and entry.informed == (exposure.informed is not None):
             return replace(entry, name=attack)
     raise InputError(f"no {attack} that knows it can be run")
 

@@ -14,20 +14,24 @@ import torch
 from torch import Tensor
 
 from leakscope.analysis.inferring import Inferred, infer
-from leakscope.audit.checking import MOST, positive_number, spoken, whole_number
+from leakscope.audit.limits import MOST, positive_number, spoken, whole_number
 from leakscope.audit.suite import Untested
 from leakscope.audit.target import (
     ONE_LOGIT,
     Target,
+    Truth,
     UntestedError,
     check_inputs,
     check_module,
+    class_numbers,
+    find_scaling,
     plain_module,
 )
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree
-from leakscope.core.types import LocalTraining, Observation, Round, Shares
+from leakscope.core.types import Batch, LocalTraining, Observation, Round, Shares, make_batch
 from leakscope.models import from_module
 from leakscope.store.captures import Capture, Plain, check_model, read_capture
 
@@ -37,6 +41,7 @@ BATCH_SIZE = ("batch-size", "batch_size")
 MOST_RATE, MOST_EPOCHS = 1e6, 1000
 MOST_EXAMPLES = 10_000
 MOST_VALUES = 2**28
+EDGE = 1e-3
 OTHERS = (
     "they share something else, or were trained with another learning rate, epochs or batch size than the first one, and an "
     "attack simulates one training; audit them from a directory of their own"
@@ -217,3 +222,62 @@ def observe_captures(captures: Sequence[Capture], model: Model, samples: int, sh
     buffers = stacked(model.buffers, [capture.before for capture in captures])
     sent = stacked(shared, [capture.sent for capture in captures])
     return Observation((Round(before, buffers, sent),), shares, torch.full((len(captures),), samples))
+
+
+def ask_truth(
+    captures: Sequence[Capture], target: Target, model: Model, samples: int, notes: list[str]
+) -> tuple[Tensor, Tensor] | None:
+    """Return the inputs (T x N x ...) and labels (T x N) of the clients; None where the target cannot tell them for all."""
+    if target.truth is None:
+        return None
+    if any(capture.partition is None for capture in captures):
+        notes.append("a capture does not say its partition: the truth could not be looked up")
+        return None
+    told = [_ask(target.truth, int(capture.partition or 0), model, samples) for capture in captures]
+    return torch.stack([x for x, _ in told]), torch.stack([y for _, y in told])
+
+
+def _ask(truth: Truth, partition: int, model: Model, samples: int) -> tuple[Tensor, Tensor]:
+    """Return the inputs and labels of one partition."""
+    where = f"truth({partition})"
+    try:
+        told = truth(partition)
+    except Exception as error:  # a user's function may raise anything
+        said = (str(error).strip() or "no message").splitlines()[0]
+        raise InputError(f"{where} raised {type(error).__name__}: {said}") from None
+    if not isinstance(told, tuple | list) or len(told) != 2:
+        raise InputError(f"{where} must return (inputs, labels), got {type(told).__name__}")
+    try:
+        x = check_inputs(told[0], [])
+        if len(x) != samples or tuple(x.shape[1:]) != model.input_shape:
+            raise InputError(f"must give {samples} inputs of shape {model.input_shape}, got {tuple(x.shape)}")
+        return x, class_numbers(told[1], samples, model.classes, [])
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def scaling_of_captures(target: Target, inputs: Tensor | None, truth: Tensor | None, notes: list[str]) -> Scaling:
+    """Return the way from [0, 1] to inputs: by mean and std, else by the range of the sample, which then holds the truth too."""
+    if inputs is not None:
+        ranged = truth is not None and target.mean is None
+        seen = torch.cat([inputs, truth.flatten(0, 1)]) if ranged and truth is not None else inputs
+        return find_scaling(seen, target.mean, target.std, notes)[0]
+    if (target.mean is None) != (target.std is None):
+        raise InputError("mean and std belong together: give both or neither")
+    if target.mean is not None and target.std is not None:
+        return Scaling(tuple(target.mean), tuple(target.std))
+    notes.append("neither inputs nor mean and std were given: inputs are taken to lie in [0, 1]")
+    return Scaling()
+
+
+def batch_of_truth(truth: tuple[Tensor, Tensor], scaling: Scaling, model: Model) -> Batch:
+    """Return the truth as an attack is scored against it; refuse what lies outside [0, 1] instead of cutting it off."""
+    x, y = truth
+    pictures = scaling.unscale(x, len(model.input_shape))
+    low, high = float(pictures.min()), float(pictures.max())
+    if low < -EDGE or high > 1 + EDGE:
+        raise InputError(
+            f"inputs of truth times std plus mean must lie in [0, 1], got [{low:.4g}, {high:.4g}]; give the mean and std of "
+            "the inputs, or a sample of them as inputs"
+        )
+    return make_batch(pictures.clamp(0, 1), y, classes=model.classes)

@@ -1,0 +1,223 @@
+"""The clients of an audit and the attacks on them: each attack within its share of the time, scored against the truth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.recipes import prior_only
+from leakscope.audit.limits import Budget, iterations_within
+from leakscope.audit.suite import Entry, Untested, plan_suite
+from leakscope.audit.target import Subject
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.types import Outcome, Reconstruction, make_batch
+from leakscope.defences import Defence
+from leakscope.play import AttackResult, Exposure, attack, expose, judge, shared_weights
+from leakscope.play.baselines import baselines
+from leakscope.sweep.engines.contract import torch_threads
+
+LEAST_PUBLIC = 8
+EXECUTION = Execution(form="native")
+LONG = 2.0  # seconds of an iteration, from which on all threads are taken untried
+Tell = Callable[[str], None]
+MEANING = "the time ended these attacks early; what they did not recover may come back with more minutes"
+
+
+@dataclass(frozen=True, slots=True)
+class CutShort:
+    """An attack that had `iterations` of the `most` its authors run, and was still at work on `working` of the `clients`."""
+
+    name: str
+    iterations: int
+    most: int
+    working: int
+    clients: int
+
+    @property
+    def words(self) -> str:
+        """Return how far it came.
+
+        >>> CutShort("ig", 254, 4800, 3, 8).words
+        '254 of 4800 iterations, still at work on 3 of 8 clients'
+        """
+        return (
+            f"{self.iterations} of {self.most} iterations, still at work on {self.working} of {self.clients} "
+            f"client{'s' if self.clients > 1 else ''}"
+        )
+
+
+def find_cut(
+    name: str, made: Reconstruction, iterations: int, most: int | None, done: Tensor | None = None
+) -> CutShort | None:
+    """Return how an attack was cut short; None where it was not.
+
+    It was if it had fewer iterations than its authors run (`most`; None: it has none), and used them up on a client with something left
+    to find. `done` (T) says for which clients nothing is left: all that they hold was recovered.
+    """
+    if most is None or iterations >= most:
+        return None
+    open_ = made.outcome == Outcome.EXHAUSTED
+    if done is not None:
+        open_ = open_ & ~done
+    working = int(open_.sum())
+    return CutShort(name, iterations, most, working, made.trials) if working else None
+
+
+def find_cut_of(run: AttackResult, iterations: int, most: int | None) -> CutShort | None:
+    """Return how a scored attack was cut short; None where it was not, or where it recovered everything without the time."""
+    done = (run.recovered | ~run.scores.scored).all(1)
+    return find_cut(run.name, run.reconstruction, iterations, most, done)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnscoredRun:
+    """An attack whose truth is not known: what came back, and what can be said of it without the truth.
+
+    `left` is the mismatch at the end as a share of that at the start (T): small where the guess explains the update.
+    `structure` is the total variation of the guess over that of its own points shuffled (T): about 1 for noise, below for
+    pictures; NaN for what is no picture.
+    """
+
+    name: str
+    note: str
+    reconstruction: Reconstruction
+    left: Tensor
+    structure: Tensor
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What came of the attacks of a suite: the runs, those of them that the time cut short, and what could not be run."""
+
+    runs: tuple[AttackResult, ...]
+    short: tuple[CutShort, ...]
+    untested: tuple[Untested, ...]
+
+
+def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Sequence[Defence] | None = None) -> Exposure:
+    """Return the clients of an audit: at most `clients`, no example twice; `defences` in the place of the configured."""
+    client = subject.client if defences is None else replace(subject.client, defences=tuple(defences))
+    T = max(1, min(clients, len(subject.inputs) // subject.examples))
+    order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
+    chosen = order[: T * subject.examples].reshape(T, subject.examples)
+    batch = make_batch(subject.inputs[chosen], subject.labels[chosen], classes=subject.model.classes)
+    seeds = [seed * 100_000 + t for t in range(T)]
+    return expose(subject.model, client, shared_weights(subject.model, T), batch, seeds)
+
+
+def public_examples(subject: Subject, clients: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and labels of the sample that no client of the audit holds."""
+    order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
+    rest = order[clients * subject.examples :]
+    return subject.inputs[rest], subject.labels[rest]
+
+
+def fitting_iterations(exposure: Exposure, entry: Entry, seconds: float) -> int:
+    """Return how many iterations of an attack fit into the seconds; 0 where it has none."""
+    if entry.most is None:
+        return 0
+    return iterations_within(seconds, lambda n: seconds_of(exposure, entry, n), entry.most)
+
+
+def seconds_of(exposure: Exposure, entry: Entry, iterations: int) -> float:
+    """Return how long an attack with so many iterations takes."""
+    began = time.perf_counter()
+    reconstruct(exposure, entry, iterations)
+    return time.perf_counter() - began
+
+
+def reconstruct(exposure: Exposure, entry: Entry, iterations: int) -> Reconstruction:
+    """Return what an attack of the suite makes of all clients."""
+    knowledge, seeds = exposure.known(informed=entry.informed), list(exposure.seeds)
+    return entry.make(iterations).run(exposure.model, exposure.observation, knowledge, seeds, EXECUTION)
+
+
+def run_with(exposure: Exposure, entry: Entry, iterations: int) -> AttackResult:
+    """Return one attack on all clients, with so many iterations at most."""
+    method, note = entry.make(iterations), iterations_note(entry, iterations)
+    return attack(exposure, method, name=entry.name, note=note, informed=entry.informed, execution=EXECUTION)
+
+
+def iterations_note(entry: Entry, iterations: int) -> str:
+    """Return how many iterations an attack may use, beside those of its authors."""
+    return "no iterations" if entry.most is None else f"{iterations} iterations at most; its authors run {entry.most}"
+
+
+def plan_exposure(
+    exposure: Exposure, *, unmatched: str | None = None, unknown: Sequence[str] = ()
+) -> tuple[list[Entry], list[Untested]]:
+    """Return the suite for some clients, and what of it cannot be run.
+
+    `unmatched` is why no attack can match updates of the network, `unknown` names defences that reveal nothing.
+    """
+    local = exposure.client.local
+    return plan_suite(
+        exposure.model,
+        exposure.knowledge,
+        exposure.informed,
+        steps=1 if local is None else local.steps(exposure.batch.samples),
+        shares=exposure.observation.shares,
+        unmatched=unmatched,
+        unknown=unknown,
+    )
+
+
+def fastest_threads(exposure: Exposure, entries: Sequence[Entry]) -> int:
+    """Return one thread, or all that torch has: whichever evaluates the first attack faster here and now.
+
+    Small networks lose more by sharing work than they gain, most of all on a machine that does other things too. Where an iteration
+    takes seconds, nothing is compared: there is work enough to share, and no time to waste.
+    """
+    heavy = next((entry for entry in entries if entry.most is not None), None)
+    every = torch.get_num_threads()
+    if heavy is None or every == 1:
+        return every
+    entry = heavy
+
+    def seconds(threads: int) -> float:
+        with torch_threads(threads):
+            return seconds_of(exposure, entry, 1)
+
+    try:
+        if seconds(every) > LONG:  # the first run pays for what later ones find ready
+            return every
+        return min((1, every), key=seconds)
+    except (InputError, RuntimeError):
+        return 1  # what is wrong with the attack is said when it is run
+
+
+def run_entries(exposure: Exposure, entries: Sequence[Entry], budget: Budget, tell: Tell) -> Suite:
+    """Return the runs of all attacks, each given an even share of what is left; what fails is untested, and why."""
+    runs: list[AttackResult] = []
+    short: list[CutShort | None] = []
+    untested: list[Untested] = []
+    for number, entry in enumerate(entries):
+        heavy = sum(each.most is not None for each in entries[number:]) or 1
+        tell(f"{entry.name}: {exposure.batch.trials} clients")
+        try:
+            iterations = fitting_iterations(exposure, entry, budget.left / heavy)
+            runs.append(run_with(exposure, entry, iterations))
+            short.append(find_cut_of(runs[-1], iterations, entry.most))
+        except InputError as error:
+            untested.append(Untested(entry.name, str(error)))
+        except RuntimeError as error:  # a layer of the user's network that cannot be differentiated
+            untested.append(Untested(entry.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
+    return Suite(tuple(runs), tuple(cut for cut in short if cut is not None), tuple(untested))
+
+
+def null_runs(exposure: Exposure, public: tuple[Tensor, Tensor] | None = None) -> list[AttackResult]:
+    """Return what one gets without the update; class mean and nearest image only where there are enough public examples."""
+    seeds, truth = list(exposure.seeds), exposure.batch
+    if public is not None and len(public[0]) >= LEAST_PUBLIC:
+        classes, scaling = exposure.model.classes, exposure.client.scaling
+        guesses = baselines(truth, *public, classes=classes, seeds=seeds, scaling=scaling, prior=prior_only())
+    else:
+        guesses = {"prior_only": prior_only().guess(replace(exposure.knowledge, labels=truth.labels), seeds)}
+    return [judge(truth, guess, name=name, note="without the update") for name, guess in guesses.items()]

@@ -1,0 +1,255 @@
+"""Auditing what a real federation sent: captured updates, with the truth if the user has it, without if not.
+
+Every capture is a client. Those of the fewest examples are attacked, at most as many as asked for: they leak most. Without
+truth nothing can be scored; what can be said is how well the guess explains the update, whether it looks like a picture,
+and what the same attack makes of nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.recipes import prior_only
+from leakscope.audit.attack_runs import (
+    CutShort,
+    Tell,
+    UnscoredRun,
+    fastest_threads,
+    find_cut,
+    fitting_iterations,
+    iterations_note,
+    null_runs,
+    reconstruct,
+    run_entries,
+)
+from leakscope.audit.capture_reader import (
+    ask_truth,
+    batch_of_truth,
+    choose,
+    list_one,
+    local_training,
+    model_of_captures,
+    observe_captures,
+    scaling_of_captures,
+)
+from leakscope.audit.label_reading import LabelReading, read_labels
+from leakscope.audit.limits import Budget, check_numbers, start_budget
+from leakscope.audit.result import Audit
+from leakscope.audit.suite import Entry, Untested, plan_suite, unknown_defences
+from leakscope.audit.target import Criterion, Target, UntestedError, check_batch, make_client
+from leakscope.audit.target_audit import CLIENTS, MINUTES
+from leakscope.audit.verdict import Measures, grade, measure
+from leakscope.clients import tell_defences
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.scaling import Scaling
+from leakscope.core.types import Batch, Knowledge, Shares, make_batch
+from leakscope.metrics.image import PICTURE_RANK
+from leakscope.models import find_shortfall
+from leakscope.play import Exposure, is_defended
+from leakscope.store.captures import list_captures
+from leakscope.sweep.engines.contract import torch_threads
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """What is being audited and how: the target, the time, the seed, and what was noted on the way."""
+
+    target: Target
+    budget: Budget
+    minutes: float
+    seed: int
+    notes: list[str]
+    untested: list[Untested]
+
+
+def audit_captures(
+    directory: Path,
+    target: Target,
+    *,
+    minutes: float = MINUTES,
+    clients: int = CLIENTS,
+    seed: int = 0,
+    tell: Tell = lambda _: None,
+) -> Audit:
+    """Return the audit of captured updates; every capture is checked first, all of them before any is attacked."""
+    clients, seed = check_numbers(clients, seed)
+    request = Request(target, start_budget(minutes), minutes, seed, [], [])
+    try:
+        exposure, known = _gathered(directory, request, clients)
+    except UntestedError as error:
+        request.untested.append(Untested("these captures", str(error)))
+        return _unscored(request, [], [])
+    local, lacks = exposure.client.local, find_shortfall(exposure.model)
+    entries, untested = plan_suite(
+        exposure.model,
+        exposure.knowledge,
+        exposure.informed,
+        steps=None if local is None else local.steps(exposure.knowledge.samples),
+        shares=exposure.observation.shares,
+        unmatched=None if lacks is None else lacks.sentence,
+        unknown=unknown_defences(exposure.client, exposure.observation),
+    )
+    request.untested.extend(untested)
+    if not known:
+        return _unscored(request, *unscored_runs(exposure, entries, request.budget, tell))
+    return _scored(request, exposure, entries, tell)
+
+
+def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool]:
+    """Return the exposure of the captures, and whether the truth behind them is known."""
+    target, notes = request.target, request.notes
+    loss = _loss(target.loss)
+    model, inputs = model_of_captures(target, notes)
+    client = make_client(target, Scaling(), loss)
+    listed = [list_one(path, model, configured=client.local is not None) for path in list_captures(directory)]
+    notes.append(f"{len(listed)} captures in {directory}")
+    chosen = choose(listed, model, target, clients, notes, request.untested)
+    samples, shares = chosen.samples, Shares(chosen.captures[0].shares)
+    truth = ask_truth(chosen.captures, target, model, samples, notes)
+    scaling = scaling_of_captures(target, inputs, None if truth is None else truth[0], notes)
+    local = client.local or local_training(chosen, model, target, notes)
+    client = replace(client, local=local, scaling=scaling)
+    check_batch(model, client, samples)
+    observation = observe_captures(chosen.captures, model, samples, shares)
+    knowledge = Knowledge(
+        input_shape=model.input_shape,
+        classes=model.classes,
+        samples=samples,
+        loss=client.loss,
+        scaling=scaling,
+        local=client.local,
+    )
+    batch = (
+        blank_batch(model, len(chosen.captures), samples) if truth is None else batch_of_truth(truth, scaling, model)
+    )
+    seeds = tuple(request.seed * 100_000 + t for t in range(len(chosen.captures)))
+    informed = tell_defences(knowledge, client, observation) if is_defended(client) else None
+    return Exposure(model, client, batch, seeds, observation, knowledge, informed), truth is not None
+
+
+def blank_batch(model: Model, clients: int, samples: int) -> Batch:
+    """Return empty images in the place of a truth that nobody knows; nothing reads them."""
+    inputs = torch.zeros(clients, samples, *model.input_shape)
+    return make_batch(inputs, torch.zeros(clients, samples, dtype=torch.int64), classes=model.classes)
+
+
+def _loss(loss: Criterion) -> str:
+    if not isinstance(loss, str):
+        raise InputError("auditing captures needs the loss by name, such as 'cross_entropy'")
+    return loss
+
+
+def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], tell: Tell) -> Audit:
+    """Return the audit of captures whose truth is known."""
+    budget = request.budget
+    reading = read_labels(exposure)
+    with torch_threads(fastest_threads(exposure, entries)):
+        done = run_entries(exposure, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), tell)
+    nulls = null_runs(exposure)
+    labels = reading if isinstance(reading, LabelReading) else None
+    left_out = [*request.untested, *done.untested, *([reading] if isinstance(reading, Untested) else [])]
+    return Audit(
+        name=_name(request),
+        grade=grade(done.runs, nulls, labels),
+        measures=measure(done.runs, nulls, labels),
+        runs=done.runs,
+        nulls=tuple(nulls),
+        labels=labels,
+        untested=tuple(left_out),
+        advice=None,
+        notes=tuple(request.notes),
+        exposure=exposure,
+        minutes=request.minutes,
+        seconds=budget.used,
+        seed=request.seed,
+        short=done.short,
+    )
+
+
+def _unscored(
+    request: Request, runs: Sequence[UnscoredRun], failed: Sequence[Untested], short: Sequence[CutShort] = ()
+) -> Audit:
+    """Return the audit of captures whose truth nobody knows."""
+    return Audit(
+        name=_name(request),
+        grade="unscored" if len(runs) > 1 else "untested",
+        measures=Measures(),
+        runs=(),
+        nulls=(),
+        labels=None,
+        untested=(*request.untested, *failed),
+        advice=None,
+        notes=tuple(request.notes),
+        exposure=None,
+        minutes=request.minutes,
+        seconds=request.budget.used,
+        seed=request.seed,
+        unscored=tuple(runs),
+        short=tuple(short),
+    )
+
+
+def _name(request: Request) -> str:
+    return f"{type(request.target.model).__name__}, captured"
+
+
+def unscored_runs(
+    exposure: Exposure, entries: Sequence[Entry], budget: Budget, tell: Tell
+) -> tuple[list[UnscoredRun], list[Untested], list[CutShort]]:
+    """Return what every attack made of the captures, the null baseline last, what could not be run, and what was cut short."""
+    runs: list[UnscoredRun] = []
+    untested: list[Untested] = []
+    short: list[CutShort] = []
+    heavy = sum(entry.most is not None for entry in entries) or 1
+    with torch_threads(fastest_threads(exposure, entries)):
+        for entry in entries:
+            tell(f"{entry.name}: {exposure.observation.trials} captures")
+            try:
+                run, cut = _run(exposure, entry, 0.9 * budget.seconds / heavy)
+                runs.append(run)
+                short += [] if cut is None else [cut]
+            except InputError as error:
+                untested.append(Untested(entry.name, str(error)))
+            except RuntimeError as error:  # a layer of the user's network that cannot be differentiated
+                untested.append(Untested(entry.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
+    labels = torch.zeros(exposure.observation.trials, exposure.knowledge.samples, dtype=torch.int64)
+    null = prior_only().guess(replace(exposure.knowledge, labels=labels), list(exposure.seeds))
+    runs.append(UnscoredRun("prior_only", "without the update", null, null.mismatch, structure(null.inputs), 0.0))
+    return runs, untested, short
+
+
+def _run(exposure: Exposure, entry: Entry, seconds: float) -> tuple[UnscoredRun, CutShort | None]:
+    """Return one attack with as many iterations as fit into the seconds, and how it was cut short."""
+    iterations = fitting_iterations(exposure, entry, seconds)
+    began = time.perf_counter()
+    guess = reconstruct(exposure, entry, iterations)
+    took = time.perf_counter() - began
+    left = guess.mismatch if entry.most is None else guess.mismatch / guess.trace[:, 0].clamp_min(1e-12)
+    run = UnscoredRun(entry.name, iterations_note(entry, iterations), guess, left, structure(guess.inputs), took)
+    return run, find_cut(entry.name, guess, iterations, entry.most)
+
+
+def structure(pictures: Tensor) -> Tensor:
+    """Return the total variation of guesses (T x N x C x H x W) over that of their own points shuffled; T values.
+
+    1 for noise of any kind, below for pictures, whose neighbours are alike; NaN for what is no picture or has no contrast.
+    """
+    if pictures.ndim < PICTURE_RANK + 2:
+        return torch.full((len(pictures),), torch.nan)
+    shown = pictures.clamp(0, 1)
+    order = random.permutation(random.fold(random.key(0), "structure"), shown[0, 0, 0].numel())
+    mixed = shown.flatten(-2)[..., order].reshape(shown.shape)
+    return _variation(shown) / _variation(mixed)
+
+
+def _variation(pictures: Tensor) -> Tensor:
+    across, down = pictures.diff(dim=-1).abs(), pictures.diff(dim=-2).abs()
+    return across.flatten(1).mean(1) + down.flatten(1).mean(1)

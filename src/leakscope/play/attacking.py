@@ -1,0 +1,89 @@
+"""An attack on an exposure, and its result judged against the truth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.attack import Attack
+from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.state import Progress
+from leakscope.core.tree import take
+from leakscope.core.types import Batch, Reconstruction
+from leakscope.metrics import DEFAULT_RULE, Scores, Summary, score, summarise
+from leakscope.play.exposure import Exposure
+
+Report = Callable[[str, Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AttackResult:
+    """What one attack, or one null baseline, made of all trials, scored against the truth."""
+
+    name: str
+    note: str
+    reconstruction: Reconstruction
+    scores: Scores
+    summary: Summary
+    seconds: float
+
+    @property
+    def recovered(self) -> Tensor:
+        """Return which samples count as recovered (T x N)."""
+        return DEFAULT_RULE.recovered(self.scores)
+
+    def select(self, trials: slice | Tensor) -> AttackResult:
+        """Return the result of some of the trials, summarised anew."""
+        reconstruction, scores = take(self.reconstruction, trials), take(self.scores, trials)
+        return replace(self, reconstruction=reconstruction, scores=scores, summary=_summary(reconstruction, scores))
+
+
+def attack(
+    exposure: Exposure,
+    method: Attack,
+    *,
+    name: str = "",
+    note: str = "",
+    informed: bool = False,
+    execution: Execution = Execution(),  # noqa: B008  frozen
+    report: Report | None = None,
+) -> AttackResult:
+    """Return the result of an attack; the attack gets Observation and Knowledge, the truth only meets its result.
+
+    `informed` runs the attacker who knows the defences. `report` gets the engine's progress under the attack's name.
+    """
+    name = name or method.name
+    if report is not None:
+        execution = replace(execution, progress=lambda progress: report(name, progress))
+    began = time.perf_counter()
+    knowledge, seeds = exposure.known(informed=informed), list(exposure.seeds)
+    reconstruction = method.run(exposure.model, exposure.observation, knowledge, seeds, execution)
+    return judge(exposure.batch, reconstruction, name=name, note=note, seconds=time.perf_counter() - began)
+
+
+def judge(
+    truth: Batch, reconstruction: Reconstruction, *, name: str = "", note: str = "", seconds: float = 0.0
+) -> AttackResult:
+    """Return a reconstruction scored against the truth."""
+    scores = score(truth.inputs, truth.labels, reconstruction.inputs, reconstruction.labels, mask=truth.mask)
+    return AttackResult(name, note, reconstruction, scores, _summary(reconstruction, scores), seconds)
+
+
+def without_labels_of(result: AttackResult, unlabelled: frozenset[int]) -> AttackResult:
+    """Return the result with its label rates over the labelled trials alone; None where no trial has a label."""
+    trials = result.scores.trials
+    if result.scores.label_correct is None or not unlabelled & set(range(trials)):
+        return result
+    labelled = torch.tensor([t for t in range(trials) if t not in unlabelled], dtype=torch.int64)
+    if not len(labelled):
+        return replace(result, summary=replace(result.summary, label=None, label_set=None))
+    part = result.select(labelled).summary
+    return replace(result, summary=replace(result.summary, label=part.label, label_set=part.label_set))
+
+
+def _summary(reconstruction: Reconstruction, scores: Scores) -> Summary:
+    return summarise(scores, outcomes=reconstruction.outcome, iterations=reconstruction.iterations)

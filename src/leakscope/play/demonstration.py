@@ -1,0 +1,98 @@
+"""One group of clients attacked in several ways: what the demo and `peek` show on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.attack import Attack
+from leakscope.attacks.engine.plan import Execution
+from leakscope.core.tree import Tree, take
+from leakscope.core.types import Batch
+from leakscope.defences import GaussianNoise
+from leakscope.play.attacking import AttackResult, attack
+from leakscope.play.exposure import Exposure, expose
+
+NOISE_LEVELS = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseResult:
+    """The same images attacked under every noise level, all levels in one batch."""
+
+    sigmas: tuple[float, ...]
+    batch: Batch
+    results: tuple[AttackResult, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What the run took, and what the usual loop would take at the rate measured in the same run."""
+
+    attacks: int
+    evaluations: int
+    seconds: float
+    loop_seconds: float
+    loop_evaluations_timed: int
+
+    def line(self) -> str:
+        """Return the sentence for people."""
+        return (
+            f"{self.attacks} attacks in {self.seconds:.0f} s; the usual loop here: {self.loop_seconds:.0f} s "
+            f"({self.evaluations:,} evaluations at the rate of {self.loop_evaluations_timed} timed in this run)"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demonstration:
+    """An exposure with the attacks on it. `exact` is an exact recovery with the batch it was made of.
+
+    `unlabelled` are trials whose label is not known; one was made up so that there is an update.
+    """
+
+    exposure: Exposure
+    names: tuple[str, ...]
+    attacks: tuple[AttackResult, ...]
+    seconds: float
+    exact: tuple[AttackResult, Batch] | None = None
+    noise: NoiseResult | None = None
+    speed: Speed | None = None
+    baselines: tuple[AttackResult, ...] = ()
+    unlabelled: frozenset[int] = frozenset()
+
+    @property
+    def update(self) -> Tree:
+        """Return the update of the first client."""
+        return {name: value[0] for name, value in self.exposure.observation.rounds[0].sent.items()}
+
+
+def sweep_noise(
+    exposure: Exposure,
+    weights: Mapping[str, Tensor],
+    method: Attack,
+    *,
+    sigmas: Sequence[float] = NOISE_LEVELS,
+    execution: Execution = Execution(),  # noqa: B008  frozen
+) -> NoiseResult:
+    """Return the attack on every trial under every noise level; levels and trials are one batch.
+
+    The attacker does not know of the noise.
+    """
+    T, L = exposure.trials, len(sigmas)
+    lanes = torch.arange(T).repeat(L)
+    noise = GaussianNoise(torch.tensor(sigmas).repeat_interleave(T))
+    client = replace(exposure.client, defences=(*exposure.client.defences, noise))
+    seeds = [exposure.seeds[int(i)] for i in lanes]
+    noisy = expose(
+        exposure.model, client, take(dict(weights), lanes), take(exposure.batch, lanes), seeds, informed=False
+    )
+    whole = attack(noisy, method, name="noise", execution=execution)
+    results = tuple(
+        replace(whole.select(slice(level * T, (level + 1) * T)), name=f"sigma {sigma:g}", seconds=whole.seconds / L)
+        for level, sigma in enumerate(sigmas)
+    )
+    return NoiseResult(tuple(float(s) for s in sigmas), exposure.batch, results, whole.seconds)

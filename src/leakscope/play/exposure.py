@@ -1,0 +1,92 @@
+"""Clients played once: their private data, what the server saw of it, and what an attacker may know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.clients import Client, tell_defences, told
+from leakscope.core.model import Model
+from leakscope.core.tree import Tree, map_tensors
+from leakscope.core.types import Batch, Knowledge, Observation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exposure:
+    """T clients and what leaves them.
+
+    `batch` and `seeds` are private: they meet an attack's result, never the attack. `knowledge` is that of an attacker who does not
+    know the defences, `informed` that of one who does; None where nobody is told.
+    """
+
+    model: Model
+    client: Client
+    batch: Batch
+    seeds: tuple[int, ...]
+    observation: Observation
+    knowledge: Knowledge
+    informed: Knowledge | None = None
+
+    @property
+    def trials(self) -> int:
+        """Return how many clients there are."""
+        return self.batch.trials
+
+    def known(self, *, informed: bool) -> Knowledge:
+        """Return what an attacker knows; an informed one knows the defences too, where there are any."""
+        return self.informed if informed and self.informed is not None else self.knowledge
+
+    def with_labels(self) -> Exposure:
+        """Return the same exposure to attackers who have the labels."""
+        labels = self.batch.labels
+        informed = None if self.informed is None else replace(self.informed, labels=labels)
+        return replace(self, knowledge=replace(self.knowledge, labels=labels), informed=informed)
+
+
+def expose(
+    model: Model,
+    client: Client,
+    weights: Tree,
+    batch: Batch,
+    seeds: Sequence[int],
+    *,
+    labels: bool = False,
+    local: bool = True,
+    informed: bool | None = None,
+) -> Exposure:
+    """Return what T clients expose: each computes its update from its own weights, data and seed.
+
+    The attacker has the `labels` and knows the `local` training where told so. `informed` says whether there is an attacker who
+    knows the defences (None: where there are any).
+    """
+    observation = client.observe(model, weights, batch, seeds)
+    knowledge = told(model, client, batch, labels=labels, local=local)
+    wanted = is_defended(client) if informed is None else informed
+    facts = tell_defences(knowledge, client, observation) if wanted else None
+    return Exposure(model, client, batch, tuple(seeds), observation, knowledge, facts)
+
+
+def is_defended(client: Client) -> bool:
+    """Return whether a client defends its update, its data or its network."""
+    return bool(client.defences) or client.on_data is not None or client.on_model is not None
+
+
+def shared_weights(model: Model, trials: int) -> Tree:
+    """Return the weights of the model itself for every one of `trials` clients."""
+    return {name: value.expand(trials, *value.shape) for name, value in model.parameters.items()}
+
+
+def join(exposures: Sequence[Exposure]) -> Exposure:
+    """Return the clients of several exposures as one; network and client are the first one's."""
+
+    def cat(*parts: Tensor) -> Tensor:
+        return torch.cat(parts)
+
+    first = exposures[0]
+    values = [(each.batch, each.observation, each.knowledge, each.informed) for each in exposures]
+    batch, observation, knowledge, informed = map_tensors(cat, values[0], *values[1:])
+    seeds = tuple(seed for each in exposures for seed in each.seeds)
+    return Exposure(first.model, first.client, batch, seeds, observation, knowledge, informed)
