@@ -37,7 +37,7 @@ SOURCES = {
     ),
     "leakscope.defences.on_data": ("Transform",),
     "leakscope.defences.on_model": ("Polarisation",),
-    "leakscope.audit": ("Audit", "Target", "audit", "audit_captures"),
+    "leakscope.auditing": ("Audit", "Target", "audit", "audit_captures"),
     "leakscope.scenario": ("scenario_of",),
     "leakscope.sweep": ("run_scenario",),
     "leakscope.metrics": ("Scores", "Summary", "score", "summarise"),
@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.engine.plan import Execution
     from leakscope.attacks.recipes import analytic, cpl, dlg, idlg, ig
     from leakscope.attacks.surrogate import sme
-    from leakscope.audit import Audit, Target, audit, audit_captures
+    from leakscope.auditing import Audit, Target, audit, audit_captures
     from leakscope.clients import Client, tell_defences, told
     from leakscope.core.errors import InputError
     from leakscope.core.random import key

@@ -14,8 +14,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import attack_runs, capture_audit, suite
-from leakscope.audit.target_audit import CLIENTS, MINUTES
+from leakscope.auditing import attack_runs, capture_audit, suite
+from leakscope.auditing.target_audit import CLIENTS, MINUTES
 from leakscope.cli import app
 from leakscope.core.errors import InputError
 from leakscope.store.captures import Capture, write_capture
@@ -24,7 +24,7 @@ BRIEF = ["--minutes", "0.01", "--clients", "2", "--no-remedies", "--quiet"]
 MODULE = """
 import torch
 from torch import nn
-from leakscope.audit import Target
+from leakscope.auditing import Target
 
 def net():
     torch.manual_seed(0)

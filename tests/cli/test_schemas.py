@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from leakscope.audit.target_file import read_request
+from leakscope.auditing.target_file import read_request
 from leakscope.cli import app
 from leakscope.cli.schemas import SCHEMAS, schema_of
 from leakscope.core.errors import InputError

@@ -336,7 +336,7 @@ def test_the_example_trains_in_process(example: Any, flwr: Any, tmp_path: Path) 
 def test_what_the_example_recorded_can_be_audited(
     example: Any, flwr: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leakscope.audit import audit_captures, suite
+    from leakscope.auditing import audit_captures, suite
 
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
     server = importlib.import_module("digits_federation.server_app")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from digits_federation.task import Net, private_digits
-from leakscope.audit import Target
+from leakscope.auditing import Target
 from leakscope.core.types import LocalTraining
 
 EXAMPLES = 8

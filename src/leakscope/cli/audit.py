@@ -17,8 +17,8 @@ from leakscope.cli.app import app
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
-    from leakscope.audit import Audit
-    from leakscope.audit.target_file import Request
+    from leakscope.auditing import Audit
+    from leakscope.auditing.target_file import Request
 
 YAML = (".yaml", ".yml")
 SHARES = ("asr", "ssim", "labels")  # limits that lie in 0..1
@@ -66,7 +66,7 @@ def audit(
 
 def read_gate(text: str | None) -> Mapping[str, float]:
     """Return the limits of --fail-above, none if it was not given; an empty text is refused, as a gate that lets all pass."""
-    from leakscope.audit.verdict import parse_gate
+    from leakscope.auditing.verdict import parse_gate
 
     if text is None:
         return {}
@@ -91,7 +91,7 @@ def check_limits(limits: Mapping[str, float], where: str) -> None:
 
 def find_request(what: str, model: str | None) -> Request:
     """Return what to audit: captures with a model, a file, or a function."""
-    from leakscope.audit.target_file import Request, load_build, read_request
+    from leakscope.auditing.target_file import Request, load_build, read_request
 
     path = Path(what)
     if path.is_dir():
@@ -119,8 +119,8 @@ def carry_out(
     """Return the audit; options given on the command line stand above those of a file."""
     from dataclasses import replace
 
-    from leakscope.audit import audit_captures, audit_target
-    from leakscope.audit.target_audit import CLIENTS, MINUTES
+    from leakscope.auditing import audit_captures, audit_target
+    from leakscope.auditing.target_audit import CLIENTS, MINUTES
 
     tell = (lambda _: None) if quiet else partial(typer.echo, err=True)
     target = request.target if examples is None else replace(request.target, examples=examples)
@@ -136,7 +136,7 @@ def carry_out(
 
 def write_audit(done: Audit, out: Path) -> Path:
     """Write the page, the plain data and, where there is no truth, the guesses; return where the page is."""
-    from leakscope.audit.result import audit_record
+    from leakscope.auditing.result import audit_record
     from leakscope.report.audit_page import page_of_audit
     from leakscope.report.page import write
 

@@ -28,7 +28,7 @@ def _train() -> dict[str, Any]:
 
 
 def _audit() -> dict[str, Any]:
-    from leakscope.audit.target_file import file_model
+    from leakscope.auditing.target_file import file_model
 
     return {"$schema": DIALECT, **file_model().model_json_schema(), "title": "leakscope audit"}
 

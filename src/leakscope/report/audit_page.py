@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from leakscope.audit import COUNTED, RULES, Audit
-from leakscope.audit.advice import tried
-from leakscope.audit.attack_runs import MEANING
-from leakscope.audit.descriptions import client_facts
-from leakscope.audit.remedies import Finding as Found
-from leakscope.audit.result import (
+from leakscope.auditing import COUNTED, RULES, Audit
+from leakscope.auditing.advice import tried
+from leakscope.auditing.attack_runs import MEANING
+from leakscope.auditing.descriptions import client_facts
+from leakscope.auditing.remedies import Finding as Found
+from leakscope.auditing.result import (
     audit_told,
     doubt_lines,
     helping_lines,
@@ -24,7 +24,7 @@ from leakscope.audit.result import (
     not_tried_lines,
     worst_lines,
 )
-from leakscope.audit.suite import TOLD, is_told
+from leakscope.auditing.suite import TOLD, is_told
 from leakscope.core.record import Cell
 from leakscope.core.tree import take
 from leakscope.core.types import Batch, direction

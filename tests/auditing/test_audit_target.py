@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from leakscope.audit.attack_runs import expose_clients
-from leakscope.audit.suite import TOLD, plan_suite, unknown_defences
-from leakscope.audit.target import Target, UntestedError, make_subject
-from leakscope.audit.target_audit import audit_target
-from leakscope.audit.target_file import read_request
+from leakscope.auditing.attack_runs import expose_clients
+from leakscope.auditing.suite import TOLD, plan_suite, unknown_defences
+from leakscope.auditing.target import Target, UntestedError, make_subject
+from leakscope.auditing.target_audit import audit_target
+from leakscope.auditing.target_file import read_request
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining

@@ -14,9 +14,9 @@ from torch import nn
 
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import Target, attack_runs, audit_captures, audit_target, capture_audit, suite
-from leakscope.audit.attack_runs import CutShort, find_cut, find_cut_of
-from leakscope.audit.result import audit_record
+from leakscope.auditing import Target, attack_runs, audit_captures, audit_target, capture_audit, suite
+from leakscope.auditing.attack_runs import CutShort, find_cut, find_cut_of
+from leakscope.auditing.result import audit_record
 from leakscope.core.types import Outcome, make_batch
 from leakscope.play import judge
 from leakscope.report.audit_page import page_of_audit

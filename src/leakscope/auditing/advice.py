@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.audit.attack_batching import Case, batches
-from leakscope.audit.attack_runs import Tell, fitting_iterations, plan_exposure
-from leakscope.audit.limits import LEAST_ITERATIONS, Budget
-from leakscope.audit.remedies import (
+from leakscope.auditing.attack_batching import Case, batches
+from leakscope.auditing.attack_runs import Tell, fitting_iterations, plan_exposure
+from leakscope.auditing.limits import LEAST_ITERATIONS, Budget
+from leakscope.auditing.remedies import (
     ELSEWHERE,
     Finding,
     Remedy,
@@ -24,10 +24,10 @@ from leakscope.audit.remedies import (
     find,
     remedies_for,
 )
-from leakscope.audit.remedy_trials import Candidate, Met, Trial, control_case, fitting, make_candidate, meet
-from leakscope.audit.suite import TOLD
-from leakscope.audit.target import Subject
-from leakscope.audit.utility import Course, accuracy_with, find_course
+from leakscope.auditing.remedy_trials import Candidate, Met, Trial, control_case, fitting, make_candidate, meet
+from leakscope.auditing.suite import TOLD
+from leakscope.auditing.target import Subject
+from leakscope.auditing.utility import Course, accuracy_with, find_course
 from leakscope.core.errors import InputError
 from leakscope.defences import Defence
 from leakscope.play import AttackResult, Exposure

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.audit.test_audit_target import Old, Through
+from tests.auditing.test_audit_target import Old, Through
 from torch import Tensor, nn
 
-from leakscope.audit import attack_runs
-from leakscope.audit.capture_audit import audit_captures
-from leakscope.audit.target import Target
+from leakscope.auditing import attack_runs
+from leakscope.auditing.capture_audit import audit_captures
+from leakscope.auditing.target import Target
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
 from leakscope.store.captures import Capture, write_capture
@@ -22,9 +22,7 @@ from leakscope.store.captures import Capture, write_capture
 @pytest.fixture(autouse=True)
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attack_runs, "iterations_within", lambda *_: 2)
-    monkeypatch.setattr("leakscope.audit.capture_audit.iterations_within", lambda *_: 2)
-    monkeypatch.setattr("leakscope.audit.capture_audit.fastest_threads", lambda *_: 1)
-    monkeypatch.setattr("leakscope.audit.capture_audit.fastest_threads", lambda *_: 1)
+    monkeypatch.setattr("leakscope.auditing.capture_audit.fastest_threads", lambda *_: 1)
 
 
 def network() -> nn.Module:

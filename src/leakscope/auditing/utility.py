@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.audit.target import Subject
+from leakscope.auditing.target import Subject
 from leakscope.core import random
 from leakscope.core.tree import TINY, Tree, lift, norm, scale, subtract
 from leakscope.defences import Defence

@@ -19,8 +19,8 @@ import torch
 from leakscope.attacks.attack import Attack, Matching, readable
 from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.objectives import Match
-from leakscope.audit.attack_runs import EXECUTION, iterations_note
-from leakscope.audit.suite import Entry
+from leakscope.auditing.attack_runs import EXECUTION, iterations_note
+from leakscope.auditing.suite import Entry
 from leakscope.core.tree import flat_names, map_tensors, take, tensors
 from leakscope.core.types import Knowledge, Reconstruction
 from leakscope.play import AttackResult, Exposure, judge

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit.attack_runs import (
+from leakscope.auditing.attack_runs import (
     CutShort,
     Tell,
     UnscoredRun,
@@ -28,7 +28,7 @@ from leakscope.audit.attack_runs import (
     reconstruct,
     run_entries,
 )
-from leakscope.audit.capture_reader import (
+from leakscope.auditing.capture_reader import (
     ask_truth,
     batch_of_truth,
     choose,
@@ -38,13 +38,13 @@ from leakscope.audit.capture_reader import (
     observe_captures,
     scaling_of_captures,
 )
-from leakscope.audit.label_reading import LabelReading, read_labels
-from leakscope.audit.limits import Budget, check_numbers, start_budget
-from leakscope.audit.result import Audit
-from leakscope.audit.suite import Entry, Untested, plan_suite, unknown_defences
-from leakscope.audit.target import Criterion, Target, UntestedError, check_batch, make_client
-from leakscope.audit.target_audit import CLIENTS, MINUTES
-from leakscope.audit.verdict import Measures, grade, measure
+from leakscope.auditing.label_reading import LabelReading, read_labels
+from leakscope.auditing.limits import Budget, check_numbers, start_budget
+from leakscope.auditing.result import Audit
+from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences
+from leakscope.auditing.target import Criterion, Target, UntestedError, check_batch, make_client
+from leakscope.auditing.target_audit import CLIENTS, MINUTES
+from leakscope.auditing.verdict import Measures, grade, measure
 from leakscope.clients import tell_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import Audit, attack_runs, audit, suite
+from leakscope.auditing import Audit, attack_runs, audit, suite
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leakscope.audit.advice import Advice, advise
-from leakscope.audit.attack_runs import (
+from leakscope.auditing.advice import Advice, advise
+from leakscope.auditing.attack_runs import (
     Suite,
     Tell,
     expose_clients,
@@ -16,19 +16,19 @@ from leakscope.audit.attack_runs import (
     public_examples,
     run_entries,
 )
-from leakscope.audit.label_reading import LabelReading, read_labels
-from leakscope.audit.limits import Budget, check_numbers, start_budget
-from leakscope.audit.result import Audit
-from leakscope.audit.suite import Entry, Untested, unknown_defences
-from leakscope.audit.target import Subject, Target, UntestedError, make_subject
-from leakscope.audit.verdict import Measures, grade, measure, recovered_as_seen, worst_run
+from leakscope.auditing.label_reading import LabelReading, read_labels
+from leakscope.auditing.limits import Budget, check_numbers, start_budget
+from leakscope.auditing.result import Audit
+from leakscope.auditing.suite import Entry, Untested, unknown_defences
+from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
+from leakscope.auditing.verdict import Measures, grade, measure, recovered_as_seen, worst_run
 from leakscope.play import AttackResult, Exposure
 from leakscope.sweep.engines.contract import torch_threads
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from leakscope.audit.target import Criterion
+    from leakscope.auditing.target import Criterion
     from leakscope.clients import Client
     from leakscope.core.types import LocalTraining
     from leakscope.defences import Defence

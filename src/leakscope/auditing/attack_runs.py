@@ -11,9 +11,9 @@ from torch import Tensor
 
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit.limits import Budget, iterations_within
-from leakscope.audit.suite import Entry, Untested, plan_suite
-from leakscope.audit.target import Subject
+from leakscope.auditing.limits import Budget, iterations_within
+from leakscope.auditing.suite import Entry, Untested, plan_suite
+from leakscope.auditing.target import Subject
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.types import Outcome, Reconstruction, make_batch

@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from leakscope.audit.attack_runs import MEANING, CutShort
-from leakscope.audit.descriptions import client_facts, told_facts
-from leakscope.audit.suite import Untested, is_told
-from leakscope.audit.verdict import RULES, AsSeen, Measures, excess, failures, most_as_seen, worst_run
+from leakscope.auditing.attack_runs import MEANING, CutShort
+from leakscope.auditing.descriptions import client_facts, told_facts
+from leakscope.auditing.suite import Untested, is_told
+from leakscope.auditing.verdict import RULES, AsSeen, Measures, excess, failures, most_as_seen, worst_run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from leakscope.audit.advice import Advice
-    from leakscope.audit.attack_runs import UnscoredRun
-    from leakscope.audit.label_reading import LabelReading
-    from leakscope.audit.remedies import Remedy
+    from leakscope.auditing.advice import Advice
+    from leakscope.auditing.attack_runs import UnscoredRun
+    from leakscope.auditing.label_reading import LabelReading
+    from leakscope.auditing.remedies import Remedy
     from leakscope.play import AttackResult, Exposure
 
 SHOWN_REMEDIES = 5

@@ -17,13 +17,22 @@ from torch import Tensor, nn
 import leakscope
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import Target, UntestedError, advice, attack_runs, audit_captures, audit_target, parse_gate, suite
-from leakscope.audit.advice import Advice, _judge, advise
-from leakscope.audit.attack_runs import expose_clients, plan_exposure
-from leakscope.audit.capture_audit import structure
-from leakscope.audit.label_reading import LabelReading
-from leakscope.audit.limits import LEAST_ITERATIONS, Budget, iterations_within, start_budget
-from leakscope.audit.remedies import (
+from leakscope.auditing import (
+    Target,
+    UntestedError,
+    advice,
+    attack_runs,
+    audit_captures,
+    audit_target,
+    parse_gate,
+    suite,
+)
+from leakscope.auditing.advice import Advice, _judge, advise
+from leakscope.auditing.attack_runs import expose_clients, plan_exposure
+from leakscope.auditing.capture_audit import structure
+from leakscope.auditing.label_reading import LabelReading
+from leakscope.auditing.limits import LEAST_ITERATIONS, Budget, iterations_within, start_budget
+from leakscope.auditing.remedies import (
     ELSEWHERE,
     Finding,
     Remedy,
@@ -34,12 +43,12 @@ from leakscope.audit.remedies import (
     remedies_for,
     stacked,
 )
-from leakscope.audit.result import audit_record
-from leakscope.audit.suite import TOLD, plan_suite
-from leakscope.audit.target import find_scaling, make_subject
-from leakscope.audit.target_file import load_build, read_request
-from leakscope.audit.utility import Course, accuracy_with, find_course
-from leakscope.audit.verdict import Measures, failures, grade, measure
+from leakscope.auditing.result import audit_record
+from leakscope.auditing.suite import TOLD, plan_suite
+from leakscope.auditing.target import find_scaling, make_subject
+from leakscope.auditing.target_file import load_build, read_request
+from leakscope.auditing.utility import Course, accuracy_with, find_course
+from leakscope.auditing.verdict import Measures, failures, grade, measure
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from leakscope.analysis.inferring import Inferred, infer
-from leakscope.audit.limits import MOST, positive_number, spoken, whole_number
-from leakscope.audit.suite import Untested
-from leakscope.audit.target import (
+from leakscope.auditing.limits import MOST, positive_number, spoken, whole_number
+from leakscope.auditing.suite import Untested
+from leakscope.auditing.target import (
     ONE_LOGIT,
     Target,
     Truth,

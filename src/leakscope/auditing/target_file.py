@@ -23,8 +23,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ValidationError, create_model
 from torch import nn
 
-from leakscope.audit.target import Target
-from leakscope.audit.verdict import GATES
+from leakscope.auditing.target import Target
+from leakscope.auditing.verdict import GATES
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import attack_runs, suite
-from leakscope.audit.attack_runs import expose_clients
-from leakscope.audit.label_reading import LabelReading, expected_overlap, overlap_interval, read_labels
-from leakscope.audit.result import labels_words
-from leakscope.audit.target import Target, find_scaling, make_subject
-from leakscope.audit.target_audit import audit_target
-from leakscope.audit.verdict import excess, grade
+from leakscope.auditing import attack_runs, suite
+from leakscope.auditing.attack_runs import expose_clients
+from leakscope.auditing.label_reading import LabelReading, expected_overlap, overlap_interval, read_labels
+from leakscope.auditing.result import labels_words
+from leakscope.auditing.target import Target, find_scaling, make_subject
+from leakscope.auditing.target_audit import audit_target
+from leakscope.auditing.verdict import excess, grade
 from leakscope.core.types import make_batch
 from leakscope.data import load
 from leakscope.defences import GaussianNoise

@@ -12,13 +12,13 @@ from torch import nn
 
 from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.null import guessed
-from leakscope.audit import Target, advice, remedy_trials, suite
-from leakscope.audit.advice import Control, Hearing, _found, _judged
-from leakscope.audit.attack_batching import Case, OutOfTimeError, Pace, batches, run_together
-from leakscope.audit.attack_runs import EXECUTION
-from leakscope.audit.limits import Budget, start_budget
-from leakscope.audit.remedies import Finding
-from leakscope.audit.remedy_trials import (
+from leakscope.auditing import Target, advice, remedy_trials, suite
+from leakscope.auditing.advice import Control, Hearing, _found, _judged
+from leakscope.auditing.attack_batching import Case, OutOfTimeError, Pace, batches, run_together
+from leakscope.auditing.attack_runs import EXECUTION
+from leakscope.auditing.limits import Budget, start_budget
+from leakscope.auditing.remedies import Finding
+from leakscope.auditing.remedy_trials import (
     Candidate,
     Met,
     Trial,
@@ -28,7 +28,7 @@ from leakscope.audit.remedy_trials import (
     meet,
     whole_seconds,
 )
-from leakscope.audit.target import make_subject
+from leakscope.auditing.target import make_subject
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining, Outcome
 from leakscope.defences import Clip, Defence, GaussianNoise, LaplaceNoise, LowRank, Quantise, RandomMask, Sign, Sparsify

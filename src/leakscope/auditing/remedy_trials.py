@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from leakscope.audit.attack_batching import Case, OutOfTimeError, Pace, batches, run_together
-from leakscope.audit.attack_runs import Tell, expose_clients, plan_exposure, run_with
-from leakscope.audit.limits import Budget
-from leakscope.audit.remedies import cut_off, stacked
-from leakscope.audit.suite import TOLD, Entry
-from leakscope.audit.target import Subject
+from leakscope.auditing.attack_batching import Case, OutOfTimeError, Pace, batches, run_together
+from leakscope.auditing.attack_runs import Tell, expose_clients, plan_exposure, run_with
+from leakscope.auditing.limits import Budget
+from leakscope.auditing.remedies import cut_off, stacked
+from leakscope.auditing.suite import TOLD, Entry
+from leakscope.auditing.target import Subject
 from leakscope.core.errors import InputError
 from leakscope.core.types import direction
 from leakscope.defences import Defence

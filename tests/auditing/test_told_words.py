@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.audit import Target, attack_runs, audit_target, suite
-from leakscope.audit.attack_runs import expose_clients
-from leakscope.audit.descriptions import NOT_USED, told_facts
-from leakscope.audit.result import audit_record
-from leakscope.audit.target import make_subject
+from leakscope.auditing import Target, attack_runs, audit_target, suite
+from leakscope.auditing.attack_runs import expose_clients
+from leakscope.auditing.descriptions import NOT_USED, told_facts
+from leakscope.auditing.result import audit_record
+from leakscope.auditing.target import make_subject
 from leakscope.clients import Client
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Clip, GaussianNoise, LaplaceNoise, LowRank, Quantise, Sign, Sparsify

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from leakscope.audit.criterion import find_loss
-from leakscope.audit.limits import whole_number
+from leakscope.auditing.criterion import find_loss
+from leakscope.auditing.limits import whole_number
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.labels import LABEL_RULES
-from leakscope.audit.suite import Untested, labels_problem
+from leakscope.auditing.suite import Untested, labels_problem
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.metrics.interval import estimate_mean, wilson
