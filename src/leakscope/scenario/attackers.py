@@ -16,8 +16,8 @@ from leakscope.attacks.aware import MASKS, takes_steps
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient
 from leakscope.attacks.pulled import Pulled
 from leakscope.attacks.recipes import ATTACKS
-from leakscope.core.types import LocalTraining
 from leakscope.scenario.axes import Axis
+from leakscope.scenario.cell import CellSettings
 from leakscope.scenario.problems import Path
 
 TOLD: Path = ("knowledge", "defence")
@@ -51,12 +51,12 @@ def _sets(path: Path) -> bool:
     return any(path == field[: len(path)] for field in LOOKED_AT)
 
 
-def telling_matters(settings: Mapping[str, Any]) -> bool:
-    """Return whether an attacker told of the defences of a cell does anything else than one who is not."""
-    client = settings["client"]
-    hidden = client["on_model"] is not None and not made_for_heads(settings["attack"]["name"])
-    guarded = settings["defences"] or client["on_data"] is not None or hidden
-    return bool(guarded) or simulated_steps(settings) > 1 or _drops(settings)
+def telling_matters(settings: CellSettings) -> bool:
+    """Return whether an attacker who knows the defences of a cell does anything else than one who does not."""
+    client = settings.client
+    hidden = client.on_model is not None and not made_for_heads(settings.recipe.name)
+    defended = bool(client.defences) or client.on_data is not None or hidden
+    return defended or simulated_steps(settings) > 1 or _drops(settings)
 
 
 @functools.cache
@@ -66,24 +66,24 @@ def made_for_heads(attack: str) -> bool:
     return isinstance(made, Matching) and isinstance(made.simulate, DummyPolarised | HeadGradient | Pulled)
 
 
-def simulated_steps(settings: Mapping[str, Any]) -> int:
+def simulated_steps(settings: CellSettings) -> int:
     """Return how many local steps the attacker of a cell simulates if told of them; 1 where a gradient is all it simulates.
 
     SME and DLFA are made for local steps, and do what they do without being told of a defence.
     """
-    local = settings["client"]["local"]
-    if local is None or not settings["knowledge"]["local"] or not simulates_if_told(settings["attack"]["name"]):
+    local = settings.client.local
+    if local is None or not settings.knowledge.local or not simulates_if_told(settings.recipe.name):
         return 1
-    return LocalTraining(**local).steps(settings["data"]["samples"])
+    return local.steps(settings.data.samples)
 
 
-def cost_of_telling(cells: Iterable[Mapping[str, Any]]) -> str:
+def cost_of_telling(cells: Iterable[CellSettings]) -> str:
     """Return in words what a told attacker simulates where one who is not told simulates one gradient, of the dearest cell.
 
     Nothing where that is one gradient too.
     """
-    told = [settings for settings in cells if settings["knowledge"]["defence"]]
-    simulated = [(simulated_steps(settings), _masks(settings)) for settings in told]
+    aware = [settings for settings in cells if settings.knowledge.defence]
+    simulated = [(simulated_steps(settings), _masks(settings)) for settings in aware]
     steps, masks = max(simulated, key=math.prod, default=(1, 1))
     if steps * masks == 1:
         return ""
@@ -92,13 +92,13 @@ def cost_of_telling(cells: Iterable[Mapping[str, Any]]) -> str:
     return f"the attacker who knows simulates up to {' under '.join(what)}: {often}; {LEAVE_OUT}"
 
 
-def _masks(settings: Mapping[str, Any]) -> int:
+def _masks(settings: CellSettings) -> int:
     """Return over how many dropout masks a told attacker averages; known masks are one."""
-    return MASKS if _drops(settings) and not settings["knowledge"]["dropout"] else 1
+    return MASKS if _drops(settings) and not settings.knowledge.dropout else 1
 
 
-def _drops(settings: Mapping[str, Any]) -> bool:
-    return bool(settings["model"].get("dropout")) and _matches(settings["attack"]["name"])
+def _drops(settings: CellSettings) -> bool:
+    return settings.model.drops and _matches(settings.recipe.name)
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Plain
 from leakscope.scenario.attackers import BOTH, TOLD, looked_at, says_which, telling_matters
 from leakscope.scenario.axes import MOST_CELLS, Axis, read_axes, set_path, value_at
+from leakscope.scenario.cell import read_settings
 from leakscope.scenario.identity import cell_id, pinned
 from leakscope.scenario.labels import label_points
 from leakscope.scenario.problems import Path, Problem, ScenarioError
@@ -55,7 +56,7 @@ class Scenario:
                     axes[axis.name] = axis.labels[point]
                     for path, value in zip(axis.paths, axis.rows[point], strict=True):
                         set_path(settings, path, value)
-                if self.both and value_at(settings, TOLD) and not telling_matters(settings):
+                if self.both and value_at(settings, TOLD) and not telling_matters(read_settings(settings)):
                     continue
                 settings = pinned(settings)
                 yield Cell(id=cell_id(settings), settings={"name": self.name, **settings}, axes=axes)
@@ -145,7 +146,7 @@ def _too_many(axes: Sequence[Axis]) -> list[Problem]:
 def _against_both(scenario: Scenario) -> Scenario:
     """Return the scenario with the attacker who knows beside the one who does not, if knowing matters in any cell."""
     few = replace(scenario, axes=looked_at(scenario.axes))
-    if not any(telling_matters(cell.settings) for cell in few.cells()):
+    if not any(telling_matters(read_settings(cell.settings)) for cell in few.cells()):
         return scenario
     made = replace(scenario, axes=(*scenario.axes, BOTH), both=True)
     problems = _too_many(made.axes)

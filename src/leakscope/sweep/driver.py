@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,16 +19,15 @@ from leakscope.core.provenance import gather_facts
 from leakscope.core.record import Cell
 from leakscope.scenario import Problem, Scenario
 from leakscope.scenario.attackers import cost_of_telling
+from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Landing, Run, Writer
 from leakscope.sweep.chunk import Chunk, on, play_chunk
 from leakscope.sweep.engines import Engine, Needs, Note, local, never, processes, serial, usable_cores
+from leakscope.sweep.fit_checks import MisfitError, attack_misfits, part_misfits
 from leakscope.sweep.plan import Plan, chunks_of, make_plan
-from leakscope.sweep.suiting import MisfitError
 from leakscope.sweep.trials import Trial, baseline_cells, trials_of, unique_cells
-from leakscope.sweep.world import misfits, suiting
 
 ATTACK = "attack"
-CHECKED = ("data", "model", "weights", "trials")
 ONE_HOT = "client.loss mse: labels are one-hot targets, compared with the outputs as they are (no softmax)"
 
 
@@ -78,8 +77,8 @@ class Watcher(Protocol):
         ...
 
 
-class Silent:
-    """A watcher who does not look."""
+class NoProgress:
+    """A watcher that shows nothing."""
 
     def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
         """Ignore it."""
@@ -107,35 +106,38 @@ def check(scenario: Scenario, cells: Sequence[Cell]) -> None:
 
     First what the parts of a cell are by themselves, then, where that is sound, whether its attack suits its client.
     """
-    _raise_found(scenario, cells, _parts_read, misfits)
-    _raise_found(scenario, cells, _attack_read, suiting)
+    _raise_found(scenario, cells, _parts_read, part_misfits)
+    _raise_found(scenario, cells, _attack_read, attack_misfits)
 
 
-def _parts_read(told: Mapping[str, Any]) -> list[Any]:
-    read = (told["attack"]["name"], told["attack"].get("labels"), told["knowledge"]["labels"])
-    return [*(told[name] for name in CHECKED), *(told["client"][name] for name in ("on_model", "loss")), read]
+def _parts_read(settings: CellSettings) -> tuple[object, ...]:
+    """Return all that `part_misfits` reads."""
+    parts = (settings.data, settings.model, settings.weights, settings.trials, settings.baselines)
+    return *parts, settings.client.on_model, settings.client.loss, settings.recipe, settings.knowledge.labels
 
 
-def _attack_read(told: Mapping[str, Any]) -> list[Any]:
-    client, local = told["client"], told["client"]["local"]
-    shared = (local and local["optimiser"], client["rounds"], client["on_data"] is None)
-    defences = [piece["name"] for piece in told["defences"]]
-    return [told["attack"], shared, defences, told["knowledge"], told["data"]["samples"], told["model"]]
+def _attack_read(settings: CellSettings) -> tuple[object, ...]:
+    """Return all that `attack_misfits` reads."""
+    client = settings.client
+    shared = (client.local and client.local.optimiser, client.rounds, client.on_data is None)
+    defences = [type(defence).__name__ for defence in client.defences]
+    return settings.recipe, shared, defences, settings.knowledge, settings.data, settings.model
 
 
 def _raise_found(
     scenario: Scenario,
     cells: Sequence[Cell],
-    read: Callable[[Mapping[str, Any]], list[Any]],
-    find: Callable[[Mapping[str, Any]], list[Problem]],
+    read: Callable[[CellSettings], tuple[object, ...]],
+    find: Callable[[CellSettings], list[Problem]],
 ) -> None:
-    found: dict[str, list[Problem]] = {}
+    looked_at: set[str] = set()
     problems: dict[tuple[object, str], Problem] = {}
     for cell in cells:
-        key = repr([cell.axes.get(ATTACK), read(cell.settings)])
-        if key not in found:
-            found[key] = find(cell.settings)
-            placed = [_placed(problem, scenario, cell) for problem in found[key]]
+        settings = read_settings(cell.settings)
+        key = repr((cell.axes.get(ATTACK), read(settings)))
+        if key not in looked_at:
+            looked_at.add(key)
+            placed = [_placed(problem, scenario, cell) for problem in find(settings)]
             problems |= {(problem.path, problem.message): problem for problem in placed}
     if problems:
         raise scenario.error(list(problems.values()))
@@ -163,9 +165,9 @@ def naming_lines(scenario: Scenario, cells: Sequence[Cell]) -> Iterator[None]:
 
 def sayings(cells: Sequence[Cell]) -> list[str]:
     """Return what a setting means or costs that its name does not say, a sentence each."""
-    attacked: list[Mapping[str, Any]] = [cell.settings for cell in cells if not cell.baseline]
-    said = ONE_HOT if any(settings["client"]["loss"] == "mse" for settings in attacked) else ""
-    return [line for line in (said, cost_of_telling(attacked)) if line]
+    attacked = [read_settings(cell.settings) for cell in cells if not cell.baseline]
+    targets = ONE_HOT if any(settings.client.loss == "mse" for settings in attacked) else ""
+    return [line for line in (targets, cost_of_telling(attacked)) if line]
 
 
 def run_scenario(
@@ -187,7 +189,7 @@ def run_scenario(
     `stop` is asked between chunks: once true, chunks in hand are finished and saved.
     """
     began = time.perf_counter()
-    watcher = watcher or Silent()
+    watcher = watcher or NoProgress()
     sweep = unfold(scenario)
     for line in sayings(sweep.cells):
         watcher.said(line)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import lift
 from leakscope.data import Dataset, Part
+from leakscope.scenario.cell import CellSettings
 from leakscope.scenario.insider import PublicExample
 from leakscope.scenario.problems import Problem
 
@@ -54,16 +54,15 @@ def public_examples(data: Dataset, private: Part, labels: Tensor, seeds: Sequenc
     return data.pictures(part, places.reshape(-1)).reshape(*labels.shape, *data.input_shape)
 
 
-def insider_misfits(settings: Mapping[str, Any], data: Dataset) -> list[Problem]:
+def insider_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
     """Return that some class of the clients has no public example, where the attack begins from one."""
-    start = settings["attack"].get("start")
-    if not isinstance(start, Mapping) or start.get("name") != "insider":
+    if not is_insider(settings.attack):
         return []
-    part: Part = settings["data"]["part"]
+    part = settings.data.part
     public = set(data.labels(other_part(part), slice(None)).tolist())
     lacking = sorted(set(data.labels(part, slice(None)).tolist()) - public)
     if not lacking:
         return []
-    said = f"{data.name} {other_part(part)} has no example of class {lacking[0]}"
+    message = f"{data.name} {other_part(part)} has no example of class {lacking[0]}"
     more = f" and of {len(lacking) - 1} more" if len(lacking) > 1 else ""
-    return [Problem(("attack", "start"), f"insider needs a public example of every class; {said}{more}")]
+    return [Problem(("attack", "start"), f"insider needs a public example of every class; {message}{more}")]

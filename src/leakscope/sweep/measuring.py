@@ -24,9 +24,8 @@ from leakscope.attacks.engine.plan import (
 from leakscope.attacks.engine.runner import form_without_vmap
 from leakscope.core.errors import InputError
 from leakscope.kernels.memory import available
-from leakscope.sweep.chunk import Chunk, begun, informed, observe
+from leakscope.sweep.chunk import Chunk, begun, expose_chunk, informed
 from leakscope.sweep.engines.contract import torch_threads
-from leakscope.sweep.world import make_world
 
 WORTH_CHOOSING = 20.0  # seconds of work from which measuring all forms pays
 SAMPLE_WIDTH = 16
@@ -63,21 +62,18 @@ def share_of_memory(memory: int | None, workers: int, device: str) -> int | None
 def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> Measured:
     """Return how to run `total` trials like those of the probe, at most `width` at a time."""
     with torch_threads(probe.threads):
-        truth, observation, knowledge, world = observe(probe)
-        settings = probe.cells[probe.trials[0].cell][1]
-        seeds = [trial.seed for trial in probe.trials]
-        attack = informed(begun(make_world(settings).attack, probe, truth), settings, knowledge, seeds)
-        precision = settings["precision"]
-        execution = Execution(
-            device=probe.device, dtype=precision["dtype"], tf32=precision["tf32"], form=precision["form"]
-        )
+        exposure, settings = expose_chunk(probe), probe.settings()
+        attack = informed(begun(settings.attack, probe, exposure.batch), settings, exposure)
+        precision = settings.precision
+        execution = Execution(device=probe.device, dtype=precision.dtype, tf32=precision.tf32, form=precision.form)
+        model, knowledge = exposure.model, exposure.known(informed=True)
         if not isinstance(attack, Matching):
-            attack.run(world.model, observation, knowledge, seeds, execution)
+            attack.run(model, exposure.observation, knowledge, probe.seeds, execution)
             return Measured()
-        problem, restarts = attack.prepare(world.model, observation, knowledge, seeds, execution)
-        form = precision["form"] or form_without_vmap(world.model, problem)
+        problem, restarts = attack.prepare(model, exposure.observation, knowledge, probe.seeds, execution)
+        form = precision.form or form_without_vmap(model, problem)
         device = torch.device(probe.device)
-        each, fixed = predict_bytes(world.model, problem, form or "native")
+        each, fixed = predict_bytes(model, problem, form or "native")
         limit = memory or int(available(device) * SHARE_OF_FREE)
         if each * restarts + fixed > limit:
             need, have = (each * restarts + fixed) / 2**20, limit / 2**20
@@ -86,14 +82,14 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
         evaluations = attack.most_evaluations() * restarts * total
         few = evaluations <= FEW
         sample = narrow(problem, 1 if few else min(max(min(width, total) * restarts, 4), SAMPLE_WIDTH))
-        Evaluator(world.model, sample.unknowns, sample.facts, form or "native")  # builds or raises
+        Evaluator(model, sample.unknowns, sample.facts, form or "native")  # builds or raises
         played = form in RECORDED and device.type == "cuda"  # as it will be run
         how = form or "native"
-        rates = {how: measure_form(world.model, sample, how, seconds=0.1, least=1 if few else 2, traced=played)}
+        rates = {how: measure_form(model, sample, how, seconds=0.1, least=1 if few else 2, traced=played)}
         if form is None and not few and evaluations / rates["native"] > WORTH_CHOOSING:
             each_lane = evaluations / len(sample.unknowns["guess"])
             live = min(width, total) * restarts
-            form, rates = choose_form(world.model, sample, device, each_lane, native=rates["native"], live=live)
+            form, rates = choose_form(model, sample, device, each_lane, native=rates["native"], live=live)
     rate = max(rates.values())
     told = {name: round(value, 3) for name, value in rates.items()}
     return Measured(form or "native", int(min(fits, 10**9)), evaluations / rate, told, each * restarts)

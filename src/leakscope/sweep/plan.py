@@ -6,18 +6,19 @@ equal is what the attack's program is made of: network, sample count, attack (bu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leakscope.core.record import Cell
+from leakscope.defences import Defence
+from leakscope.scenario.cell import read_baseline, read_settings
+from leakscope.scenario.settings import DataChoice
 from leakscope.sweep.chunk import Chunk, client_key
 from leakscope.sweep.engines import threads_for, usable_cores
 from leakscope.sweep.measuring import Measured, measure_group, share_of_memory
 from leakscope.sweep.merging import shape_of
 from leakscope.sweep.trials import Trial
-from leakscope.sweep.world import make_world
 
 WIDEST = {"cpu": 128, "cuda": 4096}
 LEAST_WORTH_SPLITTING = 16
@@ -65,34 +66,34 @@ def group_trials(cells: Sequence[Cell], trials: Sequence[Trial]) -> list[Group]:
     order: dict[str, list[Trial]] = {}
     for trial in trials:
         order.setdefault(keys[trial.cell], []).append(trial)
-    clients = ["" if cell.baseline else client_key(_settings(cell)) for cell in cells]
+    clients = ["" if cell.baseline else client_key(read_settings(cell.settings)) for cell in cells]
     return [
         Group(key, tuple(sorted(group, key=lambda t: (clients[t.cell], t.cell))), cells[group[0].cell].baseline)
         for key, group in order.items()
     ]
 
 
-def _settings(cell: Cell) -> Any:
-    return cell.settings
-
-
 def _key(cell: Cell) -> str:
     """Return what must be equal for trials to be attacked as one batch."""
-    settings = _settings(cell)
-    data = {name: settings["data"][name] for name in ("name", "samples", "scaling", "size")}
     if cell.baseline:
-        return json.dumps([data, settings["data"]["part"], settings["attack"]], sort_keys=True)
-    told = [_kind(item) for item in settings["defences"]] if settings["knowledge"]["defence"] else []
-    guard = settings["client"]["on_model"]
-    shape = None if guard is None else [guard["bits"], guard["spread"]]  # its weights are strengths: one for each trial
-    client = {**settings["client"], "on_model": shape}
-    plain = [told, data, settings["model"], client, settings["knowledge"], settings["precision"]]
-    return json.dumps(plain, sort_keys=True) + shape_of(make_world(settings).attack)
+        baseline = read_baseline(cell.settings)
+        return repr((_data(baseline.data), baseline.data.part, baseline.name))
+    settings = read_settings(cell.settings)
+    known = [_kind(defence) for defence in settings.client.defences] if settings.knowledge.defence else []
+    head = settings.client.on_model
+    shape = None if head is None else (head.bits, head.spread)  # its weights are strengths: one for each trial
+    client = replace(settings.client, defences=(), on_model=None)
+    parts = (known, _data(settings.data), settings.model, client, shape, settings.knowledge, settings.precision)
+    return repr(parts) + shape_of(settings.attack)
 
 
-def _kind(defence: Mapping[str, Any]) -> list[Any]:
-    """Return what of a defence decides which facts are told of it: those of every tensor are others than those of the whole."""
-    return [defence["name"], *([True] if defence.get("each") else [])]
+def _data(choice: DataChoice) -> tuple[object, ...]:
+    return (choice.name, choice.samples, choice.scaling, choice.size)
+
+
+def _kind(defence: Defence) -> tuple[str, bool]:
+    """Return what of a defence decides which facts are revealed: those of every tensor are others than those of the whole."""
+    return type(defence).__name__, bool(getattr(defence, "each", False))
 
 
 def make_plan(
@@ -112,7 +113,7 @@ def make_plan(
     """
     cores = cores or (workers if workers and device == "cpu" else usable_cores())
     groups = group_trials(cells, trials)
-    table = {place: (cell.id, _settings(cell)) for place, cell in enumerate(cells)}
+    table = dict(enumerate(cells))
     widths = [_width(group, table, device, cores) for group in groups]
     number = sum(-(-len(group.trials) // width) for group, width in zip(groups, widths, strict=True))
     threads = threads_for(number, cores) if device == "cpu" else 1
@@ -138,19 +139,19 @@ def make_plan(
     return Plan(tuple(chunks), seconds / workers, measured)
 
 
-def _forced(group: Group, table: Mapping[int, tuple[str, Any]]) -> str | None:
+def _forced(group: Group, table: Mapping[int, Cell]) -> str | None:
     if group.baseline:
         return None
-    return str(table[group.trials[0].cell][1]["precision"]["form"] or "native")
+    return read_settings(table[group.trials[0].cell].settings).precision.form or "native"
 
 
-def _width(group: Group, table: Mapping[int, tuple[str, Any]], device: str, cores: int) -> int:
+def _width(group: Group, table: Mapping[int, Cell], device: str, cores: int) -> int:
     """Return the widest chunk of a group: as asked, else wide enough for the device and narrow enough for all cores."""
     if group.baseline:
         return BASELINES_AT_ONCE
-    asked = table[group.trials[0].cell][1]["precision"]["chunk"]
+    asked = read_settings(table[group.trials[0].cell].settings).precision.chunk
     if asked:
-        return int(asked)
+        return asked
     total, widest = len(group.trials), WIDEST["cuda" if device.startswith("cuda") else "cpu"]
     if device == "cpu" and total >= 2 * LEAST_WORTH_SPLITTING:
         widest = min(widest, max(LEAST_WORTH_SPLITTING, -(-total // cores)))
@@ -167,7 +168,7 @@ def _parts(trials: Sequence[Trial], width: int) -> list[tuple[Trial, ...]]:
 def _chunk(
     name: str,
     trials: Sequence[Trial],
-    table: Mapping[int, tuple[str, Any]],
+    table: Mapping[int, Cell],
     device: str,
     threads: int,
     form: str | None = None,
@@ -184,7 +185,7 @@ def chunks_of(
 
     A plan for another device is not followed: its forms were chosen there.
     """
-    table = {place: (cell.id, _settings(cell)) for place, cell in enumerate(cells)}
+    table = dict(enumerate(cells))
     return [
         _chunk(
             told["name"],

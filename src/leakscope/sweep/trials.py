@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from leakscope.core.record import Cell, Plain
+from leakscope.core.record import Cell
+from leakscope.scenario.cell import read_baseline, read_settings
 from leakscope.scenario.identity import cell_id, trial_id
-from leakscope.sweep.world import fingerprint, items_of
+from leakscope.scenario.settings import DataChoice
+from leakscope.sweep.objects import fingerprint, items_of
 
 SEED_BITS = 24
 
@@ -35,50 +36,41 @@ def unique_cells(cells: Iterable[Cell]) -> list[Cell]:
 def trials_of(cells: list[Cell]) -> list[Trial]:
     """Return every trial of every cell, by cell, seed and number."""
     trials: list[Trial] = []
-    items: dict[str, list[tuple[int, ...]]] = {}
+    items: dict[DataChoice, list[tuple[int, ...]]] = {}
     for place, cell in enumerate(cells):
-        settings: Any = cell.settings
-        data = settings["data"]
-        print_ = fingerprint(data["name"], data["part"])
-        key = repr(sorted(data.items()))
-        known = items.setdefault(key, [])
-        known += [items_of(settings, number) for number in range(len(known), settings["trials"])]
-        for seed in settings["seeds"]:
-            for number in range(settings["trials"]):
-                own = (seed << SEED_BITS) + number
-                trials.append(Trial(trial_id(cell.id, print_, known[number], own), place, number, own, known[number]))
+        settings = read_baseline(cell.settings) if cell.baseline else read_settings(cell.settings)
+        data = settings.data
+        digest = fingerprint(data.name, data.part)
+        known = items.setdefault(data, [])
+        known += [items_of(data, number) for number in range(len(known), settings.trials)]
+        for base in settings.seeds:
+            for number in range(settings.trials):
+                seed = (base << SEED_BITS) + number
+                ident = trial_id(cell.id, digest, known[number], seed)
+                trials.append(Trial(ident, place, number, seed, known[number]))
     return trials
 
 
 def baseline_cells(cells: list[Cell]) -> list[Cell]:
     """Return the cells of the null baselines: one for each way the sweep's cells choose data, and each baseline asked for."""
-    found: dict[str, Cell] = {}
+    largest: dict[str, Cell] = {}
     for cell in cells:
-        settings: Any = cell.settings
-        for name in settings["baselines"]:
-            made = _baseline(settings, name, _data_axes(cell))
-            known = found.get(made.id)
-            if known is None or _trials(known) < _trials(made):
-                found[made.id] = made
-    return list(found.values())
+        for name in read_settings(cell.settings).baselines:
+            baseline = _baseline(cell, name)
+            known = largest.get(baseline.id)
+            if known is None or read_baseline(known.settings).trials < read_baseline(baseline.settings).trials:
+                largest[baseline.id] = baseline
+    return list(largest.values())
 
 
-def _baseline(settings: Mapping[str, Any], name: str, axes: Mapping[str, Plain]) -> Cell:
-    own = {
-        "name": settings["name"],
-        "data": settings["data"],
+def _baseline(cell: Cell, name: str) -> Cell:
+    settings = read_settings(cell.settings)
+    plain = {
+        "name": cell.settings["name"],
+        "data": cell.settings["data"],
         "attack": {"name": name},
-        "trials": settings["trials"],
-        "seeds": settings["seeds"][:1],
+        "trials": settings.trials,
+        "seeds": list(settings.seeds[:1]),
     }
-    cell = Cell(id=cell_id(own), settings=own, axes={"attack": name, **axes}, baseline=True)
-    return replace(cell, id=f"b{cell.id[1:]}")
-
-
-def _trials(cell: Cell) -> int:
-    settings: Any = cell.settings
-    return int(settings["trials"])
-
-
-def _data_axes(cell: Cell) -> dict[str, Plain]:
-    return {name: value for name, value in cell.axes.items() if name.split(".")[0] == "data"}
+    axes = {axis: value for axis, value in cell.axes.items() if axis.split(".")[0] == "data"}
+    return Cell(id=f"b{cell_id(plain)[1:]}", settings=plain, axes={"attack": name, **axes}, baseline=True)

@@ -30,7 +30,7 @@ from leakscope.scenario.problems import Problem
 from leakscope.store.disk import clear_errors
 from leakscope.store.durable import PART, replacing
 from leakscope.store.lock import locked
-from leakscope.sweep.world import fingerprint
+from leakscope.sweep.objects import fingerprint
 from leakscope.training.file import Training
 from leakscope.training.forms import FORMS, choose_form
 from leakscope.training.private import FOLDER as PRIVATE

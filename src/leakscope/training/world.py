@@ -15,7 +15,7 @@ from leakscope.models import build, draw_parameters
 from leakscope.models.batch_norm import in_eval_mode, in_train_mode
 from leakscope.models.checkpoint import Checkpoint, check_scaling
 from leakscope.scenario.problems import Problem
-from leakscope.sweep.world import load_data
+from leakscope.sweep.objects import load_data
 from leakscope.training.file import ALL_KINDS, OWN_KINDS, Training
 
 

@@ -28,7 +28,8 @@ from leakscope.federated.traced import forget
 from leakscope.kernels.im2col import Im2col
 from leakscope.kernels.per_client import client_by_client
 from leakscope.models import INITS, build, draw_parameters
-from leakscope.sweep.world import batch_of, items_of, load_data
+from leakscope.scenario.settings import DataChoice
+from leakscope.sweep.objects import batch_of, items_of, load_data
 
 INKS = ("dark", "light")
 
@@ -63,20 +64,13 @@ def in_ink(name: str, ink: str | None = None) -> Ink:
 
 def clients_of(ink: Ink, samples: int, clients: int) -> Batch:
     """Return the private batches of so many clients: the train part in a fixed random order, cut into pieces."""
-    chosen = {
-        "mix": "given",
-        "first": 0,
-        "samples": samples,
-        "order": "shuffled",
-        "name": ink.data.name,
-        "part": "train",
-    }
+    choice = DataChoice(name=ink.data.name, part="train", samples=samples, order="shuffled")
     size = ink.data.size("train")
     if samples * clients > size:
         raise InputError(
             f"{clients} clients of {samples} need {samples * clients:,} examples, {ink.data.name} has {size:,}"
         )
-    return batch_of(ink.data, "train", [items_of({"data": chosen}, number) for number in range(clients)])
+    return batch_of(ink.data, "train", [items_of(choice, number) for number in range(clients)])
 
 
 def network_of(settings: Mapping[str, Any], data: Dataset) -> Model:

@@ -27,7 +27,7 @@ from leakscope.defences.on_model import Polarisation
 from leakscope.inference.membership import membership
 from leakscope.inference.tracing import Tracing, trace_each
 from leakscope.metrics import arrange, clean, match
-from leakscope.sweep.world import load_data
+from leakscope.sweep.objects import load_data
 from leakscope_papers.programs.rows import Keep, Place
 from leakscope_papers.spn.caps import (
     CAPS,

@@ -34,7 +34,7 @@ from leakscope.federated import (
 from leakscope.federated.traced import forget
 from leakscope.kernels.per_client import client_by_client
 from leakscope.models import INITS, draw_parameters
-from leakscope.sweep.world import load_data
+from leakscope.sweep.objects import load_data
 from leakscope_papers.programs.rows import Keep, Place
 from leakscope_papers.spn.training import kept_curve
 from leakscope_papers.spn.world import network_of, place_of, title_of

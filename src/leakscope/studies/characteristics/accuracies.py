@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.core.errors import InputError
+from leakscope.scenario.cell import read_settings
 from leakscope.studies.characteristics.lines import Line, defence_name
-from leakscope.sweep.world import make_world
+from leakscope.sweep.objects import data_of
 from leakscope.training import Training, training_of
 
 AccuracyOf = Callable[[Mapping[str, Any], float], tuple[float, int | None]]
@@ -69,7 +70,7 @@ def shares_alike(training: Training, settings: Mapping[str, Any]) -> bool:
 
 def guessing(settings: Mapping[str, Any]) -> float:
     """Return the accuracy of a model that guesses, on the data of a cell."""
-    return 1 / make_world(settings).data.classes
+    return 1 / data_of(read_settings(settings).data).classes
 
 
 def read_accuracies(path: Path) -> dict[float, tuple[float, int | None]]:

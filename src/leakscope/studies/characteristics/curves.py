@@ -22,7 +22,7 @@ from leakscope.metrics import Estimate, clean
 from leakscope.store import Run
 from leakscope.studies.characteristics.accuracies import AccuracyOf, guessing
 from leakscope.studies.characteristics.lines import Line, name_lines
-from leakscope.sweep.chunk import Chunk, played
+from leakscope.sweep.chunk import Chunk, observe_chunk
 from leakscope.sweep.trials import Trial
 
 AT_ONCE = 32  # clients played at once for the ratio
@@ -192,8 +192,8 @@ def _ratio(cell: Cell, records: Sequence[Record]) -> Tensor:
             Trial(record.trial, 0, record.number, record.seed, record.items)
             for record in records[first : first + AT_ONCE]
         )
-        chunk = Chunk(name="ratio", trials=trials, cells={0: (cell.id, cell.settings)})
-        plain, sent = (played(chunk, defended=defended) for defended in (False, True))
+        chunk = Chunk(name="ratio", trials=trials, cells={0: cell})
+        plain, sent = (observe_chunk(chunk, defended=defended) for defended in (False, True))
         found.append(bias_ratio(direction(plain.rounds[0], plain.shares), direction(sent.rounds[0], sent.shares)))
     return torch.cat(found)
 

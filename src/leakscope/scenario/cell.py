@@ -1,0 +1,110 @@
+"""One cell of a scenario as typed values: everything its file says, with every default filled in.
+
+A store and a page hold a cell as plain data. Whoever computes with it reads that once, here.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from leakscope.attacks.attack import Attack
+from leakscope.clients import Client
+from leakscope.models import Init
+from leakscope.scenario.pieces import KINDS
+from leakscope.scenario.schema import make_client
+from leakscope.scenario.settings import DataChoice, KnowledgeChoice, Precision
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A network by its name; `settings` are those of its builder."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+    @property
+    def drops(self) -> bool:
+        """Return whether the network has dropout."""
+        return bool(self.settings.get("dropout"))
+
+
+@dataclass(frozen=True, slots=True)
+class AttackChoice:
+    """An attack by its name; `settings` are those of its recipe, as the file says them."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+    @property
+    def label_rule(self) -> str | None:
+        """Return the label rule; None for an attack that has none."""
+        rule = self.settings.get("labels")
+        return rule if isinstance(rule, str) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellSettings:
+    """What one cell runs. `client` lacks the data set's scaling, which is known when the data is loaded."""
+
+    data: DataChoice
+    model: ModelChoice
+    weights: Init
+    client: Client
+    attack: Attack
+    recipe: AttackChoice
+    knowledge: KnowledgeChoice
+    precision: Precision
+    trials: int
+    seeds: tuple[int, ...]
+    baselines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineSettings:
+    """A null baseline by name, and the clients it is given."""
+
+    name: str
+    data: DataChoice
+    trials: int
+    seeds: tuple[int, ...]
+
+
+def read_settings(plain: Mapping[str, object]) -> CellSettings:
+    """Return the settings of a cell; equal ones are made once."""
+    return _settings(json.dumps(plain))
+
+
+def read_baseline(plain: Mapping[str, object]) -> BaselineSettings:
+    """Return the settings of a null baseline's cell."""
+    return _baseline(json.dumps(plain))
+
+
+@functools.lru_cache(maxsize=4096)
+def _settings(text: str) -> CellSettings:
+    plain = json.loads(text)
+    recipe, model = dict(plain["attack"]), dict(plain["model"])
+    return CellSettings(
+        data=DataChoice(**plain["data"]),
+        model=ModelChoice(model.pop("name"), model),
+        weights=KINDS["weights"].build(plain["weights"]),
+        client=make_client(plain["client"], [KINDS["defences"].build(item) for item in plain["defences"]]),
+        attack=KINDS["attack"].build(recipe),
+        recipe=AttackChoice(recipe.pop("name"), recipe),
+        knowledge=KnowledgeChoice(**plain["knowledge"]),
+        precision=Precision(**plain["precision"]),
+        trials=plain["trials"],
+        seeds=tuple(plain["seeds"]),
+        baselines=tuple(plain["baselines"]),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _baseline(text: str) -> BaselineSettings:
+    plain = json.loads(text)
+    return BaselineSettings(
+        plain["attack"]["name"], DataChoice(**plain["data"]), plain["trials"], tuple(plain["seeds"])
+    )

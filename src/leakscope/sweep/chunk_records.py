@@ -1,0 +1,86 @@
+"""What a chunk leaves in the store: a record and the tensors of every trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from leakscope.core.record import COURSE, Record, SampleScore
+from leakscope.core.types import Batch, Outcome
+from leakscope.core.version import __version__
+from leakscope.metrics.scoring import clean
+from leakscope.play import AttackResult
+from leakscope.sweep.trials import Trial
+
+
+def trial_tensors(truth: Batch, result: AttackResult) -> dict[str, Tensor]:
+    """Return what is stored of each trial: the result as it is, and the way to it as bytes for people to look at."""
+    guess = result.reconstruction
+    return {
+        "truth": truth.inputs.contiguous(),
+        "inputs": guess.inputs.contiguous(),
+        "labels": guess.labels.contiguous(),
+        "pairing": result.scores.pairing.contiguous(),
+        "start": _bytes(guess.start),
+        "snapshots": _bytes(guess.snapshots),
+        "snapshots_at": guess.snapshots_at.to(torch.int32).contiguous(),
+        "trace": guess.trace.to(torch.float32).contiguous(),
+        "trace_at": guess.trace_at.to(torch.int32).contiguous(),
+        **{f"{COURSE}{name}": course.to(torch.float32).contiguous() for name, course in guess.courses.items()},
+    }
+
+
+def trial_records(
+    trials: Sequence[Trial], cells: Mapping[int, str], truth: Batch, result: AttackResult, seconds: float
+) -> tuple[Record, ...]:
+    """Return the record of each trial; `cells` holds the id of every cell, `seconds` is what one trial took."""
+    guess, scores, recovered = result.reconstruction, result.scores, result.recovered
+    return tuple(
+        Record(
+            trial=trial.id,
+            cell=cells[trial.cell],
+            number=trial.number,
+            seed=trial.seed,
+            items=trial.items,
+            outcome=Outcome(int(guess.outcome[row])).name.lower(),
+            iterations=int(guess.iterations[row]),
+            evaluations=int(guess.evaluations[row]),
+            mismatch=_number(guess.mismatch[row]),
+            label_overlap=None if scores.label_overlap is None else _number(scores.label_overlap[row]),
+            seconds=seconds,
+            version=__version__,
+            samples=_samples(row, truth, result, recovered),
+            learned={name: float(value[row]) for name, value in guess.learned.items() if bool(value[row].isfinite())},
+        )
+        for row, trial in enumerate(trials)
+    )
+
+
+def _samples(row: int, truth: Batch, result: AttackResult, recovered: Tensor) -> tuple[SampleScore, ...]:
+    guess, scores = result.reconstruction, result.scores
+    correct = scores.label_correct
+    return tuple(
+        SampleScore(
+            sample=sample,
+            label=int(truth.labels[row, sample]),
+            guess=int(guess.labels[row, scores.pairing[row, sample]]),
+            mse=float(scores.mse[row, sample]),
+            psnr=float(scores.psnr[row, sample]),
+            ssim=_number(scores.ssim[row, sample]),
+            label_correct=None if correct is None else bool(correct[row, sample]),
+            recovered=bool(recovered[row, sample]),
+            finite=bool(scores.finite[row, sample]),
+        )
+        for sample in range(truth.samples)
+        if bool(scores.scored[row, sample])
+    )
+
+
+def _bytes(images: Tensor) -> Tensor:
+    return (clean(images) * 255).round().to(torch.uint8)
+
+
+def _number(value: Tensor) -> float | None:
+    return float(value) if bool(torch.isfinite(value)) else None

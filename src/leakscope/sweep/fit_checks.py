@@ -1,0 +1,254 @@
+"""What does not fit together in a cell: its parts by themselves, then its attack with its client. Each problem has its field."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from leakscope.attacks.attack import Matching, compares_lengths
+from leakscope.attacks.known_policy import KnownPolicy
+from leakscope.attacks.labels import JOINT, check_head, chosen_rule
+from leakscope.attacks.priors import TotalVariation
+from leakscope.attacks.simulate import LocalSteps, OnTheLine, simulator_kinds
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.data import Dataset, Part
+from leakscope.defences import Sign
+from leakscope.models import MODELS
+from leakscope.models.checkpoint import Checkpoint, check_scaling
+from leakscope.scenario.cell import CellSettings, ModelChoice
+from leakscope.scenario.problems import Problem
+from leakscope.sweep.insider import insider_misfits
+from leakscope.sweep.objects import data_of, mixed_batches, network_of
+
+ONE_EXAMPLE = ("idlg", "cpl")
+MOST_PARAMETERS = 500_000_000
+MOST_PUBLIC = 2**29  # numbers of public images that baselines hold at once: 2 GiB
+
+
+class MisfitError(InputError):
+    """A problem that shows only when a cell is played; `cell` is its id, so that whoever has the file can name the line."""
+
+    def __init__(self, problem: Problem, cell: str) -> None:
+        """Keep the problem; the text is its message."""
+        super().__init__(problem.message)
+        self.problem, self.cell = problem, cell
+
+    def __reduce__(self) -> tuple[type[MisfitError], tuple[Problem, str]]:
+        """Return how to make it again in another process."""
+        return type(self), (self.problem, self.cell)
+
+
+def attack_misfits(settings: CellSettings) -> list[Problem]:
+    """Return why the attack of a cell, whose parts are sound, cannot work on its client with what it is told."""
+    attack, model = settings.attack, network_of(settings)
+    if isinstance(attack, KnownPolicy):
+        return _policy_misfits(settings, attack)
+    if not isinstance(attack, Matching):
+        return []
+    problems = [
+        Problem(("attack",), _update_misfit(settings, attack) or _sign_misfit(settings, attack)),
+        Problem(("attack", "labels"), _rule_misfit(settings, attack, model)),
+        *_prior_misfits(settings, attack, model),
+        Problem(("knowledge", "dropout"), _dropout_misfit(settings)),
+    ]
+    return [problem for problem in problems if problem.message]
+
+
+def _policy_misfits(settings: CellSettings, attack: KnownPolicy) -> list[Problem]:
+    """Return what the attacker who looks through transformations lacks."""
+    if not settings.knowledge.defence:
+        words = "needs to be told of the client's transformations: give knowledge.defence: true, or use ig"
+        return [Problem(("attack",), f"{attack.name} {words}")]
+    if settings.client.rounds > 1 and settings.client.on_data is not None:
+        words = "looks through one round: a client draws its transformations anew in every round"
+        return [Problem(("client", "rounds"), f"{attack.name} {words}")]
+    return []
+
+
+def _sign_misfit(settings: CellSettings, attack: Matching) -> str:
+    """Return why an attacker who was told that signs are sent cannot use it; nothing where he can."""
+    signs = any(isinstance(defence, Sign) for defence in settings.client.defences)
+    if not signs or not settings.knowledge.defence or LocalSteps not in simulator_kinds(attack.simulate):
+        return ""
+    words = "compares differences of weights, and signs have no size: use sme or ig_update, or give knowledge.defence: false"
+    return f"{attack.name} {words}"
+
+
+def _prior_misfits(settings: CellSettings, attack: Matching, model: Model) -> list[Problem]:
+    """Return that a prior is for pictures where the inputs are none: a setting `tv`, or a piece of an attack of one's own."""
+    if len(model.input_shape) >= 3 or not any(isinstance(prior, TotalVariation) for prior in attack.priors):
+        return []
+    shape = "x".join(map(str, model.input_shape))
+    where, remedy = (
+        (("attack", "tv"), "give tv: 0") if "tv" in settings.recipe.settings else (("attack", "priors"), "leave it out")
+    )
+    return [Problem(where, f"total variation is for pictures, an input here is {shape}: {remedy}")]
+
+
+def _dropout_misfit(settings: CellSettings) -> str:
+    """Return why the masks of the client cannot be given to the attacker; nothing where they can."""
+    several = settings.client.local is not None or settings.client.rounds > 1
+    if not several or not settings.knowledge.dropout or not settings.model.drops:
+        return ""
+    return (
+        "the masks can be known for one gradient in one round: local steps and further rounds draw masks of their own"
+    )
+
+
+def _update_misfit(settings: CellSettings, attack: Matching) -> str:
+    """Return why the attack does not suit what the client shares and the attacker knows of it; nothing where it does."""
+    local, told = settings.client.local, settings.knowledge.local
+    kinds = simulator_kinds(attack.simulate)
+    if local is None:
+        needs = kinds & {OnTheLine, LocalSteps}
+        words = "needs weights after local training, this client shares a gradient: give client.local, or use ig"
+        return f"{attack.name} {words}" if needs else ""
+    if LocalSteps in kinds:
+        words = (
+            "simulates the client's local steps: give knowledge.local: true, or use sme or ig_update, which need none"
+        )
+        return "" if told else f"{attack.name} {words}"
+    if OnTheLine in kinds or not compares_lengths(attack.objective):
+        return ""
+    if not told:
+        words = "a change of weights has the length of a gradient only by the rate: give knowledge.local: true"
+        return f"{attack.name} compares lengths, and {words}, or use ig, ig_update or sme"
+    simulated = settings.knowledge.defence  # who knows the defences simulates the steps
+    if local.optimiser == "adam" and not simulated:
+        words = "after Adam an update's says nothing of the gradient's: use ig_update, sme or dlfa"
+        return f"{attack.name} compares lengths, and {words}"
+    return ""
+
+
+def _rule_misfit(settings: CellSettings, attack: Matching, model: Model) -> str:
+    """Return why the attack's rule cannot read the labels, another loss than cross entropy aside; nothing where it can."""
+    samples, told = settings.data.samples, settings.knowledge.labels
+    rule = chosen_rule(attack.labels, samples, told=told)
+    if rule == JOINT:
+        return ""
+    if rule == "known":
+        words = f"give knowledge.labels: true, or attack.labels: {'cpl' if samples == 1 else 'counts'} or {JOINT}"
+        return "" if told else f"label rule 'known' needs the labels told: {words}"
+    if rule in ONE_EXAMPLE and samples > 1:
+        return (
+            f"label rule {rule!r} is for one example, data.samples is {samples}: give attack.labels: counts or {JOINT}"
+        )
+    try:
+        check_head(rule, model)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def part_misfits(settings: CellSettings) -> list[Problem]:
+    """Return what is wrong between the parts of a cell: data that is not there, too few examples, a network that does not fit."""
+    try:
+        data = data_of(settings.data)
+    except InputError as error:
+        return [Problem(("data",), str(error))]
+    problems = _too_few(settings, data) if settings.data.mix == "given" else _mix_misfits(settings, data)
+    return (
+        problems
+        + _baseline_misfits(settings, data)
+        + insider_misfits(settings, data)
+        + (_model_misfits(settings.model, data) or _checkpoint_misfits(settings))
+        + _code_misfits(settings, data)
+        + _label_misfits(settings)
+    )
+
+
+def _too_few(settings: CellSettings, data: Dataset) -> list[Problem]:
+    """Return that the part has fewer examples than the clients together would hold."""
+    chosen = settings.data
+    size, wanted = data.size(chosen.part), chosen.first + settings.trials * chosen.samples
+    if wanted <= size:
+        return []
+    most = max(0, (size - chosen.first) // chosen.samples)
+    said = f"{wanted:,} examples are asked for, {chosen.name} {chosen.part} has {size:,}: at most {most} trials"
+    return [Problem(("trials",), said)]
+
+
+def _mix_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
+    """Return why there are not as many batches of the label mix as there are clients."""
+    chosen = settings.data
+    where, samples = f"{chosen.name} {chosen.part} from number {chosen.first} on", chosen.samples
+    there = len(mixed_batches(chosen))
+    if there >= settings.trials:
+        return []
+    if there or chosen.mix == "random":
+        said = f"{settings.trials:,} batches of {samples} with mix {chosen.mix!r} are asked for"
+        return [Problem(("trials",), f"{said}, {where} has {there:,}: at most {there} trials")]
+    labels = data.labels(chosen.part, slice(chosen.first, None) if chosen.order == "given" else slice(None))
+    need = f"{samples} of one class" if chosen.mix == "equal" else f"{-(-samples // 2)} of each of two classes"
+    most = int(torch.bincount(labels).max()) if len(labels) else 0
+    said = f"mix {chosen.mix!r} with {samples} samples needs {need}, {where} has at most {most} of one class"
+    return [Problem(("data", "mix"), said)]
+
+
+def _baseline_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
+    """Return why the public examples of the baselines are not there, or do not fit in memory at this size."""
+    public: Part = "train" if settings.data.part == "test" else "test"
+    asked = [name for name in settings.baselines if name != "prior_only"]
+    numbers = data.size(public) * math.prod(data.input_shape)
+    if asked and not numbers:
+        said = f"{asked[0]} needs public examples, {data.name} has none in its part {public}: leave it out"
+        return [Problem(("baselines",), said)]
+    if asked and numbers > MOST_PUBLIC and data.side is not None:
+        held = f"{numbers * 4 / 2**30:.0f} GiB of public pictures"
+        return [Problem(("baselines",), f"{asked[0]} would hold {held} at size {data.side}: leave it out")]
+    return []
+
+
+def _checkpoint_misfits(settings: CellSettings) -> list[Problem]:
+    """Return why the checkpoint cannot be the first weights of this network."""
+    if not isinstance(settings.weights, Checkpoint):
+        return []
+    try:
+        network_of(settings)
+        check_scaling(settings.weights, settings.data.scaling)
+    except InputError as error:
+        return [Problem(("weights",), str(error))]
+    return []
+
+
+def _code_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
+    """Return that a private head has too few codes for the classes."""
+    if settings.client.on_model is None:
+        return []
+    try:
+        settings.client.on_model.check(data.classes)
+    except InputError as error:
+        return [Problem(("client", "on_model", "bits"), str(error))]
+    return []
+
+
+def _label_misfits(settings: CellSettings) -> list[Problem]:
+    """Return that the attack would read labels off gradients of another loss than cross entropy, as `attacks.labels` refuses."""
+    loss, said = settings.client.loss, settings.recipe.label_rule
+    if loss == "cross_entropy" or said is None:
+        return []
+    rule = chosen_rule(said, settings.data.samples, told=settings.knowledge.labels)
+    if rule in (JOINT, "known"):
+        return []
+    other = "knowledge.labels: true" + ("" if said == "auto" else " with attack.labels: auto")
+    words = f"label rule {rule!r} reads cross entropy gradients, client.loss is {loss!r}"
+    return [Problem(("attack", "labels"), f"{words}; give attack.labels: {JOINT}, or {other}")]
+
+
+def _model_misfits(model: ModelChoice, data: Dataset) -> list[Problem]:
+    """Return why the network cannot be built for this data; nothing is allocated."""
+    try:
+        with torch.device("meta"):
+            module = MODELS[model.name](input_shape=data.input_shape, classes=data.classes, **model.settings)
+            size = sum(value.numel() for value in module.parameters())
+    except InputError as error:
+        return [Problem(("model",), str(error))]
+    except (RuntimeError, OverflowError, MemoryError, TypeError) as error:
+        return [
+            Problem(("model",), f"cannot be built for inputs {data.input_shape}: {str(error).splitlines()[0]:.120}")
+        ]
+    if size > MOST_PARAMETERS:
+        return [Problem(("model",), f"has {size:,} parameters; at most {MOST_PARAMETERS:,} are attacked")]
+    return []

@@ -1,0 +1,115 @@
+"""The objects that a cell's settings describe: data set, network, client, private batches. Each is made once."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from leakscope.clients import Client
+from leakscope.core import random
+from leakscope.core.model import Model
+from leakscope.core.scaling import Scaling
+from leakscope.core.types import Batch, make_batch
+from leakscope.data import Dataset, Part, load
+from leakscope.models import build
+from leakscope.models.checkpoint import Checkpoint
+from leakscope.scenario.cell import CellSettings, ModelChoice
+from leakscope.scenario.settings import DataChoice
+from leakscope.sweep.label_mix import Places, cut_batches
+
+
+def load_data(name: str, size: int | None = None) -> Dataset:
+    """Return a data set, read once; with a size its images are handed out at size x size."""
+    return _read(name) if size is None else replace(_read(name), side=size)
+
+
+@functools.lru_cache(maxsize=8)
+def _read(name: str) -> Dataset:
+    return load(name)
+
+
+def data_of(choice: DataChoice) -> Dataset:
+    """Return the data set of a cell."""
+    return load_data(choice.name, choice.size)
+
+
+def scaling_of(choice: DataChoice) -> Scaling:
+    """Return how the images of a cell become inputs of its network."""
+    data = data_of(choice)
+    return data.statistics if choice.scaling == "statistics" else data.scaling
+
+
+def client_of(settings: CellSettings) -> Client:
+    """Return the client of a cell."""
+    return replace(settings.client, scaling=scaling_of(settings.data))
+
+
+def network_of(settings: CellSettings) -> Model:
+    """Return the network of a cell; where it starts from a checkpoint, with the checkpoint's buffers."""
+    data = data_of(settings.data)
+    checkpoint = settings.weights if isinstance(settings.weights, Checkpoint) else None
+    return _network(_text(settings.model), data.input_shape, data.classes, checkpoint)
+
+
+def _text(model: ModelChoice) -> str:
+    return json.dumps([model.name, dict(model.settings)], sort_keys=True)
+
+
+@functools.lru_cache(maxsize=32)
+def _network(text: str, shape: tuple[int, ...], classes: int, checkpoint: Checkpoint | None) -> Model:
+    if checkpoint is not None:
+        return checkpoint.load(_network(text, shape, classes, None))
+    name, settings = json.loads(text)
+    return build(name, shape, classes, settings)
+
+
+@functools.lru_cache(maxsize=32)
+def fingerprint(name: str, part: Part) -> str:
+    """Return a hash of the examples of a part, so that a trial on other data is another trial."""
+    data = load_data(name)
+    digest = hashlib.sha256()
+    for array in (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test):
+        digest.update(f"{array.shape}{array.dtype}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=32)
+def _shuffled(name: str, part: Part) -> Tensor:
+    size = load_data(name).size(part)
+    return random.permutation(random.fold(random.fold(random.key(0), "order of clients"), part), size)
+
+
+@functools.lru_cache(maxsize=32)
+def mixed_batches(choice: DataChoice) -> tuple[Places, ...]:
+    """Return every batch of a label mix, as places in the part; client i holds the i-th."""
+    data = load_data(choice.name)
+    places = _shuffled(choice.name, choice.part) if choice.order == "shuffled" else torch.arange(data.size(choice.part))
+    places = places[choice.first :]
+    labels = data.labels(choice.part, places)
+    return tuple(tuple(places[list(batch)].tolist()) for batch in cut_batches(labels, choice.samples, choice.mix))
+
+
+def items_of(choice: DataChoice, number: int) -> tuple[int, ...]:
+    """Return the places of the examples that client `number` of a cell holds."""
+    if choice.mix != "given":
+        return mixed_batches(choice)[number]
+    first = choice.first + number * choice.samples
+    places = range(first, first + choice.samples)
+    if choice.order == "shuffled":
+        order = _shuffled(choice.name, choice.part)
+        return tuple(int(order[place]) for place in places)
+    return tuple(places)
+
+
+def batch_of(data: Dataset, part: Part, items: Sequence[Sequence[int]]) -> Batch:
+    """Return the private batch of many clients with equally many examples each."""
+    flat = torch.tensor([list(each) for each in items])
+    images = data.pictures(part, flat.reshape(-1)).reshape(*flat.shape, *data.input_shape)
+    return make_batch(images, data.labels(part, flat.reshape(-1)).reshape(flat.shape), classes=data.classes)
