@@ -11,9 +11,9 @@ from leakscope.attacks.simulate import LocalSteps, OneGradient
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Record, SampleScore
 from leakscope.core.types import Knowledge, LocalTraining
+from leakscope.scenario.cell import read_settings
 from leakscope.store import Landing, Run
 from leakscope.sweep.chunk import informed
-from leakscope.sweep.world import make_world
 from leakscope_papers.items import find_part, read_item
 from leakscope_papers.pages.summary import commands_of
 from leakscope_papers.pages.table import grid_of
@@ -149,11 +149,10 @@ def test_who_knows_the_local_steps_simulates_them() -> None:
     (part,) = parts_at(item, "smoke")
     kinds = set()
     for cell in scenario_at(item, part, "smoke").cells():
-        settings = dict(cell.settings)
-        world = make_world(settings)
+        settings = read_settings(cell.settings)
         knowledge = Knowledge((1, 8, 8), 10, 1, local=LocalTraining(epochs=3, rate=0.1))
-        attack = informed(world.attack, settings, knowledge, [0])
-        kinds.add((settings["knowledge"]["defence"], type(attack.simulate)))  # type: ignore[index, attr-defined]
+        attack = informed(settings.attack, settings, knowledge, [0])
+        kinds.add((settings.knowledge.defence, type(attack.simulate)))  # type: ignore[attr-defined]
     assert kinds == {(False, OneGradient), (True, LocalSteps)}
 
 

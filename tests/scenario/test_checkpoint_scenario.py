@@ -13,10 +13,11 @@ from leakscope.core.model import Model
 from leakscope.models import build, draw_parameters
 from leakscope.models.checkpoint import file_name, pack_checkpoint
 from leakscope.scenario import ScenarioError, scenario_of
+from leakscope.scenario.cell import read_settings
 from leakscope.scenario.scenario import scenario_from_text
-from leakscope.sweep.chunk import Chunk, observe
+from leakscope.sweep.chunk import Chunk, expose_chunk
 from leakscope.sweep.driver import unfold
-from leakscope.sweep.world import make_world
+from leakscope.sweep.objects import network_of
 
 
 def network(**settings: object) -> Model:
@@ -53,13 +54,14 @@ def test_trials_start_from_the_weights_and_buffers_of_the_file(tmp_path: Path) -
     sweep = unfold(scenario_of(scenario(path=str(file))))
     settings: Any = sweep.cells[0].settings
     assert len(settings["weights"]["sha256"]) == 64
-    world = make_world(settings)
-    drawn = draw_parameters(world.model, world.init, random.key([0]))
+    typed = read_settings(settings)
+    model = network_of(typed)
+    drawn = draw_parameters(model, typed.weights, random.key([0]))
     assert torch.equal(drawn["head.bias"][0], network().parameters["head.bias"] + 0.005)
-    assert torch.equal(world.model.buffers["norm.running_var"], network().buffers["norm.running_var"] + 1)
-    _, seen, _, _ = observe(Chunk("all", sweep.trials, {0: (sweep.cells[0].id, settings)}))
+    assert torch.equal(model.buffers["norm.running_var"], network().buffers["norm.running_var"] + 1)
+    seen = expose_chunk(Chunk("all", sweep.trials, {0: sweep.cells[0]})).observation
     assert torch.equal(seen.rounds[0].before["head.bias"][1], network().parameters["head.bias"] + 0.005)
-    assert torch.equal(seen.rounds[0].buffers["norm.running_var"][0], world.model.buffers["norm.running_var"])
+    assert torch.equal(seen.rounds[0].buffers["norm.running_var"][0], model.buffers["norm.running_var"])
 
 
 def test_a_trial_is_known_by_the_content_of_its_checkpoint(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_a_file_that_changes_after_the_trials_were_named_is_refused(tmp_path: Pa
     settings = unfold(scenario_of(scenario(path=str(file)))).cells[0].settings
     write(tmp_path, 5, shift=0.5)
     with pytest.raises(ValueError, match="is not the file it was"):
-        draw_parameters(network(), make_world(settings).init, random.key([0]))
+        draw_parameters(network(), read_settings(settings).weights, random.key([0]))
 
 
 def test_mistakes_are_told_with_their_line(tmp_path: Path) -> None:

@@ -15,11 +15,10 @@ from leakscope.attacks.simulate import OneGradient
 from leakscope.core.errors import InputError
 from leakscope.scenario import scenario_of
 from leakscope.scenario.identity import cell_id
-from leakscope.sweep.chunk import Chunk, informed, observe, play_chunk
+from leakscope.sweep.chunk import Chunk, expose_chunk, informed, play_chunk
 from leakscope.sweep.driver import sayings, unfold
 from leakscope.sweep.plan import group_trials
 from leakscope.sweep.trials import Trial
-from leakscope.sweep.world import make_world
 
 BASE: dict[str, Any] = {
     "data": "digits",
@@ -34,7 +33,7 @@ def chunk_of(**changed: Any) -> Chunk:
     scenario = scenario_of({"name": "told", "knowledge": {"defence": False}, **BASE, **changed})
     (cell,) = scenario.cells()
     trials = tuple(Trial(id=str(i), cell=0, number=i, seed=i, items=(i,)) for i in range(3))
-    return Chunk(name="told", cells={0: ("cell", cell.settings)}, trials=trials, form="native")
+    return Chunk(name="told", cells={0: cell}, trials=trials, form="native")
 
 
 def recovered(chunk: Chunk) -> list[bool]:
@@ -44,8 +43,9 @@ def recovered(chunk: Chunk) -> list[bool]:
 
 def test_rounds_under_fresh_noise_become_one_with_their_mean() -> None:
     noisy = {"client": {"rounds": 16}, "defences": [{"name": "gaussian_noise", "sigma": 0.08}]}
-    _, apart, _, _ = observe(chunk_of(**noisy))
-    _, merged, knowledge, _ = observe(chunk_of(**noisy, knowledge={"defence": True}))
+    apart = expose_chunk(chunk_of(**noisy)).observation
+    exposure = expose_chunk(chunk_of(**noisy, knowledge={"defence": True}))
+    merged, knowledge = exposure.observation, exposure.known(informed=True)
     assert len(apart.rounds) == 16
     assert len(merged.rounds) == 1
     for name, value in merged.rounds[0].sent.items():
@@ -56,15 +56,15 @@ def test_rounds_under_fresh_noise_become_one_with_their_mean() -> None:
 
 def test_rounds_at_moved_weights_stay_apart() -> None:
     moving = {"client": {"rounds": 3, "server_rate": 0.1}, "defences": [{"name": "gaussian_noise", "sigma": 0.01}]}
-    assert len(observe(chunk_of(**moving, knowledge={"defence": True}))[1].rounds) == 3
+    assert len(expose_chunk(chunk_of(**moving, knowledge={"defence": True})).observation.rounds) == 3
 
 
 @pytest.mark.slow
 def test_a_clip_of_every_tensor_is_seen_through_by_the_one_who_knows() -> None:
     clip = {"defences": [{"name": "clip", "bound": 0.1, "each": True}]}
     chunk = chunk_of(**clip, knowledge={"defence": True})
-    _, _, knowledge, world = observe(chunk)
-    made = informed(world.attack, chunk.cells[0][1], knowledge, [0, 1, 2])
+    knowledge = expose_chunk(chunk).known(informed=True)
+    made = informed(chunk.settings().attack, chunk.settings(), knowledge, [0, 1, 2])
     assert isinstance(made, Matching)
     assert made.objective.distance is angle_per_tensor  # type: ignore[attr-defined]
     assert sum(recovered(chunk)) > sum(recovered(chunk_of(**clip)))
@@ -72,10 +72,10 @@ def test_a_clip_of_every_tensor_is_seen_through_by_the_one_who_knows() -> None:
 
 def test_one_bit_is_told_as_the_two_whose_levels_it_has() -> None:
     coarse = chunk_of(defences=[{"name": "quantise", "bits": 1}], knowledge={"defence": True})
-    _, _, knowledge, world = observe(coarse)
+    knowledge = expose_chunk(coarse).known(informed=True)
     assert knowledge.bits is not None
     assert knowledge.bits.tolist() == [2, 2, 2]
-    made = informed(world.attack, coarse.cells[0][1], knowledge, [0, 1, 2])
+    made = informed(coarse.settings().attack, coarse.settings(), knowledge, [0, 1, 2])
     assert isinstance(made, Matching)
     assert made.objective.distance is squared_l2  # type: ignore[attr-defined]
 
@@ -94,8 +94,8 @@ def dropping(**words: bool) -> Chunk:
 )
 def test_dropout_masks_are_averaged_or_known(words: dict[str, bool], kind: type) -> None:
     chunk = dropping(**words)
-    _, _, knowledge, _ = observe(chunk)
-    made = informed(make_world(chunk.cells[0][1]).attack, chunk.cells[0][1], knowledge, [0, 1, 2])
+    knowledge = expose_chunk(chunk).known(informed=True)
+    made = informed(chunk.settings().attack, chunk.settings(), knowledge, [0, 1, 2])
     assert isinstance(made, Matching)
     assert type(made.simulate) is kind
 

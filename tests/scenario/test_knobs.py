@@ -17,17 +17,18 @@ from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.recipes import cpl
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, take
-from leakscope.core.types import Batch, Knowledge, Observation, direction
+from leakscope.core.types import Knowledge, Observation, direction
 from leakscope.metrics.recovery import recovery
+from leakscope.play import Exposure
 from leakscope.scenario import ScenarioError, scenario_of
+from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.scenario.scenario import scenario_from_text
 from leakscope.store import Run
 from leakscope.sweep import run_scenario
-from leakscope.sweep.chunk import Chunk, observe
-from leakscope.sweep.driver import ONE_HOT, Silent, unfold
+from leakscope.sweep.chunk import Chunk, expose_chunk
+from leakscope.sweep.driver import ONE_HOT, NoProgress, unfold
 from leakscope.sweep.engines import serial
 from leakscope.sweep.plan import make_plan
-from leakscope.sweep.world import World, make_world
 
 BASE: dict[str, Any] = {
     "data": {"name": "digits"},
@@ -38,7 +39,6 @@ BASE: dict[str, Any] = {
     "precision": {"dtype": "float64"},
 }
 LENET = {"name": "lenet_cpl", "width": 3}
-Seen = tuple[Batch, Observation, Knowledge, World]
 
 
 def chunks(**changed: Any) -> list[Chunk]:
@@ -46,24 +46,24 @@ def chunks(**changed: Any) -> list[Chunk]:
     return list(make_plan(sweep.cells, sweep.trials, measure=False).chunks)
 
 
-def seen(**changed: Any) -> list[Seen]:
-    return [observe(chunk) for chunk in chunks(**changed)]
+def seen(**changed: Any) -> list[Exposure]:
+    return [expose_chunk(chunk) for chunk in chunks(**changed)]
 
 
-def settings_of(chunk: Chunk) -> Any:
-    return chunk.cells[chunk.trials[0].cell][1]
+def settings_of(chunk: Chunk) -> CellSettings:
+    return chunk.settings()
 
 
 def update(observation: Observation) -> Tree:
     return direction(observation.rounds[0], observation.shares)
 
 
-def plain_gradient(world: World, observation: Observation, batch: Batch, trial: int, loss: Any) -> dict[str, Tensor]:
+def plain_gradient(exposure: Exposure, trial: int, loss: Any) -> dict[str, Tensor]:
     """Return the gradient of a loss of torch's own, by plain autograd."""
-    before = take(observation.rounds[0].before, torch.tensor([trial]))
+    before = take(exposure.observation.rounds[0].before, torch.tensor([trial]))
     weights = {name: value[0].clone().requires_grad_() for name, value in before.items()}
-    output, _ = world.model.apply(weights, {}, batch.inputs[trial], torch.tensor(0))
-    found = torch.autograd.grad(loss(output, batch.labels[trial]), list(weights.values()))
+    output, _ = exposure.model.apply(weights, {}, exposure.batch.inputs[trial], torch.tensor(0))
+    found = torch.autograd.grad(loss(output, exposure.batch.labels[trial]), list(weights.values()))
     return dict(zip(weights, found, strict=True))
 
 
@@ -72,40 +72,40 @@ def plain_gradient(world: World, observation: Observation, batch: Batch, trial: 
 
 @pytest.mark.parametrize("samples", [1, 4])
 def test_mse_takes_whole_labels_as_one_hot_rows(samples: int) -> None:
-    ((batch, observation, knowledge, world),) = seen(
-        client={"loss": "mse"}, data={"name": "digits", "samples": samples}
-    )
-    assert knowledge.loss == "mse"
-    assert batch.labels.dtype == torch.int64
+    (exposure,) = seen(client={"loss": "mse"}, data={"name": "digits", "samples": samples})
+    assert exposure.knowledge.loss == "mse"
+    assert exposure.batch.labels.dtype == torch.int64
 
     def theirs(output: Tensor, labels: Tensor) -> Tensor:
         return F.mse_loss(output, F.one_hot(labels, 10).to(output))
 
     for trial in range(2):
-        for name, value in plain_gradient(world, observation, batch, trial, theirs).items():
-            assert_close(update(observation)[name][trial], value, rtol=1e-5, atol=1e-7)
+        for name, value in plain_gradient(exposure, trial, theirs).items():
+            assert_close(update(exposure.observation)[name][trial], value, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
 @pytest.mark.parametrize("simulated", ["mse", "cross_entropy"])
 def test_the_attack_simulates_the_loss_it_was_told(loss: str, simulated: str) -> None:
     (chunk,) = chunks(client={"loss": loss}, knowledge={"labels": True}, attack={"name": "matching"})
-    batch, observation, knowledge, world = observe(chunk)
+    exposure = expose_chunk(chunk)
+    batch, observation, knowledge = exposure.batch, exposure.observation, exposure.knowledge
     told = {"loss": simulated}
     known = Knowledge(knowledge.input_shape, knowledge.classes, knowledge.samples, labels=batch.labels, **told)  # type: ignore[arg-type]
-    attack = make_world(settings_of(chunk)).attack
+    attack = settings_of(chunk).attack
     assert isinstance(attack, Matching)
-    problem, _ = attack.prepare(world.model, observation, known, [t.seed for t in chunk.trials])
-    evaluate = Evaluator(world.model, problem.unknowns, problem.facts, "native")
+    problem, _ = attack.prepare(exposure.model, observation, known, [t.seed for t in chunk.trials])
+    evaluate = Evaluator(exposure.model, problem.unknowns, problem.facts, "native")
     at_truth = evaluate({"guess": batch.inputs.float()}, torch.zeros(2, dtype=torch.int64)).mismatch
     assert bool((at_truth < 1e-10).all()) is (loss == simulated)
 
 
 def test_rules_that_read_cross_entropy_refuse_mse_and_say_what_to_do() -> None:
     (chunk,) = chunks(client={"loss": "mse"})
-    _, observation, knowledge, world = observe(chunk)
+    exposure = expose_chunk(chunk)
+    observation, knowledge = exposure.observation, exposure.knowledge
     with pytest.raises(InputError, match="the loss is 'mse'; use 'joint'"):
-        cpl(iterations=1).run(world.model, observation, knowledge, [t.seed for t in chunk.trials])
+        cpl(iterations=1).run(exposure.model, observation, knowledge, [t.seed for t in chunk.trials])
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,9 @@ def test_a_scenario_whose_labels_cannot_be_read_is_refused_and_what_it_names_wor
         {"attack": {"name": name, "labels": "auto", "iterations": 1}, "knowledge": {"labels": True}},
     ):
         (chunk,) = chunks(**{**told, **mended})
-        _, observation, knowledge, world = observe(chunk)
-        made = world.attack.run(world.model, observation, knowledge, [t.seed for t in chunk.trials])
+        exposure = expose_chunk(chunk)
+        method, observation = chunk.settings().attack, exposure.observation
+        made = method.run(exposure.model, observation, exposure.knowledge, chunk.seeds)
         assert made.inputs.isfinite().all()
 
 
@@ -148,7 +149,7 @@ def test_it_is_refused_at_the_line_of_the_attack_that_reads() -> None:
 
 
 def test_a_run_says_once_what_mse_makes_of_labels(tmp_path: Path) -> None:
-    class Heard(Silent):
+    class Heard(NoProgress):
         def __init__(self) -> None:
             self.lines: list[str] = []
 
@@ -170,7 +171,7 @@ def test_a_run_says_once_what_mse_makes_of_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "leaky_relu", "relu"])
 def test_activation(activation: str) -> None:
     ((_, _, _, world),) = seen(model={**LENET, "activation": activation}, trials=1)
-    assert activation.replace("_", "") in str(world.model.apply.module).lower()  # type: ignore[attr-defined]
+    assert activation.replace("_", "") in str(exposure.model.apply.module).lower()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("pooling", ["average", "max"])
@@ -218,7 +219,7 @@ def test_local_iterations_1_to_10_are_one_path_attacked_after_each_step() -> Non
     for (_, earlier, _, _), (batch, later, _, world) in itertools.pairwise(found):
         assert torch.equal(earlier.rounds[0].before["head.weight"], later.rounds[0].before["head.weight"])
         weights = {n: v[0].clone().requires_grad_() for n, v in earlier.rounds[0].sent.items()}
-        output, _ = world.model.apply(weights, {}, batch.inputs[0], torch.tensor(0))
+        output, _ = exposure.model.apply(weights, {}, batch.inputs[0], torch.tensor(0))
         step = torch.autograd.grad(F.cross_entropy(output, batch.labels[0]), list(weights.values()))
         for (name, value), slope in zip(weights.items(), step, strict=True):
             assert_close(later.rounds[0].sent[name][0], value - rate * slope, rtol=1e-5, atol=1e-6)
@@ -244,7 +245,7 @@ def test_the_settings_of_mixings_table_1_can_be_said(model: Any) -> None:
         )
     ).cells
     assert len({cell.id for cell in cells}) == 27
-    attacks = [make_world(cell.settings).attack for cell in cells]
+    attacks = [read_settings(cell.settings).attack for cell in cells]
     told = {(attack.stop.iterations, attack.optimiser.rate) for attack in attacks if isinstance(attack, Matching)}  # type: ignore[attr-defined]
     assert told == {(1200, 0.025), (1200, 0.05), (550, 0.05)}
 

@@ -13,7 +13,8 @@ from leakscope.attacks.recipes import ATTACKS
 from leakscope.core.errors import InputError
 from leakscope.data.resizing import resize
 from leakscope.scenario import ScenarioError, json_schema, read_scenario, scenario_of
-from leakscope.scenario.identity import LATER, _told_of_noise, cell_id
+from leakscope.scenario.cell import read_settings
+from leakscope.scenario.identity import cell_id
 from leakscope.scenario.pieces import KINDS
 from leakscope.scenario.scenario import scenario_from_text
 from leakscope.scenario.schema import check_cell
@@ -21,7 +22,7 @@ from leakscope.scenario.text import read_text
 from leakscope.sweep import run_scenario
 from leakscope.sweep.driver import unfold
 from leakscope.sweep.engines import serial
-from leakscope.sweep.world import batch_of, items_of, load_data, make_world
+from leakscope.sweep.objects import batch_of, data_of, items_of, load_data, network_of
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
 SMALL: dict[str, Any] = {"data": "fashion_mnist", "model": "lenet_cpl", "attack": "cpl", "trials": 2, "baselines": []}
@@ -284,65 +285,6 @@ def test_titles_and_counts_do_not_change_what_a_cell_is_and_everything_else_does
     assert len({base, *(identity(**other) for other in others)}) == len(others) + 1
 
 
-def test_fields_that_came_later_leave_the_ids_of_older_cells_alone() -> None:
-    told, _ = check_cell(small(model="resnet20"))
-    assert told is not None
-    before = told | {
-        part: {key: value for key, value in told[part].items() if key not in later} for part, later in LATER.items()
-    }
-    assert "mix" not in before["data"]
-    assert cell_id(told) == cell_id(before)
-    for part, later in LATER.items():
-        assert all(told[part][key] == value for key, value in later.items())
-
-
-@pytest.mark.parametrize(
-    ("changed", "known"),
-    [
-        ({}, "d941cba5585e36c8"),
-        (
-            {
-                "attack": "ig",
-                "model": "mlp",
-                "client": {"local": {"epochs": 2}},
-                "defences": ["gaussian_noise"],
-                "knowledge": {"defence": True},
-            },
-            "b739fd1629685d28",
-        ),
-        ({"attack": "sme", "client": {"local": {"epochs": 2}}}, "4be907e8fe507cdd"),
-    ],
-)
-def test_cells_stored_before_keep_their_ids(changed: dict[str, Any], known: str) -> None:
-    """A new field belongs into `LATER`, at the value that changes nothing; other results belong under another `RESULTS`."""
-    told, found = check_cell(small(**changed))
-    assert told is not None, found
-    assert cell_id(told) == known
-
-
-@pytest.mark.parametrize(
-    ("attack", "defence", "told", "anew"),
-    [
-        ("cpl", "gaussian_noise", True, True),
-        ("cpl", "gaussian_noise", False, False),
-        ("cpl", "sign", True, False),
-        ("ig", "laplace_noise", True, False),
-    ],
-)
-def test_only_trials_whose_result_changed_get_another_id(attack: str, defence: str, told: bool, anew: bool) -> None:
-    settings, found = check_cell(small(attack=attack, defences=[defence], knowledge={"defence": told}))
-    assert settings is not None, found
-    assert bool(_told_of_noise(settings)) == anew
-
-
-def test_who_is_told_of_noise_and_never_stops_has_an_id_of_its_own() -> None:
-    for threshold, edition in ((1e-4, 2), (0, 3)):
-        attack = {"name": "cpl", "threshold": threshold}
-        settings, found = check_cell(small(attack=attack, defences=["gaussian_noise"], knowledge={"defence": True}))
-        assert settings is not None, found
-        assert _told_of_noise(settings) == {"told_of_noise": edition}
-
-
 @pytest.mark.parametrize("mix", ["given", "random", "equal", "two"])
 def test_the_mix_decides_the_labels_of_every_batch(mix: str) -> None:
     def held(trials: int) -> list[tuple[int, ...]]:
@@ -362,9 +304,11 @@ def test_the_mix_decides_the_labels_of_every_batch(mix: str) -> None:
 def test_the_network_sees_pictures_of_the_asked_size(size: int) -> None:
     told, _ = check_cell(small(data={"name": "fashion_mnist", "size": size, "samples": 2}))
     assert told is not None
-    world = make_world(told)
-    batch = batch_of(world.data, world.part, [items_of(told, number) for number in range(3)])
-    assert tuple(world.model.input_shape) == (1, size, size) == tuple(batch.inputs.shape[2:])
+    settings = read_settings(told)
+    batch = batch_of(
+        data_of(settings.data), settings.data.part, [items_of(settings.data, number) for number in range(3)]
+    )
+    assert tuple(network_of(settings).input_shape) == (1, size, size) == tuple(batch.inputs.shape[2:])
     assert torch.equal(batch.inputs[1], resize(load_data("fashion_mnist").pictures("test", [2, 3]), size))
 
 
@@ -372,8 +316,8 @@ def test_filters_are_doubled_along_with_the_size() -> None:
     data = {"name": "fashion_mnist", "size": 32}
     axes = {"data.size": [32, 64, 128], "model.width": [12, 24, 48]}
     cells = unfold(scenario_of(small(data=data, model={"name": "lenet_cpl"}, zip=axes))).cells
-    shapes = [tuple(make_world(cell.settings).model.parameters["conv1.weight"].shape) for cell in cells]
-    heads = [make_world(cell.settings).model.parameters["head.weight"].shape[1] for cell in cells]
+    shapes = [tuple(network_of(read_settings(cell.settings)).parameters["conv1.weight"].shape) for cell in cells]
+    heads = [network_of(read_settings(cell.settings)).parameters["head.weight"].shape[1] for cell in cells]
     assert shapes == [(12, 1, 5, 5), (24, 1, 5, 5), (48, 1, 5, 5)]
     assert heads == [12 * 8 * 8, 24 * 16 * 16, 48 * 32 * 32]
 

@@ -18,6 +18,7 @@ from leakscope.attacks.starts import STARTS
 from leakscope.core.errors import InputError
 from leakscope.data import load
 from leakscope.scenario import ScenarioError
+from leakscope.scenario.cell import read_settings
 from leakscope.scenario.insider import PublicExample
 from leakscope.store import Run
 from leakscope.sweep.insider import insider_misfits, public_examples
@@ -88,10 +89,10 @@ def test_the_other_starts_keep_their_ids() -> None:
 def test_a_class_without_a_public_example_is_refused() -> None:
     without = replace(DIGITS, x_train=DIGITS.x_train[DIGITS.y_train != 4], y_train=DIGITS.y_train[DIGITS.y_train != 4])
     (cell,) = small(**insider(attacks=[{"name": "cpl", "start": "insider"}])).cells()
-    (problem,) = insider_misfits(cell.settings, without)
+    (problem,) = insider_misfits(read_settings(cell.settings), without)
     assert problem.path == ("attack", "start")
     assert "no example of class 4" in problem.message
-    assert insider_misfits(cell.settings, DIGITS) == []
+    assert insider_misfits(read_settings(cell.settings), DIGITS) == []
     with pytest.raises(InputError, match="public example of class 4"):
         public_examples(without, "test", torch.tensor([[4]]), [0])
 

@@ -19,7 +19,7 @@ from leakscope.scenario import read_scenario, scenario_of
 from leakscope.scenario.text import read_text
 from leakscope.store import Landing, Run
 from leakscope.sweep import make_plan, measuring
-from leakscope.sweep.driver import Silent, unfold
+from leakscope.sweep.driver import NoProgress, unfold
 from leakscope.sweep.engines import processes
 from leakscope.sweep.measuring import share_of_memory
 from leakscope.sweep.plan import chunks_of, group_trials
@@ -113,7 +113,7 @@ def test_groups_keep_apart_what_cannot_share_a_program() -> None:
     assert len(groups) == 2 * 2 * 2  # widths, sample counts, attacks; not strengths, not seeds
 
 
-class _Interrupted(Silent):
+class _Interrupted(NoProgress):
     """Asks to stop as soon as a chunk has landed."""
 
     def __init__(self) -> None:

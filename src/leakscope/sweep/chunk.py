@@ -89,7 +89,8 @@ def _attacked(chunk: Chunk) -> tuple[Batch, AttackResult]:
     """Return the truth and what the attack made of the chunk."""
     settings = chunk.settings()
     exposure = expose_chunk(chunk)
-    method = informed(begun(_merged_attack(chunk), chunk, exposure.batch), settings, exposure)
+    knowledge = exposure.known(informed=True)
+    method = informed(begun(_merged_attack(chunk), chunk, exposure.batch), settings, knowledge, chunk.seeds)
     execution = Execution(
         device=chunk.device,
         dtype=settings.precision.dtype,
@@ -102,7 +103,7 @@ def _attacked(chunk: Chunk) -> tuple[Batch, AttackResult]:
     result = run_attack(exposure, method, informed=True, execution=execution)
     if isinstance(method, LinearSystem) and settings.client.local is None:
         clean = observe_chunk(chunk, defended=False, on_data=True)
-        theory = theory_of(exposure.model, clean, exposure.observation, exposure.known(informed=True))
+        theory = theory_of(exposure.model, clean, exposure.observation, knowledge)
         guess = result.reconstruction
         result = replace(result, reconstruction=replace(guess, learned={**guess.learned, **theory}))
     return exposure.batch, result
@@ -180,16 +181,15 @@ def begun(attack: Attack, chunk: Chunk, truth: Batch) -> Attack:
     return begun_from(attack, torch.cat(images))
 
 
-def informed(attack: Attack, settings: CellSettings, exposure: Exposure) -> Attack:
+def informed(attack: Attack, settings: CellSettings, knowledge: Knowledge, seeds: Sequence[int]) -> Attack:
     """Return the attack as one who knows the defences runs it, where the cell says so."""
     if not settings.knowledge.defence or not isinstance(attack, Matching):
         return attack
-    aware_attack = aware(attack, exposure.known(informed=True), simulate=settings.client.local is not None)
+    aware_attack = aware(attack, knowledge, simulate=settings.client.local is not None)
     if not settings.model.drops:
         return aware_attack
     if settings.knowledge.dropout:
-        masks = client_keys(list(exposure.seeds))
-        return replace(aware_attack, simulate=KnownDropout(masks, aware_attack.simulate))
+        return replace(aware_attack, simulate=KnownDropout(client_keys(seeds), aware_attack.simulate))
     return replace(aware_attack, simulate=AveragedDropout(inner=aware_attack.simulate))
 
 

@@ -63,10 +63,10 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
     """Return how to run `total` trials like those of the probe, at most `width` at a time."""
     with torch_threads(probe.threads):
         exposure, settings = expose_chunk(probe), probe.settings()
-        attack = informed(begun(settings.attack, probe, exposure.batch), settings, exposure)
         precision = settings.precision
         execution = Execution(device=probe.device, dtype=precision.dtype, tf32=precision.tf32, form=precision.form)
         model, knowledge = exposure.model, exposure.known(informed=True)
+        attack = informed(begun(settings.attack, probe, exposure.batch), settings, knowledge, probe.seeds)
         if not isinstance(attack, Matching):
             attack.run(model, exposure.observation, knowledge, probe.seeds, execution)
             return Measured()

@@ -25,7 +25,7 @@ from leakscope.core.tree import take
 from leakscope.defences import Sparsify
 from leakscope.defences.on_model import Polarisation
 from leakscope.inference.tracing import trace
-from leakscope.sweep.world import load_data
+from leakscope.sweep.objects import load_data
 from leakscope_papers.claims import examine
 from leakscope_papers.comparing import Measured
 from leakscope_papers.items import Item, Part, find_part, item_files, read_item

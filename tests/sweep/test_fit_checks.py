@@ -16,7 +16,7 @@ from leakscope.scenario.problems import ScenarioError
 from leakscope.scenario.scenario import scenario_from_text
 from leakscope.store import Run
 from leakscope.sweep.driver import unfold
-from leakscope.sweep.suiting import MisfitError
+from leakscope.sweep.fit_checks import MisfitError
 
 LOCAL = "{local: {epochs: 2, batch_size: 2, rate: 0.1}}"
 ADAM = "{local: {epochs: 2, batch_size: 2, rate: 0.1, optimiser: adam}}"
