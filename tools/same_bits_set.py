@@ -43,6 +43,7 @@ PLACES = {
     "SERVERS": ("leakscope.federated:SERVERS", "leakscope.federated.servers:SERVERS"),
     "PrivateClient": ("leakscope.clients:PrivateClient", "leakscope.clients.private:PrivateClient"),
     "PUBLISHED": (
+        "leakscope.auditing.suite:PUBLISHED",
         "leakscope.audit.suite:PUBLISHED",
         "leakscope.audit:PUBLISHED",
         "leakscope.experiments.audit.suite:PUBLISHED",

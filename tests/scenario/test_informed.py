@@ -14,7 +14,6 @@ from leakscope.attacks.distances import angle_per_tensor, squared_l2
 from leakscope.attacks.simulate import OneGradient
 from leakscope.core.errors import InputError
 from leakscope.scenario import scenario_of
-from leakscope.scenario.identity import cell_id
 from leakscope.sweep.chunk import Chunk, expose_chunk, informed, play_chunk
 from leakscope.sweep.driver import sayings, unfold
 from leakscope.sweep.plan import group_trials
@@ -220,16 +219,6 @@ def test_the_one_who_does_not_know_has_the_same_cell_said_or_not(settings: dict[
     assert {cell.id for cell in scenario_of(plain).cells()} == both
     assert len(both) == 2
     assert said < both
-
-
-def test_noise_of_one_level_keeps_the_ids_it_had_before_each_tensor_could_have_its_own() -> None:
-    noisy = {**PLAIN, "attack": "cpl", "defences": [{"name": "gaussian_noise", "sigma": 0.1}]}
-    cell: Any = next(scenario_of(noisy).cells())
-    (defence,) = cell.settings["defences"]
-    assert defence == {"name": "gaussian_noise", "sigma": 0.1, "each": False}
-    before = {**cell.settings, "defences": [{"name": "gaussian_noise", "sigma": 0.1}]}
-    assert cell_id(before) == cell.id
-    assert cell_id({**cell.settings, "defences": [{**defence, "each": True}]}) != cell.id
 
 
 @pytest.mark.parametrize("name", ["clip", "gaussian_noise"])

@@ -170,22 +170,20 @@ def test_a_run_says_once_what_mse_makes_of_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "leaky_relu", "relu"])
 def test_activation(activation: str) -> None:
-    ((_, _, _, world),) = seen(model={**LENET, "activation": activation}, trials=1)
+    (exposure,) = seen(model={**LENET, "activation": activation}, trials=1)
     assert activation.replace("_", "") in str(exposure.model.apply.module).lower()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("pooling", ["average", "max"])
 def test_pooling_changes_the_update_and_not_the_number_of_parameters(pooling: str) -> None:
-    plain, pooled = (
-        update(observation) for _, observation, *_ in seen(model=LENET, grid={"model.pooling": ["none", pooling]})
-    )
+    plain, pooled = (update(each.observation) for each in seen(model=LENET, grid={"model.pooling": ["none", pooling]}))
     assert {n: v.shape for n, v in plain.items()} == {n: v.shape for n, v in pooled.items()}
     assert not torch.allclose(plain["conv1.weight"], pooled["conv1.weight"])
 
 
 def test_dropout_draws_a_mask_for_every_trial_and_none_at_zero() -> None:
     without, half, again = (
-        update(seen(model={**LENET, "dropout": share})[0][1])["head.weight"] for share in (0.0, 0.5, 0.5)
+        update(seen(model={**LENET, "dropout": share})[0].observation)["head.weight"] for share in (0.0, 0.5, 0.5)
     )
     assert torch.equal(half, again)
     unused = (half == 0).all(1)
@@ -199,11 +197,11 @@ def test_dropout_draws_a_mask_for_every_trial_and_none_at_zero() -> None:
 
 def test_batches_of_1_to_32() -> None:
     found = seen(grid={"data.samples": [1, 2, 4, 8, 16, 32]})
-    assert [batch.samples for batch, *_ in found] == [1, 2, 4, 8, 16, 32]
-    for batch, observation, knowledge, world in found:
-        assert knowledge.samples == batch.samples
-        expected = plain_gradient(world, observation, batch, 1, F.cross_entropy)
-        assert_close(update(observation)["head.weight"][1], expected["head.weight"], rtol=1e-5, atol=1e-7)
+    assert [each.batch.samples for each in found] == [1, 2, 4, 8, 16, 32]
+    for each in found:
+        assert each.knowledge.samples == each.batch.samples
+        expected = plain_gradient(each, 1, F.cross_entropy)
+        assert_close(update(each.observation)["head.weight"][1], expected["head.weight"], rtol=1e-5, atol=1e-7)
 
 
 def test_local_iterations_1_to_10_are_one_path_attacked_after_each_step() -> None:
@@ -215,11 +213,12 @@ def test_local_iterations_1_to_10_are_one_path_attacked_after_each_step() -> Non
         knowledge={"defence": False},
         grid={"client.local.epochs": list(range(1, 11))},
     )
-    assert [knowledge.local.epochs for _, _, knowledge, _ in found if knowledge.local] == list(range(1, 11))
-    for (_, earlier, _, _), (batch, later, _, world) in itertools.pairwise(found):
+    assert [each.knowledge.local.epochs for each in found if each.knowledge.local] == list(range(1, 11))
+    for before, after in itertools.pairwise(found):
+        earlier, later, batch = before.observation, after.observation, after.batch
         assert torch.equal(earlier.rounds[0].before["head.weight"], later.rounds[0].before["head.weight"])
         weights = {n: v[0].clone().requires_grad_() for n, v in earlier.rounds[0].sent.items()}
-        output, _ = exposure.model.apply(weights, {}, batch.inputs[0], torch.tensor(0))
+        output, _ = after.model.apply(weights, {}, batch.inputs[0], torch.tensor(0))
         step = torch.autograd.grad(F.cross_entropy(output, batch.labels[0]), list(weights.values()))
         for (name, value), slope in zip(weights.items(), step, strict=True):
             assert_close(later.rounds[0].sent[name][0], value - rate * slope, rtol=1e-5, atol=1e-6)

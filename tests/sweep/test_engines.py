@@ -152,7 +152,7 @@ def test_an_error_that_does_not_survive_pickling_says_the_same() -> None:
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pack(math.factorial, 3)
-    monkeypatch.setattr("leakscope.__version__", "99.0")
+    monkeypatch.setattr("leakscope.sweep.engines.parcels.__version__", "99.0")
     with pytest.raises(InputError, match=r"the driver has leakscope .*, its worker 99.0"):
         unpack(attempt(packed, threads=1, tell=None), "c0", {})
 
