@@ -15,12 +15,12 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, create_model
 from torch import nn
 
 from leakscope.auditing.target import Target
@@ -30,15 +30,16 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
 from leakscope.data import SOURCES, load
+from leakscope.defences import Defence
 from leakscope.defences.on_data import Transform
 from leakscope.defences.on_model import Polarisation
-from leakscope.models import draw_parameters, from_module
+from leakscope.models import Init, draw_parameters, from_module
+from leakscope.scenario.cell import ModelChoice
 from leakscope.scenario.pieces import KINDS, STRICT, AlsoByName, list_of, model_of, piece_type
-from leakscope.scenario.problems import Problem, ScenarioError
+from leakscope.scenario.reader import read_user_file
 from leakscope.scenario.settings import DataChoice
-from leakscope.scenario.text import read_text
 
-MOST_BYTES = 1 << 20
+V = TypeVar("V")
 SAMPLE = 64
 OF_DATA = ("name", "part", "first")  # what an audit takes of a choice of data; it plays the clients itself
 
@@ -110,24 +111,8 @@ def read_request(path: Path) -> Request:
         raise InputError(
             f"{path} is Python: name the function in it that builds the target, such as {module}:build{where}"
         )
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror})") from None
-    if len(raw) > MOST_BYTES:
-        raise InputError(f"{path} has {len(raw):,} bytes; an audit file has at most {MOST_BYTES:,}")
-    try:
-        read = read_text(raw.decode("utf-8"), str(path))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start})") from None
-    if not isinstance(read.data, dict):
-        raise InputError(f"{path}: an audit file is a mapping (build, client, defences, ...)")
-    try:
-        told = file_model().model_validate(read.data).model_dump()
-    except ValidationError as error:
-        problems = [Problem(place := tuple(item["loc"]), str(item["msg"]), read.line(place)) for item in error.errors()]
-        raise ScenarioError(problems, str(path)) from None
-    return _request(path, told)
+    file = read_user_file(path, "an audit file")
+    return _request(path, _asked(path, file.check(file_model())))
 
 
 def module_of(path: Path) -> tuple[str, str]:
@@ -173,48 +158,88 @@ def _by_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-def _request(path: Path, told: Mapping[str, Any]) -> Request:
-    if (told["build"] is None) == (told["model"] is None and told["data"] is None):
-        raise InputError(f"{path}: give either build, or model and data")
-    target = load_build(told["build"]) if told["build"] else _named(path, told)
-    changed: dict[str, Any] = {name: told[name] for name in ("examples", "loss") if told[name] is not None}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFile:
+    """What an audit file says; None where it says nothing."""
+
+    build: str | None
+    model: ModelChoice | None
+    data: DataChoice | None
+    weights: Init
+    client: LocalTraining | None
+    defences: tuple[Defence, ...]
+    on_data: Transform | None
+    on_model: Polarisation | None
+    loss: str | None
+    examples: int | None
+    minutes: float | None
+    clients: int | None
+    seed: int | None
+    fail_above: Mapping[str, float]
+
+
+def _asked(path: Path, fields: Mapping[str, Any]) -> AuditFile:
+    """Return the checked fields of a file as values."""
+
+    def value(name: str, make: Callable[..., V]) -> V | None:
+        return None if fields[name] is None else make(**fields[name])
+
+    plain = {name: fields[name] for name in ("build", "loss", "examples", "minutes", "clients", "seed")}
+    limits = {name: limit for name, limit in (fields["fail_above"] or {}).items() if limit is not None}
     try:
-        if any(told[name] is not None for name in ("client", "on_data", "on_model")):
-            changed["client"] = _client(told, target.client)
-        if told["defences"]:
-            changed["defences"] = tuple(KINDS["defences"].build(item) for item in told["defences"])
+        return AuditFile(
+            **plain,
+            model=None if fields["model"] is None else ModelChoice.of(fields["model"]),
+            data=value("data", DataChoice),
+            weights=KINDS["weights"].build(fields["weights"]),
+            client=value("client", LocalTraining),
+            defences=tuple(KINDS["defences"].build(item) for item in fields["defences"]),
+            on_data=value("on_data", Transform),
+            on_model=value("on_model", Polarisation),
+            fail_above=limits,
+        )
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    limits = {name: value for name, value in (told["fail_above"] or {}).items() if value is not None}
-    return Request(replace(target, **changed), told["minutes"], told["clients"], told["seed"], limits)
 
 
-def _client(told: Mapping[str, Any], built: LocalTraining | Client | None) -> Client:
+def _request(path: Path, asked: AuditFile) -> Request:
+    if (asked.build is None) == (asked.model is None and asked.data is None):
+        raise InputError(f"{path}: give either build, or model and data")
+    target = load_build(asked.build) if asked.build else _named(path, asked)
+    if asked.examples is not None:
+        target = replace(target, examples=asked.examples)
+    if asked.loss is not None:
+        target = replace(target, loss=asked.loss)
+    if any(part is not None for part in (asked.client, asked.on_data, asked.on_model)):
+        target = replace(target, client=_client(asked, target.client))
+    if asked.defences:
+        target = replace(target, defences=asked.defences)
+    return Request(target, asked.minutes, asked.clients, asked.seed, asked.fail_above)
+
+
+def _client(asked: AuditFile, built: LocalTraining | Client | None) -> Client:
     """Return the client of the target, changed by what the file says of it."""
     client = built if isinstance(built, Client) else Client(local=built)
-    if told["client"] is not None:
-        client = replace(client, local=LocalTraining(**told["client"]))
-    if told["on_data"] is not None:
-        client = replace(client, on_data=Transform(**told["on_data"]))
-    if told["on_model"] is not None:
-        client = replace(client, on_model=Polarisation(**told["on_model"]))
-    return client
+    return replace(
+        client,
+        local=client.local if asked.client is None else asked.client,
+        on_data=client.on_data if asked.on_data is None else asked.on_data,
+        on_model=client.on_model if asked.on_model is None else asked.on_model,
+    )
 
 
-def _named(path: Path, told: Mapping[str, Any]) -> Target:
+def _named(path: Path, asked: AuditFile) -> Target:
     """Return the target of a model and data that leakscope knows by name."""
-    if told["model"] is None or told["data"] is None:
+    if asked.model is None or asked.data is None:
         raise InputError(f"{path}: model and data belong together")
-    choice = DataChoice(**told["data"])
+    choice = asked.data
     _check_choice(path, choice)
     data = load(choice.name)
     part = range(choice.first, min(choice.first + SAMPLE, data.size(choice.part)))
     inputs, labels = data.pictures(choice.part, part), data.labels(choice.part, part)
     shape, classes = tuple(inputs.shape[1:]), data.classes
-    module: nn.Module = KINDS["model"].build(told["model"], input_shape=shape, classes=classes)
-    drawn = draw_parameters(
-        from_module(module, input_shape=shape), KINDS["weights"].build(told["weights"]), random.key([told["seed"] or 0])
-    )
+    module: nn.Module = KINDS["model"].build(asked.model.plain(), input_shape=shape, classes=classes)
+    drawn = draw_parameters(from_module(module, input_shape=shape), asked.weights, random.key([asked.seed or 0]))
     module.load_state_dict({name: value[0] for name, value in drawn.items()}, strict=False)
     return Target(model=module, inputs=inputs, labels=labels)
 

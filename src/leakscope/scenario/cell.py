@@ -26,6 +26,15 @@ class ModelChoice:
     name: str
     settings: Mapping[str, Any]
 
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> ModelChoice:
+        """Return the choice that a mapping of a file says."""
+        return cls(plain["name"], {key: value for key, value in plain.items() if key != "name"})
+
+    def plain(self) -> dict[str, Any]:
+        """Return the mapping that a file would say."""
+        return {"name": self.name, **self.settings}
+
     @property
     def drops(self) -> bool:
         """Return whether the network has dropout."""
@@ -86,10 +95,10 @@ def read_baseline(plain: Mapping[str, object]) -> BaselineSettings:
 @functools.lru_cache(maxsize=4096)
 def _settings(text: str) -> CellSettings:
     plain = json.loads(text)
-    recipe, model = dict(plain["attack"]), dict(plain["model"])
+    recipe = dict(plain["attack"])
     return CellSettings(
         data=DataChoice(**plain["data"]),
-        model=ModelChoice(model.pop("name"), model),
+        model=ModelChoice.of(plain["model"]),
         weights=KINDS["weights"].build(plain["weights"]),
         client=make_client(plain["client"], [KINDS["defences"].build(item) for item in plain["defences"]]),
         attack=KINDS["attack"].build(recipe),

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-import yaml
-
-from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Plain
 from leakscope.scenario.attackers import BOTH, TOLD, looked_at, says_which, telling_matters
 from leakscope.scenario.axes import MOST_CELLS, Axis, read_axes, set_path, value_at
@@ -21,10 +17,11 @@ from leakscope.scenario.cell import read_settings
 from leakscope.scenario.identity import cell_id, pinned
 from leakscope.scenario.labels import label_points
 from leakscope.scenario.problems import Path, Problem, ScenarioError
+from leakscope.scenario.reader import UserFile, parse_user_file, read_user_file, user_file_of
 from leakscope.scenario.schema import MOST_TRIALS, OUTSIDE, check_cell, default_of, idle_defences
-from leakscope.scenario.text import Text, read_text
+from leakscope.scenario.text import Text
 
-MOST_BYTES = 4 * 2**20
+KIND = "a scenario"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,46 +70,21 @@ class Scenario:
 
 def read_scenario(path: FilePath | str) -> Scenario:
     """Return the scenario in a YAML file, or raise everything that is wrong with it."""
-    path = FilePath(path)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read the scenario {path} ({error.strerror})") from None
-    if len(raw) > MOST_BYTES:
-        raise InputError(f"{path} is no scenario: it has {len(raw):,} bytes, at most {MOST_BYTES:,} are read")
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start})") from None
-    return scenario_from_text(text, str(path))
+    return _scenario(read_user_file(path, KIND))
 
 
 def scenario_from_text(text: str, source: str = "") -> Scenario:
     """Return the scenario of a YAML text; `source` names it in messages."""
-    read = read_text(text, source)
-    return _scenario(read, text, source)
+    return _scenario(parse_user_file(text, source, KIND))
 
 
 def scenario_of(data: Mapping[str, Any]) -> Scenario:
     """Return the scenario of a plain mapping: the same fields as the file's."""
-    plain = copy.deepcopy(dict(data))
-    try:
-        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
-        json.dumps(plain, ensure_ascii=False, default=str).encode("utf-8")
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
-        raise InputError(
-            f"a scenario is made of plain values, lists and mappings ({str(error).splitlines()[0]})"
-        ) from None
-    return _scenario(replace(Text(), data=plain), text, "")
+    return _scenario(user_file_of(data, KIND))
 
 
-def _scenario(read: Text, text: str, source: str) -> Scenario:
-    data = read.data
-    if not isinstance(data, dict):
-        problem = Problem(
-            (), f"a scenario is a mapping of fields (data, model, attack, ...), got {type(data).__name__}", 1
-        )
-        raise ScenarioError([problem], source)
+def _scenario(file: UserFile) -> Scenario:
+    data, read, source = file.data, file.lines, file.source
     axes, problems = read_axes(data)
     name = data.get("name", "")
     if not isinstance(name, str):
@@ -126,7 +98,7 @@ def _scenario(read: Text, text: str, source: str) -> Scenario:
     if problems:
         unique = {(p.path, p.message): p for p in problems}
         raise ScenarioError([_located(p, read, tuple(axes)) for p in unique.values()], source)
-    scenario = Scenario(str(name), tuple(resolved), tuple(bases), text, source, read)
+    scenario = Scenario(str(name), tuple(resolved), tuple(bases), file.text, source, read)
     scenario = scenario if says_which(data, axes) else _against_both(scenario)
     total = _total(scenario)
     if total > MOST_TRIALS:

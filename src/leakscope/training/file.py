@@ -5,15 +5,13 @@ The pieces are those of the library, read from their signatures; every mistake i
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, Field, create_model
 
 from leakscope.attacks.engine.plan import DTYPES
 from leakscope.clients import Client
@@ -34,10 +32,10 @@ from leakscope.scenario.pieces import (
     piece_type,
 )
 from leakscope.scenario.problems import Path, Problem, ScenarioError
-from leakscope.scenario.schema import closer, make_client, problem_of
-from leakscope.scenario.text import Text, read_text
+from leakscope.scenario.reader import UserFile, read_user_file, user_file_of
+from leakscope.scenario.schema import closer, make_client
 
-MOST_BYTES = 1 << 20
+KIND = "a training file"
 MOST_ROUNDS = 1_000_000
 OWN_KINDS = {
     "partition": Kind("partition", PARTITIONS),
@@ -90,9 +88,17 @@ class Training:
     """A checked training: its settings with every default filled in, and the text they came from."""
 
     settings: dict[str, Any]
-    text: str = field(repr=False)
-    source: str = ""
-    lines: Text = field(default_factory=Text, repr=False)
+    file: UserFile = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """Return the text that the settings came from."""
+        return self.file.text
+
+    @property
+    def source(self) -> str:
+        """Return the name of the file; "" for a mapping."""
+        return self.file.source
 
     @property
     def name(self) -> str:
@@ -110,8 +116,7 @@ class Training:
 
     def error(self, problems: list[Problem]) -> ScenarioError:
         """Return problems found later (a model that does not fit the data) as an error with their lines."""
-        located = [replace(problem, line=problem.line or self.lines.line(problem.path)) for problem in problems]
-        return ScenarioError(located, self.source)
+        return self.file.error(problems)
 
 
 def _by_name(value: Any) -> Any:
@@ -155,45 +160,20 @@ def file_model() -> type[BaseModel]:
 
 def read_training(path: FilePath | str) -> Training:
     """Return the training in a YAML file, or raise everything that is wrong with it."""
-    path = FilePath(path)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read the training file {path} ({error.strerror})") from None
-    if len(raw) > MOST_BYTES:
-        raise InputError(f"{path} is no training file: it has {len(raw):,} bytes, at most {MOST_BYTES:,} are read")
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start})") from None
-    return _training(read_text(text, str(path)), text, str(path))
+    return _training(read_user_file(path, KIND))
 
 
 def training_of(data: Mapping[str, Any]) -> Training:
     """Return the training of a plain mapping: the same fields as the file's."""
-    plain = copy.deepcopy(dict(data))
-    try:
-        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
-    except (yaml.YAMLError, RecursionError, TypeError) as error:
-        raise InputError(f"a training is made of plain values, lists and mappings ({str(error)[:80]})") from None
-    return _training(Text(data=plain), text, "")
+    return _training(user_file_of(data, KIND))
 
 
-def _training(read: Text, text: str, source: str) -> Training:
-    data = read.data
-    if not isinstance(data, dict):
-        said = f"a training file is a mapping of fields (data, partition, model, ...), got {type(data).__name__}"
-        raise ScenarioError([Problem((), said, 1)], source)
-    try:
-        settings = file_model().model_validate(data).model_dump()
-    except ValidationError as error:
-        found = [problem_of(data, item, file_model(), ALL_KINDS) for item in error.errors(include_url=False)]
-        raise Training({}, text, source, read).error(found) from None
-    training = Training(settings, text, source, read)
+def _training(file: UserFile) -> Training:
+    settings = file.check(file_model(), ALL_KINDS)
     problems = [problem for name in settings for problem in _built(name, settings)] or _together(settings)
     if problems:
-        raise training.error(problems)
-    return training
+        raise file.error(problems)
+    return Training(settings, file)
 
 
 def _built(name: str, settings: Mapping[str, Any]) -> list[Problem]:

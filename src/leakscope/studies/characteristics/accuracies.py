@@ -43,7 +43,8 @@ def training_under(training: Training, settings: Mapping[str, Any]) -> Training:
     found = defence_of(settings)
     given["defences"] = found["defences"]
     given["client"] |= {name: found[name] for name in ("on_model", "on_data")}
-    return replace(training_of(given), source=training.source)
+    changed = training_of(given)
+    return replace(changed, file=replace(changed.file, source=training.source))
 
 
 def _looks(data: Mapping[str, Any]) -> dict[str, Any]:

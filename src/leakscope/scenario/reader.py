@@ -1,0 +1,87 @@
+"""The one way to read a file that a user writes: YAML with the line of every value, checked, mistakes told all at once.
+
+Scenarios, trainings, audits and searches all go through it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from leakscope.core.errors import InputError
+from leakscope.scenario.pieces import KINDS, Kind
+from leakscope.scenario.problems import Problem, ScenarioError
+from leakscope.scenario.schema import problem_of
+from leakscope.scenario.text import Text, read_text
+
+MOST_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class UserFile:
+    """The fields of a file, the text they came from, its name ("" for a mapping) and the line of every value."""
+
+    data: dict[str, Any]
+    text: str = field(repr=False)
+    source: str = ""
+    lines: Text = field(default_factory=Text, repr=False)
+
+    def error(self, problems: list[Problem]) -> ScenarioError:
+        """Return problems as one error, each with its line."""
+        located = [replace(problem, line=problem.line or self.lines.line(problem.path)) for problem in problems]
+        return ScenarioError(located, self.source)
+
+    def check(self, model: type[BaseModel], kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any]:
+        """Return the fields with every default filled in, or raise all that pydantic finds wrong with them."""
+        try:
+            return model.model_validate(self.data).model_dump()
+        except ValidationError as error:
+            found = [problem_of(self.data, item, model, kinds) for item in error.errors(include_url=False)]
+            raise self.error(found) from None
+
+
+def read_user_file(path: FilePath | str, kind: str) -> UserFile:
+    """Return the fields of a YAML file; `kind` is what it should be in words, such as 'an audit file'."""
+    path = FilePath(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error.strerror})") from None
+    if len(raw) > MOST_BYTES:
+        raise InputError(f"{path} is not {kind}: it has {len(raw):,} bytes, at most {MOST_BYTES:,} are read")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start})") from None
+    return parse_user_file(text, str(path), kind)
+
+
+def parse_user_file(text: str, source: str, kind: str) -> UserFile:
+    """Return the fields of a YAML text; `source` names it in messages."""
+    return _fields(read_text(text, source), text, source, kind)
+
+
+def user_file_of(data: Mapping[str, Any], kind: str) -> UserFile:
+    """Return a plain mapping as if it had been read from a file."""
+    plain = copy.deepcopy(dict(data))
+    try:
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+        json.dumps(plain, ensure_ascii=False, default=str).encode("utf-8")
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+        line = str(error).splitlines()[0]
+        raise InputError(f"{kind} is made of plain values, lists and mappings ({line})") from None
+    return _fields(Text(data=plain), text, "", kind)
+
+
+def _fields(read: Text, text: str, source: str, kind: str) -> UserFile:
+    if not isinstance(read.data, dict):
+        message = f"{kind} is a mapping of fields, got {type(read.data).__name__}"
+        raise ScenarioError([Problem((), message, 1)], source)
+    return UserFile(read.data, text, source, read)
