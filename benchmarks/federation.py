@@ -18,7 +18,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -118,9 +118,7 @@ def compare(name: str, told: argparse.Namespace) -> str:
     orders = orders_of(federation, holdings)
 
     def at_once(traced: bool) -> Tree:
-        played = play_round(
-            federation, model, holdings, state, around=form.around, split=form.split, traced=traced and form.traced
-        )
+        played = play_round(federation, model, holdings, state, form=replace(form, traced=traced and form.traced))
         return played[0].weights
 
     def slowly() -> Tree:

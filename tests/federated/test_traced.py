@@ -20,7 +20,7 @@ from leakscope.data import Dataset
 from leakscope.data.partition import IID
 from leakscope.defences import DeepCompression, GaussianNoise
 from leakscope.defences.on_model import Polarisation
-from leakscope.federated import Everyone, Federation, Holdings, State, begin, deal, play_round, traced
+from leakscope.federated import Everyone, Federation, Form, Holdings, State, begin, deal, play_round, traced
 from leakscope.federated.decay import Decay
 from leakscope.kernels.windowed import Windowed
 from leakscope.models import build, from_module
@@ -95,7 +95,7 @@ def played(
     state = begin(federation, model, holdings.clients)
     around = Windowed if model.name.startswith("lenet") else nullcontext
     for _ in range(rounds):
-        state = play_round(federation, model, holdings, state, around=around, split=split, traced=trace)[0]
+        state = play_round(federation, model, holdings, state, form=Form(around, split, trace))[0]
     return state
 
 

@@ -19,6 +19,7 @@ from leakscope.defences.on_model import Polarisation
 from leakscope.federated import (
     Everyone,
     Federation,
+    Form,
     State,
     begin,
     deal,
@@ -82,7 +83,7 @@ def test_a_recorded_round_has_the_bits_of_a_plain_one(pieces: dict[str, object])
         start = begin(federation, model, 4)
         state = begin(federation, model, 4, weights={name: value.cuda() for name, value in start.weights.items()})
         for _ in range(4):
-            state = play_round(federation, model, holdings, state, traced=trace)[0]
+            state = play_round(federation, model, holdings, state, form=Form(traced=trace))[0]
         return state
 
     slow, fast = played(False), played(True)
