@@ -28,8 +28,9 @@ from leakscope.core.tree import Tree, lift, map_tensors, to
 from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
 from leakscope.federated import run_rounds
+from leakscope.kernels.graph_cache import Staged
 from leakscope.kernels.im2col import Im2col
-from leakscope.kernels.recordings import captured
+from leakscope.kernels.recordings import recorded
 from leakscope.learning import tree_adam
 from leakscope.learning.tree_adam import Moments
 from leakscope.models import Uniform, draw_parameters
@@ -86,7 +87,7 @@ class Training:
         moments = tree_adam.begin(weights, none), tree_adam.begin(private, none.expand(1, self.clients))
         self.state = State(weights, private, *moments)
         self.rounds = 0
-        self._recorded: Callable[[State, Tensor, Tensor, Tensor], State] | None = None
+        self._staged: Staged[Callable[..., State]] = Staged(record_after=0, trace_after=None)
 
     def draw(self, numbers: range) -> tuple[Tensor, Tensor]:
         """Return keys (turns x clients) and the pictures each client works on (turns x clients x n) of these turns.
@@ -122,10 +123,9 @@ class Training:
         if self.device != "cuda":
             self.state = self.turn(self.state, *given)
             return
-        if self._recorded is None:
-            with Im2col():
-                self._recorded = captured(self.turn, (self.state, *given))
-        self.state = self._recorded(self.state, *given)
+        with Im2col():
+            turn = self._staged.at_call(lambda: recorded(self.turn, (self.state, *given)), lambda: None) or self.turn
+            self.state = turn(self.state, *given)
 
     def turn(self, state: State, index: Tensor, keys: Tensor, places: Tensor) -> State:
         """Return the state after a turn of the clients at `index` with these keys and pictures."""
