@@ -23,7 +23,7 @@ from leakscope.defences.on_model import Polarisation
 from leakscope.federated import Everyone, Federation, Form, Holdings, State, begin, deal, play_round, traced
 from leakscope.federated.decay import Decay
 from leakscope.kernels import graph_cache
-from leakscope.kernels.windowed import Windowed
+from leakscope.kernels.windows import Windowed
 from leakscope.models import build, from_module
 from leakscope.models.batch_norm import in_train_mode
 

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from leakscope.federated import Form, State, groups_of, train_groups, who_answers
-from leakscope.kernels.banded import Banded
+from leakscope.kernels.bands import Banded
 from leakscope.kernels.heap import keep_freed
 from leakscope.kernels.im2col import Im2col
 from leakscope.kernels.per_client import client_by_client
-from leakscope.kernels.windowed import Windowed
+from leakscope.kernels.windows import Windowed
 from leakscope.models import Functional
 from leakscope.training.world import World
 
