@@ -18,7 +18,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
 from leakscope.data.partition import IID
 from leakscope.federated import Everyone, Federation, Holdings, State, begin, client_seeds, deal, groups_of, play_round
-from leakscope.federated.traced import AFTER
+from leakscope.federated.traced import TRACE_AFTER
 from leakscope.learning.local import draw_order
 from leakscope.models import build
 from leakscope.training.forms import FORMS, choose_form
@@ -118,9 +118,7 @@ def compare(name: str, told: argparse.Namespace) -> str:
     orders = orders_of(federation, holdings)
 
     def at_once(traced: bool) -> Tree:
-        played = play_round(
-            federation, model, holdings, state, around=form.around, split=form.split, traced=traced and form.traced
-        )
+        played = play_round(federation, model, holdings, state, form=replace(form, traced=traced and form.traced))
         return played[0].weights
 
     def slowly() -> Tree:
@@ -128,7 +126,7 @@ def compare(name: str, told: argparse.Namespace) -> str:
 
     ways = (slowly, lambda: at_once(False), lambda: at_once(True))
     groups = list(groups_of(range(case.clients), holdings.counts, case.together, told.threads if form.split else 1))
-    took = [seconds(ways[2]) for _ in range(AFTER // len(groups) + 2)]  # the longest of them traced
+    took = [seconds(ways[2]) for _ in range(TRACE_AFTER // len(groups) + 2)]  # the longest of them traced
     loop, first, later = (way() for way in ways)
     apart = max(float((a - b).abs().max()) for a, b in zip(later.values(), loop.values(), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(first.values(), later.values(), strict=True))

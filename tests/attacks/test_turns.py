@@ -36,7 +36,7 @@ BOTH, ALONE = (GUESS, ALPHA), (GUESS,)
 
 @pytest.fixture(autouse=True)
 def _empty() -> None:
-    graphs._KEPT.clear()
+    graphs._CACHE.clear()
 
 
 def small(trials: int = 2, *, name: str = "mlp", side: int = 8, dtype: torch.dtype = torch.float32) -> World:
@@ -114,7 +114,7 @@ def test_evaluations_that_differ_in_what_is_wanted_have_graphs_of_their_own() ->
         evaluate = Evaluator(w.model, problem.unknowns, problem.facts, "native", wanted=wanted, trace_after=1)
         results = [evaluate(problem.unknowns, zero) for _ in range(3)]
         assert all(set(result.gradient) == set(wanted) for result in results)
-    assert len(graphs._KEPT) == 2
+    assert len(graphs._CACHE) == 2
 
 
 def test_what_is_no_unknown_cannot_be_wanted() -> None:

@@ -32,6 +32,7 @@ from leakscope.federated import (
     DistributedSGD,
     Everyone,
     Federation,
+    Form,
     Holdings,
     RoundRobin,
     Server,
@@ -155,7 +156,9 @@ def test_a_part_of_the_clients_on_each_core_gives_the_same_round(threads: int) -
     heard: list[tuple[int, int]] = []
     torch.set_num_threads(threads)
     try:
-        made, _ = play_round(fed, model, held, state, split=True, tell=lambda *told: heard.append(told))
+        made, _ = play_round(
+            fed, model, held, state, form=Form(split=True), progress=lambda *counts: heard.append(counts)
+        )
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

@@ -20,9 +20,10 @@ from leakscope.data import Dataset
 from leakscope.data.partition import IID
 from leakscope.defences import DeepCompression, GaussianNoise
 from leakscope.defences.on_model import Polarisation
-from leakscope.federated import Everyone, Federation, Holdings, State, begin, deal, play_round, traced
+from leakscope.federated import Everyone, Federation, Form, Holdings, State, begin, deal, play_round, traced
 from leakscope.federated.decay import Decay
-from leakscope.kernels.windowed import Windowed
+from leakscope.kernels import graph_cache
+from leakscope.kernels.windows import Windowed
 from leakscope.models import build, from_module
 from leakscope.models.batch_norm import in_train_mode
 
@@ -34,7 +35,7 @@ ADAM = LocalTraining(epochs=1, batch_size=2, rate=0.01, optimiser="adam")
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Trace at the second group of a kind, forget all graphs before and after, and count what is traced."""
-    monkeypatch.setattr(traced, "AFTER", 1)
+    monkeypatch.setattr(traced, "TRACE_AFTER", 1)
     real, made = traced._traced, []
 
     def counted(*args: object) -> object:
@@ -42,9 +43,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return real(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(traced, "_traced", counted)
-    traced._SEEN.clear()
+    graph_cache.forget()
     yield made
-    traced._SEEN.clear()
+    graph_cache.forget()
 
 
 def pictures(clients: int, *, each: int = 4) -> Holdings:
@@ -95,7 +96,7 @@ def played(
     state = begin(federation, model, holdings.clients)
     around = Windowed if model.name.startswith("lenet") else nullcontext
     for _ in range(rounds):
-        state = play_round(federation, model, holdings, state, around=around, split=split, traced=trace)[0]
+        state = play_round(federation, model, holdings, state, form=Form(around, split, trace))[0]
     return state
 
 
@@ -276,8 +277,8 @@ def test_whatever_stops_the_tracing_clients_train_on(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_old_graphs_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traced, "MOST_KEPT", 2)
+    monkeypatch.setattr(graph_cache, "MOST", 2)
     for clients in (1, 2, 3):
         federation = Federation(client=Client(SGD), selection=Everyone(), together=clients)
         played(federation, small(), pictures(clients), trace=True, rounds=2)
-    assert len(traced._SEEN) == 2
+    assert len(graph_cache._CACHE) == 2

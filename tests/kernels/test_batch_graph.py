@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from leakscope.core.model import Model
 from leakscope.core.tree import to
-from leakscope.kernels.batch_graph import SIZES, laid_out, recorded
+from leakscope.kernels.batch_graph import SIZES, batch_graph, laid_out
 from leakscope.kernels.sample_gradients import input_gradients
 from leakscope.models import build, from_module
 from leakscope.search.accuracy_score import jacobians
@@ -48,7 +48,7 @@ def test_a_networks_gradients_are_those_of_one_at_a_time(
     name: str, given_settings: dict[str, int], layout: torch.memory_format
 ) -> None:
     model = to(build(name, (3, 32, 32), 3, given_settings), dtype=torch.float64)
-    graph = recorded(by_input(model), (3, 32, 32), torch.float64, layout)
+    graph = batch_graph(by_input(model), (3, 32, 32), torch.float64, layout)
     assert graph is not None
     for number in (1, *SIZES, 7):
         inputs = pictures(number, (3, 32, 32))
@@ -72,8 +72,8 @@ class Viewing(nn.Module):
 def test_pictures_that_are_viewed_cannot_have_channels_last() -> None:
     model = to(from_module(Viewing().eval(), input_shape=(2, 8, 7)), dtype=torch.float64)
     inputs = pictures(5, (2, 8, 7))
-    assert recorded(by_input(model), (2, 8, 7), torch.float64, torch.channels_last) is None
-    graph = recorded(by_input(model), (2, 8, 7), torch.float64)
+    assert batch_graph(by_input(model), (2, 8, 7), torch.float64, torch.channels_last) is None
+    graph = batch_graph(by_input(model), (2, 8, 7), torch.float64)
     assert graph is not None
     torch.testing.assert_close(graph(inputs), one_at_a_time(model, inputs), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(jacobians(model, inputs), one_at_a_time(model, inputs).flatten(1), rtol=1e-9, atol=1e-12)
@@ -109,7 +109,7 @@ def test_any_program_of_sums_rectifiers_and_shared_memory_is_played_as_it_was(
             made.append(STEPS[step](made[-1 - a % len(made)], made[-1 - b % len(made)]))
         return torch.cat([made[-1], made[kept % len(made)]], 1)
 
-    graph = recorded(run, (2, 4, 3), torch.float64)
+    graph = batch_graph(run, (2, 4, 3), torch.float64)
     assert graph is not None
     inputs = pictures(5, (2, 4, 3))
     torch.testing.assert_close(graph(inputs), run(inputs.clone()), rtol=1e-12, atol=1e-12)
@@ -126,7 +126,7 @@ def test_what_is_written_in_place_is_memory_that_nothing_else_reads(name: str) -
         alone = STEPS[name](filtered + 1, x), STEPS[name](x, other + 2), STEPS[name](filtered + 1, other + 2)
         return torch.cat([views, filtered, other, *alone], 1)
 
-    graph = recorded(run, (2, 4, 3), torch.float64)
+    graph = batch_graph(run, (2, 4, 3), torch.float64)
     assert graph is not None
     inputs = pictures(5, (2, 4, 3))
     torch.testing.assert_close(graph(inputs), run(inputs), rtol=1e-12, atol=1e-12)
@@ -176,13 +176,13 @@ HELD = torch.zeros((), dtype=torch.float64)
     ],
 )
 def test_what_cannot_be_recorded_is_refused(f: Callable[[Tensor], Tensor]) -> None:
-    assert recorded(f, (2, 3), torch.float64) is None
-    assert recorded(f, (2, 3, 3), torch.float64, torch.channels_last) is None
+    assert batch_graph(f, (2, 3), torch.float64) is None
+    assert batch_graph(f, (2, 3, 3), torch.float64, torch.channels_last) is None
 
 
 def test_a_network_whose_examples_meet_is_refused() -> None:
     mixing = build("resnet20", (1, 8, 8), 3, {"width": 2, "batch_statistics": True})
-    assert recorded(by_input(mixing), (1, 8, 8), torch.float32) is None
+    assert batch_graph(by_input(mixing), (1, 8, 8), torch.float32) is None
 
 
 @pytest.mark.parametrize("channels", [1, 3])

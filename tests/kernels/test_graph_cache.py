@@ -25,7 +25,7 @@ from leakscope.core.model import Model
 from leakscope.core.tree import to
 from leakscope.core.types import LocalTraining, make_batch
 from leakscope.kernels import graph_cache as graphs
-from leakscope.kernels.graph_cache import own_memory
+from leakscope.kernels.compiling import copy_before_writing
 from leakscope.models import Uniform, build, draw_parameters
 
 MODEL = build("mlp", (1, 4, 4), 3, {"hidden": [5], "activation": "tanh"})
@@ -33,7 +33,7 @@ MODEL = build("mlp", (1, 4, 4), 3, {"hidden": [5], "activation": "tanh"})
 
 @pytest.fixture(autouse=True)
 def _empty() -> None:
-    graphs._KEPT.clear()
+    graphs._CACHE.clear()
 
 
 def problem(seed: int, model: Model = MODEL, **pieces: object) -> Problem:
@@ -61,7 +61,7 @@ def test_a_kept_graph_gives_other_chunks_the_bits_of_their_own(form: str, monkey
     first = evaluate(problem(1), form=form)
     monkeypatch.setattr(forms.Evaluator, "_traced", lambda *_: pytest.fail("traced again"))
     second = evaluate(problem(5), form=form)
-    assert len(graphs._KEPT) == 1
+    assert len(graphs._CACHE) == 1
     for kept, own in zip((first, second), plain, strict=True):
         torch.testing.assert_close(
             kept, own, rtol=1e-5 if form == "parallel" else 0, atol=1e-6 if form == "parallel" else 0
@@ -87,7 +87,7 @@ def test_other_pieces_shapes_and_networks_get_graphs_of_their_own() -> None:
     plain = [evaluate(p, trace_after=10**9) for p in problems]
     kept = [evaluate(p) for p in problems]
     kept.append(evaluate(problem(1, model=other), other))
-    assert len(graphs._KEPT) == len(kept)
+    assert len(graphs._CACHE) == len(kept)
     for found, own in zip(kept, plain, strict=False):
         assert torch.equal(found, own)
     assert torch.allclose(kept[1] * 1.5, kept[2])
@@ -97,8 +97,8 @@ def test_other_pieces_shapes_and_networks_get_graphs_of_their_own() -> None:
 def test_strengths_for_each_trial_are_inputs_of_the_graph() -> None:
     evaluate(problem(1, priors=(Norm(torch.tensor([0.1, 0.2])),)))
     again = evaluate(problem(1, priors=(Norm(torch.tensor([0.5, 0.9])),)))
-    assert len(graphs._KEPT) == 1
-    graphs._KEPT.clear()
+    assert len(graphs._CACHE) == 1
+    graphs._CACHE.clear()
     assert torch.equal(again, evaluate(problem(1, priors=(Norm(torch.tensor([0.5, 0.9])),)), trace_after=10**9))
 
 
@@ -147,7 +147,7 @@ def test_an_object_whose_attributes_change_gets_another_graph() -> None:
     assert not torch.equal(found[0], found[1])
     assert not torch.equal(found[1], found[2])
     assert torch.equal(evaluate(problem(1, priors=(piece,))), found[2])
-    assert len([key for key in graphs._KEPT if key.told[0] == "native"]) == 3  # type: ignore[index]
+    assert len([key for key in graphs._CACHE if key.purpose == "evaluation, native"]) == 3
 
 
 @pytest.mark.slow
@@ -161,14 +161,14 @@ def test_a_method_of_an_object_whose_attributes_change_gets_another_graph() -> N
         assert torch.equal(found[-1], evaluate(made, trace_after=10**9, form="im2col"))
     assert not torch.equal(*found)
     evaluate(problem(1, priors=(piece.__call__,)))  # the same method, though another object
-    assert len([key for key in graphs._KEPT if key.told[0] == "native"]) == 2  # type: ignore[index]
+    assert len([key for key in graphs._CACHE if key.purpose == "evaluation, native"]) == 2
 
 
 def test_old_graphs_go_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "MOST", 2)
     for weight in (0.1, 0.2, 0.3):
         evaluate(problem(1, priors=(Norm(weight),)))
-    assert len(graphs._KEPT) == 2
+    assert len(graphs._CACHE) == 2
 
 
 def index_add_into_one_row(index: Tensor, source: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ def index_add_into_one_row(index: Tensor, source: Tensor) -> Tensor:
 def test_what_writes_into_a_row_of_all_lanes_gets_memory_of_its_own() -> None:
     index, source = torch.arange(3), torch.arange(6.0).reshape(2, 3)
     graph = make_fx(index_add_into_one_row)(index, source)
-    own_memory(graph)
+    copy_before_writing(graph)
     graph.recompile()
     assert torch.equal(graph(index, source), source)
     [adding] = [node for node in graph.graph.nodes if "index_add" in str(node.target)]
@@ -215,7 +215,7 @@ def test_on_cuda_an_evaluation_is_played_from_a_recording(form: str, monkeypatch
         return play
 
     monkeypatch.setattr(forms, "recorded", stand_in)
-    monkeypatch.setattr(forms.Evaluator, "_compiled", forms.Evaluator._traced)
+    monkeypatch.setattr(forms.Evaluator, "_compiled", lambda _, graph: graph)
     made, zero = problem(1), torch.zeros(2, dtype=torch.int64)
     evaluator = Evaluator(MODEL, made.unknowns, made.facts, form, trace_after=2)
     evaluator._records = evaluator.form in forms.RECORDED
@@ -268,4 +268,5 @@ def test_a_recorded_evaluation_has_the_bits_of_the_evaluation(form: str) -> None
         found, expected = evaluator(moved, zero), plain(moved, zero)
         assert torch.equal(found.gradient[GUESS], expected.gradient[GUESS])
         assert torch.equal(found.total, expected.total)
-    assert evaluator._done
+    assert evaluator._staged is not None
+    assert evaluator._staged.graph is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.kernels import im2col
-from leakscope.kernels.im2col import Im2col, back_by_copies, back_by_fold, by_copies, by_view, conv2d
+from leakscope.kernels.im2col import Im2col, back_by_copies, back_by_fold, by_copies, by_view
 from leakscope.models import build
 
 torch.set_num_threads(1)
@@ -23,6 +24,11 @@ PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 def draw(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def conv2d(*args: Any, **settings: Any) -> Tensor:
+    with Im2col():
+        return F.conv2d(*args, **settings)
 
 
 class Convolutions(TorchDispatchMode):

@@ -19,12 +19,14 @@ from leakscope.defences.on_model import Polarisation
 from leakscope.federated import (
     Everyone,
     Federation,
+    Form,
     State,
     begin,
     deal,
     play_round,
     traced,
 )
+from leakscope.kernels import graph_cache
 from leakscope.kernels import recordings as captured_module
 from leakscope.kernels.recordings import Fetched, captured, recorded
 from leakscope.models import build
@@ -82,11 +84,12 @@ def test_a_recorded_round_has_the_bits_of_a_plain_one(pieces: dict[str, object])
         start = begin(federation, model, 4)
         state = begin(federation, model, 4, weights={name: value.cuda() for name, value in start.weights.items()})
         for _ in range(4):
-            state = play_round(federation, model, holdings, state, traced=trace)[0]
+            state = play_round(federation, model, holdings, state, form=Form(traced=trace))[0]
         return state
 
+    graph_cache.forget()
     slow, fast = played(False), played(True)
-    assert [seen.graph is not None for seen in traced._SEEN.values()] == [True], "it must have been recorded"
+    assert [staged.graph is not None for staged in graph_cache._CACHE.values()] == [True], "it must have been recorded"
     traced.forget()
     for name, value in slow.weights.items():
         assert torch.equal(value, fast.weights[name])

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from leakscope.auditing.target import Subject
 from leakscope.core import random
-from leakscope.core.tree import TINY, Tree, lift, norm, scale, subtract
+from leakscope.core.tree import Tree, lift
 from leakscope.defences import Defence
-from leakscope.defences.stack import begin, protect
+from leakscope.defences.stack import State, begin, protect
+from leakscope.federated import train_by_gradients
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.losses import LOSSES, one_hot
 
@@ -46,15 +47,14 @@ def find_course(subject: Subject, *, rounds: int = ROUNDS) -> Course | str:
         return f"the sample has {len(subject.inputs)} examples; {LEAST_SAMPLE} are needed to train and test on it"
     _, (_, labels) = split(subject)
     common = float(torch.bincount(labels, minlength=subject.model.classes).max()) / len(labels)
-    found: Course | None = None
-    for rate in RATES:
-        accuracy, steps = train_briefly(subject, (), rate, None, rounds)
-        if found is None or accuracy > found.accuracy:
-            found = Course(subject, rate, accuracy, steps, rounds)
-    if found is None or found.accuracy < common + MARGIN:
-        best = found.accuracy if found else 0.0
-        return f"{rounds} rounds on the sample reach {best:.0%}, the commonest class alone {common:.0%}: too little to compare"
-    return found
+    courses = [Course(subject, rate, *train_briefly(subject, (), rate, None, rounds), rounds) for rate in RATES]
+    best = max(courses, key=lambda course: course.accuracy)
+    if best.accuracy < common + MARGIN:
+        return (
+            f"{rounds} rounds on the sample reach {best.accuracy:.0%}, the commonest class alone {common:.0%}: "
+            "too little to compare"
+        )
+    return best
 
 
 def accuracy_with(course: Course, defences: Sequence[Defence]) -> float:
@@ -79,30 +79,29 @@ def train_briefly(
     rank = len(model.input_shape)
     x = client.scaling.scale(x, rank).unflatten(0, (CLIENTS, -1))
     targets = one_hot(y, model.classes, x.dtype).unflatten(0, (CLIENTS, -1))
-    weights, stack = dict(model.parameters), tuple(defences)
-    shared = model.shared(weights)
-    state = begin(stack, {n: v.expand(CLIENTS, *v.shape) for n, v in shared.items()})
     keys = random.fold(random.key(list(range(CLIENTS))), "audit utility")
-    buffers = {n: b.expand(CLIENTS, *b.shape) for n, b in model.buffers.items()}
+    buffers = _for_clients(model.buffers)
+    stack = tuple(defences)
+    memory = begin(stack, _for_clients(model.shared(model.parameters)))
 
-    def one(
-        state: tuple[Tree, ...], w: Tree, b: Tree, x: Tensor, t: Tensor, k: Tensor
-    ) -> tuple[Tree, tuple[Tree, ...]]:
+    def one(memory: State, weights: Tree, buffers: Tree, x: Tensor, t: Tensor, key: Tensor) -> tuple[Tree, State]:
         mask = torch.ones(len(x), dtype=torch.bool)
-        gradient, _, _, _ = loss_and_gradient(model, LOSSES[client.loss], w, b, x, t, mask, k)
-        return protect(stack, model.shared(gradient), state, k)
+        gradient, _, _, _ = loss_and_gradient(model, LOSSES[client.loss], weights, buffers, x, t, mask, key)
+        return protect(stack, model.shared(gradient), memory, key)
 
-    lengths = []
-    for number in range(rounds):
-        many = {n: w.expand(CLIENTS, *w.shape) for n, w in weights.items()}
-        update, state = lift(one)(state, many, buffers, x, targets, random.fold(keys, number))
-        mean = {n: u.mean(0) for n, u in update.items()}
-        length = float(norm(mean))
-        wanted = length if steps is None else steps[number]
-        lengths.append(length)
-        weights |= subtract({n: weights[n] for n in mean}, scale(mean, rate * wanted / max(length, TINY)))
+    def answer(weights: Tree, number: int) -> Tree:
+        nonlocal memory
+        update, memory = lift(one)(memory, _for_clients(weights), buffers, x, targets, random.fold(keys, number))
+        return update
+
+    trained = train_by_gradients(model.parameters, answer, rounds, rate=rate, lengths=steps)
     with torch.no_grad():
-        scaled = client.scaling.scale(test_x, rank)
-        output = model.apply(weights, model.buffers, scaled, keys[0])[0]
-    right = (output.argmax(1) == test_y).double().mean() if bool(output.isfinite().all()) else torch.tensor(0.0)
-    return float(right), tuple(lengths)
+        output = model.apply(trained.weights, model.buffers, client.scaling.scale(test_x, rank), keys[0])[0]
+    if not bool(output.isfinite().all()):
+        return 0.0, trained.lengths
+    return float((output.argmax(1) == test_y).double().mean()), trained.lengths
+
+
+def _for_clients(tree: Tree) -> Tree:
+    """Return the same values for every client."""
+    return {name: value.expand(CLIENTS, *value.shape) for name, value in tree.items()}

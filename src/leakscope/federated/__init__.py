@@ -4,6 +4,8 @@ from leakscope.federated.decay import Decay
 from leakscope.federated.federation import Federation, State, begin, is_finite, parameters_of
 from leakscope.federated.holdings import Holdings, deal
 from leakscope.federated.rounds import (
+    NATIVE,
+    Form,
     Played,
     client_seeds,
     groups_of,
@@ -15,9 +17,11 @@ from leakscope.federated.rounds import (
 from leakscope.federated.saving import pack, pack_private, unpack
 from leakscope.federated.selection import SELECTIONS, Count, Everyone, Selection, Share
 from leakscope.federated.servers import SERVERS, Averaging, Deltas, DistributedSGD, RoundRobin, Server
+from leakscope.federated.training import Steps, run_rounds, train_by_gradients, train_federation
 from leakscope.federated.utility import Utility, measure_utility
 
 __all__ = [
+    "NATIVE",
     "SELECTIONS",
     "SERVERS",
     "Averaging",
@@ -27,6 +31,7 @@ __all__ = [
     "DistributedSGD",
     "Everyone",
     "Federation",
+    "Form",
     "Holdings",
     "Played",
     "RoundRobin",
@@ -34,6 +39,7 @@ __all__ = [
     "Server",
     "Share",
     "State",
+    "Steps",
     "Utility",
     "begin",
     "client_seeds",
@@ -45,7 +51,10 @@ __all__ = [
     "pack_private",
     "parameters_of",
     "play_round",
+    "run_rounds",
+    "train_by_gradients",
     "train_clients",
+    "train_federation",
     "train_groups",
     "unpack",
     "who_answers",

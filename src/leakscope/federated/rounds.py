@@ -1,7 +1,7 @@
 """One round: the clients that answer train as one batch (vmap), defences act on what they send, the server steps.
 
-Clients of unequal size are padded to the largest of their batch and masked; sorted by size, so that little is wasted. A
-client's part in a round is a function of the global model, its data and one number, its seed for that round:
+Clients of unequal size are padded to the largest of their group and masked; groups are sorted by size, so that little is wasted.
+A client's part in a round is a function of the global model, its data and one number, its seed for that round:
 `Client.observe` with that seed sees exactly what the client sent, so any answer of a federation can be attacked.
 """
 
@@ -33,6 +33,23 @@ from leakscope.learning.local import draw_order
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """How a group of clients is computed; beyond rounding it does not change the result.
+
+    `around` opens a context in which clients train (another way to do convolutions), `split` trains a part of the clients on each
+    core instead of all of them on all cores. `traced` runs a flat graph once enough groups alike were trained, or a recording on a
+    GPU (see `traced`): not where that would unroll a loop over clients.
+    """
+
+    around: Around = nullcontext
+    split: bool = False
+    traced: bool = False
+
+
+NATIVE = Form()
+
+
+@dataclass(frozen=True, slots=True)
 class Played:
     """What happened in a round: who answered, with how many examples, and at which multiple of the learning rate."""
 
@@ -61,38 +78,31 @@ def play_round(
     holdings: Holdings,
     state: State,
     *,
-    around: Around = nullcontext,
-    split: bool = False,
-    traced: bool = False,
-    tell: Callable[[int, int], None] = lambda *_: None,
+    form: Form = NATIVE,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[State, Played]:
     """Return the state after one more round, and what happened in it.
 
-    `model` is the network as clients run it. `around` opens a context in which they train (another way to do convolutions);
-    `split` trains a part of the clients on each core instead of all of them on all cores; `traced` runs a flat graph once enough
-    groups alike were trained (see `traced`); `tell` hears how many are done.
+    `model` is the network as clients run it; `progress` is called with (clients done, clients of the round) after each group.
     """
     answered = who_answers(federation, state.rounds, holdings.clients)
     counts = holdings.counts
     decay = federation.decay.after(state.rounds)
-    done = 0
-    after = state
+    after, done = state, 0
     turns = [[client] for client in answered] if federation.server.in_turn else [list(answered)] if answered else []
     for turn in turns:
         shares = dict(zip(turn, federation.server.weigh(counts[turn]).tolist(), strict=True))
         total: Tree | None = None
         buffers: list[tuple[Tensor, Tree]] = []
         start = after
-        groups = list(groups_of(turn, counts, federation.together, torch.get_num_threads() if split else 1))
-        for group, answer in train_groups(
-            federation, model, holdings, start, groups, around=around, split=split, traced=traced
-        ):
-            own = torch.tensor([shares[client] for client in group], dtype=torch.float64, device=_device(start))
-            total = add_weighted(total, own, federation.server.read(start.weights, answer.update))
-            buffers.append((own, answer.buffers))
-            after = _kept(after, group, answer)
+        groups = list(groups_of(turn, counts, federation.together, torch.get_num_threads() if form.split else 1))
+        for group, answer in train_groups(federation, model, holdings, start, groups, form=form):
+            share = torch.tensor([shares[client] for client in group], dtype=torch.float64, device=_device(start))
+            total = add_weighted(total, share, federation.server.read(start.weights, answer.update))
+            buffers.append((share, answer.buffers))
+            after = _with_private(after, group, answer)
             done += len(group)
-            tell(done, len(answered))
+            progress(done, len(answered))
         if total is not None:
             moved = federation.server.step(start.weights, total, decay)
             weights = {name: moved[name].to(value.dtype) for name, value in start.weights.items()}
@@ -108,17 +118,15 @@ def train_groups(
     state: State,
     groups: Sequence[Sequence[int]],
     *,
-    around: Around = nullcontext,
-    split: bool = False,
-    traced: bool = False,
+    form: Form = NATIVE,
 ) -> Iterator[tuple[Sequence[int], Answer]]:
-    """Yield each group of clients with its answers, in order; with `split` as many groups at a time as torch has threads."""
+    """Yield each group of clients with its answers, in order; a split form does as many at a time as torch has threads."""
 
     def prepared(group: Sequence[int]) -> Callable[[], Answer]:
-        return _prepared(federation, model, holdings, state, group, around=around, traced=traced)
+        return _prepared(federation, model, holdings, state, group, form)
 
     threads = torch.get_num_threads()
-    if not split or threads == 1:
+    if not form.split or threads == 1:
         yield from ((group, prepared(group)()) for group in groups)
         return
     with ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -136,18 +144,11 @@ def train_clients(
     federation: Federation, model: Model, holdings: Holdings, state: State, clients: Sequence[int]
 ) -> Answer:
     """Return the answers of some clients to the global model of `state`, all at once; every tensor leads with them."""
-    return _prepared(federation, model, holdings, state, clients)()
+    return _prepared(federation, model, holdings, state, clients, NATIVE)()
 
 
 def _prepared(
-    federation: Federation,
-    model: Model,
-    holdings: Holdings,
-    state: State,
-    clients: Sequence[int],
-    *,
-    around: Around = nullcontext,
-    traced: bool = False,
+    federation: Federation, model: Model, holdings: Holdings, state: State, clients: Sequence[int], form: Form
 ) -> Callable[[], Answer]:
     """Return what computes the answers of some clients; all draws of order are done."""
     client, device, held = federation.client_at(state.rounds), _device(state), equipped(federation, model)
@@ -156,18 +157,18 @@ def _prepared(
     seeds = client_seeds(federation, state.rounds, clients)
     keys = random.fold(random.key(seeds, device=device), "client")
     order = None if client.local is None else trimmed(draw_orders(client.local, holdings.counts[chosen], keys))
-    common = {name: value.expand(len(clients), *value.shape) for name, value in state.weights.items()}
-    own = {name: value[chosen.to(value.device)] for name, value in state.private.items()}
-    weights = {name: common[name] if name in common else own[name] for name in held.parameters}
+    shared = {name: value.expand(len(clients), *value.shape) for name, value in state.weights.items()}
+    private = {name: value[chosen.to(value.device)] for name, value in state.private.items()}
+    weights = {name: shared[name] if name in shared else private[name] for name in held.parameters}
     buffers = {name: value.expand(len(clients), *value.shape) for name, value in state.buffers.items()}
     defences, guard, memory = take((client.defences, client.on_model, state.memory), chosen.to(device))
     arguments = (defences, guard, memory, weights, buffers, batch.inputs, batch.labels, batch.mask, keys, order)
     one = _one(client, held)
-    if traced and federation.decay.every is None:  # a rate that changes again and again would be traced each time
-        return answering(one, client, model, arguments, 1 if order is None else len(order), around)
+    if form.traced and federation.decay.every is None:  # a rate that changes again and again would be traced each time
+        return answering(one, client, model, arguments, 1 if order is None else len(order), form.around)
 
     def call() -> Answer:
-        with around():
+        with form.around():
             return lift(one)(*arguments)
 
     return call
@@ -179,14 +180,13 @@ def draw_orders(local: LocalTraining, counts: Tensor, keys: Tensor) -> Tensor:
     Each client's order is that of its own size: it does not depend on how far it was padded.
     """
     sizes = counts.tolist()
-    found: dict[int, Tensor] = {}
+    orders: dict[int, Tensor] = {}
     for size in sorted(set(sizes)):
-        same = [place for place, own in enumerate(sizes) if own == size]
-        orders = draw_order(local, size, keys[same])
-        found |= dict(zip(same, orders, strict=True))
-    steps, wide = (max(order.shape[d] for order in found.values()) for d in (0, 1))
+        places = [place for place, other in enumerate(sizes) if other == size]
+        orders |= dict(zip(places, draw_order(local, size, keys[places]), strict=True))
+    steps, width = (max(order.shape[d] for order in orders.values()) for d in (0, 1))
     padded = (
-        F.pad(found[place], (0, wide - found[place].shape[1], 0, steps - found[place].shape[0]), value=-1)
+        F.pad(orders[place], (0, width - orders[place].shape[1], 0, steps - orders[place].shape[0]), value=-1)
         for place in range(len(sizes))
     )
     return torch.stack(list(padded))
@@ -199,18 +199,12 @@ def trimmed(order: Tensor) -> tuple[Tensor, ...]:
 
 
 def _one(client: Client, model: Model) -> Callable[..., Answer]:
+    """Return the answer of one client as a function of its tensors alone."""
+
     def one(
-        defences: tuple[Defence, ...],
-        guard: Polarisation | None,
-        memory: Memory,
-        weights: Tree,
-        buffers: Tree,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor,
-        key: Tensor,
-        order: tuple[Tensor, ...] | None,
-    ) -> Answer:
+        defences: tuple[Defence, ...], guard: Polarisation | None, memory: Memory, weights: Tree, buffers: Tree,
+        x: Tensor, y: Tensor, mask: Tensor, key: Tensor, order: tuple[Tensor, ...] | None,
+    ) -> Answer:  # fmt: skip
         return client.answer(model, defences, memory, weights, buffers, x, y, mask, key, order, guard)
 
     return one
@@ -225,8 +219,8 @@ def groups_of(clients: Sequence[int], counts: Tensor, together: int, parts: int 
         yield by_size[first : first + each]
 
 
-def _kept(state: State, clients: Sequence[int], answer: Answer) -> State:
-    """Return the state with what these clients keep for themselves: private parameters, and what defences remember."""
+def _with_private(state: State, clients: Sequence[int], answer: Answer) -> State:
+    """Return the state with what these clients do not send: private parameters, and what defences remember."""
     if not state.private and not any(state.memory):
         return state
     index = torch.tensor(list(clients), device=_device(state))

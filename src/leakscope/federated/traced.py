@@ -1,20 +1,16 @@
 """The answers of a group of clients as a flat graph of tensor operations, traced once and run in every later round.
 
 In a round of small clients the transforms (vmap, grad) cost as much as the arithmetic, and two cores wait for the one Python they
-share. The graph runs the same operations without them, so the bits stay. On a CUDA device it is a recording (`captured`).
+share. The graph runs the same operations without them, so the bits stay. On a CUDA device it is a recording (`kernels.recordings`).
 
-Two groups share a graph when the very same network, defences, loss and context train them, with equal settings of the local training
-and equal shapes. Pieces are told apart by their address, not by their text: a text may leave out what an object holds, and two
-classes may have one name.
+Groups share a graph (`kernels.graph_cache`) when the same network trains in the same context with equal settings, defences and
+shapes.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from threading import RLock
 from typing import Any
 
 import torch
@@ -24,33 +20,18 @@ from leakscope.clients import Client
 from leakscope.clients.client import Answer
 from leakscope.core.model import Model
 from leakscope.core.tree import fill, flattened, lift, map_tensors, tensors
+from leakscope.kernels.graph_cache import Flat, flat_graph, graph_at_call, graph_key
+from leakscope.kernels.graph_cache import forget as forget_graphs
 from leakscope.kernels.recordings import recorded
 from leakscope.learning.losses import LOSSES
 
-AFTER = 40  # groups of one shape after which tracing (0.3 s for each local step of a LeNet, 1 to 4 s of a ResNet) may be about to pay
+PURPOSE = "federation"
+TRACE_AFTER = 40  # groups alike after which tracing (0.3 s for each local step of a LeNet, 1 to 4 s of a ResNet) may be about to pay
+RECORD_AFTER = 1  # groups on a CUDA device: a recording costs three calls, and plays in a small part of one
 MOST_STEPS = 16  # tracing more local steps takes longer than most trainings
-MOST_KEPT = 64  # kinds of groups: unequal clients make many
-AFTER_ON_CUDA = 1  # a recording costs three calls, and plays in a small part of one
 MOST_STEPS_ON_CUDA = 1_000  # hundreds of kernels each, all of which a recording names
 
 Around = Callable[[], AbstractContextManager[object]]
-Flat = tuple[Tensor, ...]
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Groups of one kind: how many were trained, and their graph once it is traced or recorded.
-
-    `alive` holds what the key names by its address, so that the address cannot come to mean another network or defence.
-    """
-
-    alive: tuple[object, ...]
-    groups: int = 0
-    graph: Callable[..., Answer] | None = None
-
-
-_SEEN: OrderedDict[str, _Seen] = OrderedDict()
-_LOCK = RLock()  # two trainings in two threads count and trace one after the other
 
 
 def answering(
@@ -59,84 +40,55 @@ def answering(
     """Return what computes the answers of a group: `one` lifted over its clients, or its graph after enough groups alike.
 
     `one` answers for one client; it must depend on `client`, the network that clients were given (`model`) and its arguments
-    alone, and nothing may change inside them from round to round. Tracing is done here, not in what is returned, which may run
-    in any thread.
+    alone. Tracing is done here, not in what is returned, which may run in any thread.
     """
 
-    def transformed() -> Answer:
+    def transformed(*arguments: Any) -> Answer:
         with around():
             return lift(one)(*arguments)
 
-    on_cuda = all(t.is_cuda for t in tensors(arguments))
+    flat = list(tensors(arguments))
+    on_cuda = all(t.is_cuda for t in flat)
     if steps > (MOST_STEPS_ON_CUDA if on_cuda else MOST_STEPS):
-        return transformed
-    with _LOCK:
-        seen = _seen(client, model, arguments, around)
-        seen.groups += 1
-        if seen.groups == (AFTER_ON_CUDA if on_cuda else AFTER) + 1:
-            seen.graph = (_recorded if on_cuda else _traced)(one, arguments, around)
-        graph = seen.graph
-    return transformed if graph is None else lambda: graph(*arguments)
+        return lambda: transformed(*arguments)
+    constants = (LOSSES[client.loss], client.local, client.scaling, client.on_data)
+    graph = graph_at_call(
+        graph_key(PURPOSE, same=(model, around), constants=constants, inputs=arguments, flat=flat),
+        record_after=RECORD_AFTER if on_cuda else None,
+        trace_after=None if on_cuda else TRACE_AFTER,
+        record=lambda: recorded(transformed, arguments),
+        trace=lambda: _traced(one, arguments, around),
+    )
+    return lambda: (graph or transformed)(*arguments)
 
 
 def forget() -> None:
     """Forget all groups and graphs: what a training that has ended held in memory."""
-    with _LOCK:
-        _SEEN.clear()
-
-
-def _seen(client: Client, model: Model, arguments: tuple[Any, ...], around: Around) -> _Seen:
-    shapes = [(tuple(t.shape), str(t.dtype), str(t.device)) for t in tensors(arguments)]
-    pieces = (model, around, LOSSES[client.loss], client.scaling, *client.defences, client.on_model, client.on_data)
-    key = repr(([id(piece) for piece in pieces], client.local, _emptied(arguments), shapes))
-    found = _SEEN.setdefault(key, _Seen(pieces))
-    _SEEN.move_to_end(key)
-    while len(_SEEN) > MOST_KEPT:
-        _SEEN.popitem(last=False)
-    return found
+    forget_graphs(PURPOSE)
 
 
 def _traced(one: Callable[..., Answer], arguments: tuple[Any, ...], around: Around) -> Callable[..., Answer] | None:
-    """Return the graph; nothing where the network cannot be lifted or traced.
+    """Return the graph; None where the network cannot be lifted or traced.
 
-    Whatever stops the tracing, clients train without it: an error of their own (no memory, a wrong input) is told there.
+    Whatever stops the tracing, clients train without it: an error of theirs (no memory, a wrong input) is raised there.
     """
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     flat_one, shape = flattened(one, arguments)
     lifted = torch.func.vmap(flat_one, randomness="error")
 
     def call(*flat: Tensor) -> Flat:
         with around():
-            made: Flat = lifted(flat)
-            return made
+            outputs: Flat = lifted(flat)
+            return outputs
 
     try:
         with torch.no_grad():
-            graph = make_fx(call)(*tensors(arguments))
+            graph = flat_graph(call, tensors(arguments))
     except Exception:  # the tracer fails in many ways, with assertions too
         return None
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    form: Answer = _emptied(shape[0])
+    empty: Answer = map_tensors(lambda _: torch.empty(0), shape[0])
 
     def play(*arguments: Any) -> Answer:
         with torch.no_grad():
-            return fill(form, list(graph(*tensors(arguments))))
+            return fill(empty, list(graph(*tensors(arguments))))
 
     return play
-
-
-def _recorded(one: Callable[..., Answer], arguments: tuple[Any, ...], around: Around) -> Callable[..., Answer] | None:
-    """Return a recording of the kernels; nothing where the network cannot be lifted or recorded."""
-
-    def call(*arguments: Any) -> Answer:
-        with around():
-            return lift(one)(*arguments)
-
-    return recorded(call, arguments)
-
-
-def _emptied(value: Any) -> Any:
-    """Return a value with an empty tensor in the place of each of its own."""
-    return map_tensors(lambda _: torch.empty(0), value)

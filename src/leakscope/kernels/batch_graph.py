@@ -1,9 +1,10 @@
-"""A function of a batch as the flat graph of its tensor operations, recorded once and played on batches of any size.
+"""A function of a batch as the flat graph of its tensor operations, traced once and run on batches of any size.
 
 Modules, autograd and function modes cost more Python than a small network costs arithmetic, and threads take turns at Python. The
-function is run on two and on three examples; what its operations do below autograd is written down, backward passes included. A
-number that grew with the batch, such as a side of a view, is written down as so much for each example. What does not depend on the
-batch, such as weights with a norm folded into them, is computed once and held: who changes a weight in place records anew.
+function is run on two and on three examples, and the operations below autograd are written down, backward passes included. A
+number that grows with the batch, such as a side of a view, is written down as a multiple of the batch size. What does not depend on
+the batch, such as weights with a norm folded into them, is computed once and held in the graph: a change of a weight needs a new
+graph.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-SIZES = (2, 3)  # examples of the two recordings
+SIZES = (2, 3)  # examples of the two traces
 ATEN = torch.ops.aten
-FRESH = (  # they make tensors of their own
+FRESH = (  # operations that return new memory
     ATEN.convolution.default,
     ATEN.convolution_backward.default,
     ATEN.add.Tensor,
@@ -29,40 +30,40 @@ FRESH = (  # they make tensors of their own
 )
 
 
-class NotRecordableError(Exception):
+class NotTraceableError(Exception):
     """The operations depend on values, or on the number of examples other than by a factor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """The operations of a function; its inputs must lie in memory as they lay when it was recorded."""
+class BatchGraph:
+    """The operations of a function of a batch; its inputs must lie in memory as they lay when it was traced."""
 
     graph: GraphModule
     layout: torch.memory_format
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return what the recorded function makes of a batch."""
+        """Return what the function returns for a batch."""
         with torch.no_grad():
-            made: Tensor = self.graph(laid_out(inputs, self.layout))
-        return made
+            outputs: Tensor = self.graph(laid_out(inputs, self.layout))
+        return outputs
 
 
-def recorded(
+def batch_graph(
     f: Callable[[Tensor], Tensor | None],
     shape: Sequence[int],
     dtype: torch.dtype,
     layout: torch.memory_format = torch.contiguous_format,
-) -> Recording | None:
-    """Return `f` as a flat graph for batches of inputs of this shape and layout on the CPU; None if it cannot be."""
+) -> BatchGraph | None:
+    """Return `f` as a flat graph for batches of inputs of this shape and layout on the CPU; None if it cannot be traced."""
     try:
-        few, more = (_record(f, laid_out(torch.zeros(size, *shape, dtype=dtype), layout)) for size in SIZES)
+        few, more = (_trace(f, laid_out(torch.zeros(size, *shape, dtype=dtype), layout)) for size in SIZES)
         graph = _merged(few, more)
-    except (NotRecordableError, RuntimeError):  # the second: such as a view of pictures whose channels are last
+    except (NotTraceableError, RuntimeError):  # the second: such as a view of images whose channels are last
         return None
     _spare_copies(graph.graph)
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    return Recording(graph, layout)
+    return BatchGraph(graph, layout)
 
 
 def laid_out(inputs: Tensor, layout: torch.memory_format) -> Tensor:
@@ -70,24 +71,24 @@ def laid_out(inputs: Tensor, layout: torch.memory_format) -> Tensor:
     return torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device, memory_format=layout).copy_(inputs)
 
 
-def _record(f: Callable[[Tensor], Tensor | None], batch: Tensor) -> GraphModule:
+def _trace(f: Callable[[Tensor], Tensor | None], batch: Tensor) -> GraphModule:
     """Return the operations of one run, its sizes as they were."""
-    told = _Recorder(batch)
-    with told:
+    tracer = _Tracer(batch)
+    with tracer:
         out = f(batch)
-    if out is None or id(out) not in told.nodes:
-        raise NotRecordableError
-    told.graph.output(told.nodes[id(out)])
-    return GraphModule(told.held, told.graph)
+    if out is None or id(out) not in tracer.nodes:
+        raise NotTraceableError
+    tracer.graph.output(tracer.nodes[id(out)])
+    return GraphModule(tracer.constants, tracer.graph)
 
 
-class _Recorder(TorchDispatchMode):
+class _Tracer(TorchDispatchMode):
     """Writes down every operation on what came from the batch; keeps all tensors alive, so that an id means one of them."""
 
     def __init__(self, batch: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = Graph()
-        self.held: dict[str, Any] = {}
+        self.constants: dict[str, Any] = {}
         self.alive: list[Any] = [batch]
         self.nodes = {id(batch): self.graph.placeholder("batch")}
         self.places = {batch.untyped_storage().data_ptr()}
@@ -102,22 +103,22 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         """Run an operation, and write it down if it has to do with the batch."""
         del types
-        told = dict(kwargs or {})
-        out = func(*args, **told)
-        self.alive.append((args, told, out))
-        if any(isinstance(leaf, Tensor) and id(leaf) in self.nodes for leaf in tree_leaves((args, told))):
-            self._write(func, args, told, out)
+        named = dict(kwargs or {})
+        out = func(*args, **named)
+        self.alive.append((args, named, out))
+        if any(isinstance(leaf, Tensor) and id(leaf) in self.nodes for leaf in tree_leaves((args, named))):
+            self._write(func, args, named, out)
         return out
 
-    def _write(self, func: Any, args: tuple[Any, ...], told: dict[str, Any], out: Any) -> None:
+    def _write(self, func: Any, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
         if func._schema.is_mutable and id(args[0]) not in self.nodes:
-            raise NotRecordableError  # a held tensor would change at every playing
-        node = self.graph.call_function(func, *tree_map_only(Tensor, self._node, (args, told)))
+            raise NotTraceableError  # a constant would change at every call
+        node = self.graph.call_function(func, *tree_map_only(Tensor, self._node, (args, named)))
         if isinstance(out, Tensor):
             self._name(out, node)
             return
         if not isinstance(out, (tuple, list)):
-            raise NotRecordableError  # a value was read
+            raise NotTraceableError  # a value was read
         for place, each in enumerate(out):
             if isinstance(each, Tensor):
                 self._name(each, self.graph.call_function(operator.getitem, (node, place)))
@@ -131,9 +132,9 @@ class _Recorder(TorchDispatchMode):
         if id(value) not in self.nodes:
             place = value.untyped_storage().data_ptr()
             if place and place in self.places:
-                raise NotRecordableError  # it came from the batch by a way that was not seen
-            name = f"held{len(self.held)}"
-            self.held[name] = value
+                raise NotTraceableError  # it came from the batch by a way that was not seen
+            name = f"constant{len(self.constants)}"
+            self.constants[name] = value
             self.nodes[id(value)] = self.graph.get_attr(name)
         return self.nodes[id(value)]
 
@@ -142,14 +143,14 @@ def _merged(few: GraphModule, more: GraphModule) -> GraphModule:
     """Return the graph for any number of examples, made of those for SIZES."""
     nodes = list(few.graph.nodes)
     if [(n.op, n.target) for n in nodes] != [(n.op, n.target) for n in more.graph.nodes]:
-        raise NotRecordableError
+        raise NotTraceableError
     with few.graph.inserting_after(nodes[0]):
         count = few.graph.call_function(ATEN.sym_size.int, (nodes[0], 0))
     for a, b in zip(nodes, more.graph.nodes, strict=True):
         left, form = tree_flatten((a.args, a.kwargs))
         right, other = tree_flatten((b.args, b.kwargs))
         if form != other:
-            raise NotRecordableError
+            raise NotTraceableError
         with few.graph.inserting_before(a):
             both = [_both(count, *pair) for pair in zip(left, right, strict=True)]
         a.args, a.kwargs = tree_unflatten(both, form)
@@ -164,7 +165,7 @@ def _both(count: Node, a: Any, b: Any) -> Any:
         return a
     if type(a) is int and type(b) is int and a % SIZES[0] == 0 and a // SIZES[0] * SIZES[1] == b:
         return count.graph.call_function(operator.mul, (count, a // SIZES[0]))
-    raise NotRecordableError
+    raise NotTraceableError
 
 
 def _spare_copies(graph: Graph) -> None:
@@ -188,5 +189,5 @@ def _is_free(value: Any, reader: Node) -> bool:
     """Return whether a node is memory of its own, alike in shape and kind to what its only reader makes of it."""
     if not isinstance(value, Node) or len(value.users) > 1 or value.meta.get("kind") != reader.meta["kind"]:
         return False
-    made = value.args[0] if value.target is operator.getitem else value
-    return isinstance(made, Node) and bool(made.meta["fresh"])
+    source = value.args[0] if value.target is operator.getitem else value
+    return isinstance(source, Node) and bool(source.meta["fresh"])

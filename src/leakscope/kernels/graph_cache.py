@@ -1,66 +1,144 @@
-"""Traced graphs, kept for the next chunk of the same shape: tracing takes seconds, and a sweep has many chunks alike.
+"""The one cache of traced graphs and CUDA recordings, and the one rule for when a function becomes one.
 
-Two evaluations share a graph when network, pieces, knowledge, form, all shapes and what they differentiate in are equal. Pieces
-that are dataclasses are equal when the very same class holds equal values (a class of the same name and text, such as one
-defined anew in a notebook, is another class); any other object is equal to itself alone, and only while its attributes are.
+A flat graph of tensor operations and a recording of CUDA kernels run the same operations as the function they were made of, without
+the cost of modules and function transforms; making one takes seconds. So calls are counted (`Staged`): on a CUDA device a function
+is recorded after a few calls, elsewhere (or where it cannot be recorded) traced after more, and what cannot be traced stays plain.
+
+Two calls may share a graph when their keys are equal (`graph_key`): the very same network, equal values baked into the graph, equal
+inputs but for the numbers in their tensors. Dataclasses are equal when the very same class holds equal values (a class of the same
+name and text, such as one defined again in a notebook, is another class); any other object is equal to itself alone, and only
+while its attributes are; a tensor inside the graph is equal to itself alone, and only until it is written to.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from threading import RLock
 from types import MethodType
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
-from leakscope.core.model import Model
-
-MOST = 32
+MOST = 64  # entries of all purposes together; those not used for longest go first
 Flat = tuple[Tensor, ...]
-Graph = Callable[..., Flat]
+Graph = Callable[..., Any]
+G = TypeVar("G")
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Enum, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What two evaluations must share; it holds what it names by address, so that an address cannot come to mean another object."""
+    """What two calls must share; `alive` holds what is named by address, so that an address cannot come to mean another object."""
 
-    told: Hashable
+    purpose: str
+    parts: Hashable
     alive: tuple[object, ...] = field(compare=False, repr=False)
 
 
-_KEPT: OrderedDict[Key, Graph] = OrderedDict()
+@dataclass(slots=True)
+class Staged(Generic[G]):
+    """A function on its way to a graph: how often it was called, and its graph or recording once there is one.
+
+    It is recorded after `record_after` calls and traced after `trace_after`, each tried once; None: never.
+    """
+
+    record_after: int | None
+    trace_after: int | None
+    graph: G | None = None
+    calls: int = 0
+
+    def at_call(self, record: Callable[[], G | None], trace: Callable[[], G | None]) -> G | None:
+        """Return the graph that this call should run, made now if its time has come; None: run the function itself."""
+        if self.graph is None and self.calls == self.record_after:
+            self.graph = record()
+        if self.graph is None and self.calls == self.trace_after:
+            self.graph = trace()
+        self.calls += 1
+        return self.graph
 
 
-def graph_key(model: Model, facts: object, form: str, flat: Flat, wanted: tuple[str, ...]) -> Key:
-    """Return what two evaluations must share to run the same graph; `wanted` are the unknowns it differentiates in."""
+_CACHE: OrderedDict[Key, Staged[Any]] = OrderedDict()
+_LOCK = RLock()  # two trainings in two threads count and trace one after the other
+
+
+def graph_key(
+    purpose: str, *, same: Iterable[object] = (), constants: object = (), inputs: object = (), flat: Iterable[Tensor]
+) -> Key:
+    """Return what two calls must share to run one graph.
+
+    `same` are objects that must be the very same; `constants` are values that the graph holds; `inputs` are values whose tensors
+    the graph takes as inputs; `flat` are those tensors, whose shapes, dtypes and devices must agree.
+    """
+    alive = list(same)
+    names = tuple(id(value) for value in alive)
     shapes = tuple((tuple(t.shape), str(t.dtype), str(t.device)) for t in flat)
-    alive: list[object] = [model]
-    return Key((form, id(model), wanted, shapes, _told(facts, alive)), tuple(alive))
+    parts = names, shapes, _structure(constants, alive, inputs=False), _structure(inputs, alive)
+    return Key(purpose, parts, tuple(alive))
 
 
 def find_graph(key: Key) -> Graph | None:
     """Return the graph kept under a key."""
-    found = _KEPT.get(key)
-    if found is not None:
-        _KEPT.move_to_end(key)
-    return found
+    with _LOCK:
+        staged = _CACHE.get(key)
+        if staged is not None:
+            _CACHE.move_to_end(key)
+        return None if staged is None else staged.graph
 
 
 def keep_graph(key: Key, graph: Graph) -> None:
-    """Keep a graph; the one not used for longest goes when there are too many."""
-    _KEPT[key] = graph
-    while len(_KEPT) > MOST:
-        _KEPT.popitem(last=False)
+    """Keep a graph for later calls."""
+    _keep(key, Staged(None, None, graph))
 
 
-def _told(value: object, alive: list[object], inside: tuple[int, ...] = (), *, inputs: bool = True) -> Hashable:
+def graph_at_call(
+    key: Key,
+    *,
+    record_after: int | None = None,
+    trace_after: int | None = None,
+    record: Callable[[], Graph | None] = lambda: None,
+    trace: Callable[[], Graph | None] = lambda: None,
+) -> Graph | None:
+    """Return the graph that this call under a key should run (see `Staged`); calls are counted in the cache."""
+    with _LOCK:
+        staged = _CACHE.get(key) or Staged[Graph](record_after, trace_after)
+        _keep(key, staged)
+        return staged.at_call(record, trace)
+
+
+def forget(purpose: str | None = None) -> None:
+    """Drop all graphs and counts, or those of one purpose: what work that has ended held in memory."""
+    with _LOCK:
+        for key in [key for key in _CACHE if purpose in (None, key.purpose)]:
+            del _CACHE[key]
+
+
+def flat_graph(f: Callable[..., Any], inputs: Iterable[Tensor]) -> GraphModule:
+    """Return the flat graph of the tensor operations that `f` runs on inputs of these shapes; raises what stops the tracer."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph: GraphModule = make_fx(f)(*inputs)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+def _keep(key: Key, staged: Staged[Any]) -> None:
+    with _LOCK:
+        _CACHE[key] = staged
+        _CACHE.move_to_end(key)
+        while len(_CACHE) > MOST:
+            _CACHE.popitem(last=False)
+
+
+def _structure(value: object, alive: list[object], inside: tuple[int, ...] = (), *, inputs: bool = True) -> Hashable:
     """Return what must be equal in two values; `alive` gathers what it names by address, `inside` is what it is a part of.
 
-    Tensors are `inputs` of the graph, whose shapes are told elsewhere, but for those that an object of another kind holds.
+    Tensors are `inputs` of the graph, whose shapes are in the key anyway, but for those that an object of another kind holds.
     """
     if isinstance(value, _PLAIN):
         return type(value).__qualname__, repr(value)
@@ -71,48 +149,19 @@ def _told(value: object, alive: list[object], inside: tuple[int, ...] = (), *, i
     inside = (*inside, id(value))
 
     def part(of: object) -> Hashable:
-        return _told(of, alive, inside, inputs=inputs)
+        return _structure(of, alive, inside, inputs=inputs)
 
     if isinstance(value, tuple | list):
         return type(value).__qualname__, tuple(part(item) for item in value)
     if isinstance(value, Mapping):
         return "mapping", tuple((part(k), part(v)) for k, v in value.items())
-    if isinstance(value, MethodType):  # made anew at every look: its function and its object count
+    if isinstance(value, MethodType):  # a new object at every access: its function and its object count
         return part(value.__func__), part(value.__self__)
     if is_dataclass(value) and not isinstance(value, type):
         alive.append(type(value))
         return id(type(value)), tuple(part(getattr(value, f.name)) for f in fields(value))
     alive.append(value)
-    held = {} if isinstance(value, type | Tensor) else getattr(value, "__dict__", {})
-    return id(value), _told(held, alive, inside, inputs=False)
-
-
-WRITING = (
-    "index_add",
-    "index_put",
-    "index_copy",
-    "index_fill",
-    "scatter",
-    "slice_scatter",
-    "select_scatter",
-    "masked_scatter",
-)
-
-
-def own_memory(graph: torch.fx.GraphModule) -> None:
-    """Give every operation that writes into a copy of a tensor a tensor of its own to copy.
-
-    Under vmap such a tensor may be one row that stands for all lanes (a stride of 0). Eager torch copies it first; inductor
-    (torch 2.11 and 2.13) adds what all lanes write into that one row, and every lane reads the sum.
-    """
-    for node in list(graph.graph.nodes):
-        name = getattr(node.target, "__name__", "").removeprefix("aten.").split(".")[0].rstrip("_")
-        if node.op != "call_function" or name not in WRITING:
-            continue
-        value = node.args[0].meta.get("val")
-        if value is None or 0 in [step for size, step in zip(value.shape, value.stride(), strict=True) if size > 1]:
-            with graph.graph.inserting_before(node):
-                own = graph.graph.call_function(
-                    torch.ops.aten.clone.default, (node.args[0],), {"memory_format": torch.contiguous_format}
-                )
-            node.args = (own, *node.args[1:])
+    if isinstance(value, Tensor):
+        return id(value), 0 if value.is_inference() else value._version
+    attributes = {} if isinstance(value, type) else getattr(value, "__dict__", {})
+    return id(value), _structure(attributes, alive, inside, inputs=False)

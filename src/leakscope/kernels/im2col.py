@@ -5,13 +5,12 @@ a product it becomes a batched matrix product, which they do well. A torch funct
 `torch.conv2d` alike, above vmap and grad.
 
 Columns are made in three ways. On a CPU by strided copies. On a CUDA device in one copy of a view of all windows: torch's own
-`unfold` starts a kernel for every picture there, which was most of the time of an evaluation of many small ones (`fold` does
+`unfold` starts a kernel for every image there, which was most of the time of an evaluation of many small ones (`fold` does
 not). Where a compiler follows it is `unfold`, which it fuses with its neighbours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakscope.kernels.convolutions import Convolving, pair
+from leakscope.kernels.convolutions import Convolving, ConvSettings
 
 Window = tuple[int, int, int, int, int, int, int, int]  # kernel, stride, dilation, output: height and width each
 
@@ -40,7 +39,7 @@ def by_copies(x: Tensor, window: Window) -> Tensor:
 
 
 def by_view(x: Tensor, window: Window) -> Tensor:
-    """Return the same in one copy, whatever the number of pictures."""
+    """Return the same in one copy, whatever the number of images."""
     ky, kx, sy, sx, dy, dx, _, _ = window
     tall = x.unfold(2, dy * (ky - 1) + 1, sy)[..., ::dy]
     windows = tall.unfold(3, dx * (kx - 1) + 1, sx)[..., ::dx]  # N x C x height x width x ky x kx
@@ -77,16 +76,16 @@ class _Columns(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
-        return _Pictures.apply(cotangent, ctx.window, ctx.size), None  # type: ignore[no-untyped-call]
+        return _Images.apply(cotangent, ctx.window, ctx.size), None  # type: ignore[no-untyped-call]
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, window: None) -> Tensor:
         del window
-        made: Tensor = _Columns.apply(tangent, ctx.window)  # type: ignore[no-untyped-call]
-        return made
+        columns: Tensor = _Columns.apply(tangent, ctx.window)  # type: ignore[no-untyped-call]
+        return columns
 
 
-class _Pictures(torch.autograd.Function):
+class _Images(torch.autograd.Function):
     """The transpose of `_Columns`."""
 
     generate_vmap_rule = True
@@ -108,40 +107,32 @@ class _Pictures(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, window: None, size: None) -> Tensor:
         del window, size
-        made: Tensor = _Pictures.apply(tangent, ctx.window, ctx.size)  # type: ignore[no-untyped-call]
-        return made
+        images: Tensor = _Images.apply(tangent, ctx.window, ctx.size)  # type: ignore[no-untyped-call]
+        return images
 
 
-def conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    *,
-    compiled: bool = False,
-) -> Tensor:
-    """Return `F.conv2d(...)` computed as a product with columns; grouped and unbatched convolutions, and mistakes, stay native.
+def _compute(
+    x: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings, *, compiled: bool = False
+) -> Tensor | None:
+    """Return the convolution computed as a product with columns; None for a grouped and for a mistaken one.
 
     `compiled`: on a CUDA device a compiler follows, which makes the columns itself.
     """
-    if groups != 1 or input.ndim != 4 or isinstance(padding, str):
-        return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
-    (sy, sx), (py, px), (dy, dx) = pair(stride), pair(padding), pair(dilation)
+    if settings.groups != 1:
+        return None
+    (sy, sx), (py, px), (dy, dx) = settings.stride, settings.padding, settings.dilation
     kernel = (weight.shape[-2], weight.shape[-1])
-    height = (input.shape[-2] + 2 * py - dy * (kernel[0] - 1) - 1) // sy + 1
-    width = (input.shape[-1] + 2 * px - dx * (kernel[1] - 1) - 1) // sx + 1
+    height = (x.shape[-2] + 2 * py - dy * (kernel[0] - 1) - 1) // sy + 1
+    width = (x.shape[-1] + 2 * px - dx * (kernel[1] - 1) - 1) // sx + 1
     if height < 1 or width < 1:
-        return F.conv2d(input, weight, bias, stride, padding, dilation)  # says what is wrong
+        return None  # torch says what is wrong
     if kernel == (1, 1) and (py, px) == (0, 0):
-        columns = input[..., ::sy, ::sx].flatten(2)
-    elif compiled and input.device.type != "cpu":
-        columns = F.unfold(input, kernel, dilation=(dy, dx), padding=(py, px), stride=(sy, sx))
+        columns = x[..., ::sy, ::sx].flatten(2)
+    elif compiled and x.device.type != "cpu":
+        columns = F.unfold(x, kernel, dilation=(dy, dx), padding=(py, px), stride=(sy, sx))
     else:
         window = (*kernel, sy, sx, dy, dx, height, width)
-        padded = F.pad(input, (px, px, py, py)) if py or px else input
+        padded = F.pad(x, (px, px, py, py)) if py or px else x
         columns = _Columns.apply(padded, window).flatten(3).flatten(1, 2)  # type: ignore[no-untyped-call]
     out = weight.flatten(1) @ columns
     if bias is not None:
@@ -154,4 +145,4 @@ class Im2col(Convolving):
 
     def __init__(self, *, compiled: bool = False) -> None:
         """Convolve as above; `compiled` where what is inside is compiled afterwards."""
-        super().__init__(partial(conv2d, compiled=compiled))
+        super().__init__(partial(_compute, compiled=compiled))

@@ -13,17 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from leakscope.kernels.convolutions import Convolving, pair
+from leakscope.kernels.convolutions import Convolving, ConvSettings, Dims, Pair
 
-Setting = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int, bool]  # stride, padding, dilation, groups, last
 Needs = tuple[bool, bool, bool]
-Dims = tuple[int | None, ...]
 
 _POOL: ContextVar[ThreadPoolExecutor | None] = ContextVar("threads_of_the_running_clients", default=None)
 
@@ -33,33 +32,34 @@ def client_by_client(*, channels_last: bool = False) -> Iterator[None]:
     """Inside, every 2-D convolution of many clients is computed client by client, on as many cores as torch has threads."""
     threads = torch.get_num_threads()
     if threads == 1:
-        with Convolving(partial(_conv2d, channels_last)):
+        with Convolving(partial(_compute, channels_last)):
             yield
         return
     with ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,)) as pool:
         token = _POOL.set(pool)
         try:
-            with Convolving(partial(_conv2d, channels_last)):
+            with Convolving(partial(_compute, channels_last)):
                 yield
         finally:
             _POOL.reset(token)
             torch.set_num_threads(threads)  # a new thread's own number becomes everybody's
 
 
-def _conv2d(
-    last: bool,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Tensor:
-    if input.ndim != 4 or isinstance(padding, str):
-        return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-    setting = (pair(stride), pair(padding), pair(dilation), groups, last)
-    out: Tensor = _Convolution.apply(input, weight, bias, setting)  # type: ignore[no-untyped-call]
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a convolution is called, and whether its channels come last in memory."""
+
+    called: ConvSettings
+    channels_last: bool
+
+    @property
+    def numbers(self) -> tuple[Pair, Pair, Pair]:
+        """Return stride, padding and dilation."""
+        return self.called.stride, self.called.padding, self.called.dilation
+
+
+def _compute(channels_last: bool, x: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings) -> Tensor:
+    out: Tensor = _Convolution.apply(x, weight, bias, Setting(settings, channels_last))  # type: ignore[no-untyped-call]
     return out
 
 
@@ -81,15 +81,15 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         needs = (bool(ctx.needs_input_grad[0]), bool(ctx.needs_input_grad[1]), bool(ctx.biased))
-        made = _Backward.apply(cotangent, x, weight, ctx.setting, needs)  # type: ignore[no-untyped-call]
-        return *(value if needed else None for value, needed in zip(made, needs, strict=True)), None
+        values = _Backward.apply(cotangent, x, weight, ctx.setting, needs)  # type: ignore[no-untyped-call]
+        return *(value if needed else None for value, needed in zip(values, needs, strict=True)), None
 
     @staticmethod
     def vmap(
         info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor | None, setting: Setting
     ) -> tuple[Tensor, int]:
         parts = _parts((x, weight, bias), dims, info.batch_size, setting)
-        return _together(_spread(lambda one: _forward(one[0], one[1], one[2], setting), parts), setting), 0
+        return _stacked(_spread(lambda one: _forward(one[0], one[1], one[2], setting), parts), setting), 0
 
 
 class _Backward(torch.autograd.Function):
@@ -115,12 +115,13 @@ class _Backward(torch.autograd.Function):
         info: Any, dims: Dims, cotangent: Tensor, x: Tensor, weight: Tensor, setting: Setting, needs: Needs
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         parts = _parts((cotangent, x, weight), dims, info.batch_size, setting)
-        made = _spread(lambda one: _backward(one[0], one[1], one[2], setting, needs), parts)
-        return tuple(_together(list(each), setting) for each in zip(*made, strict=True)), (0, 0, 0)
+        values = _spread(lambda one: _backward(one[0], one[1], one[2], setting, needs), parts)
+        return tuple(_stacked(list(each), setting) for each in zip(*values, strict=True)), (0, 0, 0)
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, setting: Setting) -> Tensor:
-    stride, padding, dilation, groups, _ = setting
+    stride, padding, dilation = setting.numbers
+    groups = setting.called.groups
     out: Tensor = torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
     return out
 
@@ -128,11 +129,12 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, setting: Setting) -
 def _backward(
     cotangent: Tensor, x: Tensor, weight: Tensor, setting: Setting, needs: Needs
 ) -> tuple[Tensor, Tensor, Tensor]:
-    stride, padding, dilation, groups, _ = setting
-    made = torch.ops.aten.convolution_backward(
+    stride, padding, dilation = setting.numbers
+    groups = setting.called.groups
+    values = torch.ops.aten.convolution_backward(
         cotangent, x, weight, [weight.shape[0]], stride, padding, dilation, False, (0, 0), groups, needs
     )
-    to_x, to_weight, to_bias = (cotangent.new_zeros(()) if value is None else value for value in made)
+    to_x, to_weight, to_bias = (cotangent.new_zeros(()) if value is None else value for value in values)
     return to_x, to_weight, to_bias
 
 
@@ -145,13 +147,13 @@ def _parts(values: Sequence[Tensor | None], dims: Dims, number: int, setting: Se
 def _split(value: Tensor | None, dim: int | None, number: int, setting: Setting) -> Sequence[Tensor | None]:
     if value is None or dim is None:
         return [value] * number
-    layout = torch.channels_last if setting[4] and value.ndim == 5 else torch.contiguous_format
+    layout = torch.channels_last if setting.channels_last and value.ndim == 5 else torch.contiguous_format
     return [each.contiguous(memory_format=layout) for each in value.unbind(dim)]
 
 
-def _together(values: list[Tensor], setting: Setting) -> Tensor:
+def _stacked(values: list[Tensor], setting: Setting) -> Tensor:
     """Return the results of all clients as one tensor, the layout of each kept."""
-    if not setting[4] or values[0].ndim != 4:
+    if not setting.channels_last or values[0].ndim != 4:
         return torch.stack(values)
     return torch.stack([value.permute(0, 2, 3, 1) for value in values]).permute(0, 1, 4, 2, 3)
 

@@ -1,7 +1,7 @@
-"""A convolution of many clients as products over windows, and its derivatives.
+"""Convolutions of many clients as products over windows, and their derivatives.
 
-A convolution of few channels is slow: a vector of the processor holds more numbers than there are channels. So the pictures
-come last: with rows laid out as width, channel, height, picture, one product serves all rows of all pictures of a batch. The
+A convolution of few channels is slow: a vector of the processor holds more numbers than there are channels. So the images
+come last: with rows laid out as width, channel, height, picture, one product serves all rows of all images of a batch. The
 rows that a kernel meets are made channels (`Folded`); then the inputs of column j of the output are a window X_j of that
 matrix, and windows overlap in memory:
 
@@ -14,15 +14,65 @@ TorchScript, since two cores in Python wait for each other. Every tensor leads w
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from leakscope.kernels.bands import Sizes
+from leakscope.kernels.convolutions import (
+    WAYS,
+    Convolving,
+    ConvSettings,
+    Derivatives,
+    Dims,
+    Sizes,
+    all_leading,
+    cotangents,
+    save_for_cotangents,
+    sizes_of,
+)
 
 NARROW = 48  # a kernel of fewer numbers is the row of its product, a larger one the column
+
+
+class Windowed(Convolving):
+    """Inside this context every ungrouped 2-D convolution of many clients is computed as products over windows."""
+
+    def __init__(self) -> None:
+        """Convolve as below."""
+        super().__init__(_compute)
+
+
+def _compute(x: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings) -> Tensor | None:
+    sizes = sizes_of(x, weight, settings)
+    if sizes is None:
+        return None
+    out: Tensor = _Convolution.apply(x, weight, bias, sizes)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Convolution(torch.autograd.Function):
+    """`x * w + b`."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Tensor:
+        return convolve(x[None], weight[None], None if bias is None else bias[None], sizes)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Sizes], output: Any) -> None:
+        del output
+        save_for_cotangents(ctx, *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        return cotangents(ctx, cotangent, "windows")
+
+    @staticmethod
+    def vmap(info: Any, dims: Dims, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> tuple[Tensor, int]:
+        arguments = all_leading(dims, info.batch_size, x, weight, bias)
+        return torch.ops.leakscope.windows(*arguments, sizes.numbers()), 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,46 +92,48 @@ class Fold:
 
 
 class Folded:
-    """Room for one client's rows as channels, columns x slots x channels x rows x pictures; what is padding stays zero."""
+    """Room for one client's rows as channels, columns x slots x channels x rows x images; what is padding stays zero."""
 
     def __init__(self, fold: Fold, like: Tensor) -> None:
-        """Make room for clients such as `like`, width x channels x height x pictures."""
-        width, channels, height, pictures = like.shape
+        """Make room for clients such as `like`, width x channels x height x images."""
+        width, channels, height, images = like.shape
         above = max(0, -fold.first)
         last = fold.first + fold.apart * (fold.slots - 1) + fold.step * (fold.rows - 1)
         whole = above + max(height, last + 1)
-        padded = like.new_zeros(width, channels, whole, pictures)
-        room = like.new_zeros(fold.columns, fold.slots, channels, fold.rows, pictures)
+        padded = like.new_zeros(width, channels, whole, images)
+        room = like.new_zeros(fold.columns, fold.slots, channels, fold.rows, images)
         taken = min(width, fold.columns - fold.left)
         steps = (channels * whole, fold.apart, whole, fold.step)
-        shape = (taken, fold.slots, channels, fold.rows, pictures)
+        shape = (taken, fold.slots, channels, fold.rows, images)
         inner = padded[:, :, above : above + height]
-        met = padded.as_strided(shape, (*(step * pictures for step in steps), 1), (above + fold.first) * pictures)
+        met = padded.as_strided(shape, (*(step * images for step in steps), 1), (above + fold.first) * images)
         self.room = [inner, room[fold.left : fold.left + taken], met]  # see `_fill`
-        self.matrix = room.view(fold.columns, fold.slots * channels, fold.rows * pictures)
+        self.matrix = room.view(fold.columns, fold.slots * channels, fold.rows * images)
 
-    def multiply(self, sources: Tensor, own: Tensor, windows: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
+    def multiply(
+        self, sources: Tensor, kernels: Tensor, windows: Tensor, out: Tensor, bias: Tensor | None = None
+    ) -> None:
         """Write the products of each client's matrix with its windows, plus its bias."""
-        MULTIPLY(sources, self.room, own, windows, out, None if bias is None else bias[:, None, :, None])
+        MULTIPLY(sources, self.room, kernels, windows, out, None if bias is None else bias[:, None, :, None])
 
-    def spread(self, sources: Tensor, own: list[Tensor], windows: list[Tensor], targets: list[Tensor]) -> None:
-        """Write the products of several jobs into targets that do not lie together, clients x columns x out x rows x pictures."""
+    def spread(self, sources: Tensor, kernels: list[Tensor], windows: list[Tensor], targets: list[Tensor]) -> None:
+        """Write the products of several jobs into targets that do not lie together, clients x columns x out x rows x images."""
         shaped = [target.new_empty(target.shape[1:]) for target in targets]
-        SPREAD(sources, self.room, own, windows, [each.flatten(2) for each in shaped], shaped, targets)
+        SPREAD(sources, self.room, kernels, windows, [each.flatten(2) for each in shaped], shaped, targets)
 
     def correlate(self, sources: Tensor, slopes: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
         """Return for each client the sum over columns of its slopes times its windows, and the sum of the slopes."""
         low = windows.shape[1] < NARROW
-        own, seen = (slopes, windows.mT) if low else (slopes.mT, windows)
-        wide, there = windows.shape[1], slopes.shape[2]
-        part = slopes.new_empty(len(windows), *((there, wide) if low else (wide, there)))
-        made = slopes.new_empty(len(slopes), *part.shape[1:])
-        sums = slopes.new_empty(len(slopes), there)
-        CORRELATE(sources, self.room, slopes, own, seen, low, part, made, sums)
-        return made if low else made.mT, sums
+        factors, seen = (slopes, windows.mT) if low else (slopes.mT, windows)
+        wide, out_channels = windows.shape[1], slopes.shape[2]
+        part = slopes.new_empty(len(windows), *((out_channels, wide) if low else (wide, out_channels)))
+        totals = slopes.new_empty(len(slopes), *part.shape[1:])
+        sums = slopes.new_empty(len(slopes), out_channels)
+        CORRELATE(sources, self.room, slopes, factors, seen, low, part, totals, sums)
+        return totals if low else totals.mT, sums
 
     def windows(self, start: int, step: int, number: int, wide: int) -> Tensor:
-        """Return a view of so many windows, number x (wide slots channels) x (rows pictures)."""
+        """Return a view of so many windows, number x (wide slots channels) x (rows images)."""
         _, height, length = self.matrix.shape
         column = height * length
         return self.matrix.as_strided((number, wide * height, length), (step * column, length, 1), start * column)
@@ -94,11 +146,11 @@ def _fill(client: Tensor, room: list[Tensor]) -> None:
 
 
 def _multiply(
-    sources: Tensor, room: list[Tensor], own: Tensor, windows: Tensor, out: Tensor, offsets: Tensor | None
+    sources: Tensor, room: list[Tensor], kernels: Tensor, windows: Tensor, out: Tensor, offsets: Tensor | None
 ) -> None:
     for client in range(sources.size(0)):
         _fill(sources[client], room)
-        torch.bmm(own[client], windows, out=out[client])
+        torch.bmm(kernels[client], windows, out=out[client])
         if offsets is not None:
             out[client].add_(offsets[client])
 
@@ -106,7 +158,7 @@ def _multiply(
 def _spread(
     sources: Tensor,
     room: list[Tensor],
-    own: list[Tensor],
+    kernels: list[Tensor],
     windows: list[Tensor],
     products: list[Tensor],
     shaped: list[Tensor],
@@ -115,7 +167,7 @@ def _spread(
     for client in range(sources.size(0)):
         _fill(sources[client], room)
         for job in range(len(windows)):
-            torch.bmm(own[job][client], windows[job], out=products[job])
+            torch.bmm(kernels[job][client], windows[job], out=products[job])
             targets[job][client].copy_(shaped[job])
 
 
@@ -123,20 +175,20 @@ def _correlate(
     sources: Tensor,
     room: list[Tensor],
     slopes: Tensor,
-    own: Tensor,
+    factors: Tensor,
     windows: Tensor,
     low: bool,
     part: Tensor,
-    made: Tensor,
+    totals: Tensor,
     sums: Tensor,
 ) -> None:
     for client in range(sources.size(0)):
         _fill(sources[client], room)
         if low:
-            torch.bmm(own[client], windows, out=part)
+            torch.bmm(factors[client], windows, out=part)
         else:
-            torch.bmm(windows, own[client], out=part)
-        torch.sum(part, [0], out=made[client])
+            torch.bmm(windows, factors[client], out=part)
+        torch.sum(part, [0], out=totals[client])
         torch.sum(slopes[client], [0, 2], out=sums[client])
 
 
@@ -144,53 +196,55 @@ def _script(loop: Callable[..., None]) -> Callable[..., None]:
     """Return a loop over clients as torch runs it without Python, which would hold up the other cores."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        made: Callable[..., None] = torch.jit.script(loop)
-        return made
+        scripted: Callable[..., None] = torch.jit.script(loop)
+        return scripted
 
 
 MULTIPLY, SPREAD, CORRELATE = _script(_multiply), _script(_spread), _script(_correlate)
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Tensor:
-    """Return the convolution of x, clients x pictures x channels x height x width, with the kernels of each client."""
-    (height, width), there = sizes.out, sizes.channels[1]
+    """Return the convolution of x, clients x images x channels x height x width, with the kernels of each client."""
+    (height, width), out_channels = sizes.out, sizes.channels[1]
     sources = _columns(x)
-    pictures = sources.shape[-1]
+    images = sources.shape[-1]
     folded = Folded(_forward(sizes), sources[0])
     windows = folded.windows(0, sizes.stride[1], width, _span(sizes))
     kernels = _each_column(_stuffed(weight, sizes).permute(0, 1, 4, 3, 2).flatten(2), width)
-    made = x.new_empty(len(x), width, there, height * pictures)
-    folded.multiply(sources, kernels, windows, made, bias)
-    return _pictures(made.view(len(x), width, there, height, pictures))
+    out = x.new_empty(len(x), width, out_channels, height * images)
+    folded.multiply(sources, kernels, windows, out, bias)
+    return _as_images(out.view(len(x), width, out_channels, height, images))
 
 
 def by_weight(cotangent: Tensor, x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
     """Return the cotangents of the kernels, clients x out x in x height x width, and of the bias."""
-    (_, width), here, (rows, _) = sizes.out, sizes.channels[0], sizes.kernel
+    (_, width), in_channels, (rows, _) = sizes.out, sizes.channels[0], sizes.kernel
     sources, slopes = _columns(x), _columns(cotangent).contiguous().flatten(3)
     folded = Folded(_forward(sizes), sources[0])
-    made, bias = folded.correlate(sources, slopes, folded.windows(0, sizes.stride[1], width, _span(sizes)))
-    apart: Tensor = made.unflatten(2, (_span(sizes), rows, here))
+    products, bias = folded.correlate(sources, slopes, folded.windows(0, sizes.stride[1], width, _span(sizes)))
+    apart: Tensor = products.unflatten(2, (_span(sizes), rows, in_channels))
     kernels = apart[:, :, :: sizes.dilation[1]].permute(0, 1, 4, 3, 2)
     return kernels.contiguous(), bias  # as weights are: Adam reads them often
 
 
 def by_input(cotangent: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
     """Return the cotangent of the input: for each phase of the stride a convolution with its part of the kernel."""
-    (height, width), here, (down, across) = sizes.picture, sizes.channels[0], sizes.stride
+    (height, width), in_channels, (down, across) = sizes.image, sizes.channels[0], sizes.stride
     sources = _columns(cotangent)
-    pictures = sources.shape[-1]
+    images = sources.shape[-1]
     phases = list(_phases(sources[0], _stuffed(weight, sizes), sizes))
-    all_there = sum(len(phase.columns) for phase in phases) == down * across
-    whole = (cotangent.new_empty if all_there else cotangent.new_zeros)(len(cotangent), width, here, height, pictures)
+    complete = sum(len(phase.columns) for phase in phases) == down * across
+    whole = (cotangent.new_empty if complete else cotangent.new_zeros)(
+        len(cotangent), width, in_channels, height, images
+    )
     for phase in phases:
-        own, windows = [column.kernels for column in phase.columns], [column.windows for column in phase.columns]
+        kernels, windows = [column.kernels for column in phase.columns], [column.windows for column in phase.columns]
         if down == across == 1:
-            phase.folded.multiply(sources, own[0], windows[0], whole.flatten(3))
+            phase.folded.multiply(sources, kernels[0], windows[0], whole.flatten(3))
         else:
             targets = [whole[:, column.first :: across, :, phase.first :: down] for column in phase.columns]
-            phase.folded.spread(sources, own, windows, targets)
-    return _pictures(whole)
+            phase.folded.spread(sources, kernels, windows, targets)
+    return _as_images(whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +267,7 @@ class Rows:
 
 def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Rows]:
     """Yield the phases that meet any output; `weight` has its columns side by side, whatever the dilation."""
-    (height, width), (down, across), (up, left) = sizes.picture, sizes.stride, sizes.padding
+    (height, width), (down, across), (up, left) = sizes.image, sizes.stride, sizes.padding
     ends = [_met(column, left, across, _span(sizes), width) for column in range(min(across, width))]
     before = max([0, *(-start for _, start, _ in ends)])
     columns = before + max(sizes.out[1], *(start + wide + number - 1 for number, start, wide in ends))
@@ -227,14 +281,14 @@ def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Rows]:
         apart = met[1] - met[0] if len(met) > 1 else 1
         rows = len(range(row, height, down))
         folded = Folded(Fold(met[0], apart, len(met), 1, rows, before, columns), like)
-        found = []
+        columns_met = []
         for column, (number, start, wide) in enumerate(ends):
             if not wide:
                 continue
             turned = weight[:, :, :, first_row:last_row:row_step][..., (column + left) % across :: across].flip(-2, -1)
             kernels = _each_column(turned.permute(0, 2, 4, 3, 1).flatten(2), number)
-            found.append(Columns(column, kernels, folded.windows(before + start, 1, number, wide)))
-        yield Rows(row, folded, found)
+            columns_met.append(Columns(column, kernels, folded.windows(before + start, 1, number, wide)))
+        yield Rows(row, folded, columns_met)
 
 
 def _met(column: int, left: int, across: int, span: int, width: int) -> tuple[int, int, int]:
@@ -270,10 +324,23 @@ def _each_column(kernels: Tensor, number: int) -> Tensor:
 
 
 def _columns(x: Tensor) -> Tensor:
-    """Return clients x pictures x channels x height x width as clients x width x channels x height x pictures."""
+    """Return clients x images x channels x height x width as clients x width x channels x height x images."""
     return x.permute(0, 4, 2, 3, 1)
 
 
-def _pictures(columns: Tensor) -> Tensor:
+def _as_images(columns: Tensor) -> Tensor:
     """Return the reverse of `_columns`; in memory all stays as it is."""
     return columns.permute(0, 4, 2, 3, 1)
+
+
+def _all_clients(x: Tensor, weight: Tensor, bias: Tensor | None, numbers: Sequence[int]) -> Tensor:
+    with torch._C.DisableTorchFunction():  # hundreds of small operations need not pass through the mode
+        return convolve(x, weight, bias, Sizes.of(numbers))
+
+
+# a traced graph holds one operator in the place of a loop over clients
+_LIBRARY = torch.library.Library("leakscope", "FRAGMENT")
+_LIBRARY.define("windows(Tensor x, Tensor weight, Tensor? bias, int[] sizes) -> Tensor")
+_LIBRARY.impl("windows", _all_clients, "CompositeExplicitAutograd")
+
+WAYS["windows"] = Derivatives(by_input, lambda cotangent, x, _, sizes: by_weight(cotangent, x, sizes))

@@ -24,15 +24,14 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.defences.on_data import Transform
-from leakscope.kernels.batch_graph import Recording, recorded
+from leakscope.kernels.batch_graph import BatchGraph, batch_graph
 from leakscope.kernels.cores import on_cores
+from leakscope.kernels.graph_cache import graph_at_call, graph_key
 from leakscope.kernels.sample_gradients import input_gradients
 
 EPSILON = 1e-5
 THRESHOLD = -85.0
 AT_ONCE = 64  # pictures of all policies together, on each thread: a bound on memory
-MOST_KEPT = 4  # recordings
-_KEPT: dict[tuple[object, ...], tuple[Recording | None, object]] = {}
 
 
 def first_of_each_label(labels: Tensor) -> Tensor:
@@ -51,8 +50,8 @@ def jacobians(model: Model, inputs: Tensor) -> Tensor:
 
 
 def jacobian(model: Model, like: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the function from inputs like these to `jacobians`: as one batch on a CPU, recorded where that can be."""
-    graph = None if like.is_cuda else _recording(model, like)
+    """Return the function from inputs like these to `jacobians`: as one batch on a CPU, as a flat graph where that can be."""
+    graph = None if like.is_cuda else _graph(model, like)
 
     def rows(inputs: Tensor) -> Tensor:
         if graph is not None:
@@ -63,28 +62,26 @@ def jacobian(model: Model, like: Tensor) -> Callable[[Tensor], Tensor]:
     return rows
 
 
-def _recording(model: Model, like: Tensor) -> Recording | None:
-    """Return the recorded gradients by a batch of inputs; that of a network is kept while its values are the same."""
+def _graph(model: Model, like: Tensor) -> Callable[[Tensor], Tensor] | None:
+    """Return the graph of the gradients by a batch of inputs; that of a network is kept while its values are the same."""
     values = (*model.parameters.values(), *model.buffers.values())
-    key = (id(model.apply), like.shape[1:], like.dtype, *((id(value), value._version) for value in values))
-    if key not in _KEPT:
-        layouts = (torch.channels_last, torch.contiguous_format) if like.ndim == 4 else (torch.contiguous_format,)
-        tried = (_recorded(model, like, layout) for layout in layouts)
-        made = next((each for each in tried if each is not None), None)
-        _KEPT[key] = (made, (model.apply, values))  # these too: an id must not come to mean another
-        while len(_KEPT) > MOST_KEPT:
-            _KEPT.pop(next(iter(_KEPT)))
-    return _KEPT[key][0]
+    key = graph_key("input gradients", same=(model.apply,), constants=values, flat=(like[:0],))
+    return graph_at_call(key, trace_after=0, trace=lambda: _traced(model, like))
 
 
-def _recorded(model: Model, like: Tensor, layout: torch.memory_format) -> Recording | None:
-    """Return the gradients by pictures and with filters of this layout, if they can be recorded; channels last is faster."""
-
-    def lie(value: Tensor) -> Tensor:
-        return value.contiguous(memory_format=layout) if value.ndim == 4 else value
-
-    held = model.with_parameters({name: lie(value) for name, value in model.parameters.items()})
-    return recorded(functools.partial(input_gradients, held, torch.sum), like.shape[1:], like.dtype, layout)
+def _traced(model: Model, like: Tensor) -> BatchGraph | None:
+    """Return the graph with channels last in memory, which is faster, or as inputs usually lie; None if it cannot be traced."""
+    layouts = (torch.channels_last, torch.contiguous_format) if like.ndim == 4 else (torch.contiguous_format,)
+    for layout in layouts:
+        parameters = {
+            name: value.contiguous(memory_format=layout) if value.ndim == 4 else value
+            for name, value in model.parameters.items()
+        }
+        gradients = functools.partial(input_gradients, model.with_parameters(parameters), torch.sum)
+        graph = batch_graph(gradients, like.shape[1:], like.dtype, layout)
+        if graph is not None:
+            return graph
+    return None
 
 
 def _each(model: Model, inputs: Tensor) -> Tensor:

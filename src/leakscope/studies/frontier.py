@@ -24,10 +24,11 @@ from leakscope.clients.private import PrivateClient
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import TINY, Tree, count, lift, norm, scale, subtract, take
+from leakscope.core.tree import Tree, count, lift, norm, take
 from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import load
 from leakscope.defences import Clip, Defence, GaussianNoise, LowRank, Quantise, Sign, Sparsify
+from leakscope.federated import train_by_gradients
 from leakscope.metrics.interval import Estimate, estimate_rate
 from leakscope.models import Torch, draw_parameters, from_module
 from leakscope.play import AttackResult, Exposure
@@ -111,7 +112,7 @@ def _defences(length: float, size: float) -> list[tuple[str, str, tuple[Defence,
 
 
 class _Stage:
-    """The network, the clients and the test set of all runs, and the steps of the undefended one."""
+    """The network, the clients and the test set of all runs, and the step lengths of the undefended one."""
 
     def __init__(self, settings: FrontierSettings) -> None:
         self.settings = settings
@@ -123,7 +124,7 @@ class _Stage:
         self.batch = make_batch(data.pictures("train", chosen)[:, None], labels[:, None], classes=10)
         self.test = data.pictures("test", slice(None)), torch.as_tensor(data.labels("test", slice(None)))
         self.model, self.weights = _network(settings.seed)
-        self.steps: list[float] = []
+        self.lengths: tuple[float, ...] = ()
         first = Client().observe(self.model, self._many(self.weights), self.batch, self._seeds(0))
         self.length = float(lift(norm)(first.rounds[0].sent).median())
         self.size = self.length / math.sqrt(count(self.weights))
@@ -149,22 +150,20 @@ class _Stage:
 
     def _train(self, client: Client | PrivateClient) -> tuple[Observation, Tree]:
         """Return what the server saw in the first round, and the weights after the last."""
-        weights = dict(self.weights)
-        first: Observation | None = None
-        lengths: list[float] = []
-        for number in range(self.settings.rounds):
-            seen = client.observe(self.model, self._many(weights), self.batch, self._seeds(number))
-            first = first or seen
-            mean = {n: u.mean(0) for n, u in seen.rounds[0].sent.items()}
-            length = float(norm(mean))
-            wanted = self.steps[number] if self.steps else length
-            lengths.append(length)
-            weights = subtract(weights, scale(mean, self.settings.rate * wanted / max(length, TINY)))
-        if not self.steps:
-            self.steps = lengths
-        if first is None:
-            raise RuntimeError("a run has at least one round")
-        return first, weights
+        seen: list[Observation] = []
+
+        def answer(weights: Tree, number: int) -> Tree:
+            observed = client.observe(self.model, self._many(weights), self.batch, self._seeds(number))
+            if not seen:
+                seen.append(observed)
+            return observed.rounds[0].sent
+
+        settings = self.settings
+        steps = train_by_gradients(
+            self.weights, answer, settings.rounds, rate=settings.rate, lengths=self.lengths or None
+        )
+        self.lengths = self.lengths or steps.lengths
+        return seen[0], steps.weights
 
     def _attack(self, name: str, client: Client | PrivateClient, first: Observation) -> AttackResult:
         few = slice(0, self.settings.attacked)

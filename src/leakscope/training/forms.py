@@ -6,32 +6,21 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import nn
 
-from leakscope.federated import State, groups_of, train_groups, who_answers
-from leakscope.kernels.banded import Banded
+from leakscope.federated import Form, State, groups_of, train_groups, who_answers
+from leakscope.kernels.bands import Banded
 from leakscope.kernels.heap import keep_freed
 from leakscope.kernels.im2col import Im2col
 from leakscope.kernels.per_client import client_by_client
-from leakscope.kernels.windowed import Windowed
+from leakscope.kernels.windows import Windowed
 from leakscope.models import Functional
 from leakscope.training.world import World
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How clients train: inside which context (`around`), whether each core takes a part of them (`split`), and whether
-    their steps are traced after a while, or recorded on a GPU (`traced`): not where that would unroll a loop over clients.
-    """
-
-    around: Callable[[], AbstractContextManager[object]]
-    split: bool = False
-    traced: bool = False
 
 
 def _bands() -> Banded:
@@ -77,7 +66,7 @@ def choose_form(world: World, state: State, say: Callable[[str], None] = lambda 
         groups = list(groups_of(some, counts, together, threads if form.split else 1))
         began = time.perf_counter()
         answers = train_groups(
-            federation, world.trained, world.holdings, state, groups, around=form.around, split=form.split
+            federation, world.trained, world.holdings, state, groups, form=replace(form, traced=False)
         )
         deque(answers, maxlen=0)  # one after the other: they need not lie in memory together
         return time.perf_counter() - began
@@ -87,8 +76,8 @@ def choose_form(world: World, state: State, say: Callable[[str], None] = lambda 
             if turn < 2 or seconds[name] <= NEAR * min(seconds.values()):
                 seconds[name] = min(seconds.get(name, math.inf), measure(FORMS[name]))
     chosen = min(seconds, key=lambda name: seconds[name])
-    told = ", ".join(f"{name} {value * 1e3:.0f} ms" for name, value in seconds.items())
-    say(f"convolutions {chosen} ({told} for one epoch of {len(some)} clients, {threads} threads)")
+    timings = ", ".join(f"{name} {value * 1e3:.0f} ms" for name, value in seconds.items())
+    say(f"convolutions {chosen} ({timings} for one epoch of {len(some)} clients, {threads} threads)")
     return chosen
 
 

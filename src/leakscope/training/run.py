@@ -19,11 +19,23 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from leakscope.core.errors import InputError
-from leakscope.federated import State, begin, is_finite, measure_utility, pack, parameters_of, play_round, unpack
+from leakscope.federated import (
+    Played,
+    State,
+    begin,
+    is_finite,
+    measure_utility,
+    pack,
+    parameters_of,
+    play_round,
+    run_rounds,
+    unpack,
+)
 from leakscope.federated.traced import forget
 from leakscope.models.checkpoint import Checkpoint, file_name, pack_checkpoint
 from leakscope.scenario.problems import Problem
@@ -133,22 +145,22 @@ class _Run:
             self.curve.append(self._measured(state, Point(0, 0, 0, 1.0, None, None, None)))
             self._save(state)  # the form is settled from here on
             tell(self.curve[-1])
-        while self._is_left(state) and not stop():
-            number = state.rounds + 1
-            state, played = play_round(
-                self.world.federation,
-                self.world.trained,
-                self.world.holdings,
-                state,
-                around=FORMS[self.form].around,
-                split=FORMS[self.form].split,
-                traced=FORMS[self.form].traced,
-                tell=lambda done, total, number=number: inside(number, done, total),  # type: ignore[misc]
-            )
-            point = Point(number, len(played.answered), played.examples, played.decay, None, None, None)
-            self.curve.append(self._measured(state, point) if self._due(number) or not is_finite(state) else point)
-            self._keep(state)
+        world, form = self.world, FORMS[self.form]
+
+        def play(state: State) -> tuple[State, Played]:
+            progress = partial(inside, state.rounds + 1)
+            return play_round(world.federation, world.trained, world.holdings, state, form=form, progress=progress)
+
+        def after(state: State, played: Played) -> None:
+            point = Point(played.round, len(played.answered), played.examples, played.decay, None, None, None)
+            measured = self._due(played.round) or not is_finite(state)
+            self.curve.append(self._measured(state, point) if measured else point)
+            self._write_round(state)
             tell(self.curve[-1])
+
+        state = run_rounds(
+            state, play, self.training.rounds, after=after, stop=lambda state: not is_finite(state) or stop()
+        )
         self._save(state)
         return self.result(is_finite(state), stopped=self._is_left(state))
 
@@ -183,7 +195,7 @@ class _Run:
         found = measure_utility(self.world.used, weights, state.buffers, self.world.data, scaling=scaling, loss=loss)
         return replace(point, correct=found.correct, n=found.n, loss=found.loss)
 
-    def _keep(self, state: State) -> None:
+    def _write_round(self, state: State) -> None:
         """Write the checkpoint of a round that is named, and the state if the last one is old."""
         told = self.training.settings
         if self._wanted(state) and is_finite(state):
@@ -203,7 +215,7 @@ class _Run:
         """Write the checkpoint of the round that the training is at, if it is wanted and missing, and name what is past."""
         there = checkpoints_of(self.directory)
         if self._wanted(state) and state.rounds not in there:
-            self._keep(state)
+            self._write_round(state)
         past = [each for each in self.training.settings["checkpoints"] if each < state.rounds and each not in there]
         if past:
             said = ", ".join(map(str, past))

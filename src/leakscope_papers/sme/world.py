@@ -7,7 +7,6 @@ pictures over and scales them as FEMNIST's are; `light` takes them as they come,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,8 +22,18 @@ from leakscope.core.types import Batch, LocalTraining
 from leakscope.data import Dataset
 from leakscope.data.partition import PARTITIONS
 from leakscope.data.sources import FEMNIST_STATISTICS
-from leakscope.federated import Averaging, Everyone, Federation, begin, deal, measure_utility, parameters_of, play_round
-from leakscope.federated.traced import forget
+from leakscope.federated import (
+    Averaging,
+    Everyone,
+    Federation,
+    Form,
+    Played,
+    State,
+    deal,
+    measure_utility,
+    parameters_of,
+    train_federation,
+)
 from leakscope.kernels.im2col import Im2col
 from leakscope.kernels.per_client import client_by_client
 from leakscope.models import INITS, build, draw_parameters
@@ -97,25 +106,29 @@ def train_rounds(
     Every client trains with B = 50, E = 10 at 0.004 and answers with probability 0.1. EMNIST has no writers: the partition stands in
     for them.
     """
-    told: Mapping[str, Any] = settings["federation"]
-    local = LocalTraining(epochs=told["epochs"], batch_size=told["batch"], rate=told["rate"])
-    client = Client(local, scaling=ink.scaling)
+    chosen: Mapping[str, Any] = settings["federation"]
+    local = LocalTraining(epochs=chosen["epochs"], batch_size=chosen["batch"], rate=chosen["rate"])
     federation = Federation(
-        client=client, selection=Everyone(replies=told["replies"]), server=Averaging(), seed=told["seed"]
+        client=Client(local, scaling=ink.scaling),
+        selection=Everyone(replies=chosen["replies"]),
+        server=Averaging(),
+        seed=chosen["seed"],
     )
     model = to(network_of(settings, ink.data), device=device)
-    first = take(first_weights(model, "pytorch", [told["seed"]]), 0)
-    partition = dict(told["partition"])
-    holdings = deal(ink.data, PARTITIONS[partition.pop("name")](**partition), seed=told["seed"])
-    state = begin(federation, model, holdings.clients, weights=to(first, device=device))
-    around: Callable[[], AbstractContextManager[object]] = Im2col if device == "cuda" else client_by_client
-    found: dict[int, Trained] = {}
-    while state.rounds < max(rounds):
-        state, _ = play_round(federation, model, holdings, state, around=around, traced=device == "cuda")
-        if state.rounds in rounds:
-            weights = parameters_of(model, state)
-            used = measure_utility(model, weights, state.buffers, ink.data, scaling=ink.scaling)
-            say(f"  round {state.rounds}: accuracy {used.accuracy.value:.1%} on {used.n:,}")
-            found[state.rounds] = Trained(to(weights, device="cpu"), used.correct, used.n)
-    forget()
-    return found
+    first = take(first_weights(model, "pytorch", [chosen["seed"]]), 0)
+    partition = dict(chosen["partition"])
+    holdings = deal(ink.data, PARTITIONS[partition.pop("name")](**partition), seed=chosen["seed"])
+    networks: dict[int, Trained] = {}
+
+    def after(state: State, _: Played) -> None:
+        if state.rounds not in rounds:
+            return
+        weights = parameters_of(model, state)
+        utility = measure_utility(model, weights, state.buffers, ink.data, scaling=ink.scaling)
+        say(f"  round {state.rounds}: accuracy {utility.accuracy.value:.1%} on {utility.n:,}")
+        networks[state.rounds] = Trained(to(weights, device="cpu"), utility.correct, utility.n)
+
+    form = Form(Im2col, traced=True) if device == "cuda" else Form(client_by_client)
+    weights = to(first, device=device)
+    train_federation(federation, model, holdings, max(rounds), weights=weights, form=form, after=after)
+    return networks

@@ -24,14 +24,13 @@ from leakscope.federated import (
     Decay,
     Everyone,
     Federation,
+    Form,
     Holdings,
-    begin,
     deal,
     measure_utility,
     parameters_of,
-    play_round,
+    train_federation,
 )
-from leakscope.federated.traced import forget
 from leakscope.kernels.per_client import client_by_client
 from leakscope.models import INITS, draw_parameters
 from leakscope.sweep.objects import load_data
@@ -147,9 +146,9 @@ def _trained(
     )
     model = to(network_of(settings, data), device=device)
     first = take(draw_parameters(model, INITS[settings["init"]](), random.key([settings["seed"]])), 0)
-    state = begin(federation, model, holdings.clients, weights=to(first, device=device))
-    for _ in range(settings["rounds"]):
-        state, _ = play_round(federation, model, holdings, state, around=client_by_client, traced=device == "cuda")
-    forget()
+    form = Form(client_by_client, traced=device == "cuda")
+    state = train_federation(
+        federation, model, holdings, settings["rounds"], weights=to(first, device=device), form=form
+    )
     used = measure_utility(model, parameters_of(model, state), state.buffers, data, scaling=data.scaling)
     return used.correct, used.n

@@ -27,8 +27,10 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, lift, map_tensors, to
 from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
+from leakscope.federated import run_rounds
+from leakscope.kernels.graph_cache import Staged
 from leakscope.kernels.im2col import Im2col
-from leakscope.kernels.recordings import captured
+from leakscope.kernels.recordings import recorded
 from leakscope.learning import tree_adam
 from leakscope.learning.tree_adam import Moments
 from leakscope.models import Uniform, draw_parameters
@@ -37,7 +39,7 @@ from leakscope.store.durable import replacing
 from leakscope_papers.spn.world import RANGE, Curve, client_of, network_of, title_of
 
 AT_ONCE = 500
-SAID_EVERY = 5  # rounds
+REPORT_EVERY = 5  # rounds
 TRAININGS, RIGHT = "trainings", "right"
 GRADIENT, WEIGHTS = "gradient", "weights"
 
@@ -84,7 +86,8 @@ class Training:
         none = torch.zeros((), device=device)
         moments = tree_adam.begin(weights, none), tree_adam.begin(private, none.expand(1, self.clients))
         self.state = State(weights, private, *moments)
-        self._recorded: Callable[[State, Tensor, Tensor, Tensor], State] | None = None
+        self.rounds = 0
+        self._staged: Staged[Callable[..., State]] = Staged(record_after=0, trace_after=None)
 
     def draw(self, numbers: range) -> tuple[Tensor, Tensor]:
         """Return keys (turns x clients) and the pictures each client works on (turns x clients x n) of these turns.
@@ -100,6 +103,16 @@ class Training:
         places = self.places.expand(len(numbers), *self.places.shape)
         return keys, places.gather(2, (drawn * places.shape[2]).long())
 
+    def play_round(self) -> tuple[Training, None]:
+        """Return this training after one more pass over the data of every client."""
+        turns = [[k] for k in range(self.clients)] if self.told["in_turn"] else [list(range(self.clients))]
+        steps = -(-self.places.shape[1] // self.told["batch"]) if self.told["sharing"] == GRADIENT else 1
+        for keys, places in zip(*self.draw(range(self.rounds * steps, (self.rounds + 1) * steps)), strict=True):
+            for turn in turns:
+                self.play(keys, places, turn)
+        self.rounds += 1
+        return self, None
+
     def play(self, keys: Tensor, places: Tensor, who: Sequence[int]) -> None:
         """Let these clients answer from the same weights, and take the mean of what they send; `draw` gives a turn's keys and pictures.
 
@@ -110,10 +123,9 @@ class Training:
         if self.device != "cuda":
             self.state = self.turn(self.state, *given)
             return
-        if self._recorded is None:
-            with Im2col():
-                self._recorded = captured(self.turn, (self.state, *given))
-        self.state = self._recorded(self.state, *given)
+        with Im2col():
+            turn = self._staged.at_call(lambda: recorded(self.turn, (self.state, *given)), lambda: None) or self.turn
+            self.state = turn(self.state, *given)
 
     def turn(self, state: State, index: Tensor, keys: Tensor, places: Tensor) -> State:
         """Return the state after a turn of the clients at `index` with these keys and pictures."""
@@ -196,18 +208,16 @@ def train_curve(
     `rounds` of the settings count passes over the data of a client, whatever is shared in them.
     """
     training = Training(settings, curve, data, device)
-    told = training.told
-    turns = [[k] for k in range(training.clients)] if told["in_turn"] else [list(range(training.clients))]
-    steps = -(-training.places.shape[1] // told["batch"]) if told["sharing"] == GRADIENT else 1
-    for done in range(told["rounds"]):
-        for keys, places in zip(*training.draw(range(done * steps, (done + 1) * steps)), strict=True):
-            for turn in turns:
-                training.play(keys, places, turn)
-        if (done + 1) % SAID_EVERY == 0:
-            say(f"  {title_of(curve)}: {done + 1} of {told['rounds']} rounds trained")
-    found = training.correct()
+    rounds = int(training.told["rounds"])
+
+    def after(training: Training, _: None) -> None:
+        if training.rounds % REPORT_EVERY == 0:
+            say(f"  {title_of(curve)}: {training.rounds} of {rounds} rounds trained")
+
+    run_rounds(training, Training.play_round, rounds, after=after)
+    correct = training.correct()
     rates = ", ".join(
-        f"{strength:g}: {rate:.1%}" for strength, rate in zip(training.grid, found.double().mean(1), strict=True)
+        f"{strength:g}: {rate:.1%}" for strength, rate in zip(training.grid, correct.double().mean(1), strict=True)
     )
-    say(f"  accuracy of {curve['defence']} after {told['rounds']} rounds on {found.shape[1]:,} pictures: {rates}")
-    return found
+    say(f"  accuracy of {curve['defence']} after {rounds} rounds on {correct.shape[1]:,} pictures: {rates}")
+    return correct

@@ -30,14 +30,14 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, fill, take, tensors, trials
 from leakscope.core.types import direction
-from leakscope.kernels.graph_cache import Flat, Key, find_graph, graph_key, keep_graph, own_memory
+from leakscope.kernels.compiling import copy_before_writing, cut_long_sums
+from leakscope.kernels.graph_cache import Flat, Key, Staged, find_graph, flat_graph, graph_key, keep_graph
 from leakscope.kernels.heap import keep_freed
-from leakscope.kernels.hoisting import Hoisted, bind, hoist
+from leakscope.kernels.hoisting import bind, hoist
 from leakscope.kernels.im2col import Im2col
 from leakscope.kernels.lanes import lanes, padded, spare_lanes
 from leakscope.kernels.memory import is_out_of_memory
 from leakscope.kernels.recordings import recorded
-from leakscope.kernels.split_sums import cut_long_sums
 
 V = TypeVar("V")
 FORMS = ("native", "split", "im2col", "parallel", "channels_last", "loop", "compiled")
@@ -124,11 +124,10 @@ class Evaluator:
         if self.fixed[0].device.type == "cpu":
             keep_freed()
         self._call: Callable[..., Flat] | None = None
-        self._calls = 0
+        self._staged: Staged[Callable[..., Flat]] | None = None
         self._record_after = trace_after or RECORD_AFTER
-        self._trace_after = trace_after or TRACE_AFTER
+        self._trace_after = 0 if form == "compiled" else trace_after or TRACE_AFTER
         self._records = self.fixed[0].device.type == "cuda" and form in RECORDED
-        self._done = False
         self.real = trials(unknowns) if real is None else real
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[tuple[Tensor, Flat]] = []
@@ -149,19 +148,13 @@ class Evaluator:
 
     def _ready(self, moving: Flat, parts: Sequence[Flat]) -> list[Callable[..., Flat]]:
         """Return the evaluation of each part of a batch (what is fixed about it): vmapped at first, traced after a few calls."""
-        flat, before = (*moving, *parts[0]), self._call
-        if self._call is None:
-            known = find_graph(self._key(flat))
-            fresh = self._kept if self.form == "compiled" else lambda _: self._lifted()
-            self._call = fresh(flat) if known is None else known
-            self._done = known is not None
-        elif self._records and self._calls == self._record_after:
-            self._call = self._recorded(moving) or self._call
-            self._done = self._call is not before
-        elif self._calls == self._trace_after + self._records and self.form != "compiled" and not self._done:
-            self._call = self._kept(flat)
-        self._calls += 1
-        if self._call is not before:
+        flat = (*moving, *parts[0])
+        if self._staged is None:
+            record_after = self._record_after if self._records else None
+            self._staged = Staged(record_after, self._trace_after, find_graph(self._key(flat)))
+        graph = self._staged.at_call(partial(self._recorded, moving), partial(self._kept, flat))
+        if self._call is None or (graph is not None and graph is not self._call):
+            self._call = self._lifted() if graph is None else graph
             self._bound = [bind(self._call, fixed) for fixed in parts]
         return self._bound
 
@@ -173,15 +166,16 @@ class Evaluator:
 
     def _key(self, flat: Flat) -> Key:
         form = "native" if self.form == "split" else self.form  # a part runs the graph a whole batch of its width would
-        return graph_key(self.model, self.facts, form, flat, self.wanted)
+        return graph_key(f"evaluation, {form}", same=(self.model,), constants=self.wanted, inputs=self.facts, flat=flat)
 
-    def _kept(self, flat: Flat) -> Callable[..., Flat]:
-        """Return the traced (or compiled) evaluation, and keep it for the next chunk of this shape."""
-        graph = self._compiled(flat) if self.form == "compiled" else self._traced(flat)
-        if isinstance(graph, torch.fx.GraphModule):
-            graph = hoist(graph, len(self.names) + 1)
-        if self.form == "compiled" or isinstance(graph, torch.fx.GraphModule | Hoisted):  # else it could not be traced
-            keep_graph(self._key(flat), graph)
+    def _kept(self, flat: Flat) -> Callable[..., Flat] | None:
+        """Return the traced (or compiled) evaluation, kept for the next chunk of this shape; None where it cannot be traced."""
+        traced = self._traced(flat)
+        if traced is None:
+            return None
+        compiled = self.form == "compiled"
+        graph: Callable[..., Flat] = self._compiled(traced) if compiled else hoist(traced, len(self.names) + 1)
+        keep_graph(self._key(flat), graph)
         return graph
 
     def _packed(self, flat: Flat) -> Evaluation:
@@ -210,28 +204,22 @@ class Evaluator:
 
         return call
 
-    def _traced(self, flat: Flat) -> Callable[..., Flat]:
-        """Return the flat graph of the vmapped evaluation; what cannot be traced stays as it is."""
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        lifted = self._lifted()
+    def _traced(self, flat: Flat) -> torch.fx.GraphModule | None:
+        """Return the flat graph of the vmapped evaluation; None where it cannot be traced."""
         try:
-            graph = make_fx(lifted)(*flat)
+            graph = flat_graph(self._lifted(), flat)
         except (RuntimeError, TypeError, ValueError) as error:
             if self.form == "compiled" or is_out_of_memory(error):
                 raise
-            return lifted
-        if self.form == "compiled":
-            own_memory(graph)
-            cut_long_sums(graph)
-        graph.graph.eliminate_dead_code()
-        graph.recompile()
-        traced: Callable[..., Flat] = graph
-        return traced
+            return None
+        return graph
 
-    def _compiled(self, flat: Flat) -> Callable[..., Flat]:
-        """Trace vmap(grad(f)) with im2col into one flat graph and compile that; far quicker than compiling untraced."""
-        compiled: Callable[..., Flat] = torch.compile(self._traced(flat), dynamic=False)
+    def _compiled(self, graph: torch.fx.GraphModule) -> Callable[..., Flat]:
+        """Return the traced graph of vmap(grad(f)) with im2col, compiled: far quicker than compiling untraced."""
+        copy_before_writing(graph)
+        cut_long_sums(graph)
+        graph.recompile()
+        compiled: Callable[..., Flat] = torch.compile(graph, dynamic=False)
         return compiled
 
     def _on_cores(self, f: Callable[[V], Flat], parts: Iterable[V]) -> list[Flat]:
@@ -288,14 +276,12 @@ class Evaluator:
 
     def _single(self, flat: Flat) -> Callable[..., Flat]:
         """Return the traced graph of one trial, kept like those of many."""
-        from torch.fx.experimental.proxy_tensor import make_fx
-
         key = self._key(flat)
         known = find_graph(key)
         if known is not None:
             return known
         try:
-            graph = make_fx(self._one)(*flat)
+            graph = flat_graph(self._one, flat)
         except RuntimeError as error:
             if self.form != "channels_last" or "view size is not compatible" not in str(error):
                 raise
@@ -303,8 +289,6 @@ class Evaluator:
                 f"model {self.model.name!r} calls view() on pictures, which cannot be with channels last in memory: use the form "
                 "'parallel', or reshape() in the model"
             ) from None
-        graph.graph.eliminate_dead_code()
-        graph.recompile()
         single: Callable[..., Flat] = hoist(graph, len(self.names) + 1)
         keep_graph(key, single)
         return single

@@ -14,13 +14,13 @@ from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.types import LocalTraining, make_batch
 from leakscope.kernels import graph_cache as graphs
-from leakscope.kernels.split_sums import FEW, LEAST, LONG, cut_long_sums, pieces
+from leakscope.kernels.compiling import FEW, LEAST, LONG, cut_long_sums, parts_of_sum
 from leakscope.models import Torch, build, draw_parameters
 
 
 @pytest.fixture(autouse=True)
 def _no_graph_of_another_test() -> None:
-    graphs._KEPT.clear()
+    graphs._CACHE.clear()
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -56,11 +56,11 @@ def test_short_and_prime_sums_stay_whole(shape: tuple[int, int, int]) -> None:
 
 def test_pieces_are_equal_and_long_enough_and_many_results_need_none() -> None:
     for terms in range(LONG, LONG + 300):
-        number = pieces(64, terms, 27)
+        number = parts_of_sum(64, terms, 27)
         assert terms % number == 0
         assert number == 1 or terms // number >= LEAST
-    assert pieces(1, LONG, FEW) > 1
-    assert pieces(1, LONG, FEW + 1) == 1
+    assert parts_of_sum(1, LONG, FEW) > 1
+    assert parts_of_sum(1, LONG, FEW + 1) == 1
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.testing import assert_close
 
-from leakscope.kernels.banded import Banded
-from leakscope.kernels.windowed import Windowed
+from leakscope.kernels.bands import Banded
+from leakscope.kernels.windows import Windowed
 
 K = 3
 Way = type[Banded] | type[Windowed]
@@ -58,9 +58,9 @@ def test_gradients_are_those_of_the_plain_convolution(
     dilation: tuple[int, int],
     bias: bool,
 ) -> None:
-    here, there = channels
-    x, w = draw(0, K, 2, here, *size), draw(1, K, there, here, *kernel)
-    b, dims = (draw(2, K, there), (0, 0, 0)) if bias else (None, (0, 0, None))
+    in_channels, out_channels = channels
+    x, w = draw(0, K, 2, in_channels, *size), draw(1, K, out_channels, in_channels, *kernel)
+    b, dims = (draw(2, K, out_channels), (0, 0, 0)) if bias else (None, (0, 0, None))
     how = {"stride": stride, "padding": padding, "dilation": dilation}
     expected = slopes(x, w, b, dims, **how)
     with way():
