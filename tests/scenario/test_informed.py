@@ -66,7 +66,7 @@ def test_a_clip_of_every_tensor_is_seen_through_by_the_one_who_knows() -> None:
     _, _, knowledge, world = observe(chunk)
     made = informed(world.attack, chunk.cells[0][1], knowledge, [0, 1, 2])
     assert isinstance(made, Matching)
-    assert made.objective.distance is angle_per_tensor  # type: ignore[attr-defined]
+    assert distance_of(made.objective) is angle_per_tensor
     assert sum(recovered(chunk)) > sum(recovered(chunk_of(**clip)))
 
 
@@ -77,7 +77,7 @@ def test_one_bit_is_told_as_the_two_whose_levels_it_has() -> None:
     assert knowledge.bits.tolist() == [2, 2, 2]
     made = informed(world.attack, coarse.cells[0][1], knowledge, [0, 1, 2])
     assert isinstance(made, Matching)
-    assert made.objective.distance is squared_l2  # type: ignore[attr-defined]
+    assert distance_of(made.objective) is squared_l2
 
 
 def dropping(**words: bool) -> Chunk:

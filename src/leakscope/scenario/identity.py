@@ -21,7 +21,7 @@ LATER: Mapping[str, Mapping[str, Any]] = {
 }
 LATER_OF_ATTACKS: Mapping[str, Any] = {"alpha_every": 1, "film_end": False}
 
-LATER_OF_MATCHES = ("as_gradient", "per_gradient", "largest", "pull", "whitened", "least", "length")
+OF_MATCHES_AT_FIRST = {"masked": False, "clipped": False, "rounded": False, "slack": None, "unit": 1.0}
 LATER_OF_NOISE = ("gaussian_noise", "laplace_noise")  # which got `each`
 
 
@@ -78,7 +78,7 @@ def _match_as_before(piece: Any) -> Any:
         return piece
     if piece["name"] != "match":
         return {key: _match_as_before(value) for key, value in piece.items()}
-    return {key: value for key, value in piece.items() if key not in LATER_OF_MATCHES or value} | {"unit": 1.0}
+    return {**piece, **OF_MATCHES_AT_FIRST}
 
 
 def _told_of_noise(settings: Mapping[str, Any]) -> dict[str, int]:

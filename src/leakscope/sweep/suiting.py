@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from leakscope.attacks.attack import Attack, Matching, compares_lengths
+from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.known_policy import KnownPolicy
 from leakscope.attacks.labels import JOINT, check_head, chosen_rule
+from leakscope.attacks.objectives import compares_lengths
 from leakscope.attacks.priors import TotalVariation
 from leakscope.attacks.simulate import LocalSteps, OnTheLine, simulator_kinds
 from leakscope.core.errors import InputError
