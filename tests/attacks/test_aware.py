@@ -14,6 +14,19 @@ from torch.testing import assert_close
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import LENGTH, PULL, AveragedDropout, KnownDropout, aware, merge_rounds
+from leakscope.attacks.defended import (
+    AtLeast,
+    Clipped,
+    InNoiseUnits,
+    LargestSent,
+    PerGradient,
+    Rounded,
+    Scaled,
+    Sent,
+    ToLength,
+    Whitened,
+    bound_of,
+)
 from leakscope.attacks.distances import angle, cosine, disagreement, l2, squared_l2
 from leakscope.attacks.engine.forms import evaluate_one
 from leakscope.attacks.engine.plan import Execution
@@ -32,7 +45,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, map_tensors, take, to
-from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Outcome, make_batch
+from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Outcome, Shares, make_batch
 from leakscope.data import load
 from leakscope.defences import (
     Clip,
@@ -77,6 +90,13 @@ def seen_by(
     return seen, tell_defences(told(model, client, batch), client, seen)
 
 
+def without_pull(objective: Any) -> Any:
+    """Return an objective in which the distance to the rounded update itself counts nothing."""
+    if isinstance(objective, Rounded):
+        return replace(objective, pull=0.0)
+    return replace(objective, inner=without_pull(objective.inner)) if hasattr(objective, "inner") else objective
+
+
 def unaware(knowledge: Knowledge) -> Knowledge:
     return replace(knowledge, mask=None, bound=None, bits=None, sigma=None, sigma_each=None)
 
@@ -109,14 +129,14 @@ def test_each_fact_has_its_comparison() -> None:
         "sigma_each": aware(cpl(), replace(PLAIN, sigma=0.1 * ONES, sigma_each={"w": 0.1 * ONES})),
     }
     assert {name: attack.objective for name, attack in known.items()} == {
-        "mask": Match(masked=True, gain=LENGTH**2),
-        "largest": Match(masked=True, largest=True, gain=LENGTH**2),
-        "bound": Match(angle, gain=LENGTH**2),
-        "reclip": Match(clipped=True, length=LENGTH),
-        "signs": Match(disagreement, gain=LENGTH**2),
-        "bits": Match(rounded=True, pull=PULL, least=LENGTH**2),
-        "sigma": Match(slack=1e-4),
-        "sigma_each": Match(slack=1e-4, whitened=True),
+        "mask": Scaled(Sent(), LENGTH**2),
+        "largest": Scaled(LargestSent(), LENGTH**2),
+        "bound": Scaled(Match(angle), LENGTH**2),
+        "reclip": Scaled(Clipped(), ToLength(1.0, LENGTH)),
+        "signs": Scaled(Match(disagreement), LENGTH**2),
+        "bits": Scaled(Rounded(pull=PULL), AtLeast(1.0, LENGTH**2)),
+        "sigma": InNoiseUnits(slack=1e-4),
+        "sigma_each": InNoiseUnits(Whitened(), 1e-4),
     }
     assert known["sigma"].stop == known["sigma_each"].stop == replace(cpl().stop, threshold=1.0)
     for attack in (made for name, made in known.items() if not name.startswith("sigma")):
@@ -130,8 +150,8 @@ def test_what_was_not_sent_is_no_larger_than_the_smallest_that_was() -> None:
     for each, excess in ((False, 0.5**2 + 2.0**2), (True, 2.0**2)):
         known = replace(PLAIN, mask=ones, largest=True, largest_each=each)
         view = View({}, Simulated(guess, torch.zeros(1), torch.zeros(1)), sent, None, known, None)  # type: ignore[arg-type]
-        assert float(Match(masked=True, largest=True)(view)) == pytest.approx(excess)
-        assert float(Match(masked=True)(view)) == 0.0
+        assert float(LargestSent()(view)) == pytest.approx(excess)
+        assert float(Sent()(view)) == 0.0
 
 
 def test_that_the_largest_were_sent_is_told_of_sparsification_alone() -> None:
@@ -143,45 +163,37 @@ def test_that_the_largest_were_sent_is_told_of_sparsification_alone() -> None:
     ):
         _, knowledge = seen_by(Client(defences=defences))
         assert (knowledge.largest, knowledge.largest_each) == told_
-    for match in ({}, {"masked": True, "distance": cosine}, {"masked": True, "clipped": True}):
-        with pytest.raises(InputError, match=r"Match\.largest needs"):
-            Match(largest=True, **match)  # type: ignore[arg-type]
+    for inner in (Match(cosine), Clipped()):
+        with pytest.raises(InputError, match="LargestSent needs"):
+            LargestSent(inner)
 
 
 def test_facts_come_together() -> None:
     mask, bits = {"w": torch.ones(TRIALS, 2)}, torch.full((TRIALS,), 6)
     every = aware(cpl(), replace(PLAIN, mask=mask, bound=ONES, bits=bits, sigma=0.1 * ONES))
-    assert every.objective == Match(
-        masked=True,
-        clipped=True,
-        rounded=True,
-        pull=PULL,
-        slack=1e-4,
-        gain=LENGTH**2,
-        least=LENGTH**2,
-        length=LENGTH,
-    )
+    gain = ToLength(AtLeast(LENGTH**2, LENGTH**2), LENGTH)
+    assert every.objective == InNoiseUnits(Scaled(Sent(Clipped(Rounded(pull=PULL))), gain), 1e-4)
     blind = aware(cpl(), replace(PLAIN, mask=mask, bound=ONES, sigma=0.1 * ONES))
-    assert (blind.objective, blind.stop) == (Match(angle, masked=True, gain=LENGTH**2), cpl().stop)
+    assert (blind.objective, blind.stop) == (Scaled(Sent(Match(angle)), LENGTH**2), cpl().stop)
     signs = aware(cpl(), replace(PLAIN, mask=mask, bits=torch.full((TRIALS,), 1), sigma=0.1 * ONES))
-    assert (signs.objective, signs.stop) == (Match(disagreement, masked=True, gain=LENGTH**2), cpl().stop)
+    assert (signs.objective, signs.stop) == (Scaled(Sent(Match(disagreement)), LENGTH**2), cpl().stop)
 
 
 def test_what_is_weighed_against_priors_keeps_its_weight() -> None:
     mask = {"w": torch.ones(TRIALS, 2)}
-    assert aware(ig(), replace(PLAIN, mask=mask)).objective == Match(cosine, masked=True)
+    assert aware(ig(), replace(PLAIN, mask=mask)).objective == Sent(Match(cosine))
     assert aware(ig(), replace(PLAIN, bound=ONES)).objective == Match(cosine)
     pulled = cpl(alpha=0.1)
-    assert aware(pulled, replace(PLAIN, mask=mask)).objective == Match(masked=True)
+    assert aware(pulled, replace(PLAIN, mask=mask)).objective == Sent()
     assert aware(pulled, replace(PLAIN, sigma=ONES)).objective == Match()
-    assert aware(ig(), replace(PLAIN, sigma=ONES, sigma_each={"w": ONES})).objective == Match(cosine, whitened=True)
+    assert aware(ig(), replace(PLAIN, sigma=ONES, sigma_each={"w": ONES})).objective == Whitened(Match(cosine))
     few, signs = (replace(PLAIN, bits=torch.full((TRIALS,), bits)) for bits in (4, 1))
-    assert aware(ig(), few).objective == Match(cosine, rounded=True, pull=PULL)
-    assert aware(pulled, few).objective == Match(rounded=True, pull=PULL)
+    assert aware(ig(), few).objective == Rounded(Match(cosine), PULL)
+    assert aware(pulled, few).objective == Rounded(pull=PULL)
     assert aware(ig(), signs).objective == Match(disagreement)
-    assert aware(pulled, signs).objective == Match(disagreement, gain=LENGTH**2)
-    assert aware(pulled, replace(few, bound=ONES)).objective == Match(
-        clipped=True, rounded=True, pull=PULL, length=LENGTH
+    assert aware(pulled, signs).objective == Scaled(Match(disagreement), LENGTH**2)
+    assert aware(pulled, replace(few, bound=ONES)).objective == Scaled(
+        Clipped(Rounded(pull=PULL)), ToLength(1.0, LENGTH)
     )
 
 
@@ -237,9 +249,9 @@ def test_a_clipped_update_counts_as_one_of_length_ten(simulate: bool, size: int)
         for bits in (None, 6):
             every = replace(known, bits=None if bits is None else torch.tensor([bits]))
             match = aware(cpl(), every, reclip=True, simulate=simulate).objective
-            assert isinstance(match, Match)
-            match = replace(match, pull=0.0)
-            view = View({}, Simulated(guess, torch.zeros(1), torch.zeros(1)), zero, None, take(every, 0), None)  # type: ignore[arg-type]
+            match, shares = without_pull(match), Shares.WEIGHTS if simulate else Shares.GRADIENT
+            made = Simulated(guess, torch.zeros(1), torch.zeros(1))
+            view = View({}, made, zero, None, take(every, 0), None, shares)  # type: ignore[arg-type]
             unit = 1.0 if simulate else length
             gain = max(LENGTH * unit / bound, 1 / length if simulate else 1.0, LENGTH if bits else 0.0)
             reach = min(200.0, bound / unit)  # the guess has length 200
@@ -262,17 +274,21 @@ def test_noise_of_level_zero_has_its_unit_from_the_threshold_whatever_runs_besid
     alone, beside = mismatch_beside(still, loud)
     assert torch.equal(alone, beside)
     made = aware(cpl(), still)
-    assert (made.objective, made.stop) == (Match(slack=1e-4), replace(cpl().stop, threshold=1.0))
+    assert (made.objective, made.stop) == (InNoiseUnits(slack=1e-4), replace(cpl().stop, threshold=1.0))
 
 
 def test_bound_and_noise_are_read_in_the_unit_of_what_is_compared() -> None:
     local = LocalTraining(epochs=3, rate=0.2)
     made = aware(cpl(), replace(PLAIN, local=local, sigma=ONES))
-    assert made.objective == Match(slack=1e-4, as_gradient=True)
+    assert made.objective == InNoiseUnits(slack=1e-4)
     stepped = aware(cpl(), replace(PLAIN, local=local, sigma=ONES), simulate=True)
-    assert stepped.objective == Match(slack=1e-4, per_gradient=True)
+    assert stepped.objective == InNoiseUnits(Scaled(gain=PerGradient()), 1e-4)
     line = aware(replace(cpl(), simulate=OnTheLine(OneGradient())), replace(PLAIN, local=local, sigma=ONES))
-    assert line.objective == Match(slack=1e-4)
+    assert line.objective == InNoiseUnits(slack=1e-4)
+    one = take(replace(PLAIN, local=local, bound=ONES, sigma=ONES), 0)
+    nothing = Simulated({"w": torch.zeros(4)}, torch.zeros(1), torch.zeros(1))
+    views = [View({}, nothing, {"w": torch.ones(4)}, None, one, None, shares) for shares in Shares]  # type: ignore[arg-type]
+    assert [float(bound_of(view)) for view in views] == pytest.approx([1 / 0.6, 1.0])
 
 
 @pytest.mark.parametrize("simulate", [False, True])
@@ -297,13 +313,14 @@ def test_noise_explains_in_the_unit_that_matching_turns_weights_into(
     problem, _ = attack.prepare(network(), seen, knowledge, [0, 1], Execution(dtype="float64", form="native"))
     facts = problem.facts
     match = attack.objective
-    assert isinstance(match, Match)
+    assert isinstance(match, InNoiseUnits)
     zero = {name: torch.zeros_like(value[0]) for name, value in seen.rounds[0].sent.items()}
     number = sum(value.numel() for value in zero.values())
     for trial in range(2):
         one = take(facts, trial)
         nothing = Simulated(zero, torch.zeros(1), torch.zeros(1))
-        view = View({}, nothing, zero, one.observation.rounds[0], one.knowledge, Clock(torch.tensor(0), one.key))
+        clock, shares = Clock(torch.tensor(0), one.key), one.observation.shares
+        view = View({}, nothing, zero, one.observation.rounds[0], one.knowledge, clock, shares)
         explained = match.explained(view)
         length = local.length(sizes)[trial]
         left = max(1 - 3 * 64 / number, 0.5)
@@ -382,9 +399,8 @@ def test_the_truth_explains_what_was_seen_and_another_picture_does_not(name: str
     defences, most = AT_TRUTH[name]
     seen, knowledge = seen_by(Client(defences=defences), dtype=torch.float64)
     attack, truth = aware(cpl(), knowledge), digits().inputs.double()
-    assert isinstance(attack.objective, Match)
     pulled, _ = mismatch_of(attack, seen, knowledge, truth)
-    attack = replace(attack, objective=replace(attack.objective, pull=0.0))
+    attack = replace(attack, objective=without_pull(attack.objective))
     there, slope = mismatch_of(attack, seen, knowledge, truth)
     elsewhere, _ = mismatch_of(attack, seen, knowledge, 1 - truth)
     assert bool((there <= most).all())
@@ -401,8 +417,8 @@ def test_gradients_agree_with_finite_differences_through_the_network(name: str) 
     seen, knowledge = seen_by(Client(defences=AT_TRUTH[name][0]), dtype=torch.float64)
     attack, guess = aware(cpl(), knowledge), random.uniform(random.key(SEEDS), (1, 1, 8, 8), torch.float64)
     way = random.normal(random.key([9, 8, 7, 6]), (1, 1, 8, 8), torch.float64)
-    assert isinstance(attack.objective, Match)
-    attack = replace(attack, objective=replace(attack.objective, slack=None))  # which changes the report alone
+    if isinstance(attack.objective, InNoiseUnits):  # which changes the report alone
+        attack = replace(attack, objective=attack.objective.inner)
     _, slope = mismatch_of(attack, seen, knowledge, guess)
     ahead, back = (mismatch_of(attack, seen, knowledge, guess + h * way)[0] for h in (1e-5, -1e-5))
     assert_close((slope * way).flatten(1).sum(1), (ahead - back) / 2e-5, rtol=1e-4, atol=1e-9)

@@ -12,7 +12,6 @@ from leakscope.attacks.aware import aware
 from leakscope.attacks.dlfa import COPIES, LayerMatch, dlfa
 from leakscope.attacks.engine.forms import evaluate_one
 from leakscope.attacks.engine.plan import Execution
-from leakscope.attacks.objectives import Match
 from leakscope.attacks.priors import GUESS
 from leakscope.clients import told
 from leakscope.clients.client import client_keys, tell_defences
@@ -68,7 +67,7 @@ def test_without_a_defence_dlfa_stays_as_it_is() -> None:
     w, knowledge = guarded()
     assert max(at_truth(w, knowledge, knows=False)) < 1e-12
     made = aware(dlfa(), knowledge, simulate=True)
-    assert made.objective == dlfa().objective == LayerMatch((1.0, 2.0), 400, Match())
+    assert made.objective == dlfa().objective == LayerMatch((1.0, 2.0), 400)
     assert made.simulate == dlfa().simulate
 
 

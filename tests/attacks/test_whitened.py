@@ -10,8 +10,9 @@ import torch
 from torch.testing import assert_close
 
 from leakscope.attacks.aware import aware, merge_rounds
+from leakscope.attacks.defended import MOST, InNoiseUnits, Whitened, noise_factors
 from leakscope.attacks.engine.plan import Execution
-from leakscope.attacks.objectives import MOST, Match, noise_factors
+from leakscope.attacks.objectives import Match
 from leakscope.attacks.recipes import cpl
 from leakscope.attacks.view import Simulated, View
 from leakscope.clients import Client, tell_defences, told
@@ -40,15 +41,15 @@ def view(knowledge: Knowledge, observed: Tree = OBSERVED) -> Any:
 def test_differences_count_in_units_of_the_noise_of_their_tensor() -> None:
     sigma, each = 0.5, {"a": 0.8, "b": 0.1}
     slow = sum((sigma / each[n]) ** 2 * float((SIMULATED[n] - OBSERVED[n]).square().sum()) for n in each)
-    assert float(Match(whitened=True)(view(knowing(sigma, **each)))) == pytest.approx(slow)
-    weighed = Match(whitened=True, weights=(("b", 2.0),))(view(knowing(sigma, **each)))
+    assert float(Whitened()(view(knowing(sigma, **each)))) == pytest.approx(slow)
+    weighed = Whitened(Match(weights=(("b", 2.0),)))(view(knowing(sigma, **each)))
     b = (sigma / each["b"]) ** 2 * float((SIMULATED["b"] - OBSERVED["b"]).square().sum())
     assert float(weighed) == pytest.approx(slow + 3 * b)
 
 
 def test_equal_levels_change_no_bit() -> None:
     there = view(knowing(0.3, a=0.3, b=0.3))
-    assert torch.equal(Match(whitened=True)(there), Match()(there))
+    assert torch.equal(Whitened()(there), Match()(there))
 
 
 def test_a_tensor_without_noise_counts_much_and_no_noise_at_all_changes_nothing() -> None:
@@ -62,17 +63,15 @@ def test_what_noise_explains_is_what_it_leaves_at_the_truth() -> None:
     noise = {name: level * random.normal(random.key(len(name)), (40_000,)) for name, level in levels.items()}
     sigma = (sum(level**2 for level in levels.values()) / 2) ** 0.5
     seen = replace(view(knowing(sigma, **levels), noise), simulated=Simulated(clean, torch.zeros(1), torch.zeros(1)))
-    match = Match(whitened=True, slack=0.0)
-    explained = match.explained(seen)
-    assert explained is not None
-    assert float(match(seen) / explained) == pytest.approx(1, abs=0.02)
+    match = InNoiseUnits(Whitened())
+    assert float(match(seen) / match.explained(seen)) == pytest.approx(1, abs=0.02)
 
 
 def test_levels_that_are_not_told_cannot_be_used() -> None:
     with pytest.raises(InputError, match=r"needs Knowledge\.sigma_each"):
-        Match(whitened=True)(view(replace(PLAIN, sigma=torch.tensor(0.1))))
+        Whitened()(view(replace(PLAIN, sigma=torch.tensor(0.1))))
     with pytest.raises(InputError, match=r"needs Knowledge\.sigma:"):
-        Match(whitened=True)(view(PLAIN))
+        Whitened()(view(PLAIN))
 
 
 # -- on real digits

@@ -65,7 +65,7 @@ def test_a_clip_of_every_tensor_is_seen_through_by_the_one_who_knows() -> None:
     knowledge = expose_chunk(chunk).known(informed=True)
     made = informed(chunk.settings().attack, chunk.settings(), knowledge, [0, 1, 2])
     assert isinstance(made, Matching)
-    assert made.objective.distance is angle_per_tensor  # type: ignore[attr-defined]
+    assert distance_of(made.objective) is angle_per_tensor
     assert sum(recovered(chunk)) > sum(recovered(chunk_of(**clip)))
 
 
@@ -76,7 +76,7 @@ def test_one_bit_is_told_as_the_two_whose_levels_it_has() -> None:
     assert knowledge.bits.tolist() == [2, 2, 2]
     made = informed(coarse.settings().attack, coarse.settings(), knowledge, [0, 1, 2])
     assert isinstance(made, Matching)
-    assert made.objective.distance is squared_l2  # type: ignore[attr-defined]
+    assert distance_of(made.objective) is squared_l2
 
 
 def dropping(**words: bool) -> Chunk:

@@ -11,13 +11,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from leakscope.attacks.distances import SCALED
 from leakscope.attacks.engine.end_measures import measure_ends
 from leakscope.attacks.engine.plan import DTYPES, Execution
 from leakscope.attacks.engine.runner import run_problem
 from leakscope.attacks.engine.state import Finished, Problem, Stop, single_numbers
 from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule, chosen_rule
-from leakscope.attacks.objectives import Match
+from leakscope.attacks.objectives import Match, compares_lengths
 from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.simulate import LABEL, LocalSteps, OneGradient, OnTheLine, simulator_kinds
@@ -262,12 +261,6 @@ def best_restart(finished: Finished, restarts: int) -> Tensor:
     mismatch = mismatch.masked_fill(finished.outcome == Outcome.DIVERGED, float("inf")).reshape(-1, restarts)
     first = torch.arange(len(mismatch)) * restarts
     return first + mismatch.argmin(1)
-
-
-def compares_lengths(objective: Objective) -> bool:
-    """Return whether an objective, or the Match inside it, sees the scale of an update."""
-    match = objective if isinstance(objective, Match) else getattr(objective, "inner", None)
-    return isinstance(match, Match) and match.distance in SCALED
 
 
 def sizes_of(knowledge: Knowledge, trials: int) -> list[int]:

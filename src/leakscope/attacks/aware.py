@@ -35,12 +35,32 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack, Matching
+from leakscope.attacks.defended import (
+    AtLeast,
+    Clipped,
+    Gain,
+    InNoiseUnits,
+    LargestSent,
+    PerGradient,
+    Rounded,
+    Scaled,
+    Sent,
+    ToLength,
+    Whitened,
+)
 from leakscope.attacks.distances import FLOORED, SCALED, angle, angle_per_tensor, disagreement, power_of
 from leakscope.attacks.known_policy import learn_policy
-from leakscope.attacks.objectives import Match
+from leakscope.attacks.objectives import (
+    Compares,
+    Match,
+    compares_lengths,
+    distance_of,
+    innermost,
+    wrap_innermost,
+)
 from leakscope.attacks.pulled import learn_pull
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, simulator_kinds
-from leakscope.attacks.view import Clock, Simulated, Simulator
+from leakscope.attacks.view import Clock, Objective, Simulated, Simulator
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -65,107 +85,100 @@ def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simul
     The threshold of `Stop` stays as it is, but counts in another unit: see docs/aware.md.
     """
     attack = learn_pull(learn_policy(attack, knowledge), knowledge)
-    made = _simulating(attack, knowledge) if simulate else attack
-    if all(fact is None for fact in (knowledge.mask, knowledge.bound, knowledge.bits, knowledge.sigma)):
-        return made
-    if not isinstance(made.objective, Match):
-        return _inside(made, knowledge)
-    match = replace(made.objective, as_gradient=_as_gradient(made, knowledge))
-    match = _masked(match, knowledge, alone=not attack.priors)
-    match = _rounded(match, knowledge, alone=not attack.priors)
-    match = _clipped(match, knowledge, reclip=reclip)
-    return _noisy(replace(made, objective=match), match, knowledge)
+    stepped = (
+        simulate and knowledge.local is not None and not simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}
+    )
+    if stepped:
+        attack = replace(attack, simulate=_with_steps(attack.simulate))
+    told = any(fact is not None for fact in (knowledge.mask, knowledge.bound, knowledge.bits, knowledge.sigma))
+    if not told and not stepped:
+        return attack
+    if isinstance(attack.objective, Match):
+        return _in_units(attack, _comparison(attack, attack.objective, knowledge, reclip, stepped), knowledge)
+    return _undone_inside(attack, knowledge) if told else attack
 
 
-def _inside(attack: Matching, knowledge: Knowledge) -> Matching:
-    """Return an attack whose objective holds a Match as `inner` (DLFA's), with the facts put into that one.
+def _undone_inside(attack: Matching, knowledge: Knowledge) -> Matching:
+    """Return an attack whose objective is no plain Match (DLFA's, one on the head), with the facts put around what it compares.
 
     Such an objective weighs differences, so a clip is done to the simulated update as well, and signs cannot be used.
     """
-    objective: Any = attack.objective
-    match = getattr(objective, "inner", None)
-    if not isinstance(match, Match):
+    comparison = innermost(attack.objective)
+    if not isinstance(comparison, Compares):
         raise InputError(
-            f"aware() changes a Match; attack {attack.name!r} has an objective of its own "
-            f"({type(objective).__name__}), which must use the facts itself"
+            f"aware() changes what is compared; attack {attack.name!r} has an objective of its own "
+            f"({type(comparison).__name__}), which must use the facts itself or say that it compares (`sees_length`)"
         )
     if knowledge.bits is not None and bool((knowledge.bits == 1).any()):
         raise InputError(
             f"attack {attack.name!r} compares differences of weights, and signs have no size; use sme or ig"
         )
-    match = replace(match, as_gradient=_as_gradient(attack, knowledge), masked=knowledge.mask is not None)
-    match = replace(match, largest=match.masked and _of_largest(match, knowledge))
-    match = replace(match, rounded=knowledge.bits is not None, clipped=knowledge.bound is not None)
-    return replace(attack, objective=replace(objective, inner=match))
+    objective: Objective = Rounded(comparison) if knowledge.bits is not None else comparison
+    objective = Clipped(objective) if knowledge.bound is not None else objective
+    objective = _of_sent(objective, knowledge)
+    return replace(attack, objective=wrap_innermost(attack.objective, lambda _: objective))
 
 
-def _as_gradient(attack: Matching, knowledge: Knowledge) -> bool:
-    """Return whether `Matching` turns the weights sent into a mean gradient before they are compared."""
-    return knowledge.local is not None and not simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}
-
-
-def _masked(match: Match, knowledge: Knowledge, *, alone: bool) -> Match:
-    """Return the match of sent coordinates; its gain stays where priors are weighed against it (`alone` is False)."""
+def _of_sent(objective: Objective, knowledge: Knowledge) -> Objective:
+    """Return the objective on what was sent; where sizes are compared as they were sent, what was not sent says something too."""
     if knowledge.mask is None:
-        return match
-    factor = LENGTH ** power_of(match.distance) if alone else 1.0
-    return replace(match, masked=True, largest=_of_largest(match, knowledge), gain=match.gain * factor)
+        return objective
+    by_size = knowledge.largest and knowledge.bound is None and compares_lengths(objective)
+    return LargestSent(objective) if by_size else Sent(objective)
 
 
-def _of_largest(match: Match, knowledge: Knowledge) -> bool:
-    """Return whether coordinates that were not sent say something: sizes are compared, and as they were sent."""
-    return knowledge.largest and knowledge.bound is None and match.distance in SCALED
+def _comparison(attack: Matching, match: Match, knowledge: Knowledge, reclip: bool, stepped: bool) -> Objective:
+    """Return the objective that uses every fact, on the scale that L-BFGS and the priors of the attack need.
 
-
-def _rounded(match: Match, knowledge: Knowledge, *, alone: bool) -> Match:
-    """Return the match of rounded coordinates, or of signs; on the scale it had where priors are weighed against it.
-
-    Signs have no scale. Those of an attack with priors are read as of an update of length 10 where it compares lengths, and count
-    once where it compares directions.
+    Where priors are weighed against the mismatch its gain stays; but signs have no scale, and are read as of an update of length 10
+    where the attack compares lengths. Directions and signs do not see a clip. Where rounding steps are told, which have a scale, the
+    simulated update is clipped likewise, and counts as one of length 10.
     """
+    power, alone = power_of(match.distance), not attack.priors
+    distance, gain, scaled = match.distance, match.gain, LENGTH**power
+    if knowledge.mask is not None and alone:
+        gain = gain * scaled
+    signs = _signs(knowledge)
+    rounded = knowledge.bits is not None and not signs
+    if signs:
+        distance, gain = disagreement, LENGTH**2 if alone else scaled
+    clipped = knowledge.bound is not None and distance in SCALED
+    if clipped and not reclip and not rounded:
+        clipped = False
+        distance, gain = angle_per_tensor if knowledge.bound_each else angle, LENGTH**2
+    objective: Objective = replace(match, distance=distance, gain=1.0)
+    objective = Whitened(objective) if knowledge.sigma is not None and knowledge.sigma_each is not None else objective
+    objective = Rounded(objective, PULL) if rounded else objective
+    objective = Clipped(objective) if clipped else objective
+    objective = _of_sent(objective, knowledge)
+    factor: float | Gain = PerGradient(gain) if stepped and power_of(distance) else gain
+    factor = AtLeast(factor, scaled) if rounded and alone else factor
+    factor = ToLength(factor, LENGTH) if clipped else factor
+    return objective if factor == 1.0 else Scaled(objective, factor)
+
+
+def _signs(knowledge: Knowledge) -> bool:
+    """Return whether signs were sent, by all trials or by none."""
     if knowledge.bits is None:
-        return match
-    signs, scaled = knowledge.bits == 1, LENGTH ** power_of(match.distance)
-    if bool(signs.all()):
-        return replace(match, distance=disagreement, gain=LENGTH**2 if alone else scaled)
-    if bool(signs.any()):
+        return False
+    signs = knowledge.bits == 1
+    if bool(signs.any()) and not bool(signs.all()):
         raise InputError("Knowledge.bits is 1 (signs) for some trials only; attack those by themselves")
-    return replace(match, rounded=True, pull=PULL, least=scaled if alone else 0.0)
+    return bool(signs.all())
 
 
-def _clipped(match: Match, knowledge: Knowledge, *, reclip: bool) -> Match:
-    if knowledge.bound is None or match.distance not in SCALED:
-        return match  # directions and signs do not see a clip
-    if not reclip and not match.rounded:  # rounding steps have a scale, which a comparison of directions would lose
-        return replace(match, distance=angle_per_tensor if knowledge.bound_each else angle, gain=LENGTH**2)
-    return replace(match, clipped=True, length=LENGTH)
-
-
-def _noisy(attack: Matching, match: Match, knowledge: Knowledge) -> Matching:
-    """Return the attack that reports its mismatch in units of what noise leaves, so that one threshold serves all noise levels.
+def _in_units(attack: Matching, objective: Objective, knowledge: Knowledge) -> Matching:
+    """Return the attack with its mismatch reported in units of what noise leaves, so that one threshold serves all noise levels.
 
     The unit is of what is reported and of the stop; the optimiser still minimises the distance itself (see `reported`). A told
-    level of 0 is a level too: its unit is the threshold, as it is beside trials with noise.
+    level of 0 is a level too: its unit is the threshold, as it is beside trials with noise. Priors are weighed against the mismatch as
+    it is, so an attack that has some is not changed.
     """
-    if knowledge.sigma is None:
-        return attack
-    match = replace(match, whitened=knowledge.sigma_each is not None)
-    attack = replace(attack, objective=match)
-    if match.distance not in FLOORED or attack.priors:  # priors are weighed against the mismatch as it is
-        return attack
-    stop = replace(attack.stop, threshold=1.0 if attack.stop.threshold else 0.0)  # 0 means never, told of noise or not
-    return replace(attack, objective=replace(match, slack=attack.stop.threshold), stop=stop)
-
-
-def _simulating(attack: Matching, knowledge: Knowledge) -> Matching:
-    """Return the attack with local steps in the place of one gradient, its mismatch still in the unit of a gradient."""
-    local = knowledge.local
-    if local is None or simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}:
-        return attack
-    objective: Any = attack.objective
-    if isinstance(objective, Match) and objective.distance in SCALED:
-        objective = replace(objective, per_gradient=True)
-    return replace(attack, simulate=_with_steps(attack.simulate), objective=objective)
+    if knowledge.sigma is None or distance_of(objective) not in FLOORED or attack.priors:
+        return replace(attack, objective=objective)
+    threshold = 1.0 if attack.stop.threshold else 0.0  # 0 means that the attack never stops early, told of noise or not
+    units = InNoiseUnits(objective, attack.stop.threshold)
+    return replace(attack, objective=units, stop=replace(attack.stop, threshold=threshold))
 
 
 def takes_steps(attack: Attack) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -106,22 +106,27 @@ class LayerMatch:
     """`ramp / T sum_l e^-l ||difference of layer l / rate||^2`: the first layers count most; T are the client's own steps.
 
     The ramp goes from its first to its second value in equal ratios over the first half of `iterations` and then stays.
-    Weight and bias of a layer count alike. `inner` says which of the coordinates are compared, and how, by an attacker who knows
-    the defence (`aware`); its distance is not used.
+    Weight and bias of a layer count alike.
     """
 
     ramp: tuple[float, float] = (1.0, 1.0)
     iterations: int = 400
-    inner: Match = field(default_factory=Match)
+
+    needs: ClassVar[tuple[str, ...]] = ("local",)
 
     def __post_init__(self) -> None:
         if not min(self.ramp) > 0:
             raise InputError(f"LayerMatch.ramp must be above 0 at both ends, got {self.ramp}")
 
+    @property
+    def sees_length(self) -> bool:
+        """Return that the value changes with the length of an update."""
+        return True
+
     def __call__(self, view: View) -> Tensor:
         """Return the mismatch of one trial in one round."""
         local = local_of(view.knowledge)
-        gap = subtract(*self.inner.compared(view))
+        gap = subtract(view.simulated.update, view.observed)
         layers = list(dict.fromkeys(name.rpartition(".")[0] for name in gap))
         total = torch.stack(
             [math.exp(-layers.index(n.rpartition(".")[0])) * squared_norm({n: v}) for n, v in gap.items()]

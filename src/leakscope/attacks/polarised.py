@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -150,6 +151,8 @@ class OnSimulated:
     """The inner objective on those parameters that were simulated, where that is not all of them."""
 
     inner: Objective = field(default_factory=Match)
+
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, view: View) -> Tensor:
         """Return the mismatch of one trial in one round."""

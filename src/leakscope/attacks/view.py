@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree
-from leakscope.core.types import Knowledge, Observation, Round
+from leakscope.core.types import Knowledge, Observation, Round, Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,10 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One trial as objectives and priors see it: unknowns, simulated and observed update, knowledge, clock."""
+    """One trial as objectives and priors see it: unknowns, simulated and observed update, knowledge, clock.
+
+    `shares` says what the updates are: gradients, or changes of weights.
+    """
 
     unknowns: Tree
     simulated: Simulated
@@ -40,6 +43,7 @@ class View:
     seen: Round
     knowledge: Knowledge
     clock: Clock
+    shares: Shares = Shares.GRADIENT
 
 
 class Simulator(Protocol):

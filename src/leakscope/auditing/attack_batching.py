@@ -18,7 +18,7 @@ import torch
 
 from leakscope.attacks.attack import Attack, Matching, readable
 from leakscope.attacks.engine.state import Progress
-from leakscope.attacks.objectives import Match
+from leakscope.attacks.objectives import without_unneeded
 from leakscope.auditing.attack_runs import EXECUTION, iterations_note
 from leakscope.auditing.suite import Entry
 from leakscope.core.tree import flat_names, map_tensors, take, tensors
@@ -85,10 +85,9 @@ def batches(cases: Sequence[Case]) -> list[list[int]]:
     """Return which cases run as one batch, by their numbers; in the order of the first of each."""
     found: dict[str, list[int]] = {}
     for number, case in enumerate(cases):
-        attack = _compared(case.entry.make(1))
-        alone = (
-            f" {number}" if any(True for _ in tensors(attack)) else ""
-        )  # settings for the trials of its own exposure
+        attack = case.entry.make(1)
+        # settings with a value for each trial belong to the trials of one exposure
+        alone = f" {number}" if any(True for _ in tensors(attack)) else ""
         found.setdefault(f"{readable(attack)} {_kind(_needed(attack, case))}{alone}", []).append(number)
     return list(found.values())
 
@@ -117,28 +116,9 @@ def _needed(attack: Attack, case: Case) -> Knowledge:
     Labels are read off with all that is known before, so they are facts here.
     """
     known = case.exposure.known(informed=case.entry.informed)
-    if not isinstance(attack, Matching) or not isinstance(attack.objective, Match) or known.labels is None:
+    if not isinstance(attack, Matching) or known.labels is None:
         return known
-    match = attack.objective
-    return replace(
-        known,
-        mask=known.mask if match.masked else None,
-        bound=known.bound if match.clipped else None,
-        bound_each=known.bound_each and match.clipped,
-        bits=known.bits if match.rounded else None,
-        sigma=known.sigma if match.slack is not None or match.whitened else None,
-        sigma_each=known.sigma_each if match.whitened else None,
-    )
-
-
-def _compared(attack: Attack) -> Attack:
-    """Return the attack without a unit that it measures nothing in: only bounds and noise are told in that of an update."""
-    if not isinstance(attack, Matching) or not isinstance(attack.objective, Match):
-        return attack
-    match = attack.objective
-    if match.clipped or match.slack is not None:
-        return attack
-    return replace(attack, objective=replace(match, as_gradient=False))
+    return without_unneeded(attack.objective, known)
 
 
 def _kind(known: Knowledge) -> str:

@@ -63,7 +63,7 @@ def views_of(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> I
     for seen in facts.observation.rounds:
         simulated = facts.pieces.simulate(model, unknowns, seen, facts.knowledge, clock)
         observed = direction(seen, facts.observation.shares)
-        yield View(unknowns, simulated, observed, seen, facts.knowledge, clock)
+        yield View(unknowns, simulated, observed, seen, facts.knowledge, clock, facts.observation.shares)
 
 
 def evaluate_one(

@@ -1,0 +1,351 @@
+"""Objectives for an update that a defence has changed: each wrapper uses one fact of Knowledge, named in its `needs`.
+
+A wrapper changes the updates of a view and hands it on to `inner`, so wrappers stand in the order in which the client changed its
+update. `aware` puts them around an attack's objective:
+
+    InNoiseUnits(Scaled(Sent(Clipped(Rounded(Whitened(Match(...)))))))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.distances import FLOORED, SHORTEST, squared_l2
+from leakscope.attacks.objectives import (
+    Match,
+    check_gain,
+    compares_lengths,
+    dtype_of,
+    find_link,
+    innermost,
+    length_in,
+    power_in_length,
+    unit_of,
+)
+from leakscope.attacks.view import Objective, View
+from leakscope.core.errors import InputError
+from leakscope.core.tree import Tree, scale, squared_norm
+from leakscope.core.types import Knowledge
+
+MOST = 100.0  # times at most that a tensor counts for its little noise
+LEAST = 1e-9  # the smallest mismatch that counts as explained, where neither noise nor slack says more
+
+
+def changed(view: View, simulated: Tree, observed: Tree) -> View:
+    """Return the view with other updates."""
+    return replace(view, simulated=replace(view.simulated, update=simulated), observed=observed)
+
+
+def sent_coordinates(view: View) -> Tree:
+    """Return 1 where this round sent a coordinate: `Knowledge.mask` and the observed update are not 0."""
+    mask = view.knowledge.mask
+    if mask is None:
+        raise InputError("Sent needs Knowledge.mask: the attacker was not told which coordinates were sent")
+    return {name: ((mask[name] != 0) & (value != 0)).to(value.dtype) for name, value in view.observed.items()}
+
+
+def fact(value: Tensor | None, wrapper: str, name: str, meaning: str) -> Tensor:
+    """Return a fact of Knowledge, or say that it was not told."""
+    if value is None:
+        raise InputError(f"{wrapper} needs Knowledge.{name}: the attacker was not told {meaning}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The inner objective on what was sent: `inner(m simulated, m observed)`, m 1 for the coordinates of this round."""
+
+    inner: Objective = field(default_factory=Match)
+
+    needs: ClassVar[tuple[str, ...]] = ("mask",)
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the value on the coordinates that were sent."""
+        sent = sent_coordinates(view)
+        simulated = {name: value * sent[name] for name, value in view.simulated.update.items()}
+        observed = {name: value * sent[name] for name, value in view.observed.items()}
+        return self.inner(changed(view, simulated, observed))
+
+
+@dataclass(frozen=True, slots=True)
+class LargestSent:
+    """The inner objective where the largest coordinates were sent: the others are no larger than the smallest of them.
+
+    `inner(simulated, o)` with `o = observed` where sent, else `clamp(simulated, -s, s)`, s the smallest magnitude that was sent (of
+    each tensor where `Knowledge.largest_each`). So a coordinate that was not sent counts by how much it is too large.
+    """
+
+    inner: Objective = field(default_factory=Match)
+
+    needs: ClassVar[tuple[str, ...]] = ("mask", "largest", "largest_each")
+
+    def __post_init__(self) -> None:
+        if not compares_lengths(self.inner) or find_link(self.inner, Clipped) is not None:
+            raise InputError("LargestSent needs a distance that sees the length of an update, and no clip")
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the value, with what exceeds the smallest coordinate that was sent."""
+        simulated = view.simulated.update
+        bounded = within(simulated, view.observed, sent_coordinates(view), each=view.knowledge.largest_each)
+        return self.inner(changed(view, simulated, bounded))
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """The inner objective of an update clipped as the client's was: `inner(simulated min(1, bound / ||simulated||), observed)`.
+
+    Every tensor by itself where `Knowledge.bound_each`.
+    """
+
+    inner: Objective = field(default_factory=Match)
+
+    needs: ClassVar[tuple[str, ...]] = ("bound", "bound_each")
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the value of the clipped update."""
+        bound, simulated = bound_of(view), view.simulated.update
+        if view.knowledge.bound_each:
+            simulated = {name: shrink({name: value}, bound)[name] for name, value in simulated.items()}
+        else:
+            simulated = shrink(simulated, bound)
+        return self.inner(changed(view, simulated, view.observed))
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """The inner objective beyond one rounding step: `inner(simulated, nearest) + pull inner(simulated, observed)`.
+
+    `nearest` is the update nearest to the simulated one that quantisation to `Knowledge.bits` could have turned into the observed one.
+    `pull` keeps few bits, which could have come from nearly anything, from leaving the guess free; rounding errs on both sides.
+    """
+
+    inner: Objective = field(default_factory=Match)
+    pull: float = 0.0
+
+    needs: ClassVar[tuple[str, ...]] = ("bits",)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.pull < math.inf:
+            raise InputError(f"Rounded.pull must be in [0, inf), got {self.pull}")
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the value beyond one rounding step."""
+        bits = fact(view.knowledge.bits, "Rounded", "bits", "the bits of the quantisation")
+        simulated = guess = view.simulated.update
+        if compares_lengths(
+            self.inner
+        ):  # where the two differ the nearest does not move, and elsewhere nothing is left
+            guess = {name: value.detach() for name, value in simulated.items()}
+        value = self.inner(changed(view, simulated, nearest(guess, view.observed, bits)))
+        return value + self.pull * self.inner(view) if self.pull else value
+
+
+@dataclass(frozen=True, slots=True)
+class Whitened:
+    """The inner objective in units of each tensor's noise: `inner(f simulated, f observed)`, `f = sigma / sigma_each`.
+
+    Squared L2 becomes `sum over tensors of (sigma / sigma_each)^2 ||simulated - observed||^2`, the likelihood of Gaussian noise.
+    """
+
+    inner: Objective = field(default_factory=Match)
+
+    needs: ClassVar[tuple[str, ...]] = ("sigma", "sigma_each")
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the value in units of the noise."""
+        factors = noise_factors(view.knowledge)
+        simulated = {name: value * factors[name] for name, value in view.simulated.update.items()}
+        observed = {name: value * factors[name] for name, value in view.observed.items()}
+        return self.inner(changed(view, simulated, observed))
+
+
+Gain = Callable[
+    [View, int], Tensor | float
+]  # of one trial's own facts, and of the power of a length that the value grows with
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """`gain * inner`: one number, or a gain that depends on the facts of a trial (`PerGradient`, `AtLeast`, `ToLength`)."""
+
+    inner: Objective = field(default_factory=Match)
+    gain: float | Gain = 1.0
+
+    def __post_init__(self) -> None:
+        if not callable(self.gain):
+            check_gain("Scaled.gain", self.gain)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the fields of Knowledge that the gain reads."""
+        return tuple(getattr(self.gain, "needs", ()))
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the scaled value."""
+        return self.factor(view) * self.inner(view)
+
+    def factor(self, view: View) -> Tensor | float:
+        """Return the gain of one trial."""
+        return _gain(self.gain, view, power_in_length(self.inner))
+
+
+@dataclass(frozen=True, slots=True)
+class PerGradient:
+    """`gain / L^p`: a value of changes of weights counts as that of their mean gradient; L is the length of the update."""
+
+    gain: float = 1.0
+
+    needs: ClassVar[tuple[str, ...]] = ("local",)
+
+    def __call__(self, view: View, power: int) -> Tensor | float:
+        """Return the gain of one trial."""
+        return self.gain / length_in(view) ** power
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """`max(least, gain)`."""
+
+    gain: float | Gain
+    least: float
+
+    def __post_init__(self) -> None:
+        check_gain("AtLeast.least", self.least)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the fields of Knowledge that the gain reads."""
+        return tuple(getattr(self.gain, "needs", ()))
+
+    def __call__(self, view: View, power: int) -> Tensor | float:
+        """Return the gain of one trial."""
+        gain = _gain(self.gain, view, power)
+        return gain.clamp_min(self.least) if isinstance(gain, Tensor) else max(gain, self.least)
+
+
+@dataclass(frozen=True, slots=True)
+class ToLength:
+    """`max((length / bound)^p, gain)`: an update clipped to `Knowledge.bound` counts as if it had this length."""
+
+    gain: float | Gain
+    length: float
+
+    def __post_init__(self) -> None:
+        check_gain("ToLength.length", self.length)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the fields of Knowledge that the gain reads."""
+        return ("bound", *getattr(self.gain, "needs", ()))
+
+    def __call__(self, view: View, power: int) -> Tensor:
+        """Return the gain of one trial."""
+        full = (self.length / bound_of(view).double()) ** power
+        return full.to(dtype_of(view)).clamp_min(_gain(self.gain, view, power))
+
+
+def _gain(gain: float | Gain, view: View, power: int) -> Tensor | float:
+    return gain(view, power) if callable(gain) else gain
+
+
+@dataclass(frozen=True, slots=True)
+class InNoiseUnits:
+    """The inner objective, reported in units of what noise of `Knowledge.sigma` leaves at the truth: under 1 it is explained.
+
+    `explained = max(gain (n - p) sigma^2, slack)` for squared L2, its root for L2; n are the coordinates compared, p the pixels that can
+    be fitted to the noise (at most n / 2 are counted). What is minimised stays as it is.
+    """
+
+    inner: Objective = field(default_factory=Match)
+    slack: float = 0.0
+
+    needs: ClassVar[tuple[str, ...]] = ("sigma",)
+
+    def __post_init__(self) -> None:
+        if self.slack < 0:
+            raise InputError(f"InNoiseUnits.slack must not be below 0, got {self.slack}")
+        self._match()
+
+    def __call__(self, view: View) -> Tensor:
+        """Return the inner value."""
+        return self.inner(view)
+
+    def explained(self, view: View) -> Tensor:
+        """Return the value that noise alone leaves, at least the slack, never 0."""
+        sigma = fact(view.knowledge.sigma, "InNoiseUnits", "sigma", "the noise level") / unit_of(view)
+        masked = find_link(self.inner, Sent) or find_link(self.inner, LargestSent)
+        compared = sent_coordinates(view) if masked else {n: torch.ones_like(v) for n, v in view.observed.items()}
+        pixels = view.knowledge.samples * math.prod(view.knowledge.input_shape)
+        number = torch.stack([value.sum() for value in compared.values()]).sum()
+        left = (1 - pixels / number.clamp_min(1)).clamp_min(0.5)
+        match, scaled = self._match(), find_link(self.inner, Scaled)
+        energy = squared_norm(match.weighed(compared)) * left * sigma.square()
+        floor = energy if match.distance is squared_l2 else energy.sqrt()
+        gain = match.gain if scaled is None else scaled.factor(view) * match.gain
+        return (gain * floor).clamp_min(max(self.slack, LEAST))
+
+    def _match(self) -> Match:
+        match = innermost(self.inner)
+        if not isinstance(match, Match) or match.distance not in FLOORED:
+            raise InputError("InNoiseUnits needs a distance whose value under noise is known: squared_l2 or l2")
+        return match
+
+
+# -- what was done to an update
+
+
+def bound_of(view: View) -> Tensor:
+    """Return the clip of one trial, in the unit of what is compared."""
+    return fact(view.knowledge.bound, "Clipped", "bound", "the clip") / unit_of(view)
+
+
+def noise_factors(knowledge: Knowledge) -> Tree:
+    """Return for ONE trial what each tensor is multiplied by: `sigma / sigma_each`, at most `MOST`, and 1 without noise.
+
+    `sigma^2` is the mean of the variances over all coordinates, so the noise has the same energy as before, now spread evenly.
+    """
+    sigma = fact(knowledge.sigma, "Whitened", "sigma", "the noise level")
+    if knowledge.sigma_each is None:
+        raise InputError("Whitened needs Knowledge.sigma_each: the attacker was not told the noise of each tensor")
+    levels = {name: level.maximum(sigma / MOST) for name, level in knowledge.sigma_each.items()}
+    return {name: torch.where(sigma > 0, sigma / level, torch.ones_like(level)) for name, level in levels.items()}
+
+
+def shrink(update: Tree, bound: Tensor | float) -> Tree:
+    """Return the update times min(1, bound / norm)."""
+    return scale(update, (bound / squared_norm(update).clamp_min(SHORTEST).sqrt()).clamp_max(1.0))
+
+
+def within(simulated: Tree, observed: Tree, sent: Tree, *, each: bool) -> Tree:
+    """Return the observed update with, where nothing was sent, the value nearest to `simulated` that would not have been sent.
+
+    That is one no larger than the smallest coordinate sent: of the whole update, or `each` tensor's own. No gradient flows in it:
+    where the two differ the nearest does not move, and elsewhere nothing is left.
+    """
+    smallest = {n: torch.where(sent[n] != 0, v.abs(), torch.inf).amin() for n, v in observed.items()}
+    overall = torch.stack(list(smallest.values())).amin()
+    bounded = {}
+    for name, value in observed.items():
+        cut = smallest[name] if each else overall
+        bounded[name] = torch.where(sent[name] != 0, value, simulated[name].detach().clamp(-cut, cut))
+    return bounded
+
+
+def nearest(simulated: Tree, observed: Tree, bits: Tensor) -> Tree:
+    """Return the update nearest to `simulated` among those that quantisation could have turned into `observed`.
+
+    With b bits a tensor has `2^(b-1) - 1` levels (at least one) on either side of 0, up to its largest magnitude, which
+    quantisation keeps; rounding at random moves a coordinate by less than one of these steps, rounding to the nearest by at
+    most half. The attacker is not told which, so one step.
+    """
+    candidates = {}
+    for name, value in observed.items():
+        step = value.abs().amax() / (torch.exp2(bits.to(value.dtype) - 1) - 1).clamp_min(1)
+        candidates[name] = simulated[name].clamp(value - step, value + step)
+    return candidates
