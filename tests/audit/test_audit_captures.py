@@ -11,7 +11,7 @@ import torch
 from tests.audit.test_audit_target import Old, Through
 from torch import Tensor, nn
 
-from leakscope.audit import playing
+from leakscope.audit import captured, playing, unscored
 from leakscope.audit.captured import audit_captures
 from leakscope.audit.target import Target
 from leakscope.core.errors import InputError
@@ -22,9 +22,9 @@ from leakscope.store.captures import Capture, write_capture
 @pytest.fixture(autouse=True)
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(playing, "iterations_within", lambda *_: 2)
-    monkeypatch.setattr("leakscope.audit.unscored.iterations_within", lambda *_: 2)
-    monkeypatch.setattr("leakscope.audit.captured.fastest_threads", lambda *_: 1)
-    monkeypatch.setattr("leakscope.audit.unscored.fastest_threads", lambda *_: 1)
+    monkeypatch.setattr(unscored, "iterations_within", lambda *_: 2)
+    monkeypatch.setattr(captured, "fastest_threads", lambda *_: 1)
+    monkeypatch.setattr(unscored, "fastest_threads", lambda *_: 1)
 
 
 def network() -> nn.Module:

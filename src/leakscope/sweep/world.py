@@ -21,6 +21,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import Dataset, Part, load
+from leakscope.data.label_mix import Places, cut_batches
 from leakscope.defences.on_model import Polarisation
 from leakscope.models import MODELS, build
 from leakscope.models.checkpoint import check_scaling
@@ -28,7 +29,6 @@ from leakscope.scenario.pieces import KINDS
 from leakscope.scenario.problems import Problem
 from leakscope.scenario.schema import make_client
 from leakscope.sweep.insider import insider_misfits
-from leakscope.sweep.label_mix import Places, cut_batches
 from leakscope.sweep.suiting import attack_misfits
 
 MOST_PARAMETERS = 500_000_000
