@@ -44,7 +44,7 @@ PLACES = {
     "PrivateClient": ("leakscope.clients:PrivateClient", "leakscope.clients.private:PrivateClient"),
     "PUBLISHED": (
         "leakscope.auditing.suite:PUBLISHED",
-        "leakscope.audit.suite:PUBLISHED",
+        "leakscope.auditing.suite:PUBLISHED",
         "leakscope.audit:PUBLISHED",
         "leakscope.experiments.audit.suite:PUBLISHED",
     ),

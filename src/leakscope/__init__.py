@@ -1,145 +1,66 @@
 """leakscope measures how much of a client's private training data leaks through the update it shares.
 
 The names here are the stable ones; `docs/api.md` says what each is for. They are loaded on first use, so that importing the
-package costs nothing.
+package costs nothing. The parts of which attacks, defences and metrics are made have their rooms: `leakscope.attacks`,
+`leakscope.defences`, `leakscope.metrics`, `leakscope.data`, `leakscope.models`.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from leakscope.core.version import __version__
-
-# where each stable name is found; the imports for type checkers say the same, and a test compares them
-SOURCES = {
-    "leakscope.attacks.aware": ("aware",),
-    "leakscope.attacks.dlfa": ("dlfa",),
-    "leakscope.attacks.engine.plan": ("Execution",),
-    "leakscope.attacks.recipes": ("analytic", "cpl", "dlg", "idlg", "ig"),
-    "leakscope.attacks.surrogate": ("sme",),
-    "leakscope.clients": ("Client", "tell_defences", "told"),
-    "leakscope.core.errors": ("InputError",),
-    "leakscope.core.random": ("key",),
-    "leakscope.core.types": ("Batch", "Knowledge", "LocalTraining", "Observation", "Reconstruction", "make_batch"),
-    "leakscope.data": ("load",),
-    "leakscope.defences": (
-        "ChosenNoise",
-        "Clip",
-        "DeepCompression",
-        "GaussianNoise",
-        "LaplaceNoise",
-        "LowRank",
-        "Quantise",
-        "RandomMask",
-        "Sign",
-        "Sparsify",
-    ),
-    "leakscope.defences.on_data": ("Transform",),
-    "leakscope.defences.on_model": ("Polarisation",),
-    "leakscope.auditing": ("Audit", "Target", "audit", "audit_captures"),
-    "leakscope.scenario": ("scenario_of",),
-    "leakscope.sweep": ("run_scenario",),
-    "leakscope.metrics": ("Scores", "Summary", "score", "summarise"),
-    "leakscope.models": ("Uniform", "build", "draw_parameters", "from_module"),
-    "leakscope.peeking": ("peek",),
-    "leakscope.store": ("Run",),
-}
-WHERE = {name: module for module, names in SOURCES.items() for name in names}
-
-__all__ = [
-    "Audit",
-    "Batch",
-    "ChosenNoise",
-    "Client",
-    "Clip",
-    "DeepCompression",
-    "Execution",
-    "GaussianNoise",
-    "InputError",
-    "Knowledge",
-    "LaplaceNoise",
-    "LocalTraining",
-    "LowRank",
-    "Observation",
-    "Polarisation",
-    "Quantise",
-    "RandomMask",
-    "Reconstruction",
-    "Run",
-    "Scores",
-    "Sign",
-    "Sparsify",
-    "Summary",
-    "Target",
-    "Transform",
-    "Uniform",
-    "__version__",
-    "analytic",
-    "audit",
-    "audit_captures",
-    "aware",
-    "build",
-    "cpl",
-    "dlfa",
-    "dlg",
-    "draw_parameters",
-    "from_module",
-    "idlg",
-    "ig",
-    "key",
-    "load",
-    "make_batch",
-    "peek",
-    "run_scenario",
-    "scenario_of",
-    "score",
-    "sme",
-    "summarise",
-    "tell_defences",
-    "told",
-]
+from leakscope.core.lazy import load_lazily
+from leakscope.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from leakscope.attacks.aware import aware
-    from leakscope.attacks.dlfa import dlfa
-    from leakscope.attacks.engine.plan import Execution
-    from leakscope.attacks.recipes import analytic, cpl, dlg, idlg, ig
-    from leakscope.attacks.surrogate import sme
-    from leakscope.auditing import Audit, Target, audit, audit_captures
-    from leakscope.clients import Client, tell_defences, told
-    from leakscope.core.errors import InputError
-    from leakscope.core.random import key
-    from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Reconstruction, make_batch
-    from leakscope.data import load
-    from leakscope.defences import (
-        ChosenNoise,
-        Clip,
-        DeepCompression,
-        GaussianNoise,
-        LaplaceNoise,
-        LowRank,
-        Quantise,
-        RandomMask,
-        Sign,
-        Sparsify,
+    from leakscope.attacks.aware import aware as aware
+    from leakscope.attacks.dlfa import dlfa as dlfa
+    from leakscope.attacks.engine.plan import Execution as Execution
+    from leakscope.attacks.recipes import analytic as analytic, cpl as cpl, dlg as dlg, idlg as idlg, ig as ig
+    from leakscope.attacks.surrogate import sme as sme
+    from leakscope.auditing import Audit as Audit, Target as Target, audit as audit, audit_captures as audit_captures
+    from leakscope.clients import Client as Client, tell_defences as tell_defences, told as told
+    from leakscope.clients.private import PrivateClient as PrivateClient
+    from leakscope.core import random as random, tree as tree
+    from leakscope.core.errors import InputError as InputError
+    from leakscope.core.random import key as key
+    from leakscope.core.types import (
+        Batch as Batch,
+        Knowledge as Knowledge,
+        LocalTraining as LocalTraining,
+        Observation as Observation,
+        Outcome as Outcome,
+        Reconstruction as Reconstruction,
+        Shares as Shares,
+        direction as direction,
+        make_batch as make_batch,
     )
-    from leakscope.defences.on_data import Transform
-    from leakscope.defences.on_model import Polarisation
-    from leakscope.metrics import Scores, Summary, score, summarise
-    from leakscope.models import Uniform, build, draw_parameters, from_module
-    from leakscope.peeking import peek
-    from leakscope.scenario import scenario_of
-    from leakscope.store import Run
-    from leakscope.sweep import run_scenario
+    from leakscope.data import load as load
+    from leakscope.defences import (
+        ChosenNoise as ChosenNoise,
+        Clip as Clip,
+        DeepCompression as DeepCompression,
+        GaussianNoise as GaussianNoise,
+        LaplaceNoise as LaplaceNoise,
+        LowRank as LowRank,
+        Polarisation as Polarisation,
+        Quantise as Quantise,
+        RandomMask as RandomMask,
+        Sign as Sign,
+        Sparsify as Sparsify,
+        Transform as Transform,
+    )
+    from leakscope.metrics import Scores as Scores, Summary as Summary, score as score, summarise as summarise
+    from leakscope.models import (
+        Uniform as Uniform,
+        build as build,
+        draw_parameters as draw_parameters,
+        from_module as from_module,
+    )
+    from leakscope.peeking import peek as peek
+    from leakscope.play.baselines import baselines as baselines, public_part as public_part
+    from leakscope.scenario import ScenarioError as ScenarioError, scenario_of as scenario_of
+    from leakscope.store import Recording as Recording, Run as Run
+    from leakscope.sweep import engines as engines, run_scenario as run_scenario
 else:
-
-    def __getattr__(name: str) -> object:
-        """Load a stable name on first use."""
-        if name not in WHERE:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(WHERE[name]), name)
-        return value
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *WHERE})
+    load_lazily(__name__)

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 from leakscope.analysis.mixing import alignment, dense_gradient, output_errors, turned
 from leakscope.core.errors import InputError
 from leakscope.data import load
+from leakscope.data.label_mix import cut_batches
 from leakscope.learning.losses import LOSSES, cross_entropy, mse, one_hot
-from leakscope.sweep.label_mix import cut_batches
 
 SIZES = {"samples": st.integers(3, 6), "classes": st.integers(2, 5), "width": st.integers(4, 9)}
 

@@ -36,8 +36,9 @@ from leakscope.attacks.optimisers import Adam
 from leakscope.attacks.polarised import spn_aware
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.recipes import cpl, dlg, idlg, ig
-from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, Shifted
+from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine
 from leakscope.attacks.surrogate import ig_update, sme
+from leakscope.attacks.translate import ThroughMap
 from leakscope.attacks.view import Clock, Facts, Pieces, Simulated, View
 from leakscope.clients import Client, told
 from leakscope.clients.client import tell_defences
@@ -524,9 +525,7 @@ def test_known_local_steps_are_simulated_on_request() -> None:
     told_ = replace(PLAIN, local=LocalTraining(epochs=2, rate=0.1))
     assert isinstance(aware(cpl(), told_).simulate, OneGradient)
     assert aware(cpl(), told_, simulate=True).simulate == LocalSteps()
-    assert aware(replace(cpl(), simulate=Shifted(OneGradient())), told_, simulate=True).simulate == Shifted(
-        LocalSteps()
-    )
+    assert aware(replace(cpl(), simulate=ThroughMap()), told_, simulate=True).simulate == ThroughMap(inner=LocalSteps())
     line = replace(cpl(), simulate=OnTheLine(OneGradient()))
     assert aware(line, told_, simulate=True) is line
     with pytest.raises(InputError, match="no OneGradient"):

@@ -20,7 +20,8 @@ from leakscope.attacks.polarised import spn_aware, spn_head, spn_unaware
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.pulled import PULL, UNIT, Pulled, learn_pull, spn_pull
 from leakscope.attacks.recipes import cpl
-from leakscope.attacks.simulate import LocalSteps, OneGradient, Shifted
+from leakscope.attacks.simulate import LocalSteps
+from leakscope.attacks.translate import ThroughMap
 from leakscope.attacks.view import Clock, View
 from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random
@@ -133,7 +134,7 @@ def test_who_is_told_of_the_defence_learns_the_pull_whatever_the_attack() -> Non
     assert aware(cpl(), knowledge) == cpl()
     for reckons in (spn_head(), spn_aware(bits=BITS), spn_pull()):
         assert learn_pull(reckons, informed) is reckons
-    wrapped = learn_pull(replace(cpl(), simulate=Shifted(OneGradient())), informed)
+    wrapped = learn_pull(replace(cpl(), simulate=ThroughMap()), informed)
     assert isinstance(wrapped.simulate.inner, Pulled)  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="LocalSteps holds no OneGradient that a private head could pull at"):
         learn_pull(replace(cpl(), simulate=LocalSteps()), informed)

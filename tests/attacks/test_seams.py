@@ -20,8 +20,9 @@ from leakscope.attacks.optimisers import LBFGS, Adam, Rule
 from leakscope.attacks.priors import BoxPenalty, LabelRegulariser, Norm, TotalVariation
 from leakscope.attacks.projections import Interval, into_box
 from leakscope.attacks.recipes import cpl, dlg
-from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, Shifted, shift
+from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, shift
 from leakscope.attacks.starts import Insider, Normal
+from leakscope.attacks.translate import ThroughMap
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.tree import Tree, rows, take
@@ -100,7 +101,7 @@ def test_a_learned_shift_finds_the_offset_and_its_gradient_is_right() -> None:
     observation = w.client.observe(w.model, w.weights, make_batch(moved, w.batch.labels, classes=10), w.seeds)
     how = Matching(
         "shift",
-        simulate=Shifted(OneGradient()),
+        simulate=ThroughMap(),
         objective=Match(cosine),
         start=Insider(w.batch.inputs),
         optimiser=Adam(0.01),

@@ -22,11 +22,11 @@ from leakscope.attacks.simulate import (
     LocalSteps,
     OneGradient,
     OnTheLine,
-    Shifted,
     shift,
     targets_of,
 )
 from leakscope.attacks.starts import Uniform as UniformStart
+from leakscope.attacks.translate import Moved, ThroughMap, on_black
 from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.clients import Client, told
 from leakscope.core import random
@@ -274,7 +274,7 @@ def test_the_shifted_simulator_without_a_shift_is_the_inner_one() -> None:
     model = network()
     seen, knowledge, batch = play(model, Client())
     unknowns = {GUESS: truth(model, batch), SHIFT: torch.zeros(3, SAMPLES, 2, dtype=torch.float64)}
-    ours = simulated(Shifted(OneGradient()), model, unknowns, seen.rounds[0], knowledge)
+    ours = simulated(ThroughMap(), model, unknowns, seen.rounds[0], knowledge)
     assert lift(squared_l2)(ours.update, seen.rounds[0].sent).max() < 1e-20
 
 
@@ -282,11 +282,11 @@ def test_the_shifted_simulator_finds_the_truth_at_the_shift_that_undoes_it() -> 
     model = network()
     seen, knowledge, batch = play(model, Client())
     x = truth(model, batch)
-    x[..., -1] = 0  # what would leave on the right is empty, so that the move can be undone
+    x[..., -1] = knowledge.scaling.scale(torch.zeros_like(x), 3)[..., -1]  # black: the move can be undone
     exact = simulated(OneGradient(), model, {GUESS: x}, seen.rounds[0], knowledge)
     right = torch.tensor([2 / 8, 0.0], dtype=torch.float64).expand(3, SAMPLES, 2)
-    moved = lift(shift)(x, right)
-    ours = simulated(Shifted(OneGradient()), model, {GUESS: moved, SHIFT: -right}, seen.rounds[0], knowledge)
+    moved = lift(lambda x, by: on_black(knowledge, Moved(), x, by))(x, right)
+    ours = simulated(ThroughMap(), model, {GUESS: moved, SHIFT: -right}, seen.rounds[0], knowledge)
     assert_close(ours.update, exact.update, rtol=1e-9, atol=1e-11)
 
 
@@ -297,7 +297,7 @@ def test_the_derivative_of_the_mismatch_in_the_shift_passes_finite_differences_a
 
     def mismatch(offset: Tensor, x: Tensor, seen: Round, knowledge: Knowledge, key: Tensor) -> Tensor:
         clock = Clock(torch.tensor(0), key)
-        made = Shifted(OneGradient())(model, {GUESS: x, SHIFT: offset}, seen, knowledge, clock)
+        made = ThroughMap()(model, {GUESS: x, SHIFT: offset}, seen, knowledge, clock)
         return squared_l2(made.update, seen.sent)
 
     many = lift(torch.func.grad(mismatch))(offset, x, seen.rounds[0], knowledge, KEYS)

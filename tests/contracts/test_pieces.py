@@ -1,10 +1,18 @@
-"""One table per kind of attack piece: shape, dtype, repeatability, input untouched, lifted equal to one by one."""
+"""One table of cases for each kind of attack part, keyed by the class or function. Every part of the package needs a case.
+
+Parts are found by walking `leakscope.attacks`: what has the signature of a kind is of that kind. Laws: shape, dtype, repeatability,
+input untouched, many trials under vmap equal one trial at a time.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,29 +20,134 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.attacks.distances import DISTANCES
-from leakscope.attacks.labels import LABEL_RULES
-from leakscope.attacks.objectives import Match
-from leakscope.attacks.priors import GUESS, PRIORS
-from leakscope.attacks.simulate import ALPHA, LABEL, SHIFT, SIMULATORS, LocalSteps, OneGradient, OnTheLine, Shifted
-from leakscope.attacks.starts import STARTS, Insider
-from leakscope.attacks.view import Clock, Simulated, Simulator, View
+import leakscope.attacks
+import leakscope.defences
+import leakscope.metrics
+from leakscope.attacks import (
+    ALPHA,
+    ATTACKS,
+    DISTANCES,
+    GUESS,
+    LABEL,
+    LABEL_RULES,
+    OPTIMISERS,
+    PRIORS,
+    PULL,
+    SHIFT,
+    SIMULATORS,
+    STARTS,
+    AveragedDropout,
+    BoxPenalty,
+    Clock,
+    Constant,
+    CopiesStart,
+    Dummy,
+    DummyPolarised,
+    EpochCopies,
+    EveryCopy,
+    HeadGradient,
+    Insider,
+    Interval,
+    KnownDropout,
+    LabelRegulariser,
+    LayerMatch,
+    LocalSteps,
+    Match,
+    Moved,
+    NearIdentity,
+    NoPull,
+    Norm,
+    Normal,
+    OneGradient,
+    OnSimulated,
+    OnTheLine,
+    OrderInvariant,
+    OutOfRange,
+    Patterned,
+    Pulled,
+    Simulated,
+    Solid,
+    ThroughMap,
+    ThroughPolicy,
+    TotalVariation,
+    Uniform,
+    View,
+    Within,
+    cosine,
+    into_box,
+    squared_l2,
+)
+from leakscope.attacks.dlfa import COPIES, average_copies
+from leakscope.attacks.known_policy import CHOICE, LONGEST, SIGNS, AddTransformed, Zeros
+from leakscope.attacks.null import silent, simulate_nothing
+from leakscope.attacks.polarised import Uncertain
+from leakscope.attacks.pulled import Zeros as NoPulls
+from leakscope.attacks.translate import AFFINE, AddSeen, identity, no_shift
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.core.registry import summary
 from leakscope.core.scaling import Scaling
-from leakscope.core.tree import lift, take, tensors, to
+from leakscope.core.tree import Tree, lift, take, tensors, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, make_batch
+from leakscope.defences import DEFENCES
+from leakscope.learning.polarisation import BIAS, CODES, WEIGHT, public_head
+from leakscope.metrics import METRICS
 from leakscope.models import Torch, build, draw_parameters
 
 torch.set_num_threads(1)
-TRIALS, SAMPLES, CLASSES = 3, 2, 4
+TRIALS, SAMPLES, CLASSES, BITS = 3, 2, 4, 5
 SHAPE = (3, 8, 8)
 SEEDS = [5, 6, 7]
 KEYS = random.key(SEEDS)
 SCALING = Scaling((0.4, 0.5, 0.6), (0.2, 0.3, 0.5))
+LOCAL = LocalTraining(epochs=2, batch_size=1, rate=0.05)
+POLICIES = ((("translate_x", 0.3), ("contrast", 0.4)), (("brightness", 0.2),))
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+
+
+# -- the walk
+
+
+def public_parts(package: ModuleType) -> Iterator[Any]:
+    """Yield every public class and function of a package, each once, from the module that defines it."""
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        module = importlib.import_module(info.name)
+        for name, value in vars(module).items():
+            written_here = getattr(value, "__module__", None) == info.name and not name.startswith("_")
+            if written_here and (inspect.isclass(value) or inspect.isfunction(value)):
+                yield value
+
+
+def signature_of(part: Any) -> tuple[str, ...]:
+    """Return `name: type` of what a part is called with; nothing where it cannot be called on a trial."""
+    call = vars(part).get("__call__") if inspect.isclass(part) else part
+    if call is None or getattr(part, "_is_protocol", False):
+        return ()
+    parameters = list(inspect.signature(call).parameters.values())[1 if inspect.isclass(part) else 0 :]
+    return tuple(f"{parameter.name}: {parameter.annotation}" for parameter in parameters)
+
+
+def of_kind(*parameters: str) -> set[Any]:
+    """Return the parts of all attacks that are called with these parameters."""
+    return {part for part in public_parts(leakscope.attacks) if signature_of(part) == parameters}
+
+
+def having(package: ModuleType, *methods: str) -> set[type]:
+    """Return the classes of a package that have all these methods; protocols are left out."""
+    classes = (
+        part for part in public_parts(package) if inspect.isclass(part) and not getattr(part, "_is_protocol", False)
+    )
+    return {each for each in classes if all(hasattr(each, method) for method in methods)}
+
+
+def cases(table: Mapping[Any, Sequence[Any]]) -> pytest.MarkDecorator:
+    """Return the parametrisation over all cases of a table, named by the part."""
+    named = [(f"{part.__name__}-{i}", case) for part, each in table.items() for i, case in enumerate(each)]
+    return pytest.mark.parametrize("case", [case for _, case in named], ids=[name for name, _ in named])
+
+
+# -- what the parts are given
 
 
 def draw(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -43,6 +156,9 @@ def draw(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def network(dtype: torch.dtype) -> Model:
     return to(build("lenet_dlg", SHAPE, CLASSES, {"width": 2}), dtype=dtype)
+
+
+FEATURES = network(torch.float32).parameters[public_head(network(torch.float32)).weight].shape[1]
 
 
 def played(
@@ -57,6 +173,24 @@ def played(
     return model, client.observe(model, weights, batch, SEEDS), told(model, client, batch, labels=True), batch
 
 
+def all_unknowns(dtype: torch.dtype) -> Tree:
+    """Return every unknown that some part reads."""
+    return {
+        GUESS: draw(0, TRIALS, SAMPLES, *SHAPE, dtype=dtype),
+        LABEL: draw(3, TRIALS, SAMPLES, CLASSES, dtype=dtype),
+        ALPHA: draw(1, TRIALS, dtype=dtype).sigmoid(),
+        SHIFT: 0.1 * draw(2, TRIALS, SAMPLES, 2, dtype=dtype),
+        AFFINE: torch.eye(2, 3, dtype=dtype) + 0.1 * draw(4, TRIALS, SAMPLES, 2, 3, dtype=dtype),
+        SIGNS: draw(5, TRIALS, SAMPLES, LONGEST, dtype=dtype).tanh(),
+        CHOICE: draw(6, TRIALS, SAMPLES, len(POLICIES), dtype=dtype),
+        COPIES: draw(7, TRIALS, LOCAL.epochs - 1, SAMPLES, *SHAPE, dtype=dtype),
+        PULL: draw(8, TRIALS, SAMPLES, FEATURES, dtype=dtype),
+        WEIGHT: 0.1 * draw(9, TRIALS, BITS, FEATURES, dtype=dtype),
+        BIAS: 0.1 * draw(10, TRIALS, BITS, dtype=dtype),
+        CODES: draw(11, TRIALS, CLASSES, BITS, dtype=dtype),
+    }
+
+
 def same(one: Any, other: Any, tolerance: float = 0.0) -> None:
     """Compare every tensor of two values, dtypes too."""
     assert_close(list(tensors(one)), list(tensors(other)), rtol=tolerance, atol=tolerance)
@@ -64,29 +198,55 @@ def same(one: Any, other: Any, tolerance: float = 0.0) -> None:
 
 def untouched(f: Callable[..., Any], *arguments: Any) -> Any:
     """Return `f(*arguments)` after checking that it left its arguments alone and gives the same again."""
-    kept = copy.deepcopy(list(tensors(arguments)))
+    before = copy.deepcopy(list(tensors(arguments)))
     generator = torch.get_rng_state()
-    made = f(*arguments)
-    same(list(tensors(arguments)), kept)
-    same(f(*arguments), made)
-    assert torch.equal(torch.get_rng_state(), generator), "a piece must not touch the global generator"
-    return made
+    result = f(*arguments)
+    same(list(tensors(arguments)), before)
+    same(f(*arguments), result)
+    assert torch.equal(torch.get_rng_state(), generator), "a part must not touch the global generator"
+    return result
 
 
-# -- starts
+# -- starts, of the guess and of further unknowns
 
-START_CASES: dict[str, Callable[[], Any]] = {
-    **STARTS,
-    "insider": lambda: Insider(draw(9, TRIALS, SAMPLES, *SHAPE).sigmoid()),
+STARTS_OF: dict[Any, list[tuple[Any, tuple[int, ...]]]] = {
+    Normal: [(Normal(), (SAMPLES, *SHAPE))],
+    Uniform: [(Uniform(), (SAMPLES, *SHAPE))],
+    Patterned: [(Patterned(), (SAMPLES, *SHAPE)), (Patterned(4), (SAMPLES, *SHAPE)), (Patterned(3), (SAMPLES, *SHAPE))],
+    Solid: [(Solid(1.0), (SAMPLES, *SHAPE)), (Solid(channel=1), (SAMPLES, *SHAPE))],
+    Insider: [(Insider(draw(9, TRIALS, SAMPLES, *SHAPE).sigmoid()), (SAMPLES, *SHAPE))],
+    CopiesStart: [(CopiesStart(), (LOCAL.epochs - 1, SAMPLES, *SHAPE))],
+    Constant: [(Constant(0.5), ())],
+    Uncertain: [(Uncertain((4, 3), 0.1), (4, 3))],
+    Zeros: [(Zeros(7), (SAMPLES, 7))],
+    NoPulls: [(NoPulls(7), (SAMPLES, 7))],
+    no_shift: [(no_shift, (SAMPLES, 2))],
+    identity: [(identity, (SAMPLES, 2, 3))],
+}
+FITTED_OF: dict[Any, list[tuple[Any, tuple[int, ...]]]] = {
+    Dummy: [
+        (Dummy(WEIGHT, BITS), (BITS, FEATURES)),
+        (Dummy(BIAS, BITS, 0.3), (BITS,)),
+        (Dummy(CODES, BITS), (CLASSES, BITS)),
+    ],
+    NoPull: [(NoPull(), (SAMPLES, FEATURES))],
 }
 
 
-@pytest.mark.parametrize("name", sorted(START_CASES))
-def test_a_start_gives_every_trial_its_guess(name: str) -> None:
-    start, knowledge = START_CASES[name](), Knowledge(SHAPE, CLASSES, SAMPLES, scaling=SCALING)
+def test_every_start_has_a_case() -> None:
+    assert of_kind("key: Tensor", "knowledge: Knowledge") == set(STARTS_OF)
+    assert having(leakscope.attacks, "for_model") == set(FITTED_OF)
+
+
+@cases(
+    STARTS_OF | {fitted: [(c.for_model(network(torch.float32)), s) for c, s in e] for fitted, e in FITTED_OF.items()}
+)
+def test_a_start_gives_every_trial_its_unknown(case: tuple[Any, tuple[int, ...]]) -> None:
+    start, shape = case
+    knowledge = Knowledge(SHAPE, CLASSES, SAMPLES, scaling=SCALING, local=LOCAL)
     many = untouched(lift(lambda s, k: s(k, knowledge)), start, KEYS)
-    assert many.shape == (TRIALS, SAMPLES, *SHAPE)
-    assert many.dtype == torch.float32
+    assert many.shape == (TRIALS, *shape)
+    assert many.is_floating_point()
     assert many.isfinite().all()
     for i in range(TRIALS):
         same(many[i], take(start, i)(KEYS[i], knowledge))
@@ -102,11 +262,15 @@ def test_a_random_start_differs_from_trial_to_trial_and_from_sample_to_sample(na
 @pytest.mark.parametrize("name", sorted(set(STARTS) - {"normal"}))
 def test_a_start_in_picture_space_lies_in_the_valid_box(name: str) -> None:
     knowledge = Knowledge(SHAPE, CLASSES, SAMPLES, scaling=SCALING)
-    made = STARTS[name]()(KEYS[0], knowledge)
-    assert_close(SCALING.clamp(made, 3), made, rtol=1e-6, atol=1e-6)
+    start = STARTS[name]()(KEYS[0], knowledge)
+    assert_close(SCALING.clamp(start, 3), start, rtol=1e-6, atol=1e-6)
 
 
 # -- distances
+
+
+def test_every_distance_is_in_its_table() -> None:
+    assert of_kind("simulated: Tree", "observed: Tree") == set(DISTANCES.values())
 
 
 @DTYPES
@@ -128,30 +292,88 @@ def test_a_distance_does_not_care_for_the_order_of_names(name: str) -> None:
     same(DISTANCES[name](a, turned), DISTANCES[name](a, b), 1e-6)
 
 
-# -- priors
+# -- objectives and priors: one number of a View
+
+WEIGHTS = (0.5, torch.tensor([0.0, 0.5, 2.0]))
+OBJECTIVES_OF: dict[Any, list[Any]] = {
+    Match: [
+        Match(),
+        Match(cosine),
+        Match(weights=(("b", 3.0),), gain=2.0),
+        Match(masked=True),
+        Match(masked=True, largest=True),
+        Match(clipped=True, length=10.0),
+        Match(rounded=True, pull=0.1),
+        Match(whitened=True, slack=0.1),
+        Match(per_gradient=True),
+    ],
+    LayerMatch: [LayerMatch(), LayerMatch((0.1, 10.0), 20)],
+    OnSimulated: [OnSimulated()],
+    silent: [silent],
+}
+PRIORS_OF: dict[Any, list[Any]] = {
+    TotalVariation: [
+        *(TotalVariation(weight) for weight in WEIGHTS),
+        TotalVariation(0.5, power=2, scale=0.5, circular=True, total=True),
+    ],
+    LabelRegulariser: [LabelRegulariser(weight) for weight in WEIGHTS],
+    Norm: [Norm(weight) for weight in WEIGHTS],
+    BoxPenalty: [BoxPenalty(weight) for weight in WEIGHTS],
+    OutOfRange: [OutOfRange(weight) for weight in WEIGHTS],
+    OrderInvariant: [OrderInvariant(), *(OrderInvariant(weight, "features", filters=4) for weight in WEIGHTS)],
+    EveryCopy: [EveryCopy(TotalVariation(weight, total=True)) for weight in WEIGHTS],
+}
+
+
+def test_every_objective_and_prior_has_a_case() -> None:
+    assert of_kind("view: View") == set(OBJECTIVES_OF) | set(PRIORS_OF)
+    assert set(PRIORS.values()) <= set(PRIORS_OF)
+
+
+def all_facts(observed: Tree, dtype: torch.dtype) -> Knowledge:
+    """Return what an attacker knows who is told of every defence on the update."""
+    return Knowledge(
+        SHAPE,
+        CLASSES,
+        SAMPLES,
+        scaling=SCALING,
+        local=LOCAL,
+        mask={name: (value > 0).to(dtype) for name, value in observed.items()},
+        bound=torch.tensor([0.5, 1.0, 2.0], dtype=dtype),
+        bits=torch.tensor([2, 3, 8]),
+        sigma=torch.tensor([0.1, 0.2, 0.3], dtype=dtype),
+        sigma_each={name: torch.full((TRIALS,), 0.1 * (i + 1), dtype=dtype) for i, name in enumerate(observed)},
+    )
 
 
 @DTYPES
-@pytest.mark.parametrize("weight", [0.5, torch.tensor([0.0, 0.5, 2.0])])
-@pytest.mark.parametrize("name", sorted(PRIORS))
-def test_a_prior_is_one_penalty_per_trial(name: str, weight: float | Tensor, dtype: torch.dtype) -> None:
-    prior = to(PRIORS[name](weight), dtype=dtype)
-    knowledge = Knowledge(SHAPE, CLASSES, SAMPLES, scaling=SCALING)
-    guess, output = 3 * draw(0, TRIALS, SAMPLES, *SHAPE, dtype=dtype), draw(1, TRIALS, SAMPLES, CLASSES, dtype=dtype)
-
-    def penalty(prior: Any, guess: Tensor, output: Tensor, key: Tensor) -> Tensor:
-        made = Simulated({}, output, torch.zeros_like(output))
-        return prior(View({GUESS: guess}, made, {}, None, knowledge, Clock(torch.tensor(0), key)))
-
-    many = untouched(lift(penalty), prior, guess, output, KEYS)
+@cases(OBJECTIVES_OF | PRIORS_OF)
+def test_an_objective_or_prior_is_one_number_per_trial(case: Any, dtype: torch.dtype) -> None:
+    part = to(case, dtype=dtype)
+    update, observed = (
+        {"w": draw(s, TRIALS, 3, 2, dtype=dtype), "b": draw(s + 1, TRIALS, 4, dtype=dtype)} for s in (20, 30)
+    )
+    observed["b"][:, 0] = 0.0
+    output, targets = draw(1, TRIALS, SAMPLES, CLASSES, dtype=dtype), torch.zeros(TRIALS, SAMPLES, CLASSES, dtype=dtype)
+    clock = Clock(torch.tensor([0, 3, 9]), KEYS)
+    knowledge = all_facts(observed, dtype)
+    unknowns = {name: 3 * value for name, value in all_unknowns(dtype).items()}
+    view = View(unknowns, Simulated(update, output, targets), observed, played(dtype)[1].rounds[0], knowledge, clock)
+    many = untouched(lift(lambda p, v: p(v)), part, view)
     assert many.shape == (TRIALS,)
     assert many.dtype == dtype
+    assert many.isfinite().all()
     assert (many >= 0).all()
     for i in range(TRIALS):
-        same(many[i], penalty(take(prior, i), guess[i], output[i], KEYS[i]), 1e-5)
+        same(many[i], take(part, i)(take(view, i)), 1e-5)
 
 
 # -- label rules
+
+
+def test_every_label_rule_is_in_its_table() -> None:
+    rules = of_kind("model: Model", "observation: Observation", "knowledge: Knowledge", "key: Tensor")
+    assert rules == set(LABEL_RULES.values())
 
 
 @DTYPES
@@ -178,79 +400,171 @@ def test_a_label_rule_reads_and_is_not_told(name: str) -> None:
     same(LABEL_RULES[name](model, seen, wrong, KEYS), batch.labels)
 
 
-# -- simulators
+# -- simulators, each with the unknowns it reads beside guess and labels
 
-SIMULATOR_CASES: dict[str, Callable[[], Simulator]] = {
-    "one_gradient": OneGradient,
-    "on_the_line": lambda: OnTheLine(OneGradient()),
-    "shifted": lambda: Shifted(OneGradient()),
-    "local_steps": LocalSteps,
-    "local_steps, recomputed": lambda: LocalSteps(segment=2),
-    "on_the_line of shifted": lambda: OnTheLine(Shifted(OneGradient())),
-    "shifted of local_steps": lambda: Shifted(LocalSteps()),
+SIGNS_DRAWN = draw(12, TRIALS, SAMPLES, LONGEST).sign()
+CHOSEN = torch.eye(len(POLICIES))[torch.tensor([[0, 1], [1, 1], [0, 0]])]
+SIMULATORS_OF: dict[Any, list[tuple[Any, set[str]]]] = {
+    OneGradient: [(OneGradient(), set())],
+    OnTheLine: [(OnTheLine(OneGradient()), {ALPHA}), (OnTheLine(ThroughMap()), {ALPHA, SHIFT})],
+    LocalSteps: [(LocalSteps(), set()), (LocalSteps(segment=2), set())],
+    EpochCopies: [(EpochCopies(), {COPIES}), (EpochCopies(LocalSteps(segment=0)), {COPIES})],
+    ThroughMap: [
+        (ThroughMap(), {SHIFT}),
+        (ThroughMap(Moved(AFFINE)), {AFFINE}),
+        (ThroughMap(inner=LocalSteps()), {SHIFT}),
+    ],
+    ThroughPolicy: [
+        (ThroughPolicy(POLICIES), {SIGNS, CHOICE}),
+        (ThroughPolicy(POLICIES, SIGNS_DRAWN, CHOSEN), set()),
+    ],
+    KnownDropout: [(KnownDropout(KEYS), set())],
+    AveragedDropout: [(AveragedDropout(2), set())],
+    DummyPolarised: [(DummyPolarised(), {WEIGHT, CODES})],  # the loss has steps in the bias
+    HeadGradient: [(HeadGradient(), set()), (HeadGradient(torch.tensor([0.5, 1.0, 2.0])), set())],
+    Pulled: [(Pulled(), {PULL})],
+    simulate_nothing: [(simulate_nothing, set())],
 }
+PARTIAL = (HeadGradient, type(simulate_nothing))  # simulate no parameter but those of the head, or none
 
 
-def test_every_registered_simulator_has_a_case() -> None:
-    assert set(SIMULATORS) <= set(SIMULATOR_CASES)
-    assert all(isinstance(SIMULATOR_CASES[name](), SIMULATORS[name]) for name in SIMULATORS)
+def test_every_simulator_has_a_case() -> None:
+    parameters = ("model: Model", "unknowns: Tree", "seen: Round", "knowledge: Knowledge", "clock: Clock")
+    assert of_kind(*parameters) == set(SIMULATORS_OF)
+    assert set(SIMULATORS.values()) <= set(SIMULATORS_OF)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @DTYPES
 @pytest.mark.parametrize("joint", [False, True], ids=["known labels", "joint labels"])
-@pytest.mark.parametrize("name", sorted(SIMULATOR_CASES))
+@cases(SIMULATORS_OF)
 def test_a_simulator_gives_every_trial_an_update_like_the_one_it_saw(
-    name: str, joint: bool, dtype: torch.dtype
+    case: tuple[Any, set[str]], joint: bool, dtype: torch.dtype
 ) -> None:
-    model, seen, knowledge, _ = played(dtype, local=LocalTraining(epochs=2, batch_size=1, rate=0.05))
-    simulate, first = SIMULATOR_CASES[name](), seen.rounds[0]
-    unknowns = {
-        GUESS: draw(0, TRIALS, SAMPLES, *SHAPE, dtype=dtype),
-        ALPHA: draw(1, TRIALS, dtype=dtype).sigmoid(),
-        SHIFT: 0.1 * draw(2, TRIALS, SAMPLES, 2, dtype=dtype),
-    }
+    model, seen, knowledge, _ = played(dtype, local=LOCAL)
+    simulate, first, unknowns = to(case[0], dtype=dtype), seen.rounds[0], all_unknowns(dtype)
     if joint:
-        unknowns[LABEL], knowledge = draw(3, TRIALS, SAMPLES, CLASSES, dtype=dtype), replace(knowledge, labels=None)
+        knowledge = replace(knowledge, labels=None)
+    else:
+        del unknowns[LABEL]
     clock = Clock(torch.tensor([0, 3, 9]), KEYS)
-    many = untouched(lift(lambda u, r, k, c: simulate(model, u, r, k, c)), unknowns, first, knowledge, clock)
-    assert {n: (v.shape, v.dtype) for n, v in many.update.items()} == {
-        n: (v.shape, dtype) for n, v in first.sent.items()
-    }
+    many = untouched(lift(lambda s, u, r, k, c: s(model, u, r, k, c)), simulate, unknowns, first, knowledge, clock)
+    shapes = {name: (value.shape, dtype) for name, value in first.sent.items()}
+    simulated = {name: (value.shape, value.dtype) for name, value in many.update.items()}
+    assert simulated.items() <= shapes.items()
+    assert simulated == shapes or isinstance(simulate, PARTIAL)
     assert many.output.shape == many.targets.shape == (TRIALS, SAMPLES, CLASSES)
     assert_close(many.targets.sum(-1), torch.ones(TRIALS, SAMPLES, dtype=dtype))
     tolerance = 1e-10 if dtype == torch.float64 else 1e-4
     for i in range(TRIALS):
-        same(simulate(model, *take((unknowns, first, knowledge, clock), i)), take(many, i), tolerance)
+        alone = take(simulate, i)(model, *take((unknowns, first, knowledge, clock), i))
+        same(alone, take(many, i), tolerance)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("name", sorted(SIMULATOR_CASES))
-def test_a_simulator_has_a_finite_derivative_in_every_unknown_it_reads(name: str) -> None:
-    model, seen, knowledge, _ = played(torch.float64, local=LocalTraining(epochs=2, batch_size=1, rate=0.05))
-    simulate = SIMULATOR_CASES[name]()
-    unknowns = {
-        GUESS: draw(0, TRIALS, SAMPLES, *SHAPE, dtype=torch.float64),
-        LABEL: draw(3, TRIALS, SAMPLES, CLASSES, dtype=torch.float64),
-        ALPHA: draw(1, TRIALS, dtype=torch.float64).sigmoid(),
-        SHIFT: 0.1 * draw(2, TRIALS, SAMPLES, 2, dtype=torch.float64),
-    }
+@cases(SIMULATORS_OF)
+def test_a_simulator_has_a_finite_derivative_in_every_unknown_it_reads(case: tuple[Any, set[str]]) -> None:
+    model, seen, knowledge, _ = played(torch.float64, local=LOCAL)
+    simulate = to(case[0], dtype=torch.float64)
+    reads = case[1] | (set() if simulate is simulate_nothing else {GUESS, LABEL})
 
-    def mismatch(unknowns: Any, seen: Any, knowledge: Knowledge, key: Tensor) -> Tensor:
-        clock = Clock(torch.tensor(0), key)
-        made = simulate(model, unknowns, seen, knowledge, clock)
-        return Match()(View(unknowns, made, seen.sent, seen, knowledge, clock))
+    def mismatch(unknowns: Tree, simulate: Any, seen: Any, knowledge: Knowledge, key: Tensor) -> Tensor:
+        update = simulate(model, unknowns, seen, knowledge, Clock(torch.tensor(0), key)).update
+        return squared_l2(update, {name: seen.sent[name] for name in update}) if update else key.new_zeros(()).double()
 
-    slope = lift(torch.func.grad(mismatch))(unknowns, seen.rounds[0], knowledge, KEYS)
+    unknowns = all_unknowns(torch.float64)
+    slope = lift(torch.func.grad(mismatch))(unknowns, simulate, seen.rounds[0], knowledge, KEYS)
     assert all(bool(value.isfinite().all()) for value in slope.values())
-    reads = {GUESS, LABEL} | ({ALPHA} if "line" in name else set()) | ({SHIFT} if "shifted" in name else set())
     for unknown, value in slope.items():
-        assert bool((value.reshape(TRIALS, -1).abs().amax(1) > 0).all()) is (unknown in reads)
+        assert bool((value.reshape(TRIALS, -1).abs().amax(1) > 0).all()) is (unknown in reads), unknown
 
 
-# -- all
+# -- projections and finishes: all trials at once
+
+PROJECTIONS_OF: dict[Any, list[tuple[Any, str]]] = {
+    into_box: [(into_box, GUESS)],
+    Interval: [(Interval(0.0, 0.5), ALPHA)],
+    Within: [(Within(0.05, 0.1), SHIFT), (Within(torch.tensor([0.01, 0.1, 1.0]), 0.1), SHIFT)],
+    NearIdentity: [(NearIdentity(Within(0.05, 0.1), 0.05), AFFINE)],
+}
+FINISHES_OF: dict[Any, list[Any]] = {
+    AddSeen: [AddSeen(Moved()), AddSeen(Moved(AFFINE))],
+    AddTransformed: [AddTransformed(POLICIES), AddTransformed(POLICIES, SIGNS_DRAWN, CHOSEN)],
+    average_copies: [average_copies],
+}
 
 
-@pytest.mark.parametrize("table", [DISTANCES, PRIORS, LABEL_RULES, SIMULATORS])
-def test_every_piece_says_in_one_line_what_it_is(table: dict[str, Any]) -> None:
-    assert all(len(summary(piece)) > 10 for piece in table.values())
+def test_every_projection_and_finish_has_a_case() -> None:
+    assert of_kind("value: Tensor", "knowledge: Knowledge") == set(PROJECTIONS_OF)
+    assert of_kind("unknowns: Tree", "knowledge: Knowledge") == set(FINISHES_OF)
+
+
+@DTYPES
+@cases(PROJECTIONS_OF)
+def test_a_projection_keeps_what_is_allowed(case: tuple[Any, str], dtype: torch.dtype) -> None:
+    project, value = to(case[0], dtype=dtype), all_unknowns(dtype)[case[1]]
+    knowledge = Knowledge(SHAPE, CLASSES, SAMPLES, scaling=SCALING)
+    allowed = untouched(lambda v: project(v, knowledge), value)
+    assert (allowed.shape, allowed.dtype) == (value.shape, dtype)
+    assert not torch.equal(allowed, value)
+    same(project(allowed, knowledge), allowed, 1e-6)
+    for i in range(TRIALS):
+        one = slice(i, i + 1)
+        same(take(project, one)(value[one], knowledge), allowed[one])
+
+
+@cases(FINISHES_OF)
+def test_a_finish_keeps_the_unknowns_of_every_trial(case: Any) -> None:
+    unknowns = all_unknowns(torch.float32)
+    knowledge = Knowledge(SHAPE, CLASSES, SAMPLES, scaling=SCALING, local=LOCAL)
+    finished = untouched(lambda f, u: f(u, knowledge), case, unknowns)
+    assert set(unknowns) <= set(finished)
+    assert finished[GUESS].shape == unknowns[GUESS].shape
+    for i in range(TRIALS):
+        one = slice(i, i + 1)
+        same(take(case, one)(take(unknowns, one), knowledge), take(finished, one), 1e-5)
+
+
+# -- tables
+
+
+def test_every_recipe_is_in_its_table() -> None:
+    attacks = having(leakscope.attacks, "run", "name")
+    returned = {each.__name__ for each in attacks} | {"Attack"}
+    recipes = {
+        part
+        for part in public_parts(leakscope.attacks)
+        if inspect.isfunction(part)
+        and part.__annotations__.get("return") in returned
+        and all(p.default is not p.empty for p in inspect.signature(part).parameters.values())
+    }
+    assert recipes == set(ATTACKS.values())
+    assert all(getattr(leakscope.attacks, name) is make for name, make in ATTACKS.items())
+    assert all(getattr(leakscope.attacks, each.__name__) is each for each in attacks)
+
+
+def test_every_optimiser_defence_and_metric_is_in_its_table() -> None:
+    assert having(leakscope.attacks, "settle", "move") == set(OPTIMISERS.values())
+    on_update = having(leakscope.defences, "protect_update") | having(leakscope.defences, "protect_and_remember")
+    assert on_update == set(DEFENCES.values())
+    image = importlib.import_module("leakscope.metrics.image")
+    measures = {f for f in vars(image).values() if inspect.isfunction(f) and f.__module__ == image.__name__}
+    public = {
+        f
+        for f in measures
+        if signature_of(f)[:2] == ("truth: Tensor", "guess: Tensor") and f.__annotations__["return"] == "Tensor"
+    }
+    assert public == {metric.function for metric in METRICS.values()}
+
+
+@pytest.mark.parametrize(
+    "part", sorted({*STARTS_OF, *OBJECTIVES_OF, *PRIORS_OF, *SIMULATORS_OF, *PROJECTIONS_OF}, key=str)
+)
+def test_a_user_finds_every_part_in_the_room(part: Any) -> None:
+    internal = {Zeros, NoPulls, Uncertain, no_shift, identity, silent, simulate_nothing}
+    assert (getattr(leakscope.attacks, part.__name__, None) is part) is (part not in internal)
+
+
+@pytest.mark.parametrize("table", [DISTANCES, PRIORS, LABEL_RULES, SIMULATORS, OPTIMISERS, DEFENCES])
+def test_every_part_says_in_one_line_what_it_is(table: dict[str, Any]) -> None:
+    assert all(len(summary(part)) > 10 for part in table.values())

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from leakscope.core.errors import InputError
-from leakscope.data import fetch as fetching
 from leakscope.data.commands import app
+from leakscope.data.fetch import Progress
 from leakscope.data.sources import SOURCES
 
 RUN = CliRunner(env={"COLUMNS": "200", "LEAKSCOPE_DATA": "", "NO_COLOR": "1", "TERM": "dumb"})
@@ -35,14 +35,14 @@ def test_list_names_every_set_its_state_and_its_terms(tmp_path: Path) -> None:
 
 
 def test_fetch_shows_where_the_files_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def pretend(name: str, progress: fetching.Progress, directory: Path | None = None) -> Path:
+    def pretend(name: str, progress: Progress, directory: Path | None = None) -> Path:
         for done in (0, 5, 10):
             progress(done, 10, "some.gz")
         progress(3, None, "other.gz")
         assert directory is not None
         return directory / name
 
-    monkeypatch.setattr(fetching, "fetch", pretend)
+    monkeypatch.setattr(sys.modules["leakscope.data.fetch"], "fetch", pretend)
     result = RUN.invoke(app, ["fetch", "mnist", "--directory", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert f"mnist is in {tmp_path / 'mnist'}" in result.output

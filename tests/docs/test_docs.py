@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 from collections.abc import Iterator, MutableMapping
@@ -25,6 +27,12 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: \S.* -->\n\Z")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SPOKEN = re.compile(r"`([^`\n]+)`")
+PUBLIC = {"leakscope", *(f"leakscope.{room}" for room in ("attacks", "data", "defences", "metrics", "models"))}
+BESIDE = {  # each framework needs its extra; `leakscope.report` has a module for the page of a characteristic
+    "leakscope.integrations.flower",
+    "leakscope.integrations.opacus",
+    "leakscope.report",
+}
 LONG = ("tutorial", "baselines", "weight-updates", "aware", "adding-a-piece", "polarisation")  # long
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -121,6 +129,33 @@ def test_the_python_of_a_document_runs(
                 code = compile("\n" * (block.line - 1) + block.text, str(path), "exec", dont_inherit=True)
                 exec(code, names)
     capsys.readouterr()
+
+
+def shown_code() -> Iterator[tuple[Path, str]]:
+    """Yield every Python text a reader is shown: blocks of documents, example programs, cells of notebooks."""
+    for path in (*DOCUMENTS, *(ROOT / "examples").rglob("*.md")):
+        for block in blocks(path.read_text(encoding="utf-8")):
+            if block.language == "python":
+                yield path, block.text
+    for path in (ROOT / "examples").rglob("*.py"):
+        yield path, path.read_text(encoding="utf-8")
+    for path in (ROOT / "examples").rglob("*.ipynb"):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                yield path, "".join(cell["source"])
+
+
+def test_a_reader_imports_from_the_public_packages_only() -> None:
+    for path, text in shown_code():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom):
+                modules = {str(node.module)}
+            elif isinstance(node, ast.Import):
+                modules = {alias.name for alias in node.names}
+            else:
+                continue
+            inner = {module for module in modules if module.split(".")[0] == "leakscope"} - PUBLIC - BESIDE
+            assert not inner, f"{path.relative_to(ROOT)} imports {inner}"
 
 
 def test_the_documents_have_python_that_runs() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from digits_federation.task import Net, private_digits
-from leakscope.auditing import Target
-from leakscope.core.types import LocalTraining
+from leakscope import LocalTraining, Target
 
 EXAMPLES = 8
 SAMPLE = 96

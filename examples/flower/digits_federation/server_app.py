@@ -10,8 +10,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from digits_federation.task import Net
+from leakscope import Recording
 from leakscope.integrations.flower import record
-from leakscope.store.recorder import Recording
 
 app = ServerApp()
 

@@ -98,18 +98,6 @@ def shift(pictures: Tensor, offset: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Shifted:
-    """The inner simulator on the guess moved by a learned offset per picture (the enhanced attack on ATS)."""
-
-    inner: Simulator
-
-    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
-        """Return the simulated update of the moved guess."""
-        moved = {**unknowns, GUESS: shift(unknowns[GUESS], unknowns[SHIFT])}
-        return self.inner(model, moved, seen, knowledge, clock)
-
-
-@dataclass(frozen=True, slots=True)
 class LocalSteps:
     """What the client's own local training would have sent for the guess, as `w0 - wT` (DLFA's simulation).
 
@@ -155,4 +143,4 @@ def simulator_kinds(simulate: Simulator) -> set[type]:
     return {type(simulate)} | (simulator_kinds(inner) if inner is not None else set())
 
 
-SIMULATORS = {"one_gradient": OneGradient, "on_the_line": OnTheLine, "shifted": Shifted, "local_steps": LocalSteps}
+SIMULATORS = {"one_gradient": OneGradient, "on_the_line": OnTheLine, "local_steps": LocalSteps}

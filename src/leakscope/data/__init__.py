@@ -1,73 +1,38 @@
-"""Private data to leak: bundled and fetched sets, readers for the usual files, and a user's own pictures.
+"""Private data to leak: bundled and fetched sets, readers for the usual files, partitions over clients, own pictures.
 
-`load(name)` answers for every name in `SOURCES`; the readers take a path; downloads live in `leakscope.data.fetch`.
-Names are looked up on first use, so that the command line can mount `leakscope.data.commands` without paying for torch.
+`load(name)` answers for every name in `SOURCES`; the readers take a path. Names are loaded on first use, so that the command
+line can mount `leakscope.data.commands` without loading torch.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from leakscope.core.lazy import load_lazily
+
 if TYPE_CHECKING:
-    from leakscope.data.adult import read_adult
-    from leakscope.data.cifar import read_cifar10, read_cifar100
-    from leakscope.data.csv_table import read_csv
-    from leakscope.data.dataset import Dataset, Part
-    from leakscope.data.encoding import Category, Encoding, Number
-    from leakscope.data.folder import read_folder
-    from leakscope.data.idx import read_idx, read_idx_folder
-    from leakscope.data.loading import load, locate
-    from leakscope.data.npz import read_npz
-    from leakscope.data.picture import own_picture
-    from leakscope.data.sources import SOURCES, Source
-
-__all__ = [
-    "SOURCES",
-    "Category",
-    "Dataset",
-    "Encoding",
-    "Number",
-    "Part",
-    "Source",
-    "load",
-    "locate",
-    "own_picture",
-    "read_adult",
-    "read_cifar10",
-    "read_cifar100",
-    "read_csv",
-    "read_folder",
-    "read_idx",
-    "read_idx_folder",
-    "read_npz",
-]
-
-_HOME = {
-    "SOURCES": "sources",
-    "Category": "encoding",
-    "Dataset": "dataset",
-    "Encoding": "encoding",
-    "Number": "encoding",
-    "Part": "dataset",
-    "Source": "sources",
-    "load": "loading",
-    "locate": "loading",
-    "own_picture": "picture",
-    "read_adult": "adult",
-    "read_cifar10": "cifar",
-    "read_cifar100": "cifar",
-    "read_csv": "csv_table",
-    "read_folder": "folder",
-    "read_idx": "idx",
-    "read_idx_folder": "idx",
-    "read_npz": "npz",
-}
-
-
-if not TYPE_CHECKING:  # a type checker reads the imports above, and still finds misspelt names
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    from leakscope.data.adult import read_adult as read_adult
+    from leakscope.data.cifar import read_cifar10 as read_cifar10, read_cifar100 as read_cifar100
+    from leakscope.data.csv_table import read_csv as read_csv
+    from leakscope.data.dataset import Dataset as Dataset, Part as Part
+    from leakscope.data.encoding import Category as Category, Encoding as Encoding, Number as Number
+    from leakscope.data.fetch import fetch as fetch
+    from leakscope.data.folder import read_folder as read_folder
+    from leakscope.data.idx import read_idx as read_idx, read_idx_folder as read_idx_folder
+    from leakscope.data.label_mix import cut_batches as cut_batches
+    from leakscope.data.loading import load as load, locate as locate
+    from leakscope.data.npz import read_npz as read_npz
+    from leakscope.data.partition import (
+        IID as IID,
+        PARTITIONS as PARTITIONS,
+        ByClass as ByClass,
+        ByWriter as ByWriter,
+        Dirichlet as Dirichlet,
+        Partition as Partition,
+    )
+    from leakscope.data.picture import own_picture as own_picture
+    from leakscope.data.resizing import resize as resize
+    from leakscope.data.small_letters import read_small_letters as read_small_letters
+    from leakscope.data.sources import SOURCES as SOURCES, Download as Download, Form as Form, Source as Source
+else:
+    load_lazily(__name__)

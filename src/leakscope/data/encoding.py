@@ -102,6 +102,11 @@ class Encoding:
         ends = np.cumsum([column.width for column in self.columns]).tolist()
         return {c.name: slice(end - c.width, end) for c, end in zip(self.columns, ends, strict=True)}
 
+    @property
+    def spans(self) -> dict[str, float]:
+        """The range of every column of numbers."""
+        return {column.name: column.high - column.low for column in self.columns if isinstance(column, Number)}
+
     def encode(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
         """Return an N x width array in [0, 1]; a value that no column knows is an error."""
         missing = [c.name for c in self.columns if any(c.name not in row for row in rows)]

@@ -1,21 +1,36 @@
-"""Defences: what a client does to its update before sharing it. Each is one frozen dataclass."""
+"""Defences: what a client does to its data, its network or its update before sharing it. Each is one frozen dataclass."""
 
 from collections.abc import Callable
 
+from leakscope.defences.on_data import (
+    OPERATIONS as OPERATIONS,
+    DataDefence as DataDefence,
+    Draws as Draws,
+    Operation as Operation,
+    Policy as Policy,
+    Transform as Transform,
+    apply as apply,
+    operation as operation,
+    parse_policies as parse_policies,
+    picture_keys as picture_keys,
+    run_policy as run_policy,
+    write_policies as write_policies,
+)
+from leakscope.defences.on_model import Equipped as Equipped, Polarisation as Polarisation, equip as equip
 from leakscope.defences.on_update import (
-    ChosenNoise,
-    Clip,
-    DeepCompression,
-    Defence,
-    GaussianNoise,
-    LaplaceNoise,
-    LowRank,
-    Quantise,
-    RandomMask,
-    RememberingDefence,
-    Sign,
-    Sparsify,
-    UpdateDefence,
+    ChosenNoise as ChosenNoise,
+    Clip as Clip,
+    DeepCompression as DeepCompression,
+    Defence as Defence,
+    GaussianNoise as GaussianNoise,
+    LaplaceNoise as LaplaceNoise,
+    LowRank as LowRank,
+    Quantise as Quantise,
+    RandomMask as RandomMask,
+    RememberingDefence as RememberingDefence,
+    Sign as Sign,
+    Sparsify as Sparsify,
+    UpdateDefence as UpdateDefence,
 )
 
 DEFENCES: dict[str, Callable[..., Defence]] = {
@@ -30,20 +45,3 @@ DEFENCES: dict[str, Callable[..., Defence]] = {
     "quantise": Quantise,
     "low_rank": LowRank,
 }
-
-__all__ = [
-    "DEFENCES",
-    "ChosenNoise",
-    "Clip",
-    "DeepCompression",
-    "Defence",
-    "GaussianNoise",
-    "LaplaceNoise",
-    "LowRank",
-    "Quantise",
-    "RandomMask",
-    "RememberingDefence",
-    "Sign",
-    "Sparsify",
-    "UpdateDefence",
-]

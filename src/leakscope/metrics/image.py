@@ -27,7 +27,7 @@ def mse(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
     >>> mse(torch.zeros(2, 4), torch.tensor([[0.0, 0, 0, 0], [1, 0, 0, 0]]))
     tensor([0.0000, 0.2500])
     """
-    return (truth - guess).square().mean(_item(truth, guess, rank))
+    return (truth - guess).square().mean(item_dimensions(truth, guess, rank))
 
 
 def psnr(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
@@ -44,7 +44,7 @@ def rmse_relative(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> T
     `||x* - x|| / ||x||`, the left side of the bound of Fan et al. 2020 (arXiv:2006.11601, eq. 3), which calls it rMSE.
     An all-zero truth gives 0 if the guess is all zero too, else infinity.
     """
-    item = _item(truth, guess, rank)
+    item = item_dimensions(truth, guess, rank)
     error, length = (truth - guess).square().sum(item).sqrt(), truth.square().sum(item).sqrt()
     return torch.where(error == 0, error, error / length)
 
@@ -62,7 +62,7 @@ def ssim(truth: Tensor, guess: Tensor) -> Tensor:
     (skimage refuses it). Worked out in float64, because a variance taken as a difference of squares loses too much in
     float32 beside C2.
     """
-    _item(truth, guess, PICTURE_RANK)
+    item_dimensions(truth, guess, PICTURE_RANK)
     height, width = truth.shape[-2:]
     side = min(WINDOW, height - 1 + height % 2, width - 1 + width % 2)
     down, across = _windows(height, side, truth.device), _windows(width, side, truth.device)
@@ -87,7 +87,7 @@ def _windows(length: int, side: int, device: torch.device) -> Tensor:
     return torch.stack([torch.nn.functional.pad(weight, (i, places - 1 - i)) for i in range(places)])
 
 
-def _item(truth: Tensor, guess: Tensor, rank: int | None) -> tuple[int, ...]:
+def item_dimensions(truth: Tensor, guess: Tensor, rank: int | None) -> tuple[int, ...]:
     """Return the dimensions of one item, after checking that the two stacks can be compared."""
     if truth.shape != guess.shape:
         raise ValueError(f"truth and guess must have one shape, got {tuple(truth.shape)} and {tuple(guess.shape)}")

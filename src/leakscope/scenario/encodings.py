@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
-from leakscope.data import SOURCES, Number, load
+from leakscope.data import SOURCES, load
 from leakscope.metrics.tabular import Row
 
 
@@ -41,5 +41,4 @@ def decoder_of(name: str) -> Decoder | None:
         return None
     if encoding is None:
         return None
-    spans = {column.name: column.high - column.low for column in encoding.columns if isinstance(column, Number)}
-    return Decoder(tuple(column.name for column in encoding.columns), spans, encoding.decode)
+    return Decoder(tuple(column.name for column in encoding.columns), encoding.spans, encoding.decode)

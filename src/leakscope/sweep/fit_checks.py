@@ -6,9 +6,10 @@ import math
 
 import torch
 
-from leakscope.attacks.attack import Matching, compares_lengths
+from leakscope.attacks.attack import Matching
 from leakscope.attacks.known_policy import KnownPolicy
 from leakscope.attacks.labels import JOINT, check_head, chosen_rule
+from leakscope.attacks.objectives import compares_lengths
 from leakscope.attacks.priors import TotalVariation
 from leakscope.attacks.simulate import LocalSteps, OnTheLine, simulator_kinds
 from leakscope.core.errors import InputError

@@ -17,11 +17,11 @@ from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.core.types import Batch, make_batch
 from leakscope.data import Dataset, Part, load
+from leakscope.data.label_mix import Places, cut_batches
 from leakscope.models import build
 from leakscope.models.checkpoint import Checkpoint
 from leakscope.scenario.cell import CellSettings, ModelChoice
 from leakscope.scenario.settings import DataChoice
-from leakscope.sweep.label_mix import Places, cut_batches
 
 
 def load_data(name: str, size: int | None = None) -> Dataset:

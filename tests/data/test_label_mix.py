@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakscope.core.errors import InputError
-from leakscope.sweep.label_mix import CUTS, cut_batches
+from leakscope.data.label_mix import CUTS, cut_batches
 
 LABELS = st.lists(st.integers(0, 5), max_size=60)
 SAMPLES = st.integers(1, 9)
