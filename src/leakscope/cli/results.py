@@ -35,7 +35,8 @@ def show(
 ) -> None:
     """Show a run as a table: rates and means with n, and the 95 % interval of the content rate; the page has them all."""
     from leakscope.cli.rows import show_rows
-    from leakscope.report.sheet import axes_of, sheet_of
+    from leakscope.report.cells import axes_of
+    from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table, tabulate
     from leakscope.store import Run
 
@@ -234,9 +235,9 @@ def _bare(axes: Sequence[str], numbers: Sequence[str]) -> Table:
 
 def _name(row: Row, axes: Sequence[str]) -> list[str]:
     """Return the attack of a row, a baseline in brackets, and its values on the axes."""
-    from leakscope.report.sheet import say
+    from leakscope.report.cells import axis_value_text
 
-    values = [say(row.values[axis]) if axis in row.values else "" for axis in axes]
+    values = [axis_value_text(row.values[axis]) if axis in row.values else "" for axis in axes]
     return [printable(word) for word in (f"({row.attack})" if row.baseline else row.attack, *values)]
 
 

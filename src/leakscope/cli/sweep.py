@@ -242,9 +242,9 @@ def describe_plan(
 
 
 def _axis_line(axis: Axis) -> str:
-    from leakscope.report.sheet import say
+    from leakscope.report.cells import axis_value_text
 
-    said = [say(label) for label in axis.labels]
+    said = [axis_value_text(label) for label in axis.labels]
     more = f", ... ({len(said)} in all)" if len(said) > MOST_POINTS else ""
     return f"  axis {axis.name}: {', '.join(said[:MOST_POINTS])}{more}"
 
