@@ -23,7 +23,7 @@ from leakscope.core.types import Batch, Reconstruction, make_batch
 from leakscope.data import load
 from leakscope.metrics import Estimate, Scores, Summary, score, summarise
 from leakscope.models import Uniform, build, draw_parameters
-from leakscope.report.picture import pixels
+from leakscope.report.pictures import pixels
 
 SHOWN, ZOOM, GAP, LEFT, TOP, FOOT = 8, 3, 8, 150, 12, 48
 INK, PAPER = 40, 255

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from leakscope.cli.progress import Dialogue, count, printable
-from leakscope.cli.sweep import Workers, carry_out, check_device, make_engine, parse_memory
+from leakscope.cli.options import Workers, check_device, make_engine, parse_memory
+from leakscope.cli.run import run_with_progress
+from leakscope.cli.run_progress import RunProgress
+from leakscope.cli.text import count, printable
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,9 +112,9 @@ def run(
                 typer.echo(f"{directory}: {said}")
         else:
             scenario = scenario_at(item, part, scale)
-            dialogue = Dialogue(title, quiet=quiet, log=log_json)
-            done = carry_out(
-                scenario, directory, again, dialogue, engine=chosen, device=device, memory=limit, workers=workers
+            progress = RunProgress(title, quiet=quiet, log=log_json)
+            done = run_with_progress(
+                scenario, directory, again, progress, engine=chosen, device=device, memory=limit, workers=workers
             )
             if done.left:
                 _stopped(title, again)

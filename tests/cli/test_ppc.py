@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from leakscope.analysis.characteristic import from_plain
 from leakscope.cli import app
-from leakscope.cli.train import Watching
+from leakscope.cli.progress import TrainingProgress
 from leakscope.core.errors import InputError
 from leakscope.training import Point
 
@@ -164,7 +164,7 @@ def test_a_cut_training_of_private_heads_goes_on_only_where_they_were_kept(
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as during:
-        during.setattr(Watching, "tell", cut)
+        during.setattr(TrainingProgress, "round_ended", cut)
         stopped = ask(*asked)
     assert stopped.exit_code == 130
     assert ("go on with: leakscope ppc" in stopped.stderr) == keep

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from leakscope.cli import main
-from leakscope.cli.progress import Dialogue
+from leakscope.cli.run_progress import RunProgress
 from leakscope.scenario.scenario import scenario_from_text
 from leakscope.scenario.text import read_text
 from leakscope.store import Landing, Run
@@ -229,8 +229,8 @@ def test_a_dry_run_says_what_is_there_already(here: Path, finished: Path) -> Non
 
 
 def test_a_plan_of_many_groups_and_points_stays_readable(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakscope.cli.sweep.MOST_LINES", 2)
-    monkeypatch.setattr("leakscope.cli.sweep.MOST_POINTS", 3)
+    monkeypatch.setattr("leakscope.cli.run.MOST_LINES", 2)
+    monkeypatch.setattr("leakscope.cli.run.MOST_POINTS", 3)
     file = write(here / "wide.yaml", {**TINY, "trials": 1, "grid": {"model.hidden": [[1], [2], [3], [4]]}})
     lines = leakscope("run", file, "--dry-run").out.splitlines()
     assert "  axis model.hidden: 1, 2, 3, ... (4 in all)" in lines
@@ -259,30 +259,30 @@ def test_paths_with_spaces_are_quoted_for_the_shell(here: Path) -> None:
 
 def test_a_warning_is_a_sentence_among_the_lines() -> None:
     err = io.StringIO()
-    with contextlib.redirect_stderr(err), Dialogue("title"):
+    with contextlib.redirect_stderr(err), RunProgress("title"):
         warnings.warn("the loop is slow", stacklevel=1)
     assert err.getvalue() == "warning: the loop is slow\n"
-    with contextlib.redirect_stderr(err), Dialogue("title", quiet=True):
+    with contextlib.redirect_stderr(err), RunProgress("title", quiet=True):
         warnings.warn("the loop is slow", stacklevel=1)
     assert err.getvalue().count("\n") == 1
 
 
 def test_a_lost_worker_is_told_at_once() -> None:
     err = io.StringIO()
-    with contextlib.redirect_stderr(err), Dialogue("title") as dialogue:
-        dialogue.noted(Note("g1-c2", note="worker lost (ended by SIGKILL); trying again, 1 of 2"))
+    with contextlib.redirect_stderr(err), RunProgress("title") as progress:
+        progress.noted(Note("g1-c2", note="worker lost (ended by SIGKILL); trying again, 1 of 2"))
     assert err.getvalue() == "g1-c2: worker lost (ended by SIGKILL); trying again, 1 of 2\n"
 
 
 def test_a_note_that_comes_after_its_chunk_counts_nothing_twice(tmp_path: Path) -> None:
     err = io.StringIO()
-    with contextlib.redirect_stderr(err), Dialogue("title", log=tmp_path / "log") as dialogue:
-        dialogue.planned(4, 0, 2, 0.0)
+    with contextlib.redirect_stderr(err), RunProgress("title", log=tmp_path / "log") as progress:
+        progress.planned(4, 0, 2, 0.0)
         for chunk, landed in (("g1-c1", 2), ("g1-c2", 4)):
-            dialogue.noted(Note(chunk, total=2, done=2, converged=2))
+            progress.noted(Note(chunk, total=2, done=2, converged=2))
             landing = SimpleNamespace(chunk=chunk, records=(), seconds=0.1)
-            dialogue.landed(cast(Landing, landing), Done(4, 0, landed, outcomes={"converged": landed}))
-            dialogue.noted(Note(chunk, total=2, done=2, converged=2))
+            progress.landed(cast(Landing, landing), Done(4, 0, landed, outcomes={"converged": landed}))
+            progress.noted(Note(chunk, total=2, done=2, converged=2))
     assert err.getvalue().splitlines()[-1].startswith("4/4 done, 4 converged, 0 diverged")
 
 

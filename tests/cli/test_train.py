@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from leakscope.cli import app
-from leakscope.cli import train as train_command
+from leakscope.cli.progress import TrainingProgress
 from leakscope.core.errors import InputError
 from leakscope.training import Point
 
@@ -91,7 +91,7 @@ def test_a_stopped_training_says_how_to_go_on_only_where_it_can(
         if point.round == 1:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(train_command.Watching, "tell", interrupt)
+    monkeypatch.setattr(TrainingProgress, "round_ended", interrupt)
     (tmp_path / "t.yaml").write_text(HEADS)
     words = ["train", str(tmp_path / "t.yaml"), "--out", str(tmp_path / "o"), *(["--keep-private"] if keep else [])]
     done = CliRunner().invoke(app, words)

@@ -28,7 +28,7 @@ def test_a_stable_name_resolves_and_says_what_it_is(name: str) -> None:
 
 
 def test_a_name_wins_over_a_room_that_is_called_the_same() -> None:
-    code = "import leakscope.audit; from leakscope import Target, audit; assert audit.__module__ == 'leakscope.auditing.target_audit'"
+    code = "import leakscope.auditing; from leakscope import Target, audit; assert audit.__module__ == 'leakscope.auditing.target_audit'"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

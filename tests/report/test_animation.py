@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakscope.report.animation import TRACE_POINTS, courses, film, thin, timeline, trace
+from leakscope.report.films import TRACE_POINTS, courses, film, thin, timeline, trace
 
 
 def stored(snapshots_at: list[int]) -> dict[str, Tensor]:

@@ -16,8 +16,8 @@ import torch
 from leakscope.analysis.characteristic import Characteristic, Example, Point, Region, Rule, from_plain, place
 from leakscope.core.errors import InputError
 from leakscope.metrics import Estimate
-from leakscope.report.characteristic_chart import HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw
 from leakscope.report.characteristic_page import CharacteristicPage, render, write
+from leakscope.report.charts.characteristic import FRAME, draw_characteristic
 
 
 def curve(defence: str = "DP <b>", distance: str = "rMSE", top: float = 1.4) -> Characteristic:
@@ -91,18 +91,18 @@ def test_it_says_cap_grid_counts_and_the_rule() -> None:
 
 
 def test_points_stand_where_they_belong() -> None:
-    drawing = draw(curve(), "DP")
+    drawing = draw_characteristic(curve(), "DP")
     accuracy, distance, product = drawing.curves
     spots = [tuple(map(float, spot)) for spot in re.findall(r"[ML]([\d.]+) ([\d.]+)", accuracy.path)]
     assert len(spots) == 4
     assert [x for x, _ in spots] == sorted(x for x, _ in spots)
-    wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - 42
+    wide, high = FRAME.last - FRAME.first, FRAME.floor - FRAME.top
     for (_, y), value in zip(spots, (0.42, 0.58, 0.7, 0.71), strict=True):
-        assert y == pytest.approx(HEIGHT - 42 - value * high, abs=0.1)
+        assert y == pytest.approx(FRAME.floor - value * high, abs=0.1)
     end = place(400.0) + 0.25 + 0.5
     for (x, _), ratio in zip(spots[:3], (0.2, 3.0, 400.0), strict=True):
-        assert x == pytest.approx(LEFT + place(ratio) / end * wide, abs=0.1)
-    assert spots[3][0] < WIDTH - RIGHT
+        assert x == pytest.approx(FRAME.first + place(ratio) / end * wide, abs=0.1)
+    assert spots[3][0] < FRAME.last
     assert drawing.across[-1][1] == "none"
     assert product.dashed
     assert distance.band.endswith("Z")
@@ -110,16 +110,16 @@ def test_points_stand_where_they_belong() -> None:
 
 
 def test_the_regions_fill_the_frame_and_meet_at_their_borders() -> None:
-    shades = draw(curve(), "DP").shades
+    shades = draw_characteristic(curve(), "DP").shades
     assert [shade.name for shade in shades] == ["green", "white", "red"]
-    assert shades[0].x == LEFT
+    assert shades[0].x == FRAME.first
     for one, other in itertools.pairwise(shades):
         assert one.x + one.width == pytest.approx(other.x, abs=0.11)
-    assert shades[-1].x + shades[-1].width == pytest.approx(WIDTH - RIGHT, abs=0.11)
+    assert shades[-1].x + shades[-1].width == pytest.approx(FRAME.last, abs=0.11)
 
 
 def test_a_distance_without_bound_fits_the_right_axis() -> None:
-    drawing = draw(curve(top=37.0), "DP")
+    drawing = draw_characteristic(curve(top=37.0), "DP")
     assert float(drawing.right[-1][1]) >= 37
     assert drawing.left[-1][1] == "100 %"
 
@@ -138,10 +138,10 @@ def test_it_is_written_where_it_is_asked_to(tmp_path: Path) -> None:
 
 def test_chance_is_drawn_where_there_is_one_and_comes_back_from_disk() -> None:
     traced = replace(curve("SPN", "tracing", top=0.6), chance=0.9)
-    drawing = draw(traced, "SPN")
+    drawing = draw_characteristic(traced, "SPN")
     assert drawing.chance is not None
     high = float(drawing.right[-1][1])
-    assert drawing.chance == pytest.approx(drawing.floor - 0.9 / high * (drawing.floor - drawing.top), abs=0.06)
+    assert drawing.chance == pytest.approx(FRAME.floor - 0.9 / high * (FRAME.floor - FRAME.top), abs=0.06)
     assert drawing.words.endswith("; chance 0.900")
     text = render(page(curves=(curve(), traced)))
     assert text.count(">chance</text>") == text.count('<path class="chance"') == 1
@@ -173,7 +173,7 @@ def test_an_infinite_ratio_says_that_biases_are_unchanged_and_no_more() -> None:
 
 
 def test_a_chance_above_every_distance_fits_the_right_axis() -> None:
-    drawing = draw(replace(curve(top=0.6), chance=1.7), "SPN")
+    drawing = draw_characteristic(replace(curve(top=0.6), chance=1.7), "SPN")
     assert float(drawing.right[-1][1]) >= 1.7
     assert drawing.chance is not None
-    assert drawing.chance >= drawing.top
+    assert drawing.chance >= FRAME.top

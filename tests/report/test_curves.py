@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from leakscope.core.record import Cell
 from leakscope.metrics.interval import Estimate
 from leakscope.report import sheet_of, tabulate
-from leakscope.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw, legend
-from leakscope.report.curves import Line, Panel, panels, split_lines
-from leakscope.report.scales import Scale, fit, widen
+from leakscope.report.charts import Line, Panel, Scale, draw_panel, draw_panels, fit, widen
+from leakscope.report.sections import panels_of, split_lines
 from leakscope.store import Run
 
 SIGMA = "defences.0.sigma"
@@ -28,7 +27,7 @@ def test_lines_are_the_rows_of_the_table_and_baselines_are_levels(
     cells = make_cells()
     sheet = sheet_of(make_run(cells))
     attacked = [cell for cell in cells if not cell.baseline]
-    content, mse, ssim = panels(sheet, SIGMA, attacked, lambda name: name.upper())
+    content, mse, ssim = panels_of(sheet, SIGMA, attacked, lambda name: name.upper())
     assert [panel.title for panel in (content, mse, ssim)] == ["Content recovered", "Mean MSE", "Mean SSIM"]
     assert (content.axis, content.share, mse.share) == (SIGMA.upper(), True, False)
     rows = tabulate(sheet, (SIGMA,), attacked).rows
@@ -61,7 +60,7 @@ def test_a_line_is_named_after_its_attack_and_its_other_axes(make_run: Callable[
         for t in (True, False)
         for s in (0.0, 1.0)
     ]
-    drawn = panels(sheet_of(make_run(cells)), "sigma", cells, lambda name: name)
+    drawn = panels_of(sheet_of(make_run(cells)), "sigma", cells, lambda name: name)
     assert [line.name for line in drawn[0].lines] == ["dlg, told yes", "dlg, told no"]
 
 
@@ -101,18 +100,19 @@ def test_a_drawing_stays_inside_its_frame(points: list[tuple[float, float, float
     values = tuple(Estimate(v, v - w, v + w, 4, 4) for _, v, w in points)
     line = Line("a", tuple(at for at, _, _ in points), values)
     panel = Panel("t", "x", share, bounded, (line,), (("level", values[0]),))
-    drawing = draw(panel, panel.names())
+    (drawing,), legend = draw_panels([panel])
+    frame = drawing.frame
     for stroke in drawing.strokes:
         outlines = [stroke.path, *(band for band, _ in stroke.bands)]
         for x, y in (spot for outline in outlines for spot in re.findall(r"[ML]([-\d.e]+) ([-\d.e]+)", outline)):
-            assert LEFT - 0.1 <= float(x) <= WIDTH - RIGHT + 0.1
-            assert TOP - 0.1 <= float(y) <= HEIGHT - BOTTOM + 0.1
-    assert [stroke.name for stroke in legend([drawing])] == ["a", "level"]
+            assert frame.first - 0.1 <= float(x) <= frame.last + 0.1
+            assert frame.top - 0.1 <= float(y) <= frame.floor + 0.1
+    assert [stroke.name for stroke in legend] == ["a", "level"]
 
 
 def test_a_point_says_its_number_its_interval_and_its_n() -> None:
     line = Line("cpl", (0.0, 0.1), (Estimate(0.5, 0.25, 0.75, 8, 8), Estimate(0.0, 0.0, 0.3, 8, 8)))
-    drawing = draw(Panel("Content recovered", "sigma", True, True, (line,)), ["cpl"])
+    drawing = draw_panel(Panel("Content recovered", "sigma", True, True, (line,)), ["cpl"])
     assert drawing.strokes[0].marks[0].words == "cpl, 0: 50 % (25 to 75 %), n = 8"
     assert drawing.words.startswith("Content recovered along sigma: cpl from 50 % (25 to 75 %), n = 8 at 0 to 0 %")
 
@@ -120,7 +120,7 @@ def test_a_point_says_its_number_its_interval_and_its_n() -> None:
 def test_an_interval_without_a_lower_end_is_marked_on_a_log_scale_only() -> None:
     def bands(values: tuple[Estimate, ...]) -> list[bool]:
         panel = Panel("Mean MSE", "sigma", False, False, (Line("cpl", (1.0, 2.0), values),))
-        return [is_open for _, is_open in draw(panel, ["cpl"]).strokes[0].bands]
+        return [is_open for _, is_open in draw_panel(panel, ["cpl"]).strokes[0].bands]
 
     wide = Estimate(1e-4, -1.0, 1.0, 4, 4)
     assert bands((wide, Estimate(1.0, 0.5, 1.5, 4, 4))) == [False, True]
@@ -131,12 +131,12 @@ def test_colours_go_by_name_across_panels() -> None:
     point = Estimate(0.5, 0.4, 0.6, 4, 4)
     first = Panel("a", "x", True, True, (Line("one", (0.0,), (point,)), Line("two", (0.0,), (point,))))
     second = Panel("b", "x", True, True, (Line("two", (0.0,), (point,)),))
-    drawings = [draw(panel, first.names()) for panel in (first, second)]
+    drawings, _ = draw_panels([first, second])
     assert drawings[0].strokes[1].colour == drawings[1].strokes[0].colour == 1
 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_a_panel_of_one_point_is_drawn_without_a_band(n: int) -> None:
     line = Line("a", (0.0,) * n, (Estimate(0.5, 0.4, 0.6, 4, 4),) * n)
-    drawing = draw(Panel("a", "x", True, True, (line,)), ["a"]) if n else None
+    drawing = draw_panel(Panel("a", "x", True, True, (line,)), ["a"]) if n else None
     assert drawing is None or drawing.strokes[0].bands == ()

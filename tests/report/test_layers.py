@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from leakscope.report.layers import ABOVE, BELOW, FIELD, draw_layers, update_picture
+from leakscope.report.pictures import ABOVE, BELOW, FIELD, draw_layers, update_picture
 
 
 def colours(png: bytes) -> npt.NDArray[np.uint8]:

@@ -10,10 +10,8 @@ import pytest
 
 from leakscope.core.record import Cell
 from leakscope.report import Row, Table, cell_table, sheet_of
-from leakscope.report.axes import axis_label, strength_axes
-from leakscope.report.headline import NOTHING, headline
-from leakscope.report.implied_knowledge import HEAD, TOLD, with_known_heads
-from leakscope.report.sheet import name_of
+from leakscope.report.cells import DEFENCE_KNOWN, PRIVATE_HEAD, axis_label, name_of, strength_axes, with_known_heads
+from leakscope.report.run_page import NOTHING, headline
 from leakscope.report.threat import describe, threat_of
 from leakscope.store import Run
 
@@ -133,7 +131,7 @@ def test_masks_are_no_secret_of_a_network_without_dropout() -> None:
 
 def head_cell(attack: str, told: bool, **client: object) -> Cell:
     settings = {"attack": {"name": attack}, "client": client, "knowledge": {"defence": told}}
-    return Cell(id=f"{attack}{told}", settings=settings, axes={"attack": attack, TOLD: told})
+    return Cell(id=f"{attack}{told}", settings=settings, axes={"attack": attack, DEFENCE_KNOWN: told})
 
 
 @pytest.mark.parametrize("attack", ["spn_aware", "spn_head", "spn_pull"])
@@ -145,9 +143,13 @@ def test_an_attacker_made_for_private_heads_stands_at_what_it_knows(
         head_cell("cpl", False, on_model={}),
         head_cell("cpl", True, on_model={}),
     ]
-    assert [cell.axes[TOLD] for cell in with_known_heads(cells)] == [HEAD, False, True]
-    assert [cell.axes[TOLD] for cell in with_known_heads([head_cell(attack, False, on_model=None)])] == [False]
-    assert [row.values[TOLD] for row in cell_table(sheet_of(make_run(cells))).rows] == [HEAD, False, True]
+    assert [cell.axes[DEFENCE_KNOWN] for cell in with_known_heads(cells)] == [PRIVATE_HEAD, False, True]
+    assert [cell.axes[DEFENCE_KNOWN] for cell in with_known_heads([head_cell(attack, False, on_model=None)])] == [False]
+    assert [row.values[DEFENCE_KNOWN] for row in cell_table(sheet_of(make_run(cells))).rows] == [
+        PRIVATE_HEAD,
+        False,
+        True,
+    ]
     assert name_of(with_known_heads(cells)[0]) == attack
     assert any("defended" in fact for fact in threat_of(cells[:1]).told)
     assert any("defended" in fact for fact in threat_of(cells[1:2]).hidden)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from leakscope.report.picture import Pixels, coarsen, data_uri, drawable, pixels, png, shrink, sprite
-from leakscope.report.sprites import BUDGET, LADDER, Detail, Reel, choose_detail, film_reel, still_reel
+from leakscope.report.films import BUDGET, LADDER, Detail, Reel, choose_detail, film_reel, still_reel
+from leakscope.report.pictures import Pixels, coarsen, data_uri, drawable, pixels, png, shrink, sprite
 
 STRENGTHS = (0.0, 0.25, 0.5, 1.0, 1.5)
 SHAPES = [(1, 28, 28), (3, 32, 32), (12, 9), (30,), (1,), (3, 1, 1)]
@@ -74,7 +74,7 @@ def test_stills_are_exact(strength: float) -> None:
 @pytest.mark.parametrize("frames", [2, 3, 9])
 def test_a_film_is_thinned_with_both_ends_kept(frames: int) -> None:
     reel = film_reel(torch.zeros(1, 8, 8), torch.linspace(0, 1, 9)[:, None, None, None].expand(9, 1, 8, 8))
-    kept = reel.kept(Detail(frames=frames))
+    kept = reel.drawn(Detail(frames=frames))
     assert (len(kept), kept[0], kept[-1]) == (frames, 0, 8)
     column = decode(reel.encode(Detail(frames=frames)))
     shown = [int(taken(column, 1 + i, 8)[0, 0, 0]) for i in range(frames)]

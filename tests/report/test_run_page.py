@@ -16,7 +16,7 @@ import torch
 from leakscope.core.record import Cell
 from leakscope.data import load
 from leakscope.report import Gallery, Page, Strength, page_of_run, render, sheet_of
-from leakscope.report.records import MOST_ROWS, csv_of, download_of
+from leakscope.report.sources import MOST_RECORDS, csv_of, download_of
 from leakscope.store import Run, export
 
 MakeRun = Callable[..., Run]
@@ -192,11 +192,11 @@ def test_numbers_in_the_download_read_back_as_they_were(make_run: MakeRun) -> No
 
 
 def test_too_many_records_are_left_to_the_export(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leakscope.report.records.MOST_ROWS", 10)
+    monkeypatch.setattr("leakscope.report.sources.MOST_RECORDS", 10)
     download = download_of(sheet_of(make_run()), "a.csv", "use the export")
     assert download.text == ""
     assert download.note == "40 records are too many to carry in a page: use the export"
-    assert MOST_ROWS > 10
+    assert MOST_RECORDS > 10
 
 
 class Reader(HTMLParser):

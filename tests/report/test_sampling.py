@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leakscope.core.record import Cell
 from leakscope.report import Sheet, make_sheet
-from leakscope.report.sampling import AT_RANDOM, Choice, choose
+from leakscope.report.gallery import AT_RANDOM, Choice, choose
 
 
 def make(scores: list[list[float]], baseline: bool = True) -> Sheet:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from leakscope.core.errors import InputError
-from leakscope.report.search_chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw
+from leakscope.report.charts.policies import FRAME, draw_policies
 from leakscope.report.search_page import explanation, headline, render_search, write_search
 from leakscope.search.policy_pictures import Walk, walks_of
 from leakscope.search.policy_search import Candidate, Found, PolicySearch
@@ -75,7 +75,7 @@ def test_it_says_what_was_found_kept_and_rejected_with_n() -> None:
 
 
 def test_points_stand_where_they_belong() -> None:
-    drawing = draw({"random": found()}, threshold=-85.0)
+    drawing = draw_policies({"random": found()}, threshold=-85.0)
     (cloud,) = drawing.clouds
     spots = {}
     for fate, mark in cloud.marks:
@@ -93,7 +93,7 @@ def test_points_stand_where_they_belong() -> None:
     assert sorted(spots, key=lambda p: -spots[p][2]) == sorted(POINTS, key=lambda p: POINTS[p][1])
     assert drawing.threshold is not None
     assert all((y > drawing.threshold) == (fate == "rejected") for fate, _, y in spots.values())
-    assert all(LEFT <= x <= WIDTH - RIGHT and TOP <= y <= HEIGHT - BOTTOM for _, x, y in spots.values())
+    assert all(FRAME.first <= x <= FRAME.last and FRAME.top <= y <= FRAME.floor for _, x, y in spots.values())
     left, right = (float(text) for _, text in (drawing.across[0], drawing.across[-1]))
     share = (0.232 - left) / (right - left)
     first, last = drawing.across[0][0], drawing.across[-1][0]
@@ -102,7 +102,7 @@ def test_points_stand_where_they_belong() -> None:
 
 def test_a_long_tail_of_accuracy_stands_on_the_edge() -> None:
     many = {f"{i}-0-0": (0.3 + i / 1000, -80.0 - i / 10) for i in range(50)} | {"9-9-9": (0.4, -1e7)}
-    drawing = draw({"random": found(many)}, threshold=None)
+    drawing = draw_policies({"random": found(many)}, threshold=None)
     assert drawing.edge == 1
     assert float(drawing.upward[0][1]) > -1000
     assert drawing.threshold is None
@@ -119,7 +119,7 @@ def test_two_methods_are_compared_at_equal_cost() -> None:
     assert areas[1] > areas[0]
     assert headline(SAID, both).startswith("Area beyond no policy at equal cost: random ")
     assert explanation(SAID, both).count("were scored") == 2
-    assert len(draw(both, threshold=None).clouds) == 2
+    assert len(draw_policies(both, threshold=None).clouds) == 2
     assert '<th scope="row">optuna<small>nsga2</small></th>' in page
     assert "<code>random/scores/</code> and <code>optuna/scores/</code>" in page
     alone = render_search(replace(SAID, threshold=None), {"random": found()}, command="c")

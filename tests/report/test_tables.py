@@ -17,7 +17,7 @@ from leakscope.core.types import Outcome
 from leakscope.metrics import Scores, Summary, summarise
 from leakscope.metrics.interval import POSSIBLE, Estimate, estimate_mean, estimate_rate
 from leakscope.report import Row, Sheet, axis_tables, cell_table, make_sheet, sheet_of, tabulate
-from leakscope.report.sheet import axes_of, families, name_of
+from leakscope.report.cells import axes_of, families, name_of
 from leakscope.report.tables import is_numeric_axis
 from leakscope.store import Run
 

@@ -9,10 +9,10 @@ import pytest
 from leakscope.core.record import Cell
 from leakscope.metrics.recovery import THRESHOLDS
 from leakscope.report import sheet_of, tabulate
+from leakscope.report.cells import name_of
 from leakscope.report.page import render
 from leakscope.report.run_page import page_of_run
-from leakscope.report.sheet import name_of
-from leakscope.report.thresholds import thresholds_of
+from leakscope.report.sections import thresholds_of
 from leakscope.store import Run
 
 SIGMA = "defences.0.sigma"

@@ -1,16 +1,23 @@
-"""The command line. Heavy imports happen inside the command that needs them: `--help` answers at once."""
+"""The command line, and the commands of other packages that join it through the entry point group `leakscope.commands`.
+
+Heavy imports happen inside the command that needs them: `--help` answers at once.
+"""
 
 from __future__ import annotations
 
 import io
 import sys
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
+from leakscope.cli.text import printable
 from leakscope.core.errors import InputError
 from leakscope.core.version import __version__
 from leakscope.data.commands import app as data_app
+
+GROUP = "leakscope.commands"
 
 app = typer.Typer(
     help="Measure how much of a client's private training data leaks through the update it shares.",
@@ -43,8 +50,6 @@ def main() -> None:
 
 def run_command(command: typer.Typer) -> None:
     """Run a command line; a mistake in the input ends with a clear line for each and exit code 2."""
-    from leakscope.cli.progress import printable
-
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -57,3 +62,30 @@ def run_command(command: typer.Typer) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("leakscope: stopped\n")
         sys.exit(130)
+
+
+def join_commands(app: typer.Typer) -> None:
+    """Add every installed package's commands under the name of its entry point.
+
+    A package that cannot be loaded, or whose name is taken, is named on stderr and left out: the other commands still work.
+    """
+    taken = {group.name for group in app.registered_groups} | {command_name(c) for c in app.registered_commands}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            commands = point.load()
+        except Exception as error:  # another package's import may fail in any way
+            sys.stderr.write(f"leakscope: command {point.name!r} of {point.value} cannot be loaded ({error})\n")
+            continue
+        if not isinstance(commands, typer.Typer) or point.name in taken:
+            problem = "is taken" if point.name in taken else f"must be a typer.Typer, {point.value} is not"
+            sys.stderr.write(f"leakscope: command {point.name!r} {problem}; it is left out\n")
+            continue
+        taken.add(point.name)
+        app.add_typer(commands, name=point.name)
+
+
+def command_name(command: typer.models.CommandInfo) -> str | None:
+    """Return the name a command answers to."""
+    if command.name or command.callback is None:
+        return command.name
+    return command.callback.__name__.replace("_", "-")

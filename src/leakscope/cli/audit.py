@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
-import sys
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from leakscope.cli.app import app
+from leakscope.cli.options import this_command, writing
+from leakscope.cli.progress import print_lines
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,11 +53,18 @@ def audit(
     if not limits:
         limits = request.limits
         check_limits(limits, "fail_above")
-    done = carry_out(request, what, minutes, clients, examples, seed, remedies=remedies, quiet=quiet)
-    typer.echo(str(done))
+    request = replace(
+        request,
+        target=request.target if examples is None else replace(request.target, examples=examples),
+        minutes=request.minutes if minutes is None else minutes,
+        clients=request.clients if clients is None else clients,
+        seed=request.seed if seed is None else seed,
+    )
+    result = run_audit(request, what, remedies=remedies, quiet=quiet)
+    typer.echo(str(result))
     if out is not None:
-        typer.echo(f"page: {write_audit(done, out)}")
-    failed = done.failures(limits)
+        typer.echo(f"page: {write_audit(result, out)}")
+    failed = result.failures(limits)
     for line in failed:
         typer.echo(f"leakscope: gate failed: {line}", err=True)
     if failed:
@@ -105,50 +112,31 @@ def find_request(what: str, model: str | None) -> Request:
     return Request(load_build(what))
 
 
-def carry_out(
-    request: Request,
-    what: str,
-    minutes: float | None,
-    clients: int | None,
-    examples: int | None,
-    seed: int | None,
-    *,
-    remedies: bool,
-    quiet: bool,
-) -> Audit:
-    """Return the audit; options given on the command line stand above those of a file."""
-    from dataclasses import replace
-
+def run_audit(request: Request, what: str, *, remedies: bool, quiet: bool) -> Audit:
+    """Return the audit of a request: of captures where `what` is a directory, else of the model."""
     from leakscope.auditing import audit_captures, audit_target
     from leakscope.auditing.target_audit import CLIENTS, MINUTES
 
-    tell = (lambda _: None) if quiet else partial(typer.echo, err=True)
-    target = request.target if examples is None else replace(request.target, examples=examples)
-    time = MINUTES if request.minutes is None else request.minutes
-    players = CLIENTS if request.clients is None else request.clients
-    start = request.seed or 0
-    time, players = time if minutes is None else minutes, players if clients is None else clients
-    start = start if seed is None else seed
+    minutes = MINUTES if request.minutes is None else request.minutes
+    clients = CLIENTS if request.clients is None else request.clients
+    seed, tell = request.seed or 0, print_lines(quiet=quiet)
     if Path(what).is_dir():
-        return audit_captures(Path(what), target, minutes=time, clients=players, seed=start, tell=tell)
-    return audit_target(target, minutes=time, clients=players, remedies=remedies, seed=start, tell=tell)
+        return audit_captures(Path(what), request.target, minutes=minutes, clients=clients, seed=seed, tell=tell)
+    return audit_target(request.target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, tell=tell)
 
 
-def write_audit(done: Audit, out: Path) -> Path:
+def write_audit(result: Audit, out: Path) -> Path:
     """Write the page, the plain data and, where there is no truth, the guesses; return where the page is."""
     from leakscope.auditing.result import audit_record
     from leakscope.report.audit_page import page_of_audit
     from leakscope.report.page import write
 
-    command = shlex.join(["leakscope", *sys.argv[1:]])
-    try:
+    with writing(f"--out {out}"):
         out.mkdir(parents=True, exist_ok=True)
-        (out / "audit.json").write_text(json.dumps(audit_record(done), indent=1) + "\n", encoding="utf-8")
-        if done.unscored:
+        (out / "audit.json").write_text(json.dumps(audit_record(result), indent=1) + "\n", encoding="utf-8")
+        if result.unscored:
             from safetensors.torch import save_file
 
-            guesses = {run.name: run.reconstruction.inputs.contiguous() for run in done.unscored}
+            guesses = {run.name: run.reconstruction.inputs.contiguous() for run in result.unscored}
             save_file(guesses, out / "guesses.safetensors")
-        return write(page_of_audit(done, command=command), out / "index.html")
-    except OSError as error:
-        raise InputError(f"--out {out} cannot be written ({error.strerror})") from None
+        return write(page_of_audit(result, command=this_command()), out / "index.html")

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.progress import printable
+from leakscope.cli.options import shell_command, writing
+from leakscope.cli.text import terminal
 from leakscope.core.errors import InputError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from leakscope.metrics.interval import Estimate
-    from leakscope.report.tables import Row
-
-WIDE = 160
 MORE = "a wider terminal shows more columns"
 RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 
@@ -34,8 +24,9 @@ def show(
     ] = None,
 ) -> None:
     """Show a run as a table: rates and means with n, and the 95 % interval of the content rate; the page has them all."""
-    from leakscope.cli.rows import show_rows
-    from leakscope.report.sheet import axes_of, sheet_of
+    from leakscope.cli.result_tables import result_table, show_rows
+    from leakscope.report.cells import axes_of
+    from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table, tabulate
     from leakscope.store import Run
 
@@ -49,7 +40,7 @@ def show(
     if not table.rows:
         console.print("no trial has landed yet")
         return
-    shown, whole = _table(console, table.rows, table.axes)
+    shown, whole = result_table(console, table.rows, table.axes)
     console.print(shown)
     pooled = f"; pooled over {', '.join(table.pooled)}" if table.pooled else ""
     note = f"n trials; content with its 95 % interval, conv., label: success rates; means over all samples{pooled}"
@@ -60,6 +51,7 @@ def show(
 @app.command()
 def compare(first: RunPath, second: RunPath) -> None:
     """Compare the cells that two runs share, side by side: those whose settings are equal but for titles."""
+    from leakscope.cli.result_tables import comparison_table
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table
     from leakscope.store import Run
@@ -70,7 +62,7 @@ def compare(first: RunPath, second: RunPath) -> None:
     if not shared:
         raise InputError(f"{first} and {second} share no cell: no settings are equal in both")
     console = terminal()
-    shown, whole = _comparison(console, [(a[cell], b[cell]) for cell in shared], tables[0].axes)
+    shown, whole = comparison_table(console, [(a[cell], b[cell]) for cell in shared], tables[0].axes)
     console.print(shown)
     note = (
         f"A is {first}, B is {second}; cells in A alone: {len(a) - len(shared)}, in B alone: {len(b) - len(shared)}; "
@@ -106,13 +98,10 @@ def report(
     from leakscope.report.page import write
     from leakscope.report.serving import page_of_directory
 
-    page = page_of_directory(run, command=shlex.join(["leakscope", "report", str(run)]))
+    page = page_of_directory(run, command=shell_command(["report", run], {}))
     path = out or run / "report.html"
-    try:
-        write(page, path)
-    except OSError as error:
-        raise InputError(f"--out {path} cannot be written ({error.strerror})") from None
-    typer.echo(str(path))
+    with writing(f"--out {path}"):
+        typer.echo(str(write(page, path)))
 
 
 @app.command()
@@ -131,124 +120,3 @@ def serve(
         typer.echo("ended")
     finally:
         server.server_close()
-
-
-def terminal() -> Console:
-    """Return a terminal that takes names as they are: no markup, no emoji codes; wide where the table goes to a file."""
-    from rich.console import Console
-
-    plain = Console(markup=False, emoji=False, highlight=False)
-    if not plain.is_terminal and "COLUMNS" not in os.environ:
-        plain.width = WIDE
-    return plain
-
-
-def _table(console: Console, rows: Sequence[Row], axes: Sequence[str]) -> tuple[Table, bool]:
-    from leakscope.report.numbers import number, percent, percent_interval
-    from leakscope.report.tables import learned_in
-
-    heads = [("n", 0), ("content", 0), ("", 0), ("conv.", 1), ("label", 2), ("MSE", 0), ("SSIM", 2), ("steps", 1)]
-    learned = learned_in(rows)
-    heads += [*((name, 1) for name in learned), ("outcomes", 3)]
-    lines = [
-        [
-            str(row.trials),
-            percent(row.content.value),
-            percent_interval(row.content).removesuffix(" %").replace(" to ", "-"),
-            percent(row.convergence.value) if row.convergence else "",
-            percent(row.label.value) if row.label else "",
-            number(row.mse.value),
-            number(row.ssim.value) if row.ssim else "",
-            number(row.steps.value) if row.steps else "",
-            *(number(row.learned[name].value) if name in row.learned else "" for name in learned),
-            "" if row.baseline else ", ".join(f"{n} {name}" for name, n in row.outcomes.items()),
-        ]
-        for row in rows
-    ]
-    return _fitting(console, rows, axes, heads, lines)
-
-
-def _comparison(console: Console, pairs: Sequence[tuple[Row, Row]], axes: Sequence[str]) -> tuple[Table, bool]:
-    from leakscope.report.numbers import number, percent
-
-    levels = {"n": 1, "content": 0, "MSE": 0, "steps": 2}
-    heads = [(head, level) for name, level in levels.items() for head in (f"{name}\nA", "\nB")]
-    lines = [
-        [
-            *(str(row.trials) for row in pair),
-            *(percent(row.content.value) for row in pair),
-            *(number(row.mse.value) for row in pair),
-            *(number(row.steps.value) if row.steps else "" for row in pair),
-            "yes" if _apart(pair[0].content, pair[1].content) or _apart(pair[0].mse, pair[1].mse) else "",
-        ]
-        for pair in pairs
-    ]
-    return _fitting(console, [first for first, _ in pairs], axes, [*heads, ("\napart", 0)], lines)
-
-
-def _fitting(
-    console: Console,
-    rows: Sequence[Row],
-    axes: Sequence[str],
-    heads: Sequence[tuple[str, int]],
-    lines: Sequence[Sequence[str]],
-) -> tuple[Table, bool]:
-    """Return the table with as many columns as the terminal has room for, and whether all of level 2 and below are there.
-
-    Each of `heads` has a level; the highest is left out first, level 0 never.
-    """
-    others = [axis for axis in axes if axis != "attack"]
-    names = [_name(row, others) for row in rows]
-    left = [_longest(column, str.split) for column in zip(("attack", *_short(others)), *names, strict=True)]
-    right = [_longest(column, str.splitlines) for column in zip((head for head, _ in heads), *lines, strict=True)]
-    for level in range(max(level for _, level in heads), -1, -1):
-        kept = [place for place, (_, own) in enumerate(heads) if own <= level]
-        widths = [*left, *(right[place] for place in kept)]
-        if sum(widths) + 2 * len(widths) + 1 <= console.width:
-            break
-    table = _bare(others, [heads[place][0] for place in kept])
-    for name, line in zip(names, lines, strict=True):
-        table.add_row(*name, *(line[place] for place in kept))
-    return table, level >= 2
-
-
-def _longest(column: Sequence[str], cut: Callable[[str], list[str]]) -> int:
-    """Return the cells of the terminal that the longest part of a column takes: names may break between words."""
-    from rich.cells import cell_len
-
-    return max((cell_len(part) for text in column for part in cut(text)), default=0)
-
-
-def _bare(axes: Sequence[str], numbers: Sequence[str]) -> Table:
-    """Return an empty table: attack and axes on the left, columns of numbers on the right."""
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    for head in ("attack", *_short(axes)):
-        table.add_column(printable(head), overflow="fold")
-    for head in numbers:
-        table.add_column(head, no_wrap=True, justify="left" if head == "outcomes" else "right")
-    return table
-
-
-def _name(row: Row, axes: Sequence[str]) -> list[str]:
-    """Return the attack of a row, a baseline in brackets, and its values on the axes."""
-    from leakscope.report.sheet import say
-
-    values = [say(row.values[axis]) if axis in row.values else "" for axis in axes]
-    return [printable(word) for word in (f"({row.attack})" if row.baseline else row.attack, *values)]
-
-
-def _short(axes: Sequence[str]) -> list[str]:
-    """Return the last word of each axis (of each field of a zip) where that tells them apart, else the whole path.
-
-    >>> _short(["defences.0.sigma", "attack.start", "model.start", "model.activation + weights.a"])
-    ['sigma', 'attack.start', 'model.start', 'activation + a']
-    """
-    last = [" + ".join(field.rsplit(".", 1)[-1] for field in axis.split(" + ")) for axis in axes]
-    return [word if last.count(word) == 1 else axis for word, axis in zip(last, axes, strict=True)]
-
-
-def _apart(a: Estimate, b: Estimate) -> bool:
-    return a.high < b.low or b.high < a.low

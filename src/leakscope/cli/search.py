@@ -1,18 +1,17 @@
-"""`leakscope search`."""
+"""`leakscope search` and `leakscope policy`: transformation policies (ATS)."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.progress import printable
-from leakscope.cli.sweep import check_device, make_engine
-from leakscope.core.errors import InputError
+from leakscope.cli.options import Address, Device, EngineName, check_device, make_engine, shell_command, writing
+from leakscope.cli.progress import print_lines
+from leakscope.cli.text import printable
 
 if TYPE_CHECKING:
     from leakscope.search.policy_search import Found, PolicySearch
@@ -21,16 +20,17 @@ PAGE, ASKED = "report.html", "asked.json"
 COMPARED = ("random", "optuna")
 PICTURES, MOST_WALKS = 4, 10
 
+policies = typer.Typer(help="Transformation policies (ATS): what they do to a picture.", no_args_is_help=True)
+app.add_typer(policies, name="policy")
+
 
 @app.command()
 def search(
     file: Annotated[Path, typer.Argument(help="The search, a YAML file.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Directory; runs/<name of the file> if not given.")] = None,
-    engine: Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="Address of a Ray cluster; a local one is started if not given.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    engine: EngineName = "local",
+    address: Address = None,
+    device: Device = "cpu",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     compare: Annotated[
@@ -42,50 +42,93 @@ def search(
     chosen = make_engine(engine, address)
     from leakscope.search.policy_search import compare_methods, read_search, run_search
 
-    said = read_search(file)
+    settings = read_search(file)
     directory = out or Path("runs") / file.stem
-
-    def say(line: str) -> None:
-        if not quiet:
-            typer.echo(printable(line), err=True)
-
-    again = shlex.join(
-        ["leakscope", "search", str(file), *(["--out", str(out)] if out else []), *(["--compare"] if compare else [])]
-    )
+    say = print_lines(quiet=quiet)
+    again = shell_command(["search", file], {"--out": (out, None), "--compare": (compare, False)})
     try:
         if compare:
-            made = compare_methods(said, directory, engine=chosen, device=device, say=say)
+            results = compare_methods(settings, directory, engine=chosen, device=device, say=say)
         else:
-            made = {said.method: run_search(said, directory, engine=chosen, device=device, say=say)}
+            results = {settings.method: run_search(settings, directory, engine=chosen, device=device, say=say)}
     except KeyboardInterrupt:
         typer.echo(f"stopped; what is scored is saved in {directory}; go on with: {again}", err=True)
         raise typer.Exit(130) from None
-    page = write_page(said, made, directory / PAGE, command=again, device=device)
+    page = write_page(settings, results, directory / PAGE, command=again, device=device)
     if as_json:
-        told = {name: plain(found) for name, found in made.items()}
-        typer.echo(json.dumps(told if compare else told[said.method], indent=1))
+        plain = {name: plain_result(result) for name, result in results.items()}
+        typer.echo(json.dumps(plain if compare else plain[settings.method], indent=1))
         return
-    for name, found in made.items():
+    for name, result in results.items():
         if compare:
             typer.echo(f"{name}:")
-        show(found)
-        typer.echo(f"hybrid: {found.selection.hybrid}")
+        show_result(result)
+        typer.echo(f"hybrid: {result.selection.hybrid}")
     typer.echo(f"records: {directory}\npage: {page}")
 
 
+@policies.command("list")
+def list_operations() -> None:
+    """List the 50 operations that a policy is made of."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from leakscope.search.policies import operation_rows
+
+    table = Table("index", "operation", "each picture draws")
+    for row in operation_rows():
+        table.add_row(*row)
+    Console().print(table)
+
+
+@policies.command()
+def show(
+    policy: Annotated[str, typer.Argument(help="Such as 3-1-7, or a hybrid 3-1-7+43-18-18.", show_default=False)],
+    data: Annotated[str, typer.Option(help="Data set whose pictures to use.")] = "fashion_mnist",
+    images: Annotated[int, typer.Option(help="How many pictures.")] = 6,
+    seed: Annotated[int, typer.Option(help="Seed of the signs.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="PNG to write; policy-<POLICY>.png if not given.")] = None,
+) -> None:
+    """Draw every step of a policy on real pictures into a PNG."""
+    from leakscope.search.policies import draw_policy
+
+    path = out or Path(f"policy-{policy}.png")
+    for line in draw_policy(policy, data, images, seed, path):
+        typer.echo(line)
+    typer.echo(f"picture: {path}")
+
+
+@policies.command("psnr")
+def show_psnr(
+    run: Annotated[Path, typer.Argument(help="A run directory of `leakscope run`.", show_default=False)],
+) -> None:
+    """Show both PSNRs of a run whose clients transform: against their pictures, and against what their networks saw."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from leakscope.search.policies import both_psnr
+
+    rows = both_psnr(run)
+    names = list(dict.fromkeys(name for row in rows for name in row.axes))
+    table = Table(*names, "n", "against x, dB (95 %)", "against T(x), dB (95 %)")
+    for row in rows:
+        axes = [printable(str(row.axes.get(name, ""))) for name in names]
+        values = [f"{e.value:.2f} [{e.low:.2f}, {e.high:.2f}]" for e in (row.private, row.seen)]
+        table.add_row(*axes, str(row.private.n), *values)
+    Console().print(table)
+
+
 def write_page(
-    said: PolicySearch, made: dict[str, Found], path: Path, *, command: str, device: str | None = None
+    settings: PolicySearch, results: dict[str, Found], path: Path, *, command: str, device: str | None = None
 ) -> Path:
     """Write the page of searches, with what the kept policies do to pictures; return its path."""
     from leakscope.report.search_page import write_search
     from leakscope.search.policy_pictures import walks_of
 
-    kept = [each.policy for found in made.values() for each in found.selection.kept]
-    walks = walks_of(kept[:MOST_WALKS], said.data, number=PICTURES, seed=said.seed)
-    try:
-        return write_search(said, made, walks, path, command=command, device=device)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror or error})") from None
+    policies = [candidate.policy for result in results.values() for candidate in result.selection.kept]
+    walks = walks_of(policies[:MOST_WALKS], settings.data, number=PICTURES, seed=settings.seed)
+    with writing(path):
+        return write_search(settings, results, walks, path, command=command, device=device)
 
 
 def is_search(directory: Path) -> bool:
@@ -97,42 +140,43 @@ def report_search(directory: Path, out: Path | None) -> Path:
     """Write the page of the search (or of both searches of a comparison) that a directory holds; return its path."""
     from leakscope.search.policy_search import read_finished
 
-    parts = [""] if (directory / ASKED).exists() else [each for each in COMPARED if (directory / each / ASKED).exists()]
+    parts = [""] if (directory / ASKED).exists() else [name for name in COMPARED if (directory / name / ASKED).exists()]
     read = [read_finished(directory / part) for part in parts]
-    made: dict[str, Found] = {said.method: found for said, found in read}
-    command = shlex.join(["leakscope", "report", str(directory)])
-    return write_page(read[0][0], made, out or directory / PAGE, command=command)
+    results: dict[str, Found] = {settings.method: result for settings, result in read}
+    return write_page(read[0][0], results, out or directory / PAGE, command=shell_command(["report", directory], {}))
 
 
-def plain(found: Found) -> dict[str, object]:
+def plain_result(result: Found) -> dict[str, object]:
     """Return the end of a search as plain data."""
     import dataclasses
 
     return {
-        "kept": [dataclasses.asdict(each) for each in found.selection.kept],
-        "hybrid": found.selection.hybrid,
-        "rejected": found.selection.rejected,
-        "scored": len(found.candidates),
-        "front": [each.policy for each in found.front],
-        "area": found.area,
-        "none": None if found.reference is None else dataclasses.asdict(found.reference),
+        "kept": [dataclasses.asdict(candidate) for candidate in result.selection.kept],
+        "hybrid": result.selection.hybrid,
+        "rejected": result.selection.rejected,
+        "scored": len(result.candidates),
+        "front": [candidate.policy for candidate in result.front],
+        "area": result.area,
+        "none": None if result.reference is None else dataclasses.asdict(result.reference),
     }
 
 
-def show(found: Found) -> None:
+def show_result(result: Found) -> None:
     """Print the kept policies, no policy beside them, and how many there were."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table("policy", "privacy (lower is better)", "accuracy score")
-    for each in found.selection.kept:
-        table.add_row(each.policy, f"{each.privacy:.4f}", f"{each.accuracy:.2f}")
-    if found.reference is not None:
-        table.add_row("none", f"{found.reference.privacy:.4f}", f"{found.reference.accuracy:.2f}")
+    for candidate in result.selection.kept:
+        table.add_row(candidate.policy, f"{candidate.privacy:.4f}", f"{candidate.accuracy:.2f}")
+    if result.reference is not None:
+        table.add_row("none", f"{result.reference.privacy:.4f}", f"{result.reference.accuracy:.2f}")
     console = Console()
     console.print(table)
-    number = len(found.candidates)
-    console.print(f"{number} policies scored, {found.selection.rejected} under the accuracy threshold", highlight=False)
-    if found.area is not None:
-        beaten = f"{len(found.front)} that none beats on both scores, area beyond no policy {found.area:.4g}"
+    number = len(result.candidates)
+    console.print(
+        f"{number} policies scored, {result.selection.rejected} under the accuracy threshold", highlight=False
+    )
+    if result.area is not None:
+        beaten = f"{len(result.front)} that none beats on both scores, area beyond no policy {result.area:.4g}"
         console.print(beaten, highlight=False)

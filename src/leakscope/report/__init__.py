@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leakscope.report.layers import update_picture
     from leakscope.report.page import fragment, render, write
     from leakscope.report.page_data import (
         Download,
@@ -28,18 +27,19 @@ if TYPE_CHECKING:
         Threat,
         Tile,
     )
+    from leakscope.report.pictures import update_picture
     from leakscope.report.run_page import page_of_run
     from leakscope.report.sheet import Sheet, make_sheet, sheet_of
     from leakscope.report.tables import Row, Table, axis_tables, cell_table, tabulate
 
-_HOME = {
+_MODULES = {
     **dict.fromkeys(("fragment", "render", "write"), "page"),
     **dict.fromkeys(("Download", "Exact", "Fading", "Gallery", "Guess", "Level", "Page", "Pair"), "page_data"),
     **dict.fromkeys(("Provenance", "Section", "Strength", "Threat", "Tile"), "page_data"),
     **dict.fromkeys(("Sheet", "make_sheet", "sheet_of"), "sheet"),
     **dict.fromkeys(("Row", "Table", "axis_tables", "cell_table", "tabulate"), "tables"),
     "page_of_run": "run_page",
-    "update_picture": "layers",
+    "update_picture": "pictures",
 }
 
 __all__ = [
@@ -74,6 +74,6 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker reads the imports above, and still finds misspelt names
 
     def __getattr__(name: str) -> object:
-        if name not in _HOME:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

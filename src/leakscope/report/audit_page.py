@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
 from collections.abc import Iterator
 from dataclasses import replace
-
-import numpy as np
-import torch
 
 from leakscope.auditing import COUNTED, RULES, Audit
 from leakscope.auditing.advice import tried
 from leakscope.auditing.attack_runs import MEANING
 from leakscope.auditing.descriptions import client_facts
-from leakscope.auditing.remedies import Finding as Found
+from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
     audit_told,
     doubt_lines,
@@ -27,25 +22,22 @@ from leakscope.auditing.result import (
 from leakscope.auditing.suite import TOLD, is_told
 from leakscope.core.record import Cell
 from leakscope.core.tree import take
-from leakscope.core.types import Batch, direction
-from leakscope.core.version import __version__
+from leakscope.core.types import direction
 from leakscope.metrics.scoring import arrange
-from leakscope.play import AttackResult, Exposure, is_defended
-from leakscope.report.attack_page import _columns, _tensors
+from leakscope.play import Exposure
+from leakscope.play.exposure import is_defended
+from leakscope.report.attack_results import AttackCell, attack_cell, results_of_attacks
+from leakscope.report.cells import ATTACK
 from leakscope.report.gallery import Spot, gallery_of
 from leakscope.report.page_data import Exact, Finding, Page, Pair, Provenance, Threat
-from leakscope.report.phrases import INPUTS, PICTURES, RULE
-from leakscope.report.picture import drawable
-from leakscope.report.records import download_of
-from leakscope.report.results import Results, Tensors
-from leakscope.report.run_page import seeds_in_words
+from leakscope.report.pictures import drawable
 from leakscope.report.sections import labels_of, sections_of
-from leakscope.report.sheet import ATTACK, make_sheet
-from leakscope.report.threat import ALWAYS_HIDDEN, ALWAYS_TOLD, FACTS
+from leakscope.report.sheet import Results
+from leakscope.report.sources import RULE, Facts, download_of, input_nouns, machine_facts, seeds_text
+from leakscope.report.threat import ALWAYS_HIDDEN, ALWAYS_KNOWN, FACTS
 
 REMEDY = "remedy"
-PICTURE_RANK = 5
-WORST = 8
+MOST_PAIRS = 8
 
 
 def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit") -> Page:
@@ -65,7 +57,7 @@ def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit")
     if results is None or exposure is None:
         return base
     sheet = results.sheet
-    things = PICTURES if exposure.batch.inputs.ndim == PICTURE_RANK else INPUTS
+    nouns = input_nouns(exposure.batch.inputs.shape[2:], smallest=3)  # of two dimensions are sequences
     update = direction(exposure.observation.rounds[0], exposure.observation.shares)
     return replace(
         base,
@@ -73,7 +65,7 @@ def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit")
         sections=sections_of(sheet),
         update={name: value[0] for name, value in update.items()},
         exact=_algebra(audit, exposure),
-        gallery=gallery_of(results, labels_of(sheet), _name, things),
+        gallery=gallery_of(results, labels_of(sheet), _name, nouns),
     )
 
 
@@ -114,18 +106,18 @@ def _explanation(audit: Audit) -> str:
 
 def _findings(audit: Audit) -> tuple[Finding, ...]:
     """Return the worst examples, the attacks that were cut short, and what came of every remedy."""
-    found = []
+    findings = []
     if worst := worst_lines(audit):
-        found.append(Finding(title="The worst", words="", lines=tuple(_sentence(line) for line in worst)))
+        findings.append(Finding(title="The worst", words="", lines=tuple(_sentence(line) for line in worst)))
     if audit.short:
         lines = tuple(f"{cut.name}: {cut.words}" for cut in audit.short)
-        found.append(Finding(title="Not tested long enough", words=_sentence(MEANING), lines=lines))
+        findings.append(Finding(title="Not tested long enough", words=_sentence(MEANING), lines=lines))
     if (advice := audit.advice) is not None:
         helping = helping_lines(advice)
         words = f"Ranked {advice.ranking}." if helping else f"No remedy was shown to help ({advice.ranking})."
         lines = (*helping, *not_shown_lines(advice), *not_tried_lines(advice))
-        found.append(Finding(title="What would help", words=words, lines=lines))
-    return tuple(found)
+        findings.append(Finding(title="What would help", words=words, lines=lines))
+    return tuple(findings)
 
 
 def _limits(audit: Audit) -> str:
@@ -143,7 +135,7 @@ def _limits(audit: Audit) -> str:
 def _threat(audit: Audit) -> Threat:
     exposure = audit.exposure
     if exposure is None:
-        return Threat(words="Nothing was scored, for the reason given at the end of this page.", told=ALWAYS_TOLD)
+        return Threat(words="Nothing was scored, for the reason given at the end of this page.", told=ALWAYS_KNOWN)
     examples = f"{exposure.batch.samples} example{'' if exposure.batch.samples == 1 else 's'}"
     return Threat(
         words="The attacker knows the network, its weights, the loss and how many examples were used.",
@@ -152,7 +144,7 @@ def _threat(audit: Audit) -> Threat:
             *((what, (words,)) for what, words in client_facts(exposure.client, exposure.batch.samples)),
             *((run.name, (run.note,)) for run in audit.runs),
         ),
-        told=(*ALWAYS_TOLD, *([] if exposure.knowledge.local is None else [FACTS["local"]]), *_told(audit)),
+        told=(*ALWAYS_KNOWN, *([] if exposure.knowledge.local is None else [FACTS["local"]]), *_told(audit)),
         hidden=(*ALWAYS_HIDDEN, FACTS["labels"], *_hidden(audit, exposure)),
     )
 
@@ -177,53 +169,32 @@ def _hidden(audit: Audit, exposure: Exposure) -> list[str]:
     return [f"that the client defends itself, and how{others}"]
 
 
-def _facts(audit: Audit, results: Results | None) -> tuple[tuple[str, str], ...]:
+def _facts(audit: Audit, results: Results | None) -> Facts:
     return (
-        ("Version", __version__),
-        ("Date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")),
-        ("Machine", f"{platform.machine()}, threads {torch.get_num_threads()}, torch {torch.__version__}, float32"),
+        *machine_facts(),
         ("Budget", f"{audit.minutes:g} minutes, {audit.seconds:.0f} s used"),
-        ("Seeds", str(audit.seed) if results is None else seeds_in_words(results.sheet)),
+        ("Seeds", str(audit.seed) if results is None else seeds_text(results.sheet)),
     )
-
-
-# -- the runs as a small sweep
-
-
-def _cells(audit: Audit, exposure: Exposure) -> Iterator[tuple[Cell, AttackResult, Batch]]:
-    for number, run in enumerate(audit.runs):
-        yield (
-            Cell(id=f"attack-{number}", settings={ATTACK: {"name": run.name}}, axes={ATTACK: run.name}),
-            run,
-            exposure.batch,
-        )
-    for number, run in enumerate(audit.nulls):
-        cell = Cell(id=f"null-{number}", settings={ATTACK: {"name": run.name}}, axes={ATTACK: run.name}, baseline=True)
-        yield cell, run, exposure.batch
-    for number, remedy in enumerate(tried(audit.advice) if audit.advice else ()):
-        lost = "" if remedy.lost is None else f", accuracy {round(-100 * remedy.lost):+d} points"
-        found = "" if remedy.finding is Found.HELPS else f": {remedy.finding.value}"
-        axes = {REMEDY: f"{remedy.name}, {remedy.strength}{lost}{found}"}
-        settings = {ATTACK: {"name": f"{remedy.run.name}, told of the defence"}}
-        few = take(exposure.batch, slice(0, remedy.run.reconstruction.trials))
-        yield Cell(id=f"remedy-{number}", settings=settings, axes=axes), remedy.run, few
 
 
 def _results(audit: Audit, exposure: Exposure) -> Results:
     """Return the audit as the results of a sweep: a cell for each attack, null baseline and remedy."""
-    cells, pieces = [], []
-    tensors: dict[str, Tensors] = {}
-    for place, (cell, run, batch) in enumerate(_cells(audit, exposure)):
-        cells.append(cell)
-        pieces.append(_columns(place, cell, run, batch, exposure.seeds))
-        if REMEDY not in cell.axes:
-            tensors |= {f"{cell.id}-{t}": _tensors(run, batch, t) for t in range(batch.trials)}
-    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    return results_of_attacks(_cells(audit, exposure), exposure.seeds)
 
-    def find(trial: str) -> Tensors:
-        return tensors.get(trial, {})
 
-    return Results(make_sheet(cells, columns), find)
+def _cells(audit: Audit, exposure: Exposure) -> Iterator[AttackCell]:
+    for number, run in enumerate(audit.runs):
+        yield attack_cell(f"attack-{number}", run, exposure.batch)
+    for number, run in enumerate(audit.nulls):
+        yield attack_cell(f"null-{number}", run, exposure.batch, baseline=True)
+    for number, remedy in enumerate(tried(audit.advice) if audit.advice else ()):
+        lost = "" if remedy.lost is None else f", accuracy {round(-100 * remedy.lost):+d} points"
+        finding = "" if remedy.finding is RemedyFinding.HELPS else f": {remedy.finding.value}"
+        axes = {REMEDY: f"{remedy.name}, {remedy.strength}{lost}{finding}"}
+        settings = {ATTACK: {"name": f"{remedy.run.name}, told of the defence"}}
+        attacked = take(exposure.batch, slice(0, remedy.run.reconstruction.trials))
+        cell = Cell(id=f"remedy-{number}", settings=settings, axes=axes)
+        yield AttackCell(cell, remedy.run, attacked, images=False)
 
 
 def _algebra(audit: Audit, exposure: Exposure) -> Exact | None:
@@ -242,6 +213,6 @@ def _algebra(audit: Audit, exposure: Exposure) -> Exact | None:
             label=f"client {place[0]}, example {place[1]} (class {int(exposure.batch.labels[place])})",
             mse=float(scores.mse[place]),
         )
-        for place in places[:WORST]
+        for place in places[:MOST_PAIRS]
     )
     return Exact(note="The first layer is dense with a bias: its gradients give the input by a division.", pairs=pairs)

@@ -1,7 +1,4 @@
-"""The page of privacy-preserving characteristics: CAP of every defence, the curves, example reconstructions of each region.
-
-One HTML text that needs nothing but itself, in the look of the other pages. It has no script and forbids itself the network.
-"""
+"""The page of privacy-preserving characteristics: CAP of every defence, the curves, example reconstructions of each region."""
 
 from __future__ import annotations
 
@@ -12,11 +9,12 @@ from pathlib import Path
 from leakscope.analysis.characteristic import Characteristic, Example, Region
 from leakscope.core.errors import InputError
 from leakscope.report import numbers
-from leakscope.report.characteristic_chart import Drawing, draw
-from leakscope.report.page import environment_of, read_assets
-from leakscope.report.picture import drawable, pixels, png
+from leakscope.report.charts.characteristic import CharacteristicDrawing, draw_characteristic
+from leakscope.report.page import render_page, write_page
+from leakscope.report.pictures import drawable, pixels, png
 
-STYLES = ("base.css", "tables.css", "pictures.css", "narrow.css", "characteristic.css")
+STYLES = ("base.css", "tables.css", "pictures.css", "narrow.css", "charts.css", "characteristic.css")
+LIMITS = "The ratio is an axis: for networks with convolutions no theorem ties it to whether an attack works."
 REGIONS = (
     (Region.GREEN, "Green: the perturbation is at least as large as the gradient"),
     (Region.WHITE, "White: between one and ten times as much gradient as perturbation"),
@@ -39,8 +37,8 @@ class CharacteristicPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """An example with its pictures as PNG."""
+class DrawnExample:
+    """An example with its images as PNG."""
 
     truth: bytes
     guess: bytes
@@ -52,52 +50,48 @@ class Group:
     """The curves of one distance: a drawing for each defence and attack."""
 
     distance: str
-    drawings: tuple[Drawing, ...]
+    drawings: tuple[CharacteristicDrawing, ...]
     curves: tuple[Characteristic, ...] = field(repr=False)
 
 
 def render(page: CharacteristicPage) -> str:
     """Return the page as one self-contained HTML text."""
-    from markupsafe import Markup
-
     if not page.curves:
         raise InputError("a page of characteristics needs at least one curve")
-    return (
-        environment_of()
-        .get_template("characteristic.html")
-        .render(
-            page=page,
-            style=Markup(read_assets(STYLES)),
-            groups=_groups(page.curves),
-            rules=sorted({curve.rule for curve in page.curves if curve.rule}),
-            regions=[(region.value, title, _shown(page.examples, region)) for region, title in REGIONS],
-            short=numbers.short,
-            percent=numbers.percent,
-        )
-    )
+    values = {
+        "title": page.title,
+        "headline": page.headline,
+        "explanation": page.explanation,
+        "limits": page.limits or LIMITS,
+        "command": page.command or None,
+        "facts": page.facts,
+        "examples": page.examples,
+        "groups": _groups(page.curves),
+        "rules": sorted({curve.rule for curve in page.curves if curve.rule}),
+        "by_region": [(region.value, title, _drawn_examples(page.examples, region)) for region, title in REGIONS],
+    }
+    return render_page("characteristic.html", values, styles=STYLES)
 
 
 def write(page: CharacteristicPage, path: str | Path) -> Path:
     """Write the page to `path` and return it; missing folders are made."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(page), encoding="utf-8")
-    return path
+    return write_page(render(page), path)
 
 
 def _groups(curves: Sequence[Characteristic]) -> list[Group]:
-    found: dict[str, list[Characteristic]] = {}
+    groups: dict[str, list[Characteristic]] = {}
     for curve in curves:
-        found.setdefault(curve.distance, []).append(curve)
-    return [
-        Group(distance, tuple(draw(curve, f"{curve.defence}, {curve.attack}") for curve in own), tuple(own))
-        for distance, own in found.items()
-    ]
+        groups.setdefault(curve.distance, []).append(curve)
+    return [Group(distance, tuple(map(_draw, members)), tuple(members)) for distance, members in groups.items()]
 
 
-def _shown(examples: Sequence[Example], region: Region) -> list[Shown]:
+def _draw(curve: Characteristic) -> CharacteristicDrawing:
+    return draw_characteristic(curve, f"{curve.defence}, {curve.attack}")
+
+
+def _drawn_examples(examples: Sequence[Example], region: Region) -> list[DrawnExample]:
     return [
-        Shown(
+        DrawnExample(
             png(pixels(drawable(one.truth))),
             png(pixels(drawable(one.guess))),
             f"{one.defence}: {numbers.number(one.distance)} ({_ratio(one.ratio)})",

@@ -54,8 +54,8 @@ def rates(groups: Groups, hit: Flags, counted: Flags) -> list[Estimate]:
         worth = np.maximum(floor, independent * (Z / _t(sums.trials - 1)) ** 2)
     tries = np.where((sums.trials > 1) & (sums.mean > 0) & (sums.mean < 1), worth, floor)
     return [
-        Estimate(mean, *wilson(mean, own), int(n), int(trials)) if n else _nothing()
-        for mean, own, n, trials in zip(
+        Estimate(mean, *wilson(mean, effective), int(n), int(trials)) if n else _nothing()
+        for mean, effective, n, trials in zip(
             sums.mean.tolist(), tries.tolist(), sums.n.tolist(), sums.trials.tolist(), strict=True
         )
     ]
@@ -68,8 +68,10 @@ def means(
     sums = _sum_up(groups, values, counted)
     half = _t(sums.trials - 1) * np.sqrt(sums.variance)
     return [
-        Estimate(mean, max(mean - own, within[0]), min(mean + own, within[1]), int(n), int(trials)) if n else _nothing()
-        for mean, own, n, trials in zip(
+        Estimate(mean, max(mean - width, within[0]), min(mean + width, within[1]), int(n), int(trials))
+        if n
+        else _nothing()
+        for mean, width, n, trials in zip(
             sums.mean.tolist(), half.tolist(), sums.n.tolist(), sums.trials.tolist(), strict=True
         )
     ]
@@ -81,19 +83,19 @@ def count_rows(groups: Groups, counted: Flags) -> Codes:
 
 
 def _sum_up(groups: Groups, values: Floats, counted: Flags) -> _Sums:
-    group, trial, kept = groups.group[counted], groups.trial[counted], values[counted]
+    group, trial, y = groups.group[counted], groups.trial[counted], values[counted]
     n = np.bincount(group, minlength=groups.count).astype(np.float64)
     clusters = int(groups.trial.max(initial=-1)) + 1
-    home = np.zeros(clusters, dtype=np.int64)
-    home[trial] = group
+    group_of = np.zeros(clusters, dtype=np.int64)
+    group_of[trial] = group
     sizes = np.bincount(trial, minlength=clusters).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.bincount(group, kept, minlength=groups.count) / n
-        excess = np.bincount(trial, kept - mean[group], minlength=clusters)
-        trials = np.bincount(home[sizes > 0], minlength=groups.count).astype(np.float64)
-        total = np.bincount(home, excess**2, minlength=groups.count)
+        mean = np.bincount(group, y, minlength=groups.count) / n
+        excess = np.bincount(trial, y - mean[group], minlength=clusters)
+        trials = np.bincount(group_of[sizes > 0], minlength=groups.count).astype(np.float64)
+        total = np.bincount(group_of, excess**2, minlength=groups.count)
         variance = np.where(trials > 1, trials / (trials - 1) * total / n**2, np.nan)
-    return _Sums(mean, n, trials, variance, np.bincount(home, sizes**2, minlength=groups.count).astype(np.float64))
+    return _Sums(mean, n, trials, variance, np.bincount(group_of, sizes**2, minlength=groups.count).astype(np.float64))
 
 
 def _t(freedom: Floats) -> Floats:

@@ -2,81 +2,71 @@
 
 from __future__ import annotations
 
-import datetime
 import math
-import platform
 
-import numpy as np
-import torch
-
-from leakscope.core.record import Cell, Plain
-from leakscope.core.version import __version__
+from leakscope.core.record import Cell
 from leakscope.metrics.interval import Estimate
-from leakscope.report.attack_page import _columns, _tensors
-from leakscope.report.curves import Line, Panel
+from leakscope.report.attack_results import AttackCell, results_of_attacks
+from leakscope.report.cells import ATTACK
+from leakscope.report.charts import Line, Panel
 from leakscope.report.gallery import Spot, gallery_of
 from leakscope.report.page_data import Page, Provenance, Section, Threat
-from leakscope.report.phrases import PICTURES, RULE
-from leakscope.report.records import download_of
-from leakscope.report.results import Results, Tensors
-from leakscope.report.sections import labels_of
-from leakscope.report.sheet import ATTACK, make_sheet
-from leakscope.report.tables import tabulate
-from leakscope.report.threat import ALWAYS_HIDDEN, ALWAYS_TOLD, FACTS
+from leakscope.report.sections import MOST_LINES, labels_of
+from leakscope.report.sheet import Results
+from leakscope.report.sources import PICTURES, RULE, download_of, machine_facts
+from leakscope.report.tables import Table, tabulate
+from leakscope.report.threat import ALWAYS_HIDDEN, ALWAYS_KNOWN, FACTS
 from leakscope.studies.frontier import DP, UNDEFENDED, Frontier, Point, dominated
 
 RUN = "run"
-MOST_LINES = 6
+LIMITS = (
+    "One network, one data set of small grey digits, one seed, one attack of few iterations on first updates at fresh "
+    "weights: the easiest moment for the attacker. Epsilon bounds every attacker there is, over all rounds; the leakage here is "
+    "what one attacker got in one. A run without epsilon promises nothing, however little was recovered."
+)
 
 
 def page_of_frontier(frontier: Frontier, *, command: str) -> Page:
     """Return the page of a frontier."""
     results = _results(frontier)
-    sheet, settings = results.sheet, frontier.settings
-    table = tabulate(sheet, (RUN,), sheet.cells)
-    best = [p for p, beaten in zip(frontier.points, dominated(frontier.points), strict=True) if not beaten]
+    sheet, points = results.sheet, frontier.points
+    best = [point for point, beaten in zip(points, dominated(points), strict=True) if not beaten]
     return Page(
         title="leakscope frontier",
-        headline=f"{len(best)} of {len(frontier.points)} runs are on the frontier: no other is as accurate and leaks less",
+        headline=f"{len(best)} of {len(points)} runs are on the frontier: no other is as accurate and leaks less",
         explanation="On the frontier: " + "; ".join(_words(point) for point in best) + ".",
-        threat=Threat(
-            words="The attacker knows the network, its weights, the loss, that a client holds one example, and the defence.",
-            setting=(
-                ("clients", (f"{settings.clients} with one example each, all in every round",)),
-                ("training", (f"{settings.rounds} rounds of one gradient, steps as long as without a defence",)),
-                (
-                    "attack",
-                    (f"CPL, told of the defence, {settings.iterations} iterations, {settings.attacked} clients",),
-                ),
-            ),
-            told=ALWAYS_TOLD,
-            hidden=(*ALWAYS_HIDDEN, FACTS["labels"]),
-        ),
+        threat=_threat(frontier),
         rule=RULE,
-        limits="One network, one data set of small grey digits, one seed, one attack of few iterations on first updates at fresh "
-        "weights: the easiest moment for the attacker. Epsilon bounds every attacker there is, over all rounds; the leakage here is "
-        "what one attacker got in one. A run without epsilon promises nothing, however little was recovered.",
-        provenance=Provenance(
-            command=command,
-            facts=(
-                ("Version", __version__),
-                ("Date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")),
-                ("Machine", f"{platform.machine()}, torch {torch.__version__}, float32"),
-                ("Seed", str(settings.seed)),
-            ),
-        ),
+        limits=LIMITS,
+        provenance=Provenance(command=command, facts=(*machine_facts(), ("Seed", str(frontier.settings.seed)))),
         download=download_of(sheet, "leakscope-frontier.csv", ""),
-        sections=(
-            Section(
-                title="Accuracy, epsilon and leakage",
-                note="Every point is one run: its test accuracy (n = 360) and what was recovered of its own clients. Curves join "
-                "the strengths of a defence; defences of one strength are in the table alone.",
-                axes=((RUN, "run"),),
-                rows=table.rows,
-                panels=_panels(frontier),
-            ),
-        ),
+        sections=(_section(frontier, tabulate(sheet, (RUN,), sheet.cells)),),
         gallery=gallery_of(results, labels_of(sheet), _name, PICTURES),
+    )
+
+
+def _threat(frontier: Frontier) -> Threat:
+    settings = frontier.settings
+    return Threat(
+        words="The attacker knows the network, its weights, the loss, that a client holds one example, and the defence.",
+        setting=(
+            ("clients", (f"{settings.clients} with one example each, all in every round",)),
+            ("training", (f"{settings.rounds} rounds of one gradient, steps as long as without a defence",)),
+            ("attack", (f"CPL, told of the defence, {settings.iterations} iterations, {settings.attacked} clients",)),
+        ),
+        told=ALWAYS_KNOWN,
+        hidden=(*ALWAYS_HIDDEN, FACTS["labels"]),
+    )
+
+
+def _section(frontier: Frontier, table: Table) -> Section:
+    return Section(
+        title="Accuracy, epsilon and leakage",
+        note="Every point is one run: its test accuracy (n = 360) and what was recovered of its own clients. Curves join "
+        "the strengths of a defence; defences of one strength are in the table alone.",
+        axes=((RUN, "run"),),
+        rows=table.rows,
+        panels=_panels(frontier),
     )
 
 
@@ -91,9 +81,9 @@ def _words(point: Point) -> str:
 def _panels(frontier: Frontier) -> tuple[Panel, ...]:
     """Return what is recovered and how close it comes along accuracy, and along epsilon for DP-SGD."""
     families = list(dict.fromkeys(point.family for point in frontier.points))
-    lonely = [f for f in families if sum(point.family == f for point in frontier.points) == 1 and f != UNDEFENDED]
-    shown = [f for f in families if f not in lonely][:MOST_LINES]
-    promised = [p for p in frontier.points if p.family == DP and p.epsilon is not None and math.isfinite(p.epsilon)]
+    single = [f for f in families if sum(point.family == f for point in frontier.points) == 1 and f != UNDEFENDED]
+    shown = [f for f in families if f not in single][:MOST_LINES]
+    with_epsilon = [p for p in frontier.points if p.family == DP and p.epsilon is not None and math.isfinite(p.epsilon)]
     panels = [
         Panel(
             title,
@@ -105,8 +95,8 @@ def _panels(frontier: Frontier) -> tuple[Panel, ...]:
         )
         for title, share in (("Content recovered", True), ("Mean PSNR, dB", False))
     ]
-    if len(promised) > 1:
-        ordered = sorted(promised, key=lambda p: p.epsilon or 0.0)
+    if len(with_epsilon) > 1:
+        ordered = sorted(with_epsilon, key=lambda p: p.epsilon or 0.0)
         at = tuple(float(p.epsilon or 0.0) for p in ordered)
         for title, read in (("Content recovered", _content), ("Test accuracy", _accuracy)):
             line = Line(DP, at, tuple(read(p) for p in ordered))
@@ -137,13 +127,12 @@ def _name(_: Cell, number: int, spot: Spot | None) -> str:
 
 def _results(frontier: Frontier) -> Results:
     """Return the runs as the results of a sweep along one axis."""
-    cells, pieces = [], []
-    tensors: dict[str, Tensors] = {}
-    for place, point in enumerate(frontier.points):
-        axes: dict[str, Plain] = {RUN: _words(point)}
-        cell = Cell(id=f"point-{place}", settings={ATTACK: {"name": "cpl"}}, axes=axes)
-        cells.append(cell)
-        pieces.append(_columns(place, cell, point.run, frontier.truth, frontier.seeds))
-        tensors |= {f"{cell.id}-{t}": _tensors(point.run, frontier.truth, t) for t in range(frontier.truth.trials)}
-    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    return Results(make_sheet(cells, columns), tensors.__getitem__)
+    attacks = [
+        AttackCell(
+            Cell(id=f"point-{place}", settings={ATTACK: {"name": "cpl"}}, axes={RUN: _words(point)}),
+            point.run,
+            frontier.truth,
+        )
+        for place, point in enumerate(frontier.points)
+    ]
+    return results_of_attacks(attacks, frontier.seeds)

@@ -1,4 +1,8 @@
-"""The gallery of a sweep: truth, start and reconstruction of its pictures, with scores, traces and baselines."""
+"""The gallery of a sweep: truth, start and reconstruction of its images, with scores, traces and baselines.
+
+Where it cannot show all, it shows a fair sample: every cell gives in turn its median, its best, its worst (by MSE), then others at
+random. The random order is one order of images for all cells, so that the same image is seen under several settings.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from leakscope.core.record import Cell
-from leakscope.report.animation import courses, film, trace, unit
+from leakscope.report.cells import ATTACK, axes_of, axis_value_text, name_of
+from leakscope.report.films import courses, film, trace, unit
 from leakscope.report.page_data import Gallery, Guess, Tile
-from leakscope.report.picture import drawable
-from leakscope.report.results import Results
-from leakscope.report.sampling import Choice, choose
-from leakscope.report.sheet import ATTACK, Sheet, axes_of, name_of, say
+from leakscope.report.pictures import drawable
+from leakscope.report.sheet import Codes, Results, Sheet
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_TILES, LEAST_TILES = 200, 24
-USUAL_SIZE = 2 * 3 * 32 * 32  # up to twice a picture of CIFAR, all tiles find room on a page
-ALL = "Every attacked {thing} of the run is here, none picked."
+USUAL_SIZE = 2 * 3 * 32 * 32  # up to twice an image of CIFAR, all tiles fit on a page
+PICKED = ("median", "best", "worst")
+AT_RANDOM = "random"
+ALL = "Every attacked {noun} of the run is here, none picked."
 SOME = (
-    "{shown:,} of {total:,} attacked {things} are here, chosen by rule: of every setting in turn the median, the best and the "
+    "{shown:,} of {total:,} attacked {nouns} are here, chosen by rule: of every setting in turn the median, the best and the "
     "worst by MSE, then others at random (seed {seed}). Tables and curves count all of them."
 )
 
@@ -41,21 +48,29 @@ class _Frame:
     nulls: Mapping[tuple[str, int, int], list[int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One row of the sheet, and why it is shown: '' where all are."""
+
+    row: int
+    place: str = ""
+
+
 def gallery_of(
-    results: Results, label: Callable[[str], str], name: Namer, things: tuple[str, str], *, seed: int = 0
+    results: Results, label: Callable[[str], str], name: Namer, nouns: tuple[str, str], *, seed: int = 0
 ) -> Gallery | None:
-    """Return the gallery, None if no trial kept its pictures; `things` is the noun of an input, one and many."""
+    """Return the gallery, None if no trial kept its pictures; `nouns` is the noun of an input, one and many."""
     sheet = results.sheet
     attacked = [cell for cell in sheet.cells if not cell.baseline]
     axes = tuple(dict.fromkeys((ATTACK, *axes_of(attacked))))
     frame = _Frame(results, axes, name, _baseline_rows(results))
-    found = (_tile(frame, choice) for choice in choose(sheet, _most_tiles(results), seed=seed))
-    tiles = tuple(tile for tile in found if tile is not None)
+    shown = (_tile(frame, choice) for choice in choose(sheet, _most_tiles(results), seed=seed))
+    tiles = tuple(tile for tile in shown if tile is not None)
     if not tiles:
         return None
     total = int((sheet.samples & ~sheet.baseline).sum())
     words = (ALL if len(tiles) == total else SOME).format(
-        shown=len(tiles), total=total, thing=things[0], things=things[1], seed=seed
+        shown=len(tiles), total=total, noun=nouns[0], nouns=nouns[1], seed=seed
     )
     varied = tuple((a, label(a)) for a in axes if len({tile.axes.get(a) for tile in tiles}) > 1)
     return Gallery(note=words, axes=varied, tiles=tiles, total=total)
@@ -83,7 +98,7 @@ def _tile(frame: _Frame, choice: Choice) -> Tile | None:
         truth=drawable(unit(tensors["truth"][sample])),
         frames=drawable(frames, stack=True),
         frames_at=at,
-        axes={ATTACK: name_of(cell)} | {a: say(cell.axes[a]) for a in frame.axes if a in cell.axes},
+        axes={ATTACK: name_of(cell)} | {a: axis_value_text(cell.axes[a]) for a in frame.axes if a in cell.axes},
         number=number,
         label=frame.name(cell, int(sheet.columns["label"][row]), (number, sample)),
         guess=None if guess < 0 else frame.name(cell, guess, None),
@@ -104,7 +119,7 @@ def _tile(frame: _Frame, choice: Choice) -> Tile | None:
 
 
 def _learned(sheet: Sheet, row: int) -> dict[str, float]:
-    """Return what the attack found beside the picture of a row, by name."""
+    """Return the numbers that the attack recovered beside the image of a row, by name."""
     values = {name: float(sheet.columns[column][row]) for name, column in sheet.learned.items()}
     return {name: value for name, value in values.items() if not math.isnan(value)}
 
@@ -117,30 +132,30 @@ def paired(tensors: Mapping[str, Tensor], sample: int) -> int:
 def _baseline_rows(results: Results) -> dict[tuple[str, int, int], list[int]]:
     """Return the rows of baselines by what data they saw, the trial's number and the sample."""
     sheet = results.sheet
-    found: dict[tuple[str, int, int], list[int]] = {}
+    rows: dict[tuple[str, int, int], list[int]] = {}
     for row in (sheet.samples & sheet.baseline).nonzero()[0].tolist():
         cell = sheet.cells[sheet.cell[row]]
         key = (_data(cell), int(sheet.columns["number"][row]), int(sheet.columns["sample"][row]))
-        found.setdefault(key, []).append(row)
-    return found
+        rows.setdefault(key, []).append(row)
+    return rows
 
 
 def _guesses(frame: _Frame, cell: Cell, row: int, sample: int, truth: Tensor) -> tuple[Guess, ...]:
     """Return what the baselines show for the very same truth, one of each name."""
     columns = frame.results.sheet.columns
-    found: dict[str, Guess] = {}
+    guesses: dict[str, Guess] = {}
     for other in frame.nulls.get((_data(cell), int(columns["number"][row]), sample), ()):
         name = name_of(frame.results.sheet.cells[frame.results.sheet.cell[other]])
         tensors = frame.results.tensors(other)
-        if name in found or "inputs" not in tensors or not _same(tensors, sample, truth):
+        if name in guesses or "inputs" not in tensors or not _same(tensors, sample, truth):
             continue
-        found[name] = Guess(
+        guesses[name] = Guess(
             name=name,
             picture=drawable(unit(tensors["inputs"][paired(tensors, sample)])),
             mse=float(columns["mse"][other]),
             ssim=_known(float(columns["ssim"][other])),
         )
-    return tuple(found.values())
+    return tuple(guesses.values())
 
 
 def _same(tensors: Mapping[str, Tensor], sample: int, truth: Tensor) -> bool:
@@ -160,7 +175,40 @@ def class_namer(names: Mapping[str, Sequence[str]]) -> Namer:
 
     def name(cell: Cell, number: int, _: Spot | None) -> str:
         data = cell.settings.get("data")
-        known = names.get(str(data.get("name") if isinstance(data, Mapping) else data), ())
-        return f"{known[number]} (class {number})" if 0 <= number < len(known) else f"class {number}"
+        of_data = names.get(str(data.get("name") if isinstance(data, Mapping) else data), ())
+        return f"{of_data[number]} (class {number})" if 0 <= number < len(of_data) else f"class {number}"
 
     return name
+
+
+def choose(sheet: Sheet, limit: int, *, seed: int = 0) -> list[Choice]:
+    """Return up to `limit` samples of attacks, in the order of the sheet; all of them if there are no more."""
+    rows = np.flatnonzero(sheet.samples & ~sheet.baseline)
+    if len(rows) <= limit:
+        return [Choice(int(row)) for row in rows]
+    rng = np.random.default_rng(seed)
+    queues = [_queue(sheet, rows[sheet.cell[rows] == cell], rank) for cell, rank in _ranks(sheet, rows, rng)]
+    chosen: dict[int, str] = {}
+    for turn in range(max(len(queue) for queue in queues)):
+        for queue in queues:
+            if turn < len(queue) and len(chosen) < limit:
+                chosen[queue[turn].row] = queue[turn].place
+    return [Choice(row, chosen[row]) for row in sorted(chosen)]
+
+
+def _ranks(sheet: Sheet, rows: Codes, rng: np.random.Generator) -> list[tuple[int, Codes]]:
+    """Return the cells in random order, each with the shared random rank of every row."""
+    pictures = np.stack([sheet.columns["number"][rows], sheet.columns["sample"][rows]])
+    _, code = np.unique(pictures, axis=1, return_inverse=True)
+    rank = np.zeros(len(sheet), dtype=np.int64)
+    rank[rows] = rng.permutation(int(code.max()) + 1)[code.reshape(-1)]
+    return [(int(cell), rank) for cell in rng.permutation(np.unique(sheet.cell[rows]))]
+
+
+def _queue(sheet: Sheet, rows: Codes, rank: Codes) -> list[Choice]:
+    """Return the samples of one cell in the order in which they are taken."""
+    by_score = rows[np.argsort(sheet.floats("mse")[rows], kind="stable")]
+    first = dict.fromkeys(int(by_score[i]) for i in (len(by_score) // 2, 0, -1))
+    places = dict(zip((int(by_score[i]) for i in (len(by_score) // 2, 0, -1)), PICKED, strict=True))
+    others = (int(row) for row in rows[np.argsort(rank[rows], kind="stable")] if int(row) not in first)
+    return [Choice(row, places[row]) for row in first] + [Choice(row, AT_RANDOM) for row in others]

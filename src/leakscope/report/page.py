@@ -1,7 +1,8 @@
-"""The page: one HTML text that needs nothing but itself, from a `Page` of plain data.
+"""Pages: one HTML text that needs nothing but itself.
 
-Everything from the data goes through jinja2's escaping. The page forbids itself the network (a content security policy
-that allows inline pictures and this one script, by its hash), so a mistake here cannot make it call anywhere.
+`render_page` fills a template with data, styles and scripts. Everything from the data goes through jinja2's escaping. A page
+forbids itself the network (a content security policy that allows inline pictures and its one script, by its hash), so a
+mistake here cannot make it call anywhere. `render`, `write` and `fragment` are for a `Page` of attacks.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ import base64
 import gzip
 import hashlib
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakscope.report import numbers
-from leakscope.report.page_layout import stage
-from leakscope.report.picture import data_uri
-from leakscope.report.sheet import say
+from leakscope.report.cells import axis_value_text
+from leakscope.report.pictures import data_uri
 from leakscope.report.tables import learned_in
 
 if TYPE_CHECKING:
@@ -33,42 +33,80 @@ OUTCOMES = frozenset({"converged", "exhausted", "stalled", "diverged"})  # those
 FRAGMENT_HEIGHT = 720
 
 
-def render(page: Page) -> str:
-    """Return the page as one self-contained HTML text."""
+def render_page(
+    template: str,
+    values: Mapping[str, object],
+    *,
+    styles: Sequence[str],
+    scripts: Sequence[str] = (),
+    folder: Path | None = None,
+) -> str:
+    """Return a page as one self-contained HTML text.
+
+    `template` extends base.html; `values` are its own and those of base.html: title, headline, explanation, limits, command and
+    facts (what, value). `data` is plain data for the scripts. `folder` holds templates and styles beside ours.
+    """
     from markupsafe import Markup
 
-    script = "(() => {\n" + read_assets(SCRIPTS) + "})();\n"
-    set_up = stage(page)
+    folders = [TEMPLATES, *([folder] if folder else [])]
+    script = "(() => {\n" + _read_assets(scripts, folders) + "})();\n" if scripts else ""
+    shared = {
+        "style": Markup(_read_assets(styles, folders)),
+        "script": Markup(script),
+        "script_hash": sha256_source(script),
+        "data": {},
+    }
+    return _environment(folders).get_template(template).render(shared | dict(values))
+
+
+def write_page(text: str, path: str | Path) -> Path:
+    """Write a page to `path` and return it; missing folders are made."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def sha256_source(text: str) -> str:
+    """Return the hash by which a content security policy allows an inline script or style."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+
+def render(page: Page) -> str:
+    """Return the page of attacks as one self-contained HTML text."""
+    from markupsafe import Markup
+
+    from leakscope.report.layout import lay_out
+
+    layout = lay_out(page)
     download = page.download.text if page.download else ""
-    return (
-        environment_of()
-        .get_template("page.html")
-        .render(
-            page=page,
-            style=Markup(read_assets(STYLES)),
-            script=Markup(script),
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
-            rules=Markup("\n".join(set_up.rules)),
-            staged=set_up,
-            csv=base64.b64encode(gzip.compress(download.encode(), mtime=0)).decode("ascii") if download else "",
-        )
-    )
+    values = {
+        "title": page.title,
+        "headline": page.headline,
+        "explanation": page.explanation,
+        "limits": page.limits,
+        "command": page.provenance.command,
+        "facts": page.provenance.facts,
+        "page": page,
+        "layout": layout,
+        "rules": Markup("\n".join(layout.rules)),
+        "csv": base64.b64encode(gzip.compress(download.encode(), mtime=0)).decode("ascii") if download else "",
+        "data": layout.data,
+    }
+    return render_page("page.html", values, styles=STYLES, scripts=SCRIPTS)
 
 
 def write(page: Page, path: str | Path) -> Path:
-    """Write the page to `path` and return it; missing folders are made."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(page), encoding="utf-8")
-    return path
+    """Write the page of attacks to `path` and return it; missing folders are made."""
+    return write_page(render(page), path)
 
 
 def fragment(page: Page) -> str:
     """Return the page for a notebook's output cell (`_repr_html_`): an iframe that holds all of it.
 
-    An iframe because nothing else is robust there: styles and ids cannot clash with the notebook's or with those of a
-    second cell, and scripts run although notebooks do not run those of inserted HTML. It is sandboxed: the page may
-    run its script and hand over a download, but not touch the notebook.
+    In an iframe, styles and ids cannot clash with the notebook's or with those of a second cell, and scripts run although
+    notebooks do not run those of inserted HTML. It is sandboxed: the page may run its script and hand over a download, but
+    not touch the notebook.
     """
     title, source = html.escape(page.title, quote=True), html.escape(render(page), quote=True)
     style = f"width:100%;height:{FRAGMENT_HEIGHT}px;border:1px solid #8886;border-radius:6px"
@@ -82,21 +120,19 @@ def by_attack(rows: Sequence[Row], apart: bool) -> list[tuple[str, list[Row]]]:
     groups: dict[tuple[bool, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.baseline, row.attack if apart and not row.baseline else ""), []).append(row)
-    return [(name, own) for (_, name), own in groups.items()]
+    return [(name, members) for (_, name), members in groups.items()]
 
 
-def read_assets(names: tuple[str, ...], *more: Path) -> str:
-    """Return the styles or scripts of these names as one text; `more` are folders beside our templates."""
-    folders = (TEMPLATES, *more)
+def _read_assets(names: Sequence[str], folders: Sequence[Path]) -> str:
+    """Return the styles or scripts of these names as one text."""
     return "".join(next(f / name for f in folders if (f / name).is_file()).read_text("utf-8") for name in names)
 
 
-def environment_of(*more: Path) -> Environment:
-    """Return the environment of our templates and those in `more` folders."""
+def _environment(folders: Sequence[Path]) -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader([TEMPLATES, *more]),
+        loader=FileSystemLoader(folders),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -107,8 +143,9 @@ def environment_of(*more: Path) -> Environment:
         "percent_interval": numbers.percent_interval,
         "number": numbers.number,
         "number_interval": numbers.number_interval,
+        "short": numbers.short,
         "decibels": numbers.decibels,
-        "say": say,
+        "axis_value": axis_value_text,
         "by_attack": by_attack,
         "learned": learned_in,
         "data_uri": data_uri,

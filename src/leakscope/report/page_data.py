@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from leakscope.metrics.interval import Estimate
-    from leakscope.report.curves import Panel
+    from leakscope.report.charts import Panel
     from leakscope.report.row_tables import RowTable
     from leakscope.report.tables import Row
 

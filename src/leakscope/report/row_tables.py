@@ -1,4 +1,4 @@
-"""Private table rows beside what an attack made of them, decoded back to valid rows, and how often each column is right."""
+"""Private table rows beside their reconstructions, decoded to valid rows, and how often each column is right."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from leakscope.core.record import Cell
 from leakscope.metrics.scoring import clean
 from leakscope.metrics.tabular import TOLERANCE, TableScores, Value, matches, score_rows
+from leakscope.report.cells import ATTACK, axis_value_text, name_of
 from leakscope.report.numbers import short
-from leakscope.report.sheet import ATTACK, name_of, say
 from leakscope.scenario.encodings import Decoder, decoders_of
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def row_tables(run: Run, *, examples: int = EXAMPLES, tolerance: float = TOLERAN
     """Return a table for each cell of a run that attacks rows; none for pictures, or where the data set is not at hand."""
     cells = run.cells()
     decoders = decoders_of(cells)
-    chosen = [(cell, decoders[_data(cell)]) for cell in cells if _data(cell) in decoders]
-    made = (_table(run, cell, decoder, examples, tolerance) for cell, decoder in chosen)
-    return tuple(table for table in made if table is not None)
+    tabular = [(cell, decoders[_data(cell)]) for cell in cells if _data(cell) in decoders]
+    tables = (_table(run, cell, decoder, examples, tolerance) for cell, decoder in tabular)
+    return tuple(table for table in tables if table is not None)
 
 
 def _data(cell: Cell) -> str:
@@ -71,7 +71,7 @@ def _table(run: Run, cell: Cell, decoder: Decoder, examples: int, tolerance: flo
     if not truths:
         return None
     truth, guess = torch.stack(truths), torch.stack(guesses)
-    varied = [f"{axis} {say(value)}" for axis, value in cell.axes.items() if axis != ATTACK]
+    varied = [f"{axis} {axis_value_text(value)}" for axis, value in cell.axes.items() if axis != ATTACK]
     return RowTable(
         name=", ".join([name_of(cell), *varied]),
         baseline=cell.baseline,
@@ -87,13 +87,13 @@ def _examples(
     """Return the first rows of the first clients, none picked."""
     samples = truth.shape[1]
     true_rows = decoder.decode(truth.flatten(0, 1)[:most])
-    made_rows = decoder.decode(clean(guess).flatten(0, 1)[:most])
-    right = matches(true_rows, made_rows, decoder.spans, tolerance=tolerance)
+    guessed_rows = decoder.decode(clean(guess).flatten(0, 1)[:most])
+    right = matches(true_rows, guessed_rows, decoder.spans, tolerance=tolerance)
     return tuple(
         Example(
             name=f"client {numbers[place // samples]}" + (f", row {place % samples}" if samples > 1 else ""),
             truth=tuple(_word(true_rows[place][column]) for column in decoder.columns),
-            guess=tuple(_word(made_rows[place][column]) for column in decoder.columns),
+            guess=tuple(_word(guessed_rows[place][column]) for column in decoder.columns),
             right=tuple(bool(value) for value in right[place]),
         )
         for place in range(len(true_rows))

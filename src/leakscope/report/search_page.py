@@ -1,12 +1,8 @@
-"""The page of a policy search: privacy against accuracy of every policy, the kept ones and what they do to pictures, numbers, origin.
-
-One HTML text that needs nothing but itself, in the look of the other pages. It has no script and forbids itself the network.
-"""
+"""The page of a policy search: privacy against accuracy of every policy, the kept ones and what they do to images."""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +12,10 @@ from typing import TYPE_CHECKING
 from leakscope.core.errors import InputError
 from leakscope.core.version import __version__
 from leakscope.report import numbers
-from leakscope.report.page import environment_of, read_assets
-from leakscope.report.picture import drawable, pixels, png, shrink
-from leakscope.report.search_chart import draw
+from leakscope.report.charts.policies import draw_policies
+from leakscope.report.page import render_page, write_page
+from leakscope.report.pictures import drawable, pixels, png, shrink
+from leakscope.report.sources import now_text
 
 if TYPE_CHECKING:
     from leakscope.search.policy_pictures import Walk
@@ -45,44 +42,36 @@ class Strip:
 
 
 def render_search(
-    said: PolicySearch,
-    found: Mapping[str, Found],
+    settings: PolicySearch,
+    results: Mapping[str, Found],
     walks: Sequence[Walk] = (),
     *,
     command: str,
     device: str | None = None,
 ) -> str:
-    """Return the page of what methods found (method -> its end) as one self-contained HTML text; `command` made it."""
-    from markupsafe import Markup
-
-    if not any(each.candidates for each in found.values()):
+    """Return the page of the results of each method as one self-contained HTML text; `command` made it."""
+    if not any(result.candidates for result in results.values()):
         raise InputError("no policy is scored yet: there is nothing to show")
-    return (
-        environment_of()
-        .get_template("search.html")
-        .render(
-            title="policy search" if len(found) == 1 else "policy searches compared",
-            headline=headline(said, found),
-            explanation=explanation(said, found),
-            drawing=draw(found, threshold=said.threshold),
-            said=said,
-            privacy=privacy_name(said),
-            found=found,
-            rows={name: _rows(each) for name, each in found.items()},
-            most=MOST_ROWS,
-            strips=[_strip(walk) for walk in walks],
-            limits=LIMITS,
-            command=command,
-            facts=_facts(said, found, device),
-            style=Markup(read_assets(STYLES)),
-            short=numbers.short,
-        )
-    )
+    values = {
+        "title": "policy search" if len(results) == 1 else "policy searches compared",
+        "headline": headline(settings, results),
+        "explanation": explanation(settings, results),
+        "limits": LIMITS,
+        "command": command,
+        "facts": _facts(settings, results, device),
+        "drawing": draw_policies(results, threshold=settings.threshold),
+        "settings": settings,
+        "privacy": privacy_name(settings),
+        "results": results,
+        "rows": {name: _rows(result) for name, result in results.items()},
+        "strips": [_strip(walk) for walk in walks],
+    }
+    return render_page("search.html", values, styles=STYLES)
 
 
 def write_search(
-    said: PolicySearch,
-    found: Mapping[str, Found],
+    settings: PolicySearch,
+    results: Mapping[str, Found],
     walks: Sequence[Walk],
     path: Path,
     *,
@@ -90,58 +79,53 @@ def write_search(
     device: str | None,
 ) -> Path:
     """Write the page to `path` and return it; missing folders are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render_search(said, found, walks, command=command, device=device), encoding="utf-8")
-    return path
+    return write_page(render_search(settings, results, walks, command=command, device=device), path)
 
 
-def privacy_name(said: PolicySearch) -> str:
+def privacy_name(settings: PolicySearch) -> str:
     """Return what privacy was scored by."""
-    return "PSNR of an attack, dB" if said.score == "attack" else "privacy score"
+    return "PSNR of an attack, dB" if settings.score == "attack" else "privacy score"
 
 
-def headline(said: PolicySearch, found: Mapping[str, Found]) -> str:
+def headline(settings: PolicySearch, results: Mapping[str, Found]) -> str:
     """Return the outcome in one sentence."""
-    if len(found) > 1:
-        known = {name: each.area for name, each in found.items() if each.area is not None}
-        told = ", ".join(f"{name} {numbers.number(area)}" for name, area in known.items())
-        return f"Area beyond no policy at equal cost: {told or 'not known'}"
-    (one,) = found.values()
+    if len(results) > 1:
+        areas = [f"{name} {numbers.number(one.area)}" for name, one in results.items() if one.area is not None]
+        return f"Area beyond no policy at equal cost: {', '.join(areas) or 'not known'}"
+    (one,) = results.values()
     if not one.selection.kept:
-        return f"None of {len(one.candidates):,} policies passes the accuracy threshold {numbers.short(said.threshold or 0)}"
+        return f"None of {len(one.candidates):,} policies passes the accuracy threshold {numbers.short(settings.threshold or 0)}"
     best = one.selection.kept[0]
     against = "" if one.reference is None else f", against {numbers.number(one.reference.privacy)} without a policy"
-    score = f"{privacy_name(said)} {numbers.number(best.privacy)}{against}"
+    score = f"{privacy_name(settings)} {numbers.number(best.privacy)}{against}"
     return f"The most private of {len(one.candidates):,} policies is {best.policy}: {score}"
 
 
-def explanation(said: PolicySearch, found: Mapping[str, Found]) -> str:
+def explanation(settings: PolicySearch, results: Mapping[str, Found]) -> str:
     """Return how many were scored, rejected and kept, and how many are worse than nothing, in sentences."""
-    told = []
-    for name, each in found.items():
-        who = "" if len(found) == 1 else f"{name}: "
-        line = f"{who}{len(each.candidates):,} policies were scored"
-        if said.threshold is not None:
-            line += f", {each.selection.rejected:,} rejected by the accuracy threshold {numbers.short(said.threshold)}"
-        line += f", {len(each.selection.kept)} kept"
-        if each.worse is not None:
-            line += f"; {numbers.percent(each.worse)} of all are worse than no policy on both scores"
-        if each.left:
-            line += f"; {each.left} are still to be scored"
-        told.append(line)
-    return ". ".join(told) + "."
+    lines = []
+    for name, result in results.items():
+        who = "" if len(results) == 1 else f"{name}: "
+        line = f"{who}{len(result.candidates):,} policies were scored"
+        if settings.threshold is not None:
+            line += f", {result.selection.rejected:,} rejected by the accuracy threshold {numbers.short(settings.threshold)}"
+        line += f", {len(result.selection.kept)} kept"
+        if result.worse is not None:
+            line += f"; {numbers.percent(result.worse)} of all are worse than no policy on both scores"
+        if result.left:
+            line += f"; {result.left} are still to be scored"
+        lines.append(line)
+    return ". ".join(lines) + "."
 
 
-def _rows(found: Found) -> list[tuple[Candidate, str]]:
+def _rows(result: Found) -> list[tuple[Candidate, str]]:
     """Return every candidate with its fate, most private first."""
-    kept, front = ({each.policy for each in part} for part in (found.selection.kept, found.front))
-    ordered = sorted(found.candidates, key=lambda each: (each.privacy, each.policy))
+    groups = (("kept", result.selection.kept), ("none beats it on both", result.front))
+    fates = [(fate, {candidate.policy for candidate in group}) for fate, group in groups]
+    ordered = sorted(result.candidates, key=lambda candidate: (candidate.privacy, candidate.policy))
     return [
-        (
-            each,
-            ", ".join(word for word, own in (("kept", kept), ("none beats it on both", front)) if each.policy in own),
-        )
-        for each in ordered[:MOST_ROWS]
+        (candidate, ", ".join(fate for fate, policies in fates if candidate.policy in policies))
+        for candidate in ordered[:MOST_ROWS]
     ]
 
 
@@ -154,13 +138,13 @@ def _strip(walk: Walk) -> Strip:
     return Strip(walk.policy, ("private picture", *walk.words), tuple(rows))
 
 
-def _facts(said: PolicySearch, found: Mapping[str, Found], device: str | None) -> tuple[tuple[str, str], ...]:
-    plain = dataclasses.asdict(said)
-    if len(found) > 1:
-        plain["method"] = " and ".join(found)
+def _facts(settings: PolicySearch, results: Mapping[str, Found], device: str | None) -> tuple[tuple[str, str], ...]:
+    plain = dataclasses.asdict(settings)
+    if len(results) > 1:
+        plain["method"] = " and ".join(results)
     return (
         ("Version", f"leakscope {__version__}"),
-        ("Date", datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")),
+        ("Date", now_text()),
         ("Machine", f"{platform.machine()}, {device}, float32" if device else f"{platform.machine()} (made this page)"),
         *((name.replace("_", " "), "none" if value is None else str(value)) for name, value in plain.items()),
     )

@@ -7,8 +7,6 @@ elsewhere can read results through a name that leads here.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import json
 import threading
@@ -17,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from leakscope.core.errors import InputError
-from leakscope.report.page import render
+from leakscope.report.page import render, sha256_source
 from leakscope.report.page_data import Page
 from leakscope.report.run_page import page_of_run
 from leakscope.store import Run
@@ -72,7 +70,7 @@ class _Live:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.lock = threading.Lock()
-        self.made: tuple[int, bytes] | None = None
+        self.rendered: tuple[int, bytes] | None = None
 
     def chunks(self) -> int:
         return len(self.run.chunks())
@@ -80,10 +78,10 @@ class _Live:
     def page(self) -> bytes:
         with self.lock:
             number = self.chunks()
-            if self.made is None or self.made[0] != number:
+            if self.rendered is None or self.rendered[0] != number:
                 page = page_of_directory(self.run.directory, command=f"leakscope serve {self.run.directory}")
-                self.made = (number, render(page).encode())
-            return self.made[1]
+                self.rendered = (number, render(page).encode())
+            return self.rendered[1]
 
     def state(self) -> bytes:
         chunks = self.run.chunks()
@@ -101,22 +99,18 @@ class _Live:
         ).encode()
 
 
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
-
-
 class _Handler(BaseHTTPRequestHandler):
     live: _Live
     server_version = "leakscope"
     sys_version = ""
 
     def do_GET(self) -> None:
-        if not self._for_us():
+        if not self._host_is_ours():
             return
         path = self.path.split("?")[0]
         if path == "/":
             policy = (
-                f"default-src 'none'; style-src 'sha256-{_hash(STYLE)}'; script-src 'sha256-{_hash(SCRIPT)}'; "
+                f"default-src 'none'; style-src 'sha256-{sha256_source(STYLE)}'; script-src 'sha256-{sha256_source(SCRIPT)}'; "
                 "connect-src 'self'; frame-src 'self'"
             )
             self._answer(self.live.frame(), "text/html; charset=utf-8", policy)
@@ -127,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_error(404, "there is / and nothing else")
 
-    def _for_us(self) -> bool:
+    def _host_is_ours(self) -> bool:
         """Refuse any Host but this server's own."""
         port = self.server.server_address[1]  # type: ignore[index]
         if self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}"):

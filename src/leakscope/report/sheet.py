@@ -1,27 +1,31 @@
-"""The results of a sweep as one sheet: its cells, and a row for every sample of every trial. No HTML, no torch.
+"""The results of a sweep: a sheet with a row for every sample of every trial, and the way to the images of its trials.
 
-`sheet_of(run)` reads a stored run. The page and `leakscope show` both count from a sheet, so they say the same.
+`sheet_of(run)` reads a stored run. The page and `leakscope show` both count from a sheet, so they agree. No HTML, no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from leakscope.core.record import Cell, Plain
-from leakscope.report.implied_knowledge import TOLD, with_known_heads
+from leakscope.core.record import Cell
+from leakscope.report.cells import with_known_heads
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Codes = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
-ATTACK = "attack"
-LEARNED = "learned."  # before the name of a number that an attack found beside the pictures
+Tensors = Mapping[str, "Tensor"]
+
+LEARNED = "learned."  # before the name of a number that an attack recovered beside the images
 
 
 class Stored(Protocol):
@@ -32,6 +36,22 @@ class Stored(Protocol):
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """Return one row for every sample of every trial of the scenario's cells, those of a trial together."""
+
+
+class StoredRun(Stored, Protocol):
+    """What a page needs of a stored run (`leakscope.store.Run`)."""
+
+    def facts(self) -> dict[str, str]:
+        """Return where results come from: versions, revision, machine, command."""
+
+    def scenario(self) -> str:
+        """Return the text of the scenario."""
+
+    def plans(self) -> list[dict[str, object]]:
+        """Return the plans: id, created, plan."""
+
+    def tensors(self, trial: str) -> dict[str, Tensor]:
+        """Return the pictures of a trial, {} where none were kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +74,7 @@ class Sheet:
 
     @property
     def learned(self) -> dict[str, str]:
-        """Return the numbers that attacks found beside the pictures, by name, each with its column."""
+        """Return the numbers that attacks recovered beside the images, by name, each with its column."""
         return {name.removeprefix(LEARNED): name for name in self.columns if name.startswith(LEARNED)}
 
     def floats(self, name: str) -> Floats:
@@ -81,6 +101,22 @@ class Sheet:
         return np.asarray(self.columns["sample"] >= 0, dtype=np.bool_)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Results:
+    """The sheet of a sweep and the way to the pictures of its trials."""
+
+    sheet: Sheet
+    find: Callable[[str], Tensors]
+    _read: dict[str, Tensors] = field(default_factory=dict)
+
+    def tensors(self, row: int) -> Tensors:
+        """Return the tensors of the trial that a row of the sheet belongs to; each trial is read once."""
+        trial = str(self.sheet.columns["trial"][row])
+        if trial not in self._read:
+            self._read[trial] = self.find(trial)
+        return self._read[trial]
+
+
 def sheet_of(run: Stored) -> Sheet:
     """Return the sheet of a stored run: the trials of the cells that its scenario names now."""
     cells, stored, columns = with_known_heads(run.cells()), run.cells(current=False), run.columns()
@@ -93,8 +129,8 @@ def sheet_of(run: Stored) -> Sheet:
 
 def make_sheet(cells: Sequence[Cell], columns: Columns) -> Sheet:
     """Return the sheet of these cells and columns, `columns["cell"]` being places in `cells`; rows at -1 are left out."""
-    kept = columns["cell"] >= 0
-    columns = {name: values[kept] for name, values in columns.items()}
+    current = columns["cell"] >= 0
+    columns = {name: values[current] for name, values in columns.items()}
     trial = columns["trial"]
     first = np.ones(len(trial), dtype=np.bool_)
     first[1:] = trial[1:] != trial[:-1]
@@ -121,72 +157,10 @@ def clusters(sheet: Sheet, group: Codes) -> Codes:
     seeds = np.unique(columns["seed"], return_inverse=True)[1].reshape(-1).astype(np.int64)
     numbers = columns["number"].astype(np.int64)
     code = (group * (int(seeds.max()) + 1) + seeds) * (int(numbers.max()) + 1) + numbers
-    own: Codes = np.unique(code, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return own
+    clients: Codes = np.unique(code, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return clients
 
 
-def name_of(cell: Cell) -> str:
-    """Return the name of a cell's attack, or in words that of its baseline.
-
-    >>> name_of(Cell(id="a", settings={"attack": {"name": "class_mean"}}, baseline=True))
-    'class mean'
-    """
-    attack = cell.settings.get(ATTACK)
-    knowledge = cell.settings.get("knowledge")
-    said = knowledge.get("defence") if isinstance(knowledge, Mapping) else None
-    knows = cell.axes.get(TOLD, said) is True  # another attacker: never pooled with, or taken for, the first
-    told = " (told of the defence)" if knows else ""
-    given = (attack.get("label") or attack.get("name")) if isinstance(attack, Mapping) else attack
-    name = say(cell.axes[ATTACK]) if ATTACK in cell.axes else str(given or "attack")
-    return name.replace("_", " ") if cell.baseline else name + told
-
-
-def axes_of(cells: Sequence[Cell]) -> dict[str, tuple[Plain, ...]]:
-    """Return the axes in order of first appearance, each with its values: numbers by size, others as they come.
-
-    >>> cells = [Cell(id=str(i), settings={}, axes={"sigma": s, "attack": a}) for i, (s, a) in
-    ...          enumerate([(0.1, "cpl"), (0, "cpl"), (0.1, "dlg")])]
-    >>> axes_of(cells)
-    {'sigma': (0, 0.1), 'attack': ('cpl', 'dlg')}
-    """
-    found: dict[str, dict[str, Plain]] = {}
-    for cell in cells:
-        for name, value in cell.axes.items():
-            found.setdefault(name, {}).setdefault(say(value), value)
-    return {
-        name: tuple(sorted(values.values(), key=_size)) if is_numeric(values.values()) else tuple(values.values())
-        for name, values in found.items()
-    }
-
-
-def families(cells: Sequence[Cell]) -> Iterator[tuple[Cell, ...]]:
-    """Yield the cells that vary on the same axes, family by family, baselines in none."""
-    found: dict[frozenset[str], list[Cell]] = {}
-    for cell in cells:
-        if not cell.baseline:
-            found.setdefault(frozenset(cell.axes), []).append(cell)
-    yield from (tuple(family) for family in found.values())
-
-
-def is_numeric(values: Sequence[Plain] | Any) -> bool:
-    """Return whether all values are numbers (truth values are not)."""
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-
-
-def say(value: Plain) -> str:
-    """Return a value of an axis in words, two different ones never in the same words.
-
-    >>> say(1e-4), say(32), say(True), say(None), say("cpl"), say(0.12345678)
-    ('0.0001', '32', 'yes', 'none', 'cpl', '0.12345678')
-    """
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-
-
-def _size(value: Plain) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+def results_of(run: StoredRun) -> Results:
+    """Return the results of a stored run."""
+    return Results(sheet_of(run), run.tensors)

@@ -14,8 +14,9 @@ import numpy as np
 from leakscope.core.record import Cell, Plain
 from leakscope.metrics import PSNR_CAP
 from leakscope.metrics.interval import POSSIBLE, Estimate
+from leakscope.report.cells import ATTACK, axes_of, axis_value_text, families, is_numeric, name_of
 from leakscope.report.estimates import Flags, Floats, Groups, count_rows, means, rates
-from leakscope.report.sheet import ATTACK, Sheet, axes_of, clusters, families, is_numeric, name_of, say
+from leakscope.report.sheet import Sheet, clusters
 
 CONVERGED = "converged"
 
@@ -24,9 +25,9 @@ CONVERGED = "converged"
 class Row:
     """One attack, or one baseline, at one value of the table's axes; None where a number does not exist.
 
-    `convergence` and `steps` of a baseline are None, as it optimises nothing, and so is `label`, as it is told. `content`,
+    `convergence` and `steps` of a baseline are None, as it optimises nothing, and so is `label`, as it knows the label. `content`,
     `label`, `mse`, `psnr`, `ssim` are over all samples, failures included; `convergence` and `steps` over all trials. A PSNR
-    above `PSNR_CAP` counts as that. `learned` are means over trials of what the attack found beside the pictures, by name.
+    above `PSNR_CAP` counts as that. `learned` are means over trials of the numbers that the attack recovered beside the images, by name.
     """
 
     attack: str
@@ -58,11 +59,11 @@ class Table:
 
 def axis_tables(sheet: Sheet) -> tuple[Table, ...]:
     """Return a table for each axis, in families of cells that vary on the same axes; one table where nothing varies."""
-    found: list[Table] = []
+    tables: list[Table] = []
     for family in families(sheet.cells):
         names = tuple(axes_of(family)) or (ATTACK,)
-        found += [table for name in names if (table := tabulate(sheet, (name,), family)).rows]
-    return tuple(found)
+        tables += [table for name in names if (table := tabulate(sheet, (name,), family)).rows]
+    return tuple(tables)
 
 
 def cell_table(sheet: Sheet) -> Table:
@@ -75,8 +76,8 @@ def tabulate(sheet: Sheet, axes: Sequence[str], cells: Sequence[Cell] | None = N
     shown = sheet.cells if cells is None else cells
     split = tuple(axis for axis in axes if axis != ATTACK)
     chosen = {cell.id for cell in shown}
-    kept = [cell for cell in sheet.cells if cell.baseline or cell.id in chosen]
-    keys = sorted({_key(cell, split) for cell in kept}, key=_order(kept, split))
+    selected = [cell for cell in sheet.cells if cell.baseline or cell.id in chosen]
+    keys = sorted({_key(cell, split) for cell in selected}, key=_order(selected, split))
     code = {key: i for i, key in enumerate(keys)}
     group_of = np.array(
         [code[_key(c, split)] if c.baseline or c.id in chosen else -1 for c in sheet.cells], dtype=np.int64
@@ -85,10 +86,10 @@ def tabulate(sheet: Sheet, axes: Sequence[str], cells: Sequence[Cell] | None = N
     inside = group >= 0
     groups = Groups(group[inside], clusters(sheet, group)[inside], len(keys))
     members: list[list[Cell]] = [[] for _ in keys]
-    for cell in kept:
+    for cell in selected:
         members[code[_key(cell, split)]].append(cell)
     rows = tuple(row for row in _rows(sheet, inside, groups, members, split) if row.trials)
-    varying = axes_of([cell for cell in kept if not cell.baseline])
+    varying = axes_of([cell for cell in selected if not cell.baseline])
     pooled = tuple(name for name, values in varying.items() if name not in {*axes, ATTACK} and len(values) > 1)
     return Table(axes=tuple(axes), rows=rows, pooled=pooled)
 
@@ -101,7 +102,11 @@ def learned_in(rows: Sequence[Row]) -> list[str]:
 def is_numeric_axis(table: Table) -> bool:
     """Return whether the attacks of a table have two or more values on its first axis, all of them numbers."""
     axis = table.axes[0]
-    values = {say(row.values[axis]): row.values[axis] for row in table.rows if not row.baseline and axis in row.values}
+    values = {
+        axis_value_text(row.values[axis]): row.values[axis]
+        for row in table.rows
+        if not row.baseline and axis in row.values
+    }
     return len(values) > 1 and is_numeric(values.values())
 
 
@@ -111,17 +116,17 @@ _Rank = tuple[bool, int, tuple[int, ...]]
 
 def _key(cell: Cell, split: Sequence[str]) -> _Key:
     """Return what the cells of a row share; an axis that a cell does not have is an empty word."""
-    return cell.baseline, name_of(cell), tuple(say(cell.axes[a]) if a in cell.axes else "" for a in split)
+    return cell.baseline, name_of(cell), tuple(axis_value_text(cell.axes[a]) if a in cell.axes else "" for a in split)
 
 
 def _order(cells: Sequence[Cell], split: Sequence[str]) -> Callable[[_Key], _Rank]:
     """Return the order of rows: attacks before baselines, each as they come, then by the axes' own order."""
     attacks = {name: i for i, name in enumerate(dict.fromkeys(name_of(cell) for cell in cells))}
     axes = axes_of(cells)
-    ranks = [{say(value): i for i, value in enumerate(axes.get(axis, ()))} for axis in split]
+    ranks = [{axis_value_text(value): i for i, value in enumerate(axes.get(axis, ()))} for axis in split]
 
     def rank(key: _Key) -> _Rank:
-        return key[0], attacks[key[1]], tuple(own.get(word, -1) for own, word in zip(ranks, key[2], strict=True))
+        return key[0], attacks[key[1]], tuple(place.get(word, -1) for place, word in zip(ranks, key[2], strict=True))
 
     return rank
 
@@ -158,7 +163,7 @@ def _rows(
             steps=None if cells[0].baseline else steps[i],
             not_finite=int(broken[i]),
             outcomes=outcomes[i],
-            learned={name: own[i] for name, own in learned.items() if own[i].n},
+            learned={name: values[i] for name, values in learned.items() if values[i].n},
         )
         for i, cells in enumerate(members)
     ]
@@ -172,10 +177,10 @@ def _mean(sheet: Sheet, inside: Flags, groups: Groups, name: str) -> list[Estima
 
 
 def _learned(sheet: Sheet, inside: Flags, groups: Groups) -> dict[str, list[Estimate]]:
-    """Return for each number that attacks found beside the pictures its mean over the trials of every group."""
+    """Return for each number that attacks recovered beside the images its mean over the trials of every group."""
     first = sheet.first[inside]
-    found = {name: sheet.floats(column)[inside] for name, column in sheet.learned.items()}
-    return {name: means(groups, values, first & ~np.isnan(values)) for name, values in found.items()}
+    columns = {name: sheet.floats(column)[inside] for name, column in sheet.learned.items()}
+    return {name: means(groups, values, first & ~np.isnan(values)) for name, values in columns.items()}
 
 
 def _outcomes(sheet: Sheet, inside: Flags, groups: Groups) -> list[dict[str, int]]:

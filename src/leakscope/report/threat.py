@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leakscope.core.record import Cell
-from leakscope.report.implied_knowledge import knows_head, simulates_if_told
+from leakscope.report.cells import axis_value_text, knows_head, simulates_if_told
 from leakscope.report.page_data import Threat
-from leakscope.report.sheet import say
 
 KNOWLEDGE, DEFENCE = "knowledge", "defence"
-ALWAYS_TOLD = (
+ALWAYS_KNOWN = (
     "the network and the weights the client started from",
     "the update the client sent",
     "the loss, and the shape and range of an input",
@@ -53,19 +52,19 @@ MOST_VARIANTS = 3
 def threat_of(cells: Sequence[Cell], words: str = "") -> Threat:
     """Return the threat model of these cells, baselines left aside; what no cell says is not claimed."""
     attacked = [cell for cell in cells if not cell.baseline]
-    told, hidden = list(ALWAYS_TOLD), list(ALWAYS_HIDDEN)
+    known, hidden = list(ALWAYS_KNOWN), list(ALWAYS_HIDDEN)
     mixed: list[str] = []
     for fact, states in _facts(attacked).items():
-        (mixed if len(states) > 1 else told if True in states else hidden).append(_counted(fact, states))
-    return Threat(words=words, setting=_setting(attacked), told=tuple(told), hidden=tuple(hidden), mixed=tuple(mixed))
+        (mixed if len(states) > 1 else known if True in states else hidden).append(_counted(fact, states))
+    return Threat(words=words, setting=_setting(attacked), told=tuple(known), hidden=tuple(hidden), mixed=tuple(mixed))
 
 
 def _facts(cells: Sequence[Cell]) -> dict[str, set[bool]]:
     """Return each fact in words with whether it was told, over all cells that have it."""
-    found: dict[str, set[bool]] = {}
+    facts: dict[str, set[bool]] = {}
     for cell in cells:
-        given = cell.settings.get(KNOWLEDGE)
-        knowledge = dict(given) if isinstance(given, Mapping) else {}
+        setting = cell.settings.get(KNOWLEDGE)
+        knowledge = dict(setting) if isinstance(setting, Mapping) else {}
         if _trains(cell) is False:
             knowledge.pop("local", None)
         if not _drops(cell):
@@ -75,11 +74,11 @@ def _facts(cells: Sequence[Cell]) -> dict[str, set[bool]]:
         for name, value in knowledge.items():
             stated[FACTS.get(name, name.replace("_", " "))] = value is not None and value is not False
         for fact, known in stated.items():
-            found.setdefault(fact, set()).add(known)
+            facts.setdefault(fact, set()).add(known)
     insiders = [_begins_inside(cell) for cell in cells]
     if any(insiders):
-        found["a public example of the class of each private input"] = set(insiders)
-    return found
+        facts["a public example of the class of each private input"] = set(insiders)
+    return facts
 
 
 def _counted(fact: str, states: set[bool]) -> str:
@@ -98,16 +97,16 @@ def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]
     """Return whether the attacker knows the defences of a cell; where there are none, what else telling makes it do."""
     client = cell.settings.get("client")
     inside = isinstance(client, Mapping) and any(client.get(name) is not None for name in ("on_model", "on_data"))
-    told = any(knowledge.get(name) for name in OF_DEFENCE)
+    known = any(knowledge.get(name) for name in OF_DEFENCE)
     if cell.settings.get("defences"):
         # the facts of single defences, where they are named, say what is known
-        return {DEFENDED: told} if not told or DEFENCE in knowledge else {}
+        return {DEFENDED: known} if not known or DEFENCE in knowledge else {}
     if inside:
-        return {DEFENDED: told or knows_head(cell)}
+        return {DEFENDED: known or knows_head(cell)}
     if DEFENCE not in knowledge:
         return {}
     simulates = _steps(cell) > 1 and simulates_if_told(cell)
-    return ({SIMULATED: told} if simulates else {}) | ({AVERAGED: told} if _drops(cell) else {})
+    return ({SIMULATED: known} if simulates else {}) | ({AVERAGED: known} if _drops(cell) else {})
 
 
 def _begins_inside(cell: Cell) -> bool:
@@ -147,14 +146,14 @@ def _setting(cells: Sequence[Cell]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     for cell in cells:
         for name, value in cell.settings.items():
             if name not in SKIPPED:
-                said = _client(value) if name == "client" else describe(value, inside=False)
-                lines.setdefault(name, {})[said] = None
-    return tuple((SETTING.get(name, _heading(name)), _variants(list(said))) for name, said in lines.items())
+                words = _client(value) if name == "client" else describe(value, inside=False)
+                lines.setdefault(name, {})[words] = None
+    return tuple((SETTING.get(name, _heading(name)), _variants(list(texts))) for name, texts in lines.items())
 
 
-def _variants(said: list[str]) -> tuple[str, ...]:
-    shown = tuple(_cut(text) for text in said[:MOST_VARIANTS])
-    more = len(said) - len(shown)
+def _variants(texts: list[str]) -> tuple[str, ...]:
+    shown = tuple(_cut(text) for text in texts[:MOST_VARIANTS])
+    more = len(texts) - len(shown)
     return (*shown, f"and {more} more") if more > 0 else shown
 
 
@@ -162,10 +161,10 @@ def _client(value: object) -> str:
     if not isinstance(value, Mapping) or "local" not in value:
         return describe(value, inside=False)
     rest = describe({name: _loss(item) if name == "loss" else item for name, item in value.items() if name != "local"})
-    does = (
+    training = (
         "shares one gradient" if value["local"] is None else f"trains ({describe(value['local'])}), shares its weights"
     )
-    return f"{does}; {rest}" if rest != "none" else does
+    return f"{training}; {rest}" if rest != "none" else training
 
 
 def _loss(name: object) -> object:
@@ -191,7 +190,7 @@ def describe(value: object, *, inside: bool = True) -> str:
         return f"{value['name']}" + (f" ({rest})" if rest and inside else f": {rest}" if rest else "")
     if isinstance(value, list | tuple):
         return ", ".join(describe(item) for item in value) or "none"
-    return say(value) if value is None or isinstance(value, str | int | float) else str(value)
+    return axis_value_text(value) if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _cut(text: str) -> str:

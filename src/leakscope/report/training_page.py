@@ -1,13 +1,9 @@
-"""The page of a training: its learning curve, the federation in words, the checkpoints and how to attack them.
-
-One HTML text that needs nothing but itself, in the look of the other pages; it forbids itself the network.
-"""
+"""The page of a training: its learning curve, the federation in words, the checkpoints and how to attack them."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from leakscope.core.version import __version__
 from leakscope.metrics.interval import Estimate
 from leakscope.report import numbers
-from leakscope.report.chart import Drawing, draw
-from leakscope.report.curves import Line, Panel
-from leakscope.report.page import environment_of, read_assets
+from leakscope.report.charts import Drawing, Line, Panel, draw_panel
+from leakscope.report.page import render_page, write_page
 
 if TYPE_CHECKING:
     from leakscope.training import Point, Result
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
 STYLES = ("base.css", "tables.css", "narrow.css")
 SCRIPTS = ("page.js", "theme.js")
 MOST_POINTS = 60
-NAN = float("nan")
 LIMITS = (
     "One training with one seed on this data: another seed gives another curve, by more than the interval of a point, which only "
     "says how well the test examples measure this very model. What an update of this federation gives away is another "
@@ -37,8 +31,8 @@ LIMITS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A checkpoint: its round, its file, the accuracy of the model in it."""
+class Checkpoint:
+    """A stored model: its round, its file, its accuracy."""
 
     round: int
     file: str
@@ -47,37 +41,26 @@ class Kept:
 
 def render_training(result: Result, *, command: str) -> str:
     """Return the page as one self-contained HTML text; `command` made it."""
-    from markupsafe import Markup
-
-    script = "(() => {\n" + read_assets(SCRIPTS) + "})();\n"
-    return (
-        environment_of()
-        .get_template("training.html")
-        .render(
-            title=result.name or "leakscope training",
-            headline=headline(result),
-            explanation=explanation(result),
-            drawings=drawings_of(result),
-            setting=setting_of(result),
-            kept=checkpoints_of(result),
-            rows=thinned(result.curve, MOST_POINTS),
-            total=len(result.curve),
-            limits=LIMITS,
-            facts=_facts(result, command),
-            command=command,
-            text=result.text,
-            style=Markup(read_assets(STYLES)),
-            script=Markup(script),
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
-        )
-    )
+    values = {
+        "title": result.name or "leakscope training",
+        "headline": headline(result),
+        "explanation": explanation(result),
+        "limits": LIMITS,
+        "command": command,
+        "facts": _facts(result, command),
+        "drawings": drawings_of(result),
+        "setting": setting_of(result),
+        "checkpoints": checkpoints_of(result),
+        "rows": thinned(result.curve, MOST_POINTS),
+        "total": len(result.curve),
+        "text": result.text,
+    }
+    return render_page("training.html", values, styles=STYLES, scripts=SCRIPTS)
 
 
 def write_training(result: Result, path: Path, *, command: str) -> Path:
     """Write the page to `path` and return it; missing folders are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render_training(result, command=command), encoding="utf-8")
-    return path
+    return write_page(render_training(result, command=command), path)
 
 
 def headline(result: Result) -> str:
@@ -94,13 +77,17 @@ def headline(result: Result) -> str:
 
 def explanation(result: Result) -> str:
     """Return who trained what, in two sentences."""
-    told = result.settings
+    settings = result.settings
     sizes = sorted(result.sizes)
-    held = f"{sizes[0]:,}" if sizes[0] == sizes[-1] else f"{sizes[0]:,} to {sizes[-1]:,} (median {median(sizes):,g})"
-    done = f" {result.rounds} of {told['rounds']} rounds were played." if result.rounds < told["rounds"] else ""
+    examples = (
+        f"{sizes[0]:,}" if sizes[0] == sizes[-1] else f"{sizes[0]:,} to {sizes[-1]:,} (median {median(sizes):,g})"
+    )
+    played = (
+        f" {result.rounds} of {settings['rounds']} rounds were played." if result.rounds < settings["rounds"] else ""
+    )
     return (
-        f"{len(sizes):,} clients hold {held} examples of {told['data']['name']} each and train {told['model']['name']} "
-        f"together; {_selection(told['selection'])}. Nobody sends an example: only updates leave a client.{done}"
+        f"{len(sizes):,} clients hold {examples} examples of {settings['data']['name']} each and train {settings['model']['name']} "
+        f"together; {_selection(settings['selection'])}. Nobody sends an example: only updates leave a client.{played}"
     )
 
 
@@ -113,33 +100,35 @@ def drawings_of(result: Result) -> tuple[Drawing, ...]:
         _panel("Mean loss on the test part", measured, lambda p: None if p.loss is None else _exact(p.loss, p.n or 0)),
         _panel("Clients that answered", played, lambda p: _exact(float(p.answered), 1)),
     ]
-    return tuple(draw(panel, panel.names()) for panel in panels if panel.lines)
+    return tuple(draw_panel(panel, panel.names()) for panel in panels if panel.lines)
 
 
 def _panel(
     title: str, points: Sequence[Point], read: Callable[[Point], Estimate | None], *, share: bool = False
 ) -> Panel:
-    found = [(float(p.round), value) for p in thinned(points, MOST_POINTS) if (value := read(p)) is not None]
-    kept = [(at, value) for at, value in found if value.value == value.value and abs(value.value) != float("inf")]
-    line = Line("global model", tuple(at for at, _ in kept), tuple(value for _, value in kept))
-    return Panel(title, "round", share, share, (line,) if kept else (), linear=True)
+    values = [(float(p.round), value) for p in thinned(points, MOST_POINTS) if (value := read(p)) is not None]
+    finite = [(at, value) for at, value in values if math.isfinite(value.value)]
+    line = Line("global model", tuple(at for at, _ in finite), tuple(value for _, value in finite))
+    return Panel(title, "round", share, share, (line,) if finite else (), linear=True)
 
 
 def _exact(value: float, n: int) -> Estimate:
-    return Estimate(value, NAN, NAN, n, n)
+    return Estimate(value, math.nan, math.nan, n, n)
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
     """Return at most so many points: every k-th, and the last."""
     step = -(-len(points) // most) if points else 1
-    kept = list(points[::step])
-    return kept if not points or kept[-1] is points[-1] else [*kept[: most - 1], points[-1]]
+    chosen = list(points[::step])
+    return chosen if not points or chosen[-1] is points[-1] else [*chosen[: most - 1], points[-1]]
 
 
-def checkpoints_of(result: Result) -> tuple[Kept, ...]:
+def checkpoints_of(result: Result) -> tuple[Checkpoint, ...]:
     """Return the checkpoints with the accuracy of their rounds."""
-    known = {point.round: point.accuracy for point in result.curve}
-    return tuple(Kept(number, _as_yaml(file), known.get(number)) for number, file in sorted(result.checkpoints.items()))
+    accuracy = {point.round: point.accuracy for point in result.curve}
+    return tuple(
+        Checkpoint(number, _as_yaml(file), accuracy.get(number)) for number, file in sorted(result.checkpoints.items())
+    )
 
 
 def _as_yaml(path: str) -> str:
@@ -153,27 +142,29 @@ def _as_yaml(path: str) -> str:
 
 def setting_of(result: Result) -> tuple[tuple[str, str], ...]:
     """Return what was trained and how, as (what, value) in words."""
-    told = result.settings
-    local = told["client"]["local"]
-    guarded = [_piece(item) for item in told["defences"]]
-    guarded += [
-        f"{name}: {_piece(told['client'][name])}" for name in ("on_model", "on_data") if told["client"].get(name)
+    settings = result.settings
+    local = settings["client"]["local"]
+    defences = [_piece(item) for item in settings["defences"]]
+    defences += [
+        f"{name}: {_piece(settings['client'][name])}"
+        for name in ("on_model", "on_data")
+        if settings["client"].get(name)
     ]
-    decay = told["decay"]
+    decay = settings["decay"]
     when = f"every {decay['every']} rounds" if decay["every"] else f"after rounds {', '.join(map(str, decay['at']))}"
     lines = [
-        ("Data", _piece(told["data"])),
-        ("Partition", _piece(told["partition"])),
-        ("Model", _piece(told["model"])),
-        ("First weights", _piece(told["weights"])),
+        ("Data", _piece(settings["data"])),
+        ("Partition", _piece(settings["partition"])),
+        ("Model", _piece(settings["model"])),
+        ("First weights", _piece(settings["weights"])),
         ("Local training", "one gradient of all examples" if local is None else _piece(_set(local))),
-        ("Loss", told["client"]["loss"]),
-        ("Defences", "; ".join(guarded) or "none"),
-        ("Who answers", _selection(told["selection"])),
-        ("Server", _piece(told["server"])),
+        ("Loss", settings["client"]["loss"]),
+        ("Defences", "; ".join(defences) or "none"),
+        ("Who answers", _selection(settings["selection"])),
+        ("Server", _piece(settings["server"])),
         ("Learning rate", f"times {decay['factor']:g} {when}" if decay["factor"] < 1 else "constant"),
-        ("Batch norm in clients", f"{told['norm']} mode"),
-        ("Seed", str(told["seed"])),
+        ("Batch norm in clients", f"{settings['norm']} mode"),
+        ("Seed", str(settings["seed"])),
     ]
     return tuple((what, str(value)) for what, value in lines)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leakscope.core.version import __version__
-from leakscope.report.page import environment_of, read_assets
-from leakscope.report.phrases import LIMITS, RULE
+from leakscope.report.page import render_page
+from leakscope.report.sources import LIMITS, RULE
 from leakscope_papers.claims import FAILS, HOLDS, SO_FAR, UNMEASURED, UNTESTED, Finding
 from leakscope_papers.pages.columns import RULE as COLUMN_RULE
 from leakscope_papers.pages.columns import ColumnTable, columns_of
@@ -23,12 +23,12 @@ from leakscope_papers.scales import scale_of
 
 TONES = {HOLDS: "holds", SO_FAR: "holds", FAILS: "does"}
 TEMPLATES = Path(__file__).parent / "templates"
-STYLES = ("base.css", "tables.css", "paper.css", "paper_plots.css")
+STYLES = ("base.css", "tables.css", "charts.css", "paper.css", "paper_plots.css")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One claim with its findings: column, sentence, the cases that speak against it, and its tone (a class of the page)."""
+class ClaimRow:
+    """One claim with its findings: column, verdict, the cases against it, and its tone (a class of the page)."""
 
     says: str
     findings: tuple[tuple[str, str, tuple[str, ...], str], ...]
@@ -43,7 +43,7 @@ class ItemSection:
     short: str
     reading: str
     grid: Grid
-    claims: tuple[Told, ...]
+    claims: tuple[ClaimRow, ...]
     commands: str
     note: str
     incomplete: str
@@ -65,7 +65,7 @@ def section_of(result: Result) -> ItemSection:
         short=in_short(result),
         reading=best_reading(result.comparison),
         grid=grid,
-        claims=tell_claims(result.findings),
+        claims=claim_rows(result.findings),
         commands=commands_of(result),
         note=scale_of(result.item, result.scale).note,
         incomplete=incomplete(result),
@@ -77,33 +77,29 @@ def section_of(result: Result) -> ItemSection:
     )
 
 
-def tell_claims(findings: Sequence[Finding]) -> tuple[Told, ...]:
+def claim_rows(findings: Sequence[Finding]) -> tuple[ClaimRow, ...]:
     """Return the claims in order, each with what every column says about it."""
-    found: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {}
+    rows: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {}
     for finding in told_findings(findings):
         who = "" if finding.word in (UNTESTED, UNMEASURED) else finding.column.title
-        found.setdefault(finding.claim.says, []).append(
+        rows.setdefault(finding.claim.says, []).append(
             (who, finding.told, finding.against, TONES.get(finding.word, "open"))
         )
-    return tuple(Told(says, tuple(own)) for says, own in found.items())
+    return tuple(ClaimRow(says, tuple(findings)) for says, findings in rows.items())
 
 
 def render_papers(results: Sequence[Result], *, command: str) -> str:
     """Return the page of these results as one self-contained HTML text; `command` made it."""
-    from markupsafe import Markup
-
-    return (
-        environment_of(TEMPLATES)
-        .get_template("paper.html")
-        .render(
-            sections=[section_of(result) for result in results],
-            style=Markup(read_assets(STYLES, TEMPLATES)),
-            how=HOW.replace("*", ""),
-            rule=RULE,
-            column_rule=COLUMN_RULE,
-            regions=REGIONS,
-            limits=LIMITS,
-            command=command,
-            version=__version__,
-        )
-    )
+    values = {
+        "title": "Papers: published beside measured",
+        "headline": "What the papers print, and what we measured",
+        "explanation": HOW.replace("*", ""),
+        "limits": LIMITS,
+        "command": command,
+        "facts": (("Version", f"leakscope {__version__}"),),
+        "sections": [section_of(result) for result in results],
+        "rule": RULE,
+        "column_rule": COLUMN_RULE,
+        "region_names": REGIONS,
+    }
+    return render_page("paper.html", values, styles=STYLES, folder=TEMPLATES)

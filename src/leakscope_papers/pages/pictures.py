@@ -16,12 +16,12 @@ import numpy as np
 
 from leakscope.core.record import Cell
 from leakscope.metrics.interval import PSNR_CAP
-from leakscope.report.animation import film, thin, unit
+from leakscope.report.cells import axis_value_text as say
+from leakscope.report.films import film, thin, unit
 from leakscope.report.gallery import paired
 from leakscope.report.numbers import number
-from leakscope.report.picture import Pixels, data_uri, drawable, pixels, png, shrink
-from leakscope.report.results import Results, results_of
-from leakscope.report.sheet import say
+from leakscope.report.pictures import Pixels, data_uri, drawable, pixels, png, shrink
+from leakscope.report.sheet import Results, results_of
 from leakscope.store import Run
 from leakscope_papers.items import Part, Pictures
 from leakscope_papers.naming import belongs, name_cell

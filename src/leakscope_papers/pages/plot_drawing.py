@@ -1,41 +1,52 @@
-"""A plot of an item as the coordinates of SVG drawings: panels on the same scales, one or two axes, 95 % bars or bands."""
+"""The plots of an item as SVG drawings: panels on the same scales, one or two axes, 95 % bars or bands, chance."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from leakscope.analysis.characteristic import GREEN_UP_TO, RED_FROM, Region, place
+from leakscope.analysis.characteristic import Region
 from leakscope.report import numbers
-from leakscope.report.characteristic_chart import Shade
-from leakscope.report.chart import COLOURS, SHARE, Mark, _marker, _path, _percent, _says
-from leakscope.report.scales import Scale
-from leakscope_papers.pages.plot_scales import Across, across_of, chances, estimates, in_word, linear, upward
-from leakscope_papers.pages.plot_shapes import Chance, Placing, band, chance_line, column, whisker
-from leakscope_papers.pages.plots import PlotPanel, Plotted, Series
+from leakscope.report.charts import (
+    COLOURS,
+    Frame,
+    Mark,
+    Spot,
+    Tick,
+    band,
+    column,
+    estimate_text,
+    has_interval,
+    legend_marker,
+    marker,
+    path,
+    tick_text,
+    value_text,
+    whisker,
+)
+from leakscope.report.charts.characteristic import Shade, region_shades
+from leakscope_papers.pages.plot_axes import Axes, axes_of, axis_titles, position_text, ticks_across
+from leakscope_papers.pages.plots import PlotPanel, Plotted, Point, Series
 from leakscope_papers.titles import title_of
 
-WIDTH, HEIGHT, TOP, SIDE, MARGIN = 360, 250, 30, 50, 16
-BOTTOM, TURNED_BOTTOM = 44, 92
-LETTER, APART = 7.0, 34.0  # the width of a letter, and between two numbers on an axis
-SHORT = 24  # letters of a name that fits above an axis
 SOME_MARKS = 6
 WIDEST = 40.0  # a column
-INSIDE = 10.0  # from the edge of the frame to the first number of an axis
-LINES = ("solid lines", "dashed lines")
 OTHERWISE = "Measured otherwise than in the paper: "
-RATIO_NAME = "log10(||B|| / ||E|| + 1)"
 REGIONS = {
     Region.GREEN.value: "green: the perturbation is above the gradient",
     Region.WHITE.value: "white: between",
     Region.RED.value: "red: the perturbation is below a tenth of the gradient",
 }
+ABOVE, BELOW, HIGHEST = 4, 13, 44.0  # where the word "chance" stands beside its line; above it from this height on
+
+Placing = Callable[[float | str, float], Spot]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """One line: its colour's number, whether it is dashed (right axis), path, bars, band, columns, points, and open marks for print."""
+class DrawnSeries:
+    """A drawn line: colour number, whether dashed (right axis), path, bars, band, columns, points, open marks for print."""
 
     name: str
     colour: int
@@ -50,266 +61,199 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
+class Chance:
+    """What guessing gives: its line, where its word ends, and a description in words."""
+
+    path: str
+    x: float
+    y: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class PanelDrawing:
-    """A panel ready to be written: its title, lines, chance and words for it."""
+    """A drawn panel: its title, lines, chance and a description in words."""
 
     title: str
-    series: tuple[Drawn, ...]
+    series: tuple[DrawnSeries, ...]
     chance: Chance | None
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlotDrawing:
-    """A plot ready to be written: ticks as (place, text), shades, names of the axes, panels, key, and edges of the frame."""
+    """A drawn plot: ticks, regions, titles of the axes, panels, legend, and the frame of each panel."""
 
     title: str
     note: str
-    across: tuple[tuple[float, str], ...]
+    across: tuple[Tick, ...]
     known: tuple[float, ...]
-    left: tuple[tuple[float, str], ...]
-    right: tuple[tuple[float, str], ...]
+    left: tuple[Tick, ...]
+    right: tuple[Tick, ...]
     names: tuple[str, str, str]
     shades: tuple[Shade, ...]
     turned: bool
     panels: tuple[PanelDrawing, ...]
-    key: tuple[Drawn, ...]
+    key: tuple[DrawnSeries, ...]
     published: bool
-    last: int
-    floor: int
     broken: float | None
-    width: int = WIDTH
-    height: int = HEIGHT
-    first: int = SIDE
-    top: int = TOP
+    frame: Frame
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    across: Across
-    left: Scale
-    right: Scale
-    last: int
-    height: int
-    floor: int
-    rates: bool
-    inside: float
-    columns: bool
-    chance_right: bool
-
-    def x(self, at: float) -> float:
-        return round(SIDE + self.inside + at * (self.last - SIDE - 2 * self.inside), 1)
-
-    def y(self, at: float) -> float:
-        return round(self.floor - at * (self.floor - TOP), 1)
-
-
-def draw(made: Plotted) -> PlotDrawing:
+def draw(plotted: Plotted) -> PlotDrawing:
     """Return the drawing of a plot that has panels; all of them share their scales, so that they compare."""
-    plot, every = made.plot, [series for panel in made.panels for series in panel.series]
-    frame = _frame(made, every)
-    names = list(dict.fromkeys(series.name for series in every))
-    panels = tuple(_panel(panel, names, frame, plot.title, bool(plot.curve)) for panel in made.panels)
-    drawn = {series.name: series for panel in panels for series in panel.series}
-    ticks, known, turned = _ticks(made, every, frame)
+    plot, series = plotted.plot, [one for panel in plotted.panels for one in panel.series]
+    axes = axes_of(plotted, series)
+    frame, scale = axes.frame, axes.across.scale
+    names = list(dict.fromkeys(one.name for one in series))
+    panels = tuple(_panel(panel, names, axes, plot.title, bool(plot.curve)) for panel in plotted.panels)
+    drawn = {one.name: one for panel in panels for one in panel.series}
+    ticks, known = ticks_across(plotted, series, axes)
     return PlotDrawing(
         title=plot.title,
-        note=_note(made, panels),
+        note=_note(plotted, panels),
         across=ticks,
         known=known,
-        left=tuple((frame.y(at), _percent(text) if made.rates else text) for at, text in frame.left.ticks()),
-        right=tuple((frame.y(at), text) for at, text in frame.right.ticks()) if plot.second_axis else (),
-        names=_names(made),
-        shades=_shades(frame) if plot.regions else (),
-        turned=turned,
+        left=tuple((frame.y(at), tick_text(text, plotted.rates)) for at, text in axes.left.ticks()),
+        right=tuple((frame.y(at), text) for at, text in axes.right.ticks()) if plot.second_axis else (),
+        names=axis_titles(plotted),
+        shades=region_shades(frame, scale) if plot.regions else (),
+        turned=axes.turned,
         panels=panels,
         key=tuple(drawn[name] for name in names),
-        published=any(series.published for series in every),
-        last=frame.last,
-        floor=frame.floor,
-        broken=frame.x(0.055) if frame.across.scale.zero and not frame.across.words else None,
-        height=frame.height,
+        published=any(one.published for one in series),
+        broken=frame.x(0.055) if scale.zero and not axes.across.words else None,
+        frame=frame,
     )
 
 
-def _note(made: Plotted, panels: Sequence[PanelDrawing]) -> str:
-    """Return the words below a plot: what its bars or bands are, its own note, and what was done otherwise than in the paper."""
-    every = [series for panel in panels for series in panel.series]
-    words = (
-        [f"{'Whiskers' if made.plot.bars else 'Bars'} are 95 % intervals."]
-        if any(series.bars for series in every)
-        else []
-    )
-    words += ["Bands are 95 % intervals over clients."] if any(series.band for series in every) else []
-    words += [made.plot.note] if made.plot.note else []
-    return " ".join([*words, *([OTHERWISE + "; ".join(made.notes) + "."] if made.notes else [])])
-
-
-def undrawn(made: Plotted) -> str:
-    """Return what a plot does not show: nothing, cells without a place across, or all of it."""
-    if not made.panels:
-        why = "these runs kept no curve; runs made anew do" if made.plot.curve else "nothing of it is measured here"
-        return f"{made.plot.title}: not drawn, {why}."
-    if made.without:
-        return f"{made.plot.title}: {made.without} cells have no number for {title_of(made.plot.x)} and are not drawn."
+def undrawn(plotted: Plotted) -> str:
+    """Return why a plot, or a part of it, is not drawn; empty where all of it is."""
+    plot = plotted.plot
+    if not plotted.panels:
+        why = "these runs kept no curve; runs made anew do" if plot.curve else "nothing of it is measured here"
+        return f"{plot.title}: not drawn, {why}."
+    if plotted.without:
+        return f"{plot.title}: {plotted.without} cells have no number for {title_of(plot.x)} and are not drawn."
     return ""
 
 
-def _frame(made: Plotted, every: Sequence[Series]) -> _Frame:
-    across = across_of(made, every)
-    left, right = (estimates([s for s in every if s.right is side]) for side in (False, True))
-    (right if made.plot.second_axis else left).extend(chances(every))
-    turned = _turned(across, made)
-    height = HEIGHT + (TURNED_BOTTOM - BOTTOM if turned else 0)
-    return _Frame(
-        across=across,
-        left=SHARE
-        if made.rates
-        else linear(left, zero=not made.plot.curve, cut=bool(made.plot.curve))
-        if _is_linear(made)
-        else upward(left),
-        right=linear(right, zero=True),
-        last=WIDTH - (SIDE if made.plot.second_axis else MARGIN),
-        height=height,
-        floor=height - (TURNED_BOTTOM if turned else BOTTOM),
-        rates=made.rates,
-        inside=0.0 if across.words or made.plot.curve or made.plot.regions else INSIDE,
-        columns=made.plot.bars,
-        chance_right=bool(made.plot.second_axis),
+def _note(plotted: Plotted, panels: Sequence[PanelDrawing]) -> str:
+    """Return the note below a plot: what its bars or bands are, its own note, and deviations from the paper."""
+    series = [one for panel in panels for one in panel.series]
+    bars = "Whiskers" if plotted.plot.bars else "Bars"
+    words = [f"{bars} are 95 % intervals."] if any(one.bars for one in series) else []
+    words += ["Bands are 95 % intervals over clients."] if any(one.band for one in series) else []
+    words += [plotted.plot.note] if plotted.plot.note else []
+    return " ".join([*words, *([OTHERWISE + "; ".join(plotted.notes) + "."] if plotted.notes else [])])
+
+
+def _panel(panel: PlotPanel, names: Sequence[str], axes: Axes, title: str, curve: bool) -> PanelDrawing:
+    step = _step(len(panel.series), axes)
+    offsets = [(i - (len(panel.series) - 1) / 2) * step for i in range(len(panel.series))]
+    series = tuple(
+        _series(one, names.index(one.name), axes, aside, step, curve)
+        for one, aside in zip(panel.series, offsets, strict=True)
     )
+    chance = _chance(panel, axes, offsets, step / 2)
+    words = [_describe(one, axes.rates and not one.right) for one in panel.series if one.points]
+    words += [chance.words] if chance else []
+    name = f"{title}{f', {panel.title}' if panel.title else ''}"
+    return PanelDrawing(panel.title, series, chance, f"{name}: {'; '.join(words)}")
 
 
-def _is_linear(made: Plotted) -> bool:
-    return bool(made.plot.curve or made.plot.regions or made.plot.bars or made.plot.chance)
+def _step(lines: int, axes: Axes) -> float:
+    """Return how far the points of two lines stand apart at a word below; 0 on an axis of numbers."""
+    words, frame = len(axes.across.words), axes.frame
+    widest = WIDEST if axes.columns else 10.0
+    return min(widest, 0.7 * (frame.last - frame.first) / words / lines) if words else 0.0
 
 
-def _turned(across: Across, made: Plotted) -> bool:
-    """Return whether the words below must be turned to have room."""
-    room = (WIDTH - SIDE - (SIDE if made.plot.second_axis else MARGIN)) / max(len(across.words), 1)
-    return any(LETTER * len(word) > room for word in across.words)
-
-
-def _ticks(
-    made: Plotted, every: Sequence[Series], frame: _Frame
-) -> tuple[tuple[tuple[float, str], ...], tuple[float, ...], bool]:
-    """Return the numbers or words below, the places of the points, and whether the words are turned.
-
-    Of the settings of an axis as many are written as have room; other axes have round numbers.
-    """
-    across = frame.across
-    if across.words:
-        spots = tuple((frame.x(across.place(word)), word) for word in across.words)
-        return spots, (), _turned(across, made)
-    known = sorted({float(point.x) for series in every for point in series.points})
-    if made.plot.along or made.plot.curve:
-        return tuple((frame.x(at), text) for at, text in across.scale.ticks()), (), False
-    written: list[tuple[float, str]] = []
-    for x in known:
-        at = frame.x(across.place(x))
-        if not written or at - written[-1][0] >= max(APART, LETTER * len(numbers.short(x))):
-            written.append((at, numbers.short(x)))
-    return tuple(written), tuple(frame.x(across.place(x)) for x in known), False
-
-
-def _names(made: Plotted) -> tuple[str, str, str]:
-    """Return the words for the axis below, the left one and the right one."""
-    plot = made.plot
-    below = plot.across or (RATIO_NAME if plot.regions else title_of(plot.x))
-    if not plot.second_axis:
-        return below, title_of(plot.y[0]) if len(plot.y) == 1 and plot.lines else "", ""
-    left, right = (
-        title_of(names[0]) if len(names) == 1 and len(title_of(names[0])) <= SHORT else ""
-        for names in (plot.y, plot.second_axis)
-    )
-    return below, ": ".join(word for word in (left, LINES[0]) if word), ": ".join(w for w in (right, LINES[1]) if w)
-
-
-def _shades(frame: _Frame) -> tuple[Shade, ...]:
-    borders = [0.0, place(GREEN_UP_TO), place(RED_FROM), frame.across.scale.high]
-    spots = [frame.x(frame.across.scale.place(at)) for at in borders]
-    names = [region.value for region in (Region.GREEN, Region.WHITE, Region.RED)]
-    return tuple(Shade(name, a, round(b - a, 1)) for name, a, b in zip(names, spots, spots[1:], strict=False))
-
-
-def _panel(panel: PlotPanel, names: Sequence[str], frame: _Frame, title: str, curve: bool) -> PanelDrawing:
-    several = len(panel.series)
-    series = tuple(_drawn(one, names.index(one.name), frame, (i, several), curve) for i, one in enumerate(panel.series))
-    said = "; ".join(_said(one, frame.rates and not one.right) for one in panel.series if one.points)
-    chance = _chance(panel, frame)
-    said = "; ".join(word for word in (said, chance.words if chance else "") if word)
-    return PanelDrawing(panel.title, series, chance, f"{title}{f', {panel.title}' if panel.title else ''}: {said}")
-
-
-def _chance(panel: PlotPanel, frame: _Frame) -> Chance | None:
-    several = len(panel.series)
-    placings = [_placing(frame, frame.chance_right, _aside(i, several, frame)) for i in range(several)]
-    found = [
-        (spot(p.x, p.chance), p.chance)
-        for spot, series in zip(placings, panel.series, strict=True)
-        for p in series.points
-        if p.chance is not None
-    ]
-    return chance_line(found, (SIDE, frame.last), _step(several, frame) / 2)
-
-
-def _step(several: int, frame: _Frame) -> float:
-    """Return how far the points of two lines stand apart at a word below; 0 where there are numbers."""
-    words = len(frame.across.words)
-    return min(WIDEST if frame.columns else 10.0, 0.7 * (frame.last - SIDE) / words / several) if words else 0.0
-
-
-def _aside(number: int, several: int, frame: _Frame) -> float:
-    """Return how far a line's points stand beside a word below, so that bars do not cover each other."""
-    return (number - (several - 1) / 2) * _step(several, frame)
-
-
-def _placing(frame: _Frame, right: bool, aside: float) -> Placing:
-    scale = frame.right if right else frame.left
-
-    def spot(x: float | str, value: float) -> tuple[float, float]:
-        return round(frame.x(frame.across.place(x)) + aside, 1), frame.y(scale.place(value))
-
-    return spot
-
-
-def _drawn(series: Series, number: int, frame: _Frame, stand: tuple[int, int], curve: bool) -> Drawn:
-    spot, share = _placing(frame, series.right, _aside(*stand, frame)), frame.rates and not series.right
+def _series(series: Series, number: int, axes: Axes, aside: float, step: float, curve: bool) -> DrawnSeries:
+    spot: Placing = partial(axes.spot, right=series.right, aside=aside)
+    share = axes.rates and not series.right
     spots = [spot(p.x, p.value.value) for p in series.points]
-    every, half = math.ceil(len(spots) / SOME_MARKS) if curve else 1, round(0.46 * _step(stand[1], frame), 1)
-    return Drawn(
+    every, half = math.ceil(len(spots) / SOME_MARKS) if curve else 1, round(0.46 * step, 1)
+    return DrawnSeries(
         name=series.name,
         colour=number % COLOURS,
         dashed=series.right,
-        symbol=_marker(number, 14, 8),
-        path="" if frame.across.words else _path(spots),
-        bars="" if curve else "".join(whisker(spot, p) for p in series.points),
-        band=band(spot, series.points) if curve else "",
-        columns="".join(column(spot, p, half) for p in series.points) if frame.columns else "",
+        symbol=legend_marker(number),
+        path="" if axes.across.words else path(spots),
+        bars="" if curve else "".join(_bar(spot, p) for p in series.points),
+        band=_band(spot, series.points) if curve else "",
+        columns="".join(_column(spot, p, half) for p in series.points) if axes.columns else "",
         marks=tuple(
-            Mark(_marker(number, *at), f"{series.name}, {in_word(p.x)}: {_says(p.value, share)}")
+            Mark(marker(number, *at), f"{series.name}, {position_text(p.x)}: {estimate_text(p.value, share)}")
             for i, (at, p) in enumerate(zip(spots, series.points, strict=True))
             if i % every == 0
         ),
         published=tuple(
-            Mark(_marker(number, *spot(x, v)), f"{series.name}, {in_word(x)}: published {_value(v, share)}")
+            Mark(marker(number, *spot(x, v)), f"{series.name}, {position_text(x)}: published {value_text(v, share)}")
             for x, v in series.published
         ),
     )
 
 
-def _value(value: float, share: bool) -> str:
-    return numbers.percent(value) if share else numbers.number(value)
+def _bar(spot: Placing, point: Point) -> str:
+    """Return the bar of a point's interval; empty without one."""
+    if not has_interval(point.value):
+        return ""
+    (x, low), (_, high) = spot(point.x, point.value.low), spot(point.x, point.value.high)
+    return whisker(x, low, high)
 
 
-def _said(series: Series, share: bool) -> str:
+def _band(spot: Placing, points: Sequence[Point]) -> str:
+    """Return the outline of the intervals; empty for fewer than two of them."""
+    known = [p for p in points if math.isfinite(p.value.low)]
+    if len(known) < 2:
+        return ""
+    return band([spot(p.x, p.value.high) for p in known], [spot(p.x, p.value.low) for p in known])
+
+
+def _column(spot: Placing, point: Point, half: float) -> str:
+    """Return the column from 0 to the point."""
+    (x, top), (_, foot) = spot(point.x, point.value.value), spot(point.x, 0.0)
+    return column(x, top, foot, half)
+
+
+def _chance(panel: PlotPanel, axes: Axes, offsets: Sequence[float], half: float) -> Chance | None:
+    """Return the line of chance: level from edge to edge where it is the same at every place.
+
+    With `half` (places are words) a dash so wide on either side of each place, as chance may differ from word to word.
+    """
+    spots = sorted(
+        {
+            axes.spot(p.x, p.chance, right=axes.chance_right, aside=aside): p.chance
+            for aside, series in zip(offsets, panel.series, strict=True)
+            for p in series.points
+            if p.chance is not None
+        }.items()
+    )
+    if not spots:
+        return None
+    (x, y), last = spots[-1]
+    first = spots[0][1]
+    if half:
+        line, x = "".join(f"M{at - half:g} {up:g}h{2 * half:g}" for (at, up), _ in spots), x + half
+    elif len({round(value, 9) for _, value in spots}) == 1:
+        line, x = path([(axes.frame.first, y), (axes.frame.last, y)]), axes.frame.last - ABOVE
+    else:
+        line = path([spot for spot, _ in spots])
+    level = math.isclose(first, last)
+    words = numbers.number(last) if level else f"from {numbers.number(first)} to {numbers.number(last)}"
+    return Chance(line, round(x, 1), y - ABOVE if y > HIGHEST else y + BELOW, f"chance {words}")
+
+
+def _describe(series: Series, share: bool) -> str:
     """Return a line in words: its first, last and highest point, or all of them where they stand at words."""
     if any(isinstance(point.x, str) for point in series.points):
-        told = ", ".join(f"{_value(point.value.value, share)} at {in_word(point.x)}" for point in series.points)
-        return f"{series.name} {told}"
+        words = ", ".join(f"{value_text(p.value.value, share)} at {position_text(p.x)}" for p in series.points)
+        return f"{series.name} {words}"
     first, last = series.points[0], series.points[-1]
     top = max(series.points, key=lambda point: point.value.value)
-    highest = f", highest {_value(top.value.value, share)} at {numbers.number(float(top.x))}"
+    highest = f", highest {value_text(top.value.value, share)} at {numbers.number(float(top.x))}"
     return (
-        f"{series.name} from {_says(first.value, share)} at {numbers.number(float(first.x))} "
-        f"to {_says(last.value, share)} at {numbers.number(float(last.x))}{highest if top not in (first, last) else ''}"
+        f"{series.name} from {estimate_text(first.value, share)} at {numbers.number(float(first.x))} "
+        f"to {estimate_text(last.value, share)} at {numbers.number(float(last.x))}{highest if top not in (first, last) else ''}"
     )

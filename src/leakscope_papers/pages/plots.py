@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from leakscope.core.record import Plain
 from leakscope.metrics.interval import Estimate
-from leakscope.report.sheet import say
+from leakscope.report.cells import axis_value_text
 from leakscope_papers.comparing import Measured
 from leakscope_papers.measures import RATES, value_of
 from leakscope_papers.naming import meets
@@ -135,7 +135,7 @@ def _as_across(plot: Plot, value: Plain) -> float | str | None:
     if value is None:
         return None
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and not plot.bars else say(value)
+    return float(value) if number and not plot.bars else axis_value_text(value)
 
 
 def _order(value: Plain) -> float:
@@ -204,8 +204,8 @@ def _title(place: Place, split: Sequence[str]) -> str:
 
 def _word(axis: str, value: Plain) -> str:
     if axis == READING:
-        return say(value)
-    return f"{axis.replace('_', ' ')} {say(value)}"
+        return axis_value_text(value)
+    return f"{axis.replace('_', ' ')} {axis_value_text(value)}"
 
 
 def _name(plot: Plot, spot: _Spot) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leakscope.core.version import __version__
-from leakscope.report.phrases import RULE
-from leakscope.report.sheet import say
+from leakscope.report.cells import axis_value_text as say
+from leakscope.report.sources import RULE
 from leakscope_papers.claims import UNMEASURED, UNTESTED, Finding
 from leakscope_papers.comparing import BY_CONTENT, HIGHER, LEAST, LOWER, NO_SUCCESS, WIDE, Column, agreement
 from leakscope_papers.items import home_of

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from leakscope.core.record import Plain
+from leakscope.report.cells import axis_value_text as say
 from leakscope.report.numbers import number, number_interval, percent, percent_interval
-from leakscope.report.sheet import say
 from leakscope_papers.bounds import cut
 from leakscope_papers.comparing import Line, Measured, Verdict
 from leakscope_papers.measures import RATES, Value

@@ -18,7 +18,8 @@ from leakscope_papers.comparing import Column, Measured, compare
 from leakscope_papers.items import Item, read_item
 from leakscope_papers.measures import NONE, Value
 from leakscope_papers.pages.page import render_papers
-from leakscope_papers.pages.plot_drawing import WIDTH, PlotDrawing, draw, undrawn
+from leakscope_papers.pages.plot_axes import WIDTH
+from leakscope_papers.pages.plot_drawing import PlotDrawing, draw, undrawn
 from leakscope_papers.pages.plots import Plotted, apart, plotted
 from leakscope_papers.plots import Plot
 from leakscope_papers.programs.rows import Curve
@@ -89,22 +90,28 @@ def test_a_characteristic_has_a_panel_for_each_defence_and_attacker_and_all_of_i
 def test_points_regions_and_bars_stand_where_the_numbers_say() -> None:
     drawing = draw(plotted(characteristic())[0])
     high = place(400.0) + 0.3
-    across = [drawing.first + place(r) / high * (drawing.last - drawing.first) for r in (400.0, 3.0, 0.2)]
+    across = [
+        drawing.frame.first + place(r) / high * (drawing.frame.last - drawing.frame.first) for r in (400.0, 3.0, 0.2)
+    ]
     accuracy = drawing.panels[0].series[0]
     spots = [tuple(map(float, pair.split())) for pair in re.findall(r"[ML]([\d.]+ [\d.]+)", accuracy.path)]
     assert [x for x, _ in spots] == pytest.approx(across, abs=0.06)
-    upward = [drawing.floor - a * (drawing.floor - drawing.top) for a in (0.7, 0.5, 0.3)]
+    upward = [drawing.frame.floor - a * (drawing.frame.floor - drawing.frame.top) for a in (0.7, 0.5, 0.3)]
     assert [y for _, y in spots] == pytest.approx(upward, abs=0.06)
     bar = re.match(r"M([\d.]+) ([\d.]+)V([\d.]+)", accuracy.bars)
     assert bar is not None
-    ends = [drawing.floor - a * (drawing.floor - drawing.top) for a in (0.6, 0.8)]
+    ends = [drawing.frame.floor - a * (drawing.frame.floor - drawing.frame.top) for a in (0.6, 0.8)]
     assert [float(n) for n in bar.groups()[1:]] == pytest.approx(ends, abs=0.06)
     green, white, red = drawing.shades
     assert [shade.name for shade in drawing.shades] == ["green", "white", "red"]
-    assert white.x - drawing.first == pytest.approx(green.width, abs=0.11)
-    assert white.x == pytest.approx(drawing.first + math.log10(2) / high * (drawing.last - drawing.first), abs=0.06)
-    assert red.x == pytest.approx(drawing.first + math.log10(11) / high * (drawing.last - drawing.first), abs=0.06)
-    assert red.x + red.width == pytest.approx(drawing.last, abs=0.11)
+    assert white.x - drawing.frame.first == pytest.approx(green.width, abs=0.11)
+    assert white.x == pytest.approx(
+        drawing.frame.first + math.log10(2) / high * (drawing.frame.last - drawing.frame.first), abs=0.06
+    )
+    assert red.x == pytest.approx(
+        drawing.frame.first + math.log10(11) / high * (drawing.frame.last - drawing.frame.first), abs=0.06
+    )
+    assert red.x + red.width == pytest.approx(drawing.frame.last, abs=0.11)
 
 
 @given(
@@ -157,7 +164,7 @@ def test_words_below_have_equal_room_and_no_line_joins_them() -> None:
     places = [x for x, _ in drawing.across]
     assert [b - a for a, b in itertools.pairwise(places)] == pytest.approx([73.5] * 3, abs=0.11)
     assert drawing.turned
-    assert drawing.height > drawing.width / 2
+    assert drawing.frame.height > drawing.frame.width / 2
     assert all(not series.path and len(series.marks) == 4 for series in drawing.panels[0].series)
 
 
@@ -221,7 +228,7 @@ def spots_of(path: str) -> list[tuple[float, float]]:
 
 
 def height_of(drawing: PlotDrawing, value: float, top: float) -> float:
-    return drawing.floor - value / top * (drawing.floor - drawing.top)
+    return drawing.frame.floor - value / top * (drawing.frame.floor - drawing.frame.top)
 
 
 def test_chance_is_level_from_edge_to_edge_on_the_right_axis_of_a_characteristic() -> None:
@@ -232,7 +239,7 @@ def test_chance_is_level_from_edge_to_edge_on_the_right_axis_of_a_characteristic
     for panel in drawing.panels:
         assert panel.chance is not None
         (first, y), (last, same) = spots_of(panel.chance.path)
-        assert (first, last, y) == (drawing.first, drawing.last, same)
+        assert (first, last, y) == (drawing.frame.first, drawing.frame.last, same)
         assert y == pytest.approx(height_of(drawing, 0.9, top), abs=0.06)
         assert panel.words.endswith("; chance 0.900")
     page = render_papers([result(found.item, cells)], command="c")
@@ -281,7 +288,7 @@ def test_bars_stand_on_zero_side_by_side_and_chance_crosses_its_own_alone() -> N
     columns = [tuple(map(float, c)) for s in panel.series for c in re.findall(outline, s.columns)]
     heights = [caps[a, d] for d in ("dp", "spn") for a in ("rec", "tracing")]
     assert [c[2] for c in columns] == pytest.approx([height_of(drawing, v, top) for v in heights], abs=0.06)
-    assert all(c[1] == c[4] == drawing.floor for c in columns)
+    assert all(c[1] == c[4] == drawing.frame.floor for c in columns)
     edges = sorted((c[0], c[0] + c[3]) for c in columns)
     assert all(a[1] < b[0] for a, b in itertools.pairwise(edges))  # none covers another
     assert panel.chance is not None

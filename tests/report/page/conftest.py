@@ -27,7 +27,7 @@ from leakscope.report import (
     Threat,
     Tile,
 )
-from leakscope.report.curves import Line, Panel
+from leakscope.report.charts import Line, Panel
 
 SIGMAS = ("0", "0.0001", "0.001", "0.01", "0.1")
 OUTCOMES = ("converged", "exhausted")

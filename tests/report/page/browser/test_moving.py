@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from leakscope.report import Gallery, Page, fragment, page_of_run
-from leakscope.report.picture import pixels
+from leakscope.report.pictures import pixels
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator

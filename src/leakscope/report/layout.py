@@ -1,4 +1,4 @@
-"""A page set up for its template: every picture in a reel with a CSS class, every curve drawn, the data for the script."""
+"""The layout of a page: every image in a reel with a CSS class, every curve drawn, the data for the script."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leakscope.report import numbers
-from leakscope.report.animation import timeline
-from leakscope.report.chart import Drawing, Stroke, draw, legend
-from leakscope.report.layers import Layer, draw_layers
-from leakscope.report.page_data import Fading, Gallery, Level, Page, Section, Strength, Tile
-from leakscope.report.sheet import ATTACK
-from leakscope.report.sprites import CELL, Detail, Reel, choose_detail, film_reel, still_reel, zoom
+from leakscope.report.cells import ATTACK
+from leakscope.report.charts import Drawing, Stroke, draw_panels
+from leakscope.report.films import CELL, Detail, Reel, choose_detail, film_reel, still_reel, timeline, zoom
+from leakscope.report.page_data import Fading, Gallery, Level, Page, Pair, Strength, Tile
+from leakscope.report.pictures import Layer, draw_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,8 +24,8 @@ CUTS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shown:
-    """A tile, where it lies in words, the classes of its reel and its baselines' reel, the steps of the frames drawn."""
+class ShownTile:
+    """A tile, its setting in words, the classes of its reel and its baselines' reel, the steps of the frames drawn."""
 
     tile: Tile
     where: str
@@ -35,25 +34,36 @@ class Shown:
     steps: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class UpdateDrawing:
+    """The drawn layers of an update, how many layers and values there are, and how many of them are not drawn."""
+
+    layers: list[Layer]
+    layer_count: int
+    values: int
+    hidden: int
+    hidden_values: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Staged:
-    """All that the template needs beside the page itself."""
+class Layout:
+    """What the template needs beside the page itself."""
 
     rules: list[str]
     detail: Detail
-    pairs: list[tuple[Any, str]]
-    shown: list[Shown]
-    first: list[Shown]
+    pairs: list[tuple[Pair, str]]
+    shown: list[ShownTile]
+    first: list[ShownTile]
     fadings: list[list[tuple[Fading, list[str]]]]
     curves: list[tuple[list[Drawing], list[Stroke]]]
     thresholds: tuple[list[Drawing], list[Stroke]]
-    update: Mapping[str, Any]
+    update: UpdateDrawing
     widths: Mapping[str, int]
     data: Mapping[str, Any]
 
 
-def stage(page: Page) -> Staged:
-    """Return the page set up for its template."""
+def lay_out(page: Page) -> Layout:
+    """Return the layout of a page."""
     tiles = page.gallery.tiles if page.gallery else ()
     pairs = [still_reel([pair.truth, pair.recovered]) for pair in page.exact.pairs] if page.exact else []
     films = [film_reel(tile.truth, tile.frames) for tile in tiles]
@@ -62,25 +72,25 @@ def stage(page: Page) -> Staged:
     detail = choose_detail([pairs, films, nulls, fades])
     reels = {"p": pairs, "k": films, "b": nulls, "s": fades}
     shown = [
-        Shown(
+        ShownTile(
             tile,
             _where(tile, page),
             f"k{i}",
             f"b{null_of[i]}" if tile.baselines else "",
-            tuple(tile.frames_at[f] for f in reel.kept(detail)),
+            tuple(tile.frames_at[f] for f in reel.drawn(detail)),
         )
         for i, (tile, reel) in enumerate(zip(tiles, films, strict=True))
     ]
-    return Staged(
-        rules=[reel.rule(f"{kind}{i}", detail) for kind, own in reels.items() for i, reel in enumerate(own)],
+    return Layout(
+        rules=[reel.rule(f"{kind}{i}", detail) for kind, group in reels.items() for i, reel in enumerate(group)],
         detail=detail,
         pairs=[(pair, f"p{i}") for i, pair in enumerate(page.exact.pairs)] if page.exact else [],
         shown=shown,
         first=_first(shown),
         fadings=_fadings(page.strengths),
-        curves=[_curves(section) for section in page.sections],
-        thresholds=_curves(page.thresholds) if page.thresholds else ([], []),
-        update=_update(page.update),
+        curves=[draw_panels(section.panels) for section in page.sections],
+        thresholds=draw_panels(page.thresholds.panels if page.thresholds else ()),
+        update=_draw_update(page.update),
         widths={
             "tile": _figure_width((tile.truth for tile in tiles), beside=3),
             "fading": _figure_width((f.truths[0] for s in page.strengths for f in s.fadings), beside=2),
@@ -100,15 +110,15 @@ def _where(tile: Tile, page: Page) -> str:
 def _shared(reels: Sequence[Reel]) -> tuple[list[Reel], list[int]]:
     """Return the different reels among these, and for each its place among them; empty ones have no place (-1)."""
     places: dict[bytes, int] = {}
-    kept: list[Reel] = []
-    own = []
+    different: list[Reel] = []
+    place_of = []
     for reel in reels:
         content = b"".join(image.tobytes() for image in reel.stills)
         if content and content not in places:
-            places[content] = len(kept)
-            kept.append(reel)
-        own.append(places.get(content, -1))
-    return kept, own
+            places[content] = len(different)
+            different.append(reel)
+        place_of.append(places.get(content, -1))
+    return different, place_of
 
 
 def _columns(fading: Fading) -> list[list[Tensor]]:
@@ -117,34 +127,28 @@ def _columns(fading: Fading) -> list[list[Tensor]]:
 
 
 def _fadings(strengths: Sequence[Strength]) -> list[list[tuple[Fading, list[str]]]]:
+    """Return the fadings of each strength, each with the classes of its reels."""
     count = 0
-    found = []
+    groups = []
     for strength in strengths:
-        own = []
+        group = []
         for fading in strength.fadings:
-            own.append((fading, [f"s{count + i}" for i in range(len(fading.truths))]))
+            group.append((fading, [f"s{count + i}" for i in range(len(fading.truths))]))
             count += len(fading.truths)
-        found.append(own)
-    return found
+        groups.append(group)
+    return groups
 
 
-def _first(shown: Sequence[Shown]) -> list[Shown]:
+def _first(shown: Sequence[ShownTile]) -> list[ShownTile]:
     """Return as many pictures as fit beside the headline: the first of the attack and setting that recovered most."""
-    groups: dict[tuple[str, ...], list[Shown]] = {}
+    groups: dict[tuple[str, ...], list[ShownTile]] = {}
     for one in shown:
         groups.setdefault(tuple(one.tile.axes.values()), []).append(one)
-    ranked = sorted(groups.values(), key=lambda own: -sum(one.tile.recovered for one in own) / len(own))
-    best = next((own for own in ranked if len(own) >= LEAST_SHOWN), [])
+    ranked = sorted(groups.values(), key=lambda group: -sum(one.tile.recovered for one in group) / len(group))
+    best = next((group for group in ranked if len(group) >= LEAST_SHOWN), [])
     if not best or best[0].tile.truth.ndim == 1:
         return []
     return best[: max(1, HEADLINE_WIDTH // _drawn_width(best[0].tile.truth))]
-
-
-def _curves(section: Section) -> tuple[list[Drawing], list[Stroke]]:
-    """Return the drawings of a section's panels and their legend; a line has the same colour in all of them."""
-    names = list(dict.fromkeys(name for panel in section.panels for name in panel.names()))
-    drawings = [draw(panel, names) for panel in section.panels]
-    return drawings, legend(drawings)
 
 
 def _drawn_width(picture: Tensor) -> int:
@@ -157,22 +161,21 @@ def _figure_width(pictures: Iterable[Tensor], *, beside: int) -> int:
     return max([ROW_WIDTH, *(beside * (_drawn_width(picture) + FRAME) for picture in pictures if picture.ndim > 1)])
 
 
-def _update(update: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the drawn layers (the largest, in the model's order) and the counts of what is shown and what is not."""
+def _draw_update(update: Mapping[str, Tensor]) -> UpdateDrawing:
+    """Return the largest layers, drawn, in the model's order, and the counts of what is shown and what is not."""
     sizes = {name: value.numel() for name, value in update.items()}
-    kept = set(sorted(sizes, key=lambda name: -sizes[name])[:LAYERS_SHOWN])
-    layers: list[Layer] = draw_layers({name: value for name, value in update.items() if name in kept})
-    hidden = [name for name in sizes if name not in kept]
-    return {
-        "layers": layers,
-        "layer_count": len(sizes),
-        "values": sum(sizes.values()),
-        "hidden": len(hidden),
-        "hidden_values": sum(sizes[name] for name in hidden),
-    }
+    largest = set(sorted(sizes, key=lambda name: -sizes[name])[:LAYERS_SHOWN])
+    hidden = [size for name, size in sizes.items() if name not in largest]
+    return UpdateDrawing(
+        layers=draw_layers({name: value for name, value in update.items() if name in largest}),
+        layer_count=len(sizes),
+        values=sum(sizes.values()),
+        hidden=len(hidden),
+        hidden_values=sum(hidden),
+    )
 
 
-def _data(page: Page, shown: Sequence[Shown]) -> dict[str, Any]:
+def _data(page: Page, shown: Sequence[ShownTile]) -> dict[str, Any]:
     """Return the data for the script; JSON has no NaN and no infinity, so those are null."""
     worst = max((one.tile.mse for one in shown if math.isfinite(one.tile.mse)), default=1.0)
     return {
@@ -191,19 +194,19 @@ def _data(page: Page, shown: Sequence[Shown]) -> dict[str, Any]:
 
 def _choices(gallery: Gallery | None) -> dict[str, list[str]]:
     """Return the values of each axis of the gallery, numbers by size, others as they come."""
-    found: dict[str, list[str]] = {}
+    choices: dict[str, list[str]] = {}
     if gallery is None:
-        return found
+        return choices
     for key, _ in gallery.axes:
         values = list(dict.fromkeys(tile.axes[key] for tile in gallery.tiles if key in tile.axes))
         try:
-            found[key] = sorted(values, key=float)
+            choices[key] = sorted(values, key=float)
         except ValueError:
-            found[key] = values
-    return found
+            choices[key] = values
+    return choices
 
 
-def _tile_data(one: Shown) -> dict[str, Any]:
+def _tile_data(one: ShownTile) -> dict[str, Any]:
     tile = one.tile
     return {
         "key": one.key,
@@ -228,13 +231,13 @@ def _tile_data(one: Shown) -> dict[str, Any]:
 
 
 def _facts(tile: Tile) -> list[list[str]]:
-    """Return what the enlarged view says of a tile, name and value."""
-    said = [["MSE", numbers.number(tile.mse)], ["PSNR", numbers.decibels(tile.psnr)]]
-    said += [["SSIM", numbers.number(tile.ssim)]] if tile.ssim is not None else []
+    """Return the facts of the enlarged view of a tile, name and value."""
+    facts = [["MSE", numbers.number(tile.mse)], ["PSNR", numbers.decibels(tile.psnr)]]
+    facts += [["SSIM", numbers.number(tile.ssim)]] if tile.ssim is not None else []
     if tile.guess is not None:
-        said.append(["label", "guessed right" if tile.label_correct else f"guessed {tile.guess}"])
-    said += [[name, numbers.number(value)] for name, value in tile.learned.items()]
-    return [*said, ["outcome", f"{tile.outcome} after {tile.steps} steps"]]
+        facts.append(["label", "guessed right" if tile.label_correct else f"guessed {tile.guess}"])
+    facts += [[name, numbers.number(value)] for name, value in tile.learned.items()]
+    return [*facts, ["outcome", f"{tile.outcome} after {tile.steps} steps"]]
 
 
 def _ssim(value: float | None) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from leakscope.report.numbers import power_of_ten, short
+
+if TYPE_CHECKING:
+    from leakscope.metrics.interval import Estimate
 
 DECADES = 10.0
 GAP = 0.12
@@ -44,6 +48,9 @@ class Scale:
         return [(0.0, "0"), *texts] if self.zero else texts
 
 
+SHARE = Scale(0.0, 1.0)
+
+
 def fit(values: Iterable[float], *, from_zero: bool = False) -> Scale:
     """Return the scale of numbers: log if those above 0 span a factor of `DECADES` and none is below 0.
 
@@ -52,13 +59,13 @@ def fit(values: Iterable[float], *, from_zero: bool = False) -> Scale:
     >>> fit([0, 1e-4, 1e-2]), fit([1, 2, 4])
     (Scale(low=0.0001, high=0.01, log=True, zero=True), Scale(low=1, high=4, log=False, zero=False))
     """
-    known = [v if abs(v) > SMALLEST else 0.0 for v in values if math.isfinite(v)]
-    if not known:
-        return Scale(0.0, 1.0)
-    above = [v for v in known if v > 0]
-    if above and min(known) >= 0 and max(above) >= DECADES * min(above) * (1 - 1e-9):
-        return Scale(min(above), max(above), log=True, zero=0 in known)
-    low, high = (min(0.0, *known) if from_zero else min(known)), max(known)
+    finite = [v if abs(v) > SMALLEST else 0.0 for v in values if math.isfinite(v)]
+    if not finite:
+        return SHARE
+    above = [v for v in finite if v > 0]
+    if above and min(finite) >= 0 and max(above) >= DECADES * min(above) * (1 - 1e-9):
+        return Scale(min(above), max(above), log=True, zero=0 in finite)
+    low, high = (min(0.0, *finite) if from_zero else min(finite)), max(finite)
     if low == high:
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
     return Scale(low, high)
@@ -71,6 +78,59 @@ def widen(scale: Scale) -> Scale:
         return Scale(10.0**low, 10.0**high, log=True, zero=scale.zero)
     step = _step(scale.low, scale.high)
     return Scale(math.floor(scale.low / step + 1e-9) * step, math.ceil(scale.high / step - 1e-9) * step)
+
+
+def likeness_scale(values: Sequence[Estimate]) -> Scale:
+    """Return the scale of a likeness: 1 at the top, 0 or the least value at the bottom."""
+    return widen(Scale(min([0.0, *(v.value for v in values)]), 1.0))
+
+
+def measure_scale(values: Sequence[Estimate], *, near: bool = False) -> Scale:
+    """Return the scale of measures that are no rates: logarithmic over a decade, else linear from 0.
+
+    With `near` it begins close to the values where all of them are far from 0.
+    """
+    scale = fit([v.value for v in values])
+    if scale.log:
+        return widen(scale)
+    ends = interval_ends(values)
+    if near and ends and min(ends) > max(ends) / 2:
+        return linear_scale(values, zero=False)
+    return widen(fit([max(-1.0, end) for end in ends], from_zero=True)) if ends else SHARE
+
+
+def linear_scale(values: Sequence[Estimate], *, zero: bool, cut: bool = False) -> Scale:
+    """Return a linear scale that holds these values and their intervals; `zero` makes it hold 0.
+
+    With `cut` intervals do not stretch it beyond the range of the values: shares in [0, 1], cosines in [-1, 1].
+
+    >>> from leakscope.metrics.interval import Estimate
+    >>> linear_scale([Estimate(0.9, 0.3, 1.5, 2, 2)], zero=False, cut=True)
+    Scale(low=0.2, high=1.0, log=False, zero=False)
+    >>> linear_scale([Estimate(3.0, 2.0, 4.0, 9, 9)], zero=True)
+    Scale(low=0.0, high=4.0, log=False, zero=False)
+    """
+    ends = interval_ends(values)
+    if not ends:
+        return SHARE
+    if cut:
+        least, most = _possible_range([v.value for v in values])
+        ends = [min(max(end, least), most) for end in ends]
+    low, high = min([0.0, *ends] if zero else ends), max(ends)
+    return widen(Scale(low, high) if low < high else Scale(low - 0.5, high + 0.5))
+
+
+def interval_ends(values: Sequence[Estimate]) -> list[float]:
+    """Return the finite values and ends of intervals."""
+    return [end for v in values for end in (v.low, v.value, v.high) if math.isfinite(end)]
+
+
+def _possible_range(values: Sequence[float]) -> tuple[float, float]:
+    """Return the range of shares or cosines; for other numbers one that is wider by a span on either side."""
+    low, high = min(values), max(values)
+    if low >= -1 and high <= 1:
+        return (0.0 if low >= 0 else -1.0), 1.0
+    return low - (high - low), high + (high - low)
 
 
 def _decades(low: float, high: float) -> list[float]:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from leakscope.core.record import Cell
-from leakscope.report.animation import unit
-from leakscope.report.axes import strength_axes
+from leakscope.report.cells import ATTACK, axes_of, axis_value_text, families, name_of, strength_axes
+from leakscope.report.films import unit
 from leakscope.report.gallery import Namer, Spot, paired
 from leakscope.report.page_data import Fading, Level, Strength
-from leakscope.report.picture import drawable
-from leakscope.report.results import Results
-from leakscope.report.sheet import ATTACK, axes_of, families, name_of, say
+from leakscope.report.pictures import drawable
+from leakscope.report.sheet import Results
 from leakscope.report.tables import Row, Table
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def strengths_of(
     `accuracy` is that of the model under a cell's defences, by the cell's id, where someone measured it.
     """
     rows = {row.cells[0]: row for row in table.rows}
-    found = []
+    strengths = []
     for family in families(results.sheet.cells):
         for axis in strength_axes(family):
             ladders = _ladders(family, axis, label)
@@ -44,10 +43,10 @@ def strengths_of(
             fadings = [
                 _fading(results, rows, who, ladder, len(shown), name, accuracy or {}) for who, ladder in shown.items()
             ]
-            kept = tuple(fading for fading in fadings if fading is not None)
-            if kept:
-                found.append(Strength(axis=label(axis), note=_note(len(kept), len(ladders)), fadings=kept))
-    return tuple(found)
+            drawn = tuple(fading for fading in fadings if fading is not None)
+            if drawn:
+                strengths.append(Strength(axis=label(axis), note=_note(len(drawn), len(ladders)), fadings=drawn))
+    return tuple(strengths)
 
 
 def _note(shown: int, total: int) -> str:
@@ -60,14 +59,16 @@ def _note(shown: int, total: int) -> str:
 def _ladders(family: Sequence[Cell], axis: str, label: Callable[[str], str]) -> dict[str, Ladder]:
     """Return for each attack, and each value of the other axes, its cells by strength; incomplete ones are left out."""
     axes = axes_of(family)
-    steps = [say(value) for value in axes[axis]]
+    steps = [axis_value_text(value) for value in axes[axis]]
     others = [name for name, values in axes.items() if name not in (axis, ATTACK) and len(values) > 1]
-    found: dict[str, Ladder] = {}
+    ladders: dict[str, Ladder] = {}
     for cell in family:
-        parts = [f"{label(other)} {say(cell.axes[other])}" for other in others if other in cell.axes]
-        found.setdefault(", ".join([name_of(cell), *parts]), {})[say(cell.axes[axis])] = cell
+        parts = [f"{label(other)} {axis_value_text(cell.axes[other])}" for other in others if other in cell.axes]
+        ladders.setdefault(", ".join([name_of(cell), *parts]), {})[axis_value_text(cell.axes[axis])] = cell
     return {
-        who: {step: ladder[step] for step in steps} for who, ladder in found.items() if all(s in ladder for s in steps)
+        who: {step: ladder[step] for step in steps}
+        for who, ladder in ladders.items()
+        if all(s in ladder for s in steps)
     }
 
 
@@ -84,12 +85,12 @@ def _fading(
     if any(cell.id not in rows for cell in ladder.values()):
         return None
     most = max(LEAST_TRUTHS, min(MOST_TRUTHS, MOST_PICTURES // (len(ladder) * fadings)))
-    found = _common(results, list(ladder.values()), most)
-    if not found:
+    common = _common(results, list(ladder.values()), most)
+    if not common:
         return None
     import torch
 
-    spots = [rows_at for rows_at, _ in found]
+    spots = [rows_at for rows_at, _ in common]
     sheet = results.sheet
     first = next(iter(ladder.values()))
     levels = tuple(
@@ -104,7 +105,7 @@ def _fading(
     )
     return Fading(
         attack=who,
-        truths=torch.stack([truth for _, truth in found]),
+        truths=torch.stack([truth for _, truth in common]),
         labels=tuple(name(first, int(sheet.columns["label"][at[0]]), _spot(results, at[0])) for at in spots),
         levels=levels,
     )
@@ -114,16 +115,16 @@ def _common(results: Results, cells: Sequence[Cell], most: int) -> list[tuple[li
     """Return the first truths that were attacked in all cells: for each its row in every cell, and the picture."""
     sheet = results.sheet
     by_spot = [_rows_by_spot(results, sheet.cells.index(cell)) for cell in cells]
-    found: list[tuple[list[int], Tensor]] = []
+    common: list[tuple[list[int], Tensor]] = []
     for spot in by_spot[0]:
-        if len(found) == most:
+        if len(common) == most:
             break
         at = [rows[spot] for rows in by_spot if spot in rows]
         truths = [_truth(results, row) for row in at] if len(at) == len(cells) else [None]
         first = truths[0]
         if first is not None and all(truth is not None and truth.equal(first) for truth in truths):
-            found.append((at, first))
-    return found
+            common.append((at, first))
+    return common
 
 
 def _rows_by_spot(results: Results, place: int) -> dict[Spot, int]:

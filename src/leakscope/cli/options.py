@@ -1,0 +1,119 @@
+"""Options that several commands share: their help, their checks, and the command line that repeats a run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leakscope.core.errors import InputError
+
+if TYPE_CHECKING:
+    from leakscope.sweep.engines import Engine
+
+ENGINES = ("local", "serial", "ray")
+DEVICES = ("cpu", "cuda")
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+EngineName = Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")]
+Address = Annotated[str | None, typer.Option(help="Address of a Ray cluster; a local one is started if not given.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Processes at a time; on a GPU they share it (docs/scale.md). The cores, or one, if not given."
+    ),
+]
+Memory = Annotated[str | None, typer.Option(help="Most memory for chunks in hand, such as 4G.")]
+LogJson = Annotated[Path | None, typer.Option(help="Write every event as a line of JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
+
+Value = str | int | float | Path | bool | Sequence[str | Path] | None
+Options = Mapping[str, tuple[Value, Value]]  # option -> (value, default)
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that this machine does not have."""
+    if name not in DEVICES:
+        raise InputError(f"--device must be {' or '.join(DEVICES)}, got {name!r}")
+    if name == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise InputError("--device cuda: PyTorch finds no CUDA device here; --device cpu runs everywhere")
+
+
+def make_engine(name: str, address: str | None, workers: int | None = None) -> Engine | None:
+    """Return the engine of that name; None leaves the choice to the run."""
+    if name not in ENGINES:
+        raise InputError(f"--engine must be one of {', '.join(ENGINES)}, got {name!r}")
+    if address is not None and name != "ray":
+        raise InputError(f"--address is for --engine ray, got it with --engine {name}")
+    if workers is not None and name != "local":
+        raise InputError(f"--workers is for --engine local, got it with --engine {name}")
+    if name == "ray":
+        from leakscope.integrations.ray import ray_engine
+
+        return ray_engine(address)
+    if name == "serial":
+        from leakscope.sweep.engines import serial
+
+        return serial
+    return None
+
+
+def parse_memory(text: str | None) -> int | None:
+    """Return a size in bytes.
+
+    >>> parse_memory("1.5G")
+    1610612736
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    size = int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
+    if size < 1:
+        raise InputError(f"--memory must be a size such as 500M or 4G, got {text!r}")
+    return size
+
+
+def shell_command(words: Sequence[str | Path], options: Options) -> str:
+    """Return a command of leakscope, ready for a shell; `options` are (value, default), and defaults are left out.
+
+    A flag is its name alone, an option of several values is repeated.
+
+    >>> shell_command(["run", Path("my noise.yaml")], {"--engine": ("serial", "local"), "--memory": (None, None)})
+    "leakscope run 'my noise.yaml' --engine serial"
+    >>> shell_command(["ppc", "a"], {"--along": (["x", "y"], []), "--keep-private": (True, False)})
+    'leakscope ppc a --along x --along y --keep-private'
+    """
+    parts = ["leakscope", *map(str, words)]
+    for name, (value, default) in options.items():
+        if value == default:
+            continue
+        if value is True:
+            parts.append(name)
+            continue
+        values = [value] if isinstance(value, str | int | float | Path) else value or []
+        parts += [part for one in values for part in (name, str(one))]
+    return shlex.join(parts)
+
+
+def this_command() -> str:
+    """Return the command line of this process."""
+    return shlex.join(["leakscope", *sys.argv[1:]])
+
+
+@contextmanager
+def writing(target: str | Path, more: str = "") -> Iterator[None]:
+    """Turn a failed write into one line: what cannot be written, why, and `more`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{target} cannot be written ({error.strerror or error}){more}") from None

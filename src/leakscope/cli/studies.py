@@ -1,0 +1,181 @@
+"""`leakscope demo`, `leakscope frontier` and `leakscope bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leakscope.cli.app import app
+from leakscope.cli.options import DEVICES, Device, Options, shell_command, writing
+from leakscope.cli.progress import AttackBars, print_lines
+from leakscope.core.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from leakscope.core.types import Batch
+    from leakscope.play import AttackResult, Demonstration
+
+EXPLANATION = (
+    "Each client below trained on one private picture and shared only its gradient, as federated learning "
+    "asks. Nobody sent a picture. The attacker sits at the server, sees the gradient and the model, and searches for the "
+    "input that would have caused that gradient."
+)
+KNOWLEDGE = (
+    "The network (a LeNet of four convolutions with fresh uniform(-0.5, 0.5) weights), the loss, the size of a "
+    "picture and that there was one. Labels were not told: CPL read them off the gradient, DLG optimised them."
+)
+LIMITS = (
+    "These are small grey pictures, one a client, on freshly drawn weights with smooth activations: the easiest case "
+    "for the attacker. Larger batches, many local steps, trained weights and defences change the numbers; steps are capped "
+    "here so that the demo ends in a minute."
+)
+USER_IMAGE = (
+    " Your own picture was given the label of class 0, so that there is an update; no rate of labels counts it."
+)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Directory for the page.")] = Path("leakscope-demo"),
+    image: Annotated[Path | None, typer.Option(help="A picture of your own to attack too.", show_default=False)] = None,
+    images: Annotated[int, typer.Option(help="How many bundled pictures to attack.")] = 32,
+    seed: Annotated[int, typer.Option(help="Seed of weights and starts.")] = 0,
+) -> None:
+    """Attack bundled pictures in a minute and write a page that shows the leak."""
+    from rich.console import Console
+
+    console = Console()
+    console.print("leakscope demo: recovering private pictures from the updates that clients share")
+    from leakscope.report.attack_page import page_of
+    from leakscope.report.page import write
+    from leakscope.studies.demo import ORDER, DemoSettings, run_demo
+    from leakscope.sweep.engines import processes, serial, usable_cores
+
+    settings = DemoSettings(images=images, seed=seed, image=image)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out} cannot be made a directory ({error.strerror})") from None
+    with AttackBars() as bars:
+        cores = min(usable_cores(), len(ORDER))
+        shown = run_demo(
+            settings,
+            engine=processes(cores) if cores > 1 else serial,
+            report=bars.update,
+            shown=lambda run, batch: _show_exact(console, run, batch),
+        )
+    _show_table(console, shown)
+    page = page_of(
+        shown,
+        title="leakscope demo",
+        explanation=EXPLANATION,
+        knowledge=KNOWLEDGE,
+        limits=LIMITS + (USER_IMAGE if image is not None else ""),
+        command="leakscope demo",
+    )
+    console.print(f"page: {write(page, out / 'index.html')}", soft_wrap=True, markup=False, highlight=False)
+
+
+@app.command()
+def frontier(
+    out: Annotated[Path, typer.Option(help="Directory for the page.")] = Path("leakscope-frontier"),
+    clients: Annotated[int, typer.Option(help="Clients with one digit each.")] = 256,
+    rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 40,
+    iterations: Annotated[int, typer.Option(help="Iterations of the attack.")] = 40,
+    delta: Annotated[float, typer.Option(help="The delta of epsilon.")] = 1e-5,
+    accountant: Annotated[str, typer.Option(help="rdp or prv.")] = "prv",
+    seed: Annotated[int, typer.Option(help="Seed of weights and noise.")] = 0,
+) -> None:
+    """Train with DP-SGD and with other defences, attack the same clients, and write a page (extra 'dp')."""
+    from leakscope.integrations.opacus import promise_of
+    from leakscope.report.frontier_page import page_of_frontier
+    from leakscope.report.page import write
+    from leakscope.studies.frontier import ATTACKED, FrontierSettings, measure_frontier
+
+    attacked = min(clients, ATTACKED)
+    settings = FrontierSettings(clients=clients, rounds=rounds, attacked=attacked, iterations=iterations, seed=seed)
+    options: Options = {
+        "--out": (out, None),
+        "--clients": (clients, None),
+        "--rounds": (rounds, None),
+        "--iterations": (iterations, None),
+        "--delta": (delta, None),
+        "--accountant": (accountant, None),
+        "--seed": (seed, None),
+    }
+    promise = promise_of(delta=delta, accountant=accountant)
+    measured = measure_frontier(settings, promise, tell=print_lines())
+    with writing(f"--out {out}"):
+        path = write(page_of_frontier(measured, command=shell_command(["frontier"], options)), out / "index.html")
+    typer.echo(f"page: {path}")
+
+
+@app.command()
+def bench(
+    cases: Annotated[list[str] | None, typer.Argument(help="lenet, resnet20, cnn_cifar; all if none is named.")] = None,
+    device: Device = "cpu",
+    pairs: Annotated[int, typer.Option(help="Interleaved pairs of loop and engine.")] = 20,
+    form: Annotated[str | None, typer.Option(help="Force a form instead of measuring.", show_default=False)] = None,
+    tf32: Annotated[bool, typer.Option(help="Allow TF32 on CUDA.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure the engine against the loop that peers use, side by side."""
+    from leakscope.studies import bench as benchmark
+    from leakscope.studies.bench_cases import CASES
+
+    if device not in DEVICES:
+        raise InputError(f"--device must be cpu or cuda, got {device!r}")
+    timings = benchmark.run(cases or list(CASES), device, pairs=pairs, tf32=tf32, form=form, say=print_lines())
+    shares = benchmark.optimiser_share(device)
+    typer.echo((benchmark.as_json if as_json else benchmark.as_text)(timings, shares))
+
+
+def _show_exact(console: Console, run: AttackResult, batch: Batch) -> None:
+    """Print the first exact recovery beside its truth, as blocks of grey."""
+    from rich.text import Text
+
+    truth, guess = batch.inputs[0, 0, 0], run.reconstruction.inputs[0, 0, 0].clamp(0, 1)
+    console.print("\n  private picture               recovered from the update, exactly")
+    for y in range(0, truth.shape[0] - 1, 2):
+        line = Text("  ")
+        for picture in (truth, guess):
+            for x in range(picture.shape[1]):
+                top, bottom = (round(float(picture[y + d, x]) * 255) for d in (0, 1))
+                line.append("\u2580", style=f"rgb({top},{top},{top}) on rgb({bottom},{bottom},{bottom})")
+            line.append("    ")
+        console.print(line)
+    worst = float((run.reconstruction.inputs - batch.inputs).abs().max())
+    console.print(
+        f"  a dense first layer gives its input away: largest error of {batch.trials} pictures {worst:.1e}\n",
+        highlight=False,
+    )
+
+
+def _show_table(console: Console, shown: Demonstration) -> None:
+    from rich.table import Table
+
+    from leakscope.report.numbers import number, percent, percent_interval
+
+    table = Table("attack", "n", "content", "95 %", "conv.", "label", "MSE", "SSIM", "steps")
+    for run in shown.attacks:
+        s = run.summary
+        table.add_row(
+            run.name,
+            str(s.samples),
+            percent(s.content.value),
+            percent_interval(s.content),
+            percent(s.convergence.value),
+            percent(s.label.value) if s.label else "",
+            number(s.means["mse"].value),
+            number(s.means["ssim"].value),
+            number(s.iterations.mean.value),
+        )
+    console.print(table)
+    console.print("content, conv., label: attack success rates; means over all trials; steps are capped", style="dim")
+    if shown.unlabelled:
+        console.print("label: without your own picture, whose class nobody knows", style="dim")
+    if shown.speed:
+        console.print(shown.speed.line(), highlight=False)

@@ -1,0 +1,81 @@
+"""Names, counts and times as a terminal shows them, and the terminal itself."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+WIDE = 160
+
+
+def printable(text: str) -> str:
+    r"""Return a text with control characters spelled out, so that no name can steer the terminal.
+
+    >>> printable("caf\u00e9 \x1b[31m")
+    'café \\x1b[31m'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> count(1, "trial"), count(12000, "trial")
+    ('1 trial', '12,000 trials')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def at_most(seconds: float) -> str:
+    """Return an upper estimate of a time in words.
+
+    >>> at_most(0.4), at_most(42)
+    ('under a second', 'at most about 42 s')
+    """
+    return f"at most about {duration(seconds)}" if seconds >= 1 else duration(seconds)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> [duration(s) for s in (0.4, 42, 90, 7300)]
+    ['under a second', '42 s', '2 min', '2.0 h']
+    """
+    if seconds < 1:
+        return "under a second"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def pace(rate: float) -> str:
+    """Return trials a second in the unit that suits them.
+
+    >>> [pace(rate) for rate in (112.46, 0.5, 0.001)]
+    ['112.5/s', '30.0/min', '3.6/h']
+    """
+    if rate >= 1:
+        return f"{rate:.1f}/s"
+    return f"{rate * 60:.1f}/min" if rate * 60 >= 1 else f"{rate * 3600:.1f}/h"
+
+
+def terminal() -> Console:
+    """Return a terminal that takes names as they are: no markup, no emoji codes; wide where the table goes to a file."""
+    from rich.console import Console
+
+    plain = Console(markup=False, emoji=False, highlight=False)
+    if not plain.is_terminal and "COLUMNS" not in os.environ:
+        plain.width = WIDE
+    return plain
+
+
+def plain_table(*, title: str | None = None) -> Table:
+    """Return an empty table without vertical lines."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    return Table(box=SIMPLE, padding=(0, 1, 0, 0), title=title, title_justify="left")

@@ -1,0 +1,160 @@
+"""The axes of a plot of an item: scales, ticks, titles and the frame, shared by all panels of the plot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leakscope.analysis.characteristic import RED_FROM, place
+from leakscope.metrics.interval import Estimate
+from leakscope.report import numbers
+from leakscope.report.charts import SHARE, Frame, Scale, Tick, fit, linear_scale, measure_scale
+from leakscope.report.charts.characteristic import AXIS as RATIO_TITLE
+from leakscope_papers.pages.plots import Plotted, Series
+from leakscope_papers.titles import title_of
+
+WIDTH, HEIGHT, TOP, SIDE, MARGIN = 360, 250, 30, 50, 16
+BOTTOM, TURNED_BOTTOM = 44, 92
+LETTER, APART = 7.0, 34.0  # the width of a letter, and between two numbers on an axis
+SHORT = 24  # letters of a title that fits above an axis
+INSET = 10.0  # from the edge of the frame to the first number of an axis
+BEYOND = 0.3  # how far a characteristic goes on past its last point
+LINES = ("solid lines", "dashed lines")
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    """The axis below: `words` have equal room each, in this order; without them `scale` places numbers."""
+
+    scale: Scale
+    words: tuple[str, ...] = ()
+    ratio: bool = False
+
+    def place(self, x: float | str) -> float:
+        """Return where a number or a word stands, in [0, 1]."""
+        if self.words:
+            return (self.words.index(position_text(x)) + 0.5) / len(self.words)
+        return self.scale.place(place(float(x)) if self.ratio else float(x))
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The axes of a plot and its frame; `rates` makes the left axis one of shares, `turned` turns the words below."""
+
+    across: Across
+    left: Scale
+    right: Scale
+    frame: Frame
+    rates: bool
+    columns: bool
+    chance_right: bool
+    turned: bool
+
+    def spot(self, x: float | str, value: float, *, right: bool, aside: float = 0.0) -> tuple[float, float]:
+        """Return the coordinates of a value on the right or left axis, moved by `aside`."""
+        scale = self.right if right else self.left
+        return round(self.frame.x(self.across.place(x)) + aside, 1), self.frame.y(scale.place(value))
+
+
+def axes_of(plotted: Plotted, series: Sequence[Series]) -> Axes:
+    """Return the axes that hold every number of these lines."""
+    plot, across = plotted.plot, _across(plotted, series)
+    left, right = (_estimates([s for s in series if s.right is side]) for side in (False, True))
+    (right if plot.second_axis else left).extend(_chances(series))
+    margin = SIDE if plot.second_axis else MARGIN
+    room = (WIDTH - SIDE - margin) / max(len(across.words), 1)
+    turned = any(LETTER * len(word) > room for word in across.words)
+    return Axes(
+        across=across,
+        left=_left_scale(plotted, left),
+        right=linear_scale(right, zero=True),
+        frame=Frame(
+            width=WIDTH,
+            height=HEIGHT + (TURNED_BOTTOM - BOTTOM if turned else 0),
+            left=SIDE,
+            right=margin,
+            top=TOP,
+            bottom=TURNED_BOTTOM if turned else BOTTOM,
+            inset=0.0 if across.words or plot.curve or plot.regions else INSET,
+        ),
+        rates=plotted.rates,
+        columns=plot.bars,
+        chance_right=bool(plot.second_axis),
+        turned=turned,
+    )
+
+
+def ticks_across(plotted: Plotted, series: Sequence[Series], axes: Axes) -> tuple[tuple[Tick, ...], tuple[float, ...]]:
+    """Return the ticks below, and the coordinates of the settings where those are the ticks.
+
+    Of the settings of an axis as many are written as have room; other axes have round numbers.
+    """
+    across, frame = axes.across, axes.frame
+    if across.words:
+        return tuple((frame.x(across.place(word)), word) for word in across.words), ()
+    if plotted.plot.along or plotted.plot.curve:
+        return tuple((frame.x(at), text) for at, text in across.scale.ticks()), ()
+    settings = sorted({float(point.x) for one in series for point in one.points})
+    written: list[Tick] = []
+    for x in settings:
+        at = frame.x(across.place(x))
+        if not written or at - written[-1][0] >= max(APART, LETTER * len(numbers.short(x))):
+            written.append((at, numbers.short(x)))
+    return tuple(written), tuple(frame.x(across.place(x)) for x in settings)
+
+
+def axis_titles(plotted: Plotted) -> tuple[str, str, str]:
+    """Return the titles of the axis below, the left one and the right one."""
+    plot = plotted.plot
+    below = plot.across or (RATIO_TITLE if plot.regions else title_of(plot.x))
+    if not plot.second_axis:
+        return below, title_of(plot.y[0]) if len(plot.y) == 1 and plot.lines else "", ""
+    left, right = (
+        title_of(names[0]) if len(names) == 1 and len(title_of(names[0])) <= SHORT else ""
+        for names in (plot.y, plot.second_axis)
+    )
+    return below, ": ".join(word for word in (left, LINES[0]) if word), ": ".join(w for w in (right, LINES[1]) if w)
+
+
+def position_text(x: float | str) -> str:
+    """Return a place across as it is written."""
+    return x if isinstance(x, str) else numbers.short(x)
+
+
+def _across(plotted: Plotted, series: Sequence[Series]) -> Across:
+    """Return the axis below: words as soon as there is one, else the ratio of a characteristic, or numbers."""
+    xs = [x for one in series for x in (*(p.x for p in one.points), *(x for x, _ in one.published))]
+    if any(isinstance(x, str) for x in xs):
+        return Across(SHARE, tuple(dict.fromkeys(position_text(x) for x in xs)))
+    values = [float(x) for x in xs]
+    if plotted.plot.regions:
+        return Across(Scale(0.0, max([place(RED_FROM), *(place(x) for x in values)]) + BEYOND), ratio=True)
+    if plotted.plot.curve and min(values) < max(values):
+        return Across(Scale(min(values), max(values)))
+    return Across(fit(values))
+
+
+def _left_scale(plotted: Plotted, values: Sequence[Estimate]) -> Scale:
+    plot = plotted.plot
+    if plotted.rates:
+        return SHARE
+    if plot.curve or plot.regions or plot.bars or plot.chance:
+        return linear_scale(values, zero=not plot.curve, cut=bool(plot.curve))
+    return measure_scale(values, near=True)
+
+
+def _estimates(series: Sequence[Series]) -> list[Estimate]:
+    """Return every number of these lines, measured or printed."""
+    values = [point.value for one in series for point in one.points]
+    return values + [_bare(value) for one in series for _, value in one.published]
+
+
+def _chances(series: Sequence[Series]) -> list[Estimate]:
+    """Return what guessing gives at the points of these lines, once each."""
+    levels = dict.fromkeys(p.chance for one in series for p in one.points if p.chance is not None)
+    return [_bare(value) for value in levels]
+
+
+def _bare(value: float) -> Estimate:
+    return Estimate(value, math.nan, math.nan, 0, 0)
