@@ -11,10 +11,10 @@ from leakscope.report import numbers
 from leakscope.report.characteristic_chart import Shade
 from leakscope.report.chart import COLOURS, SHARE, Mark, _marker, _path, _percent, _says
 from leakscope.report.scales import Scale
+from leakscope_papers.measure_names import title_of
 from leakscope_papers.pages.plot_scales import Across, across_of, chances, estimates, in_word, linear, upward
 from leakscope_papers.pages.plot_shapes import Chance, Placing, band, chance_line, column, whisker
 from leakscope_papers.pages.plots import PlotPanel, Plotted, Series
-from leakscope_papers.titles import title_of
 
 WIDTH, HEIGHT, TOP, SIDE, MARGIN = 360, 250, 30, 50, 16
 BOTTOM, TURNED_BOTTOM = 44, 92

@@ -1,4 +1,4 @@
-"""`leakscope paper list`, `paper run` and `paper report`: the tables and figures of papers as experiments."""
+"""`leakscope paper list` and `paper run`: the items, and their runs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ import typer
 
 from leakscope.cli.progress import Dialogue, count, printable
 from leakscope.cli.sweep import Workers, carry_out, check_device, make_engine, parse_memory
-from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
     from leakscope_papers.items import Item, Part
 
 OUT = Path("leakscope-papers")
-paper = typer.Typer(
-    help="The tables and figures of papers as experiments: published beside measured.", no_args_is_help=True
-)
 Out = Annotated[Path, typer.Option(help="Where the runs lie: OUT/item/scale/part.")]
 
 
-@paper.command("list")
 def list_items() -> None:
     """List every item, how many numbers its paper prints, and its trials (or rows of a program) at each scale."""
     from rich.box import SIMPLE_HEAD
@@ -42,7 +37,7 @@ def list_items() -> None:
         padding=(0, 1, 0, 0),
     )
     for item in choose_items(["all"]):
-        trials = [_own_work(item, scale) for scale in SCALES]
+        trials = [_planned_work(item, scale) for scale in SCALES]
         shared = dict.fromkeys(part.same_as.partition("/")[0] for part in item.parts if part.same_as)
         about = item.printed.title + (f" (with runs of {', '.join(shared)})" if shared else "")
         table.add_row(item.name, about, str(len(item.printed.rows)), *trials)
@@ -53,7 +48,7 @@ def list_items() -> None:
     )
 
 
-def _own_work(item: Item, scale: str) -> str:
+def _planned_work(item: Item, scale: str) -> str:
     """Return how many trials and rows an item has at a scale, those of other items' runs not counted."""
     from leakscope_papers.scales import parts_at, rows_at, scenario_at
 
@@ -67,7 +62,6 @@ def _own_work(item: Item, scale: str) -> str:
     return ", ".join([f"{trials:,}"] * bool(trials) + [count(rows, "row")] * bool(rows))
 
 
-@paper.command()
 def run(
     items: Annotated[
         list[str],
@@ -105,9 +99,9 @@ def run(
         elif dry_run:
             typer.echo(f"{directory}: {count(scenario_at(item, part, scale).cell_count, 'cell')}")
         elif part.program:
-            said = _run_program(item, part, scale, directory, again, title, device=device, quiet=quiet)
+            rows = _run_program(item, part, scale, directory, again, title, device=device, quiet=quiet)
             if not quiet:
-                typer.echo(f"{directory}: {said}")
+                typer.echo(f"{directory}: {rows}")
         else:
             scenario = scenario_at(item, part, scale)
             dialogue = Dialogue(title, quiet=quiet, log=log_json)
@@ -179,47 +173,3 @@ def _given(out: Path, only: list[str], engine: str, device: str, workers: int | 
     words += [word for part in only for word in ("--only", part)]
     words += ["--workers", str(workers)] if workers else []
     return words + (["--memory", memory] if memory else [])
-
-
-@paper.command()
-def report(
-    directory: Annotated[Path, typer.Argument(help="Where the runs lie.")] = OUT,
-    out: Annotated[Path | None, typer.Option(help="Page to write; DIRECTORY/papers.html if not given.")] = None,
-    scale: Annotated[str | None, typer.Option(help="smoke, small or full; the largest there if not given.")] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Items or papers to report; all that were run if not given.")
-    ] = None,
-    summary: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write the numbers, without pictures, as Markdown; what you wrote above an earlier summary stays."
-        ),
-    ] = None,
-) -> None:
-    """Write the page of all items that were run: published beside measured, claims, doubts, pictures."""
-    from leakscope.core.registry import lookup
-    from leakscope_papers.pages.page import render_papers
-    from leakscope_papers.pages.summary import summarise_papers, under_own_words
-    from leakscope_papers.results import results_in
-    from leakscope_papers.scales import SCALES
-
-    if scale is not None:
-        lookup(dict.fromkeys(SCALES), scale, "--scale")
-    results = results_in(directory, scale, only)
-    words = ["leakscope", "paper", "report", str(directory), *(["--scale", scale] if scale else [])]
-    words += [word for name in only or [] for word in ("--only", name)]
-    path = out or directory / "papers.html"
-    _write(path, render_papers(results, command=shlex.join(words)))
-    if summary is not None:
-        made = summarise_papers(results, command=shlex.join([*words, "--summary", str(summary)]))
-        before = summary.read_text("utf-8") if summary.is_file() else ""
-        _write(summary, under_own_words(before, made))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror})") from None
-    typer.echo(str(path))
