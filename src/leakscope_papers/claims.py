@@ -282,15 +282,9 @@ def _pairs(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
         for other, theirs in known:
             if meets(other, than) and _rest(where, varied) == _rest(other, varied) and other is not where:
                 target = _moved(theirs, check.times, check.by)
-                against = _say(other, varied & axes)
-                yield _case(
-                    check,
-                    check.must_be,
-                    _say(where, axes),
-                    ours,
-                    target,
-                    f"{_margin(check.times, check.by)}that of {against}",
-                )
+                against = f"that of {_say(other, varied & axes)}"
+                margin = _margin(check.times, check.by)
+                yield _case(check, check.must_be, _say(where, axes), ours, target, against, margin)
 
 
 def _along(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
@@ -303,11 +297,12 @@ def _along(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
     for line in lines.values():
         ordered = sorted(line, key=lambda point: point[0])
         for (before, earlier, _), (_, later, where) in itertools.pairwise(ordered):
-            against = f"{_margin(1.0, check.by)}that at {check.along} {before}"
-            yield _case(check, relation, _say(where, axes), later, _moved(earlier, 1.0, check.by), against)
+            against, margin = f"that at {check.along} {before}", _margin(1.0, check.by)
+            yield _case(check, relation, _say(where, axes), later, _moved(earlier, 1.0, check.by), against, margin)
 
 
-def _case(check: Check, must_be: str, who: str, ours: Value, target: Value, against: str) -> Case:
+def _case(check: Check, must_be: str, who: str, ours: Value, target: Value, against: str, margin: str = "") -> Case:
+    """Return one comparison; `against` says with what, `margin` by how much that was moved."""
     about = f"{check.measure}: {who}, {against}"
     relation = lookup(RELATIONS, must_be, "relation")
     if not ours.there or not target.there:
@@ -318,7 +313,9 @@ def _case(check: Check, must_be: str, who: str, ours: Value, target: Value, agai
     even = relation(theirs.value, theirs.value) and mine.value == theirs.value
     bounded = not math.isnan(mine.low) or not math.isnan(theirs.low)
     apart = _low(mine) > _high(theirs) or _low(theirs) > _high(mine)
-    said = f"{who or 'here'}: {mine.value:.4g} against {theirs.value:.4g}" + (f" ({against})" if against else "")
+    said = f"{who or 'here'}: {mine.value:.4g} against {theirs.value:.4g}" + (
+        f" ({margin}{against})" if against else ""
+    )
     return Case(said, relation(mine.value, theirs.value), apart and bounded, bounded, about, even=even)
 
 

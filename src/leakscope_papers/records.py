@@ -1,9 +1,11 @@
 """Recorded results: the measured rows of an item at a scale as a JSON file, `<paper>/results/<item>.<scale>.json`.
 
-A row holds its part, its place in the paper's words, reading, attacker, n, the hash of its settings, the number of its source, and
-every measure as [mean, low, high, n], where it needs them with [..., what it is over, trials]. `settings` holds each distinct setting
-once: the first of a part in full, the others as what they change in it. A row with `settings: null` is one whose settings were not
-recorded; `earlier` says what was otherwise. Numbers keep six digits, what is not finite is null.
+A row holds its part, its place in the paper's words (but for the axes that all rows share, `everywhere`), n, the hash of its settings,
+the numbers of its column (`who`: reading, attacker, compared with print or not), source and note, and every measure as [mean],
+[mean, low, high] or [mean, low, high, n, what it is over, trials]; n and trials are those of the row where they are not given.
+`settings` holds each distinct setting once: the first of a part in full, the others as what they change in it. A row with
+`settings: null` is one whose settings were not recorded; `earlier` says what was otherwise. Numbers keep six digits, what is not
+finite is null.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from leakscope.core.errors import InputError
+from leakscope.core.record import Plain
 from leakscope.metrics.interval import Estimate
 from leakscope_papers.comparing import Measured
 from leakscope_papers.measures import Value
@@ -43,13 +46,17 @@ class ColumnTable:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All rows of an item at a scale, their settings by hash, and the columns of parts that attack table rows."""
+    """All rows of an item at a scale, their settings by hash, and the columns of parts that attack table rows.
+
+    `reported` are findings that an earlier report gave for claims whose numbers were not recorded: claim, column, sentence.
+    """
 
     item: str
     scale: str
     rows: tuple[Measured, ...]
     settings: Mapping[str, Settings]
     columns: tuple[ColumnTable, ...] = ()
+    reported: tuple[tuple[str, str, str], ...] = ()
 
 
 def recorded_file(item: str, scale: str, out: Path | None = None) -> Path:
@@ -62,19 +69,23 @@ def recorded_file(item: str, scale: str, out: Path | None = None) -> Path:
 
 def write_recorded(recorded: Recorded, path: Path) -> None:
     """Write the rows of an item as JSON, one row a line."""
-    sources: dict[str, int] = {}
-    rows = [_row_data(row, sources) for row in recorded.rows]
-    curves = [row.get("curves") for row in rows]
-    if len(json.dumps(curves)) > MOST_CURVES:
+    everywhere = _shared_axes(recorded.rows)
+    lists = _Lists()
+    rows = [_row_data(row, everywhere, lists) for row in recorded.rows]
+    if len(json.dumps([row.get("curves") for row in rows])) > MOST_CURVES:
         for row in rows:
             row.pop("curves", None)
     lines = [f'"format": {FORMAT}', f'"item": {_text(recorded.item)}', f'"scale": {_text(recorded.scale)}']
-    lines.append(_block("sources", list(sources), "[]"))
+    lines.append(f'"everywhere": {_text(everywhere)}')
+    for name, texts in (("who", lists.who), ("sources", lists.sources), ("notes", lists.notes)):
+        lines.append(_block(name, list(texts), "[]"))
     settings = _settings_data(recorded)
     lines.append(_block("settings", [f"{_text(digest)}: {_text(each)}" for digest, each in settings.items()], "{}"))
     if recorded.columns:
         tables = [{"part": each.part, "heads": each.heads, "rows": each.rows} for each in recorded.columns]
         lines.append(_block("columns", [_text(table) for table in tables], "[]"))
+    if recorded.reported:
+        lines.append(_block("reported", [_text(finding) for finding in recorded.reported], "[]"))
     lines.append(_block("rows", [_text(row) for row in rows], "[]"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,11 +103,13 @@ def read_recorded(path: Path, item: str, scale: str) -> Recorded:
                 f"{path} must be format {FORMAT} of {item} at {scale}, got {data['item']} at {data['scale']}"
             )
         settings = _all_settings(data["settings"])
-        rows = tuple(_row(row, data["sources"]) for row in data["rows"])
+        rows = tuple(_row(row, data) for row in data["rows"])
         lost = [row.settings for row in rows if row.settings and row.settings not in settings]
         if lost:
             raise InputError(f"{path}: settings {lost[0]!r} of a row are not in the file")
-        return Recorded(item, scale, rows, settings, tuple(map(_column_table, data.get("columns", ()))))
+        columns = tuple(map(_column_table, data.get("columns", ())))
+        reported = tuple((says, column, words) for says, column, words in data.get("reported", ()))
+        return Recorded(item, scale, rows, settings, columns, reported)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror})") from None
     except InputError:
@@ -124,67 +137,89 @@ def with_rows_of(path: Path, recorded: Recorded) -> Recorded:
     kept += [replace(row, earlier="measured before, settings not recorded") for row in replaced]
     tables = {table.part: table for table in (*old.columns, *recorded.columns)}
     settings = {**old.settings, **recorded.settings}
-    return replace(recorded, rows=(*recorded.rows, *kept), settings=settings, columns=tuple(tables.values()))
+    return replace(
+        recorded, rows=(*recorded.rows, *kept), settings=settings, columns=tuple(tables.values()), reported=old.reported
+    )
 
 
 def _place(row: Measured) -> tuple[Column, str]:
     return row.column, repr(sorted((axis, repr(value)) for axis, value in row.where.items()))
 
 
-def _row_data(row: Measured, sources: dict[str, int]) -> dict[str, Any]:
+def _shared_axes(rows: tuple[Measured, ...]) -> dict[str, Plain]:
+    """Return the part of a place that all rows share."""
+    first = dict(rows[0].where) if rows else {}
+    return {axis: value for axis, value in first.items() if all(_has(row, axis, value) for row in rows)}
+
+
+def _has(row: Measured, axis: str, value: Plain) -> bool:
+    return axis in row.where and repr(row.where[axis]) == repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """What rows refer to by number, as JSON text -> number."""
+
+    who: dict[str, int] = field(default_factory=dict)
+    sources: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)
+
+
+def _row_data(row: Measured, everywhere: Mapping[str, Plain], lists: _Lists) -> dict[str, Any]:
     source = _text({key: row.source[key] for key in SOURCE_FACTS if key in row.source})
+    who = _text([row.column.reading, row.column.attacker, row.column.judged])
     data: dict[str, Any] = {
         "part": row.part,
-        "where": dict(row.where),
-        "reading": row.column.reading,
-        "attacker": row.column.attacker,
-        "compared": row.column.judged,
+        "where": {axis: value for axis, value in row.where.items() if axis not in everywhere},
+        "who": lists.who.setdefault(who, len(lists.who)),
         "n": row.trials,
         "outcomes": dict(row.outcomes),
         "cell": row.cell,
-        "note": row.note,
         "earlier": row.earlier,
         "settings": row.settings or None,
-        "source": sources.setdefault(source, len(sources)),
-        "values": {name: _value_data(value) for name, value in row.values.items()},
+        "source": lists.sources.setdefault(source, len(lists.sources)),
+        "values": {name: _value_data(value, row.trials) for name, value in row.values.items()},
         "curves": {name: {"x": curve.x, "y": curve.y} for name, curve in row.curves.items()},
     }
-    if row.column.judged:
-        del data["compared"]
-    always = ("where", "settings", "source", "values", "n")
-    return {key: value for key, value in data.items() if key in always or value not in ("", {})}
+    if row.note:
+        data["note"] = lists.notes.setdefault(_text(row.note), len(lists.notes))
+    return {key: value for key, value in data.items() if value not in ("", {})}
 
 
-def _value_data(value: Value) -> list[Any]:
+def _value_data(value: Value, trials: int) -> list[Any]:
+    """Return a value as a list without the end that says nothing new; one without a number is [] or says why."""
     estimate = value.estimate
-    data: list[Any] = [_rounded(estimate.value), _rounded(estimate.low), _rounded(estimate.high), estimate.n]
-    if estimate.trials != estimate.n or value.over:
-        data.append(value.over)
-    return [*data, estimate.trials] if estimate.trials != estimate.n else data
+    numbers = [_rounded(number) for number in (estimate.value, estimate.low, estimate.high)]
+    data: list[Any] = [*numbers, estimate.n, value.over, estimate.trials]
+    ends: list[Any] = [None, None, None, trials if value.there else 0, "", estimate.n]
+    while data and data[-1] == ends[len(data) - 1]:
+        data.pop()
+    return data
 
 
-def _row(data: Mapping[str, Any], sources: list[Mapping[str, str]]) -> Measured:
+def _row(data: Mapping[str, Any], file: Mapping[str, Any]) -> Measured:
+    trials = data["n"]
     return Measured(
-        where=data["where"],
-        column=Column(data.get("reading", ""), data.get("attacker", ""), data.get("compared", True)),
-        trials=data.get("n", 0),
-        values={name: _value(*value) for name, value in data["values"].items()},
+        where={**data.get("where", {}), **file["everywhere"]},
+        column=Column(*file["who"][data["who"]]),
+        trials=trials,
+        values={name: _value(value, trials) for name, value in data.get("values", {}).items()},
         outcomes=data.get("outcomes", {}),
         cell=data.get("cell", ""),
-        note=data.get("note", ""),
+        note=file["notes"][data["note"]] if "note" in data else "",
         curves={name: _curve(curve) for name, curve in data.get("curves", {}).items()},
         part=data.get("part", ""),
         settings=data["settings"] or "",
         earlier=data.get("earlier", ""),
-        source=sources[data["source"]],
+        source=file["sources"][data["source"]],
     )
 
 
-def _value(
-    mean: float | None, low: float | None, high: float | None, n: int, over: str = "", trials: int | None = None
-) -> Value:
-    value, least, most = (math.nan if number is None else float(number) for number in (mean, low, high))
-    return Value(Estimate(value, least, most, n, n if trials is None else trials), over)
+def _value(data: list[Any], trials: int) -> Value:
+    mean, low, high = (math.nan if number is None else float(number) for number in [*data[:3], None, None, None][:3])
+    n = int(data[3]) if len(data) > 3 else trials if math.isfinite(mean) else 0
+    over = str(data[4]) if len(data) > 4 else ""
+    return Value(Estimate(mean, low, high, n, int(data[5]) if len(data) > 5 else n), over)
 
 
 def _curve(data: Mapping[str, Any]) -> Curve:
