@@ -13,6 +13,9 @@ values do; it is sure when the 95 % intervals do not meet. A claim whose cases a
 for cases that cannot be sure: a value that may equal its bound and does, a number without an interval. Checks of one measure on the same
 cells, such as a lower and an upper bound, are one case, sure when each is. Where a side has no number, such as the iterations of attacks
 that never converged, there is no case, nor where two cells are over different attacks (SSIM of 17 successes and of 3); both are counted.
+
+A claim holds only if every case it speaks of was measured: those of the cells that the item plans at scale full. Else it holds as far
+as measured, and says of how many cases.
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
 from leakscope.core.registry import lookup
 from leakscope.metrics.interval import Estimate
-from leakscope_papers.comparing import CONTENT, CONVERGENCE, Column, Measured
-from leakscope_papers.gaps import gaps_to
+from leakscope_papers.comparing import CONTENT, CONVERGENCE, NO_THRESHOLD, Measured
+from leakscope_papers.differences import gaps_to
 from leakscope_papers.items import Check, Claim
-from leakscope_papers.measures import Value
-from leakscope_papers.naming import meets
+from leakscope_papers.measures import NONE, Value
+from leakscope_papers.naming import Column, meets
+from leakscope_papers.planned import PlannedCell
 from leakscope_papers.published import Printed
 
 HOLDS, PARTLY, FAILS, UNDECIDED = "holds", "holds in part", "does not hold", "undecided at this n"
@@ -68,8 +72,8 @@ class Case:
 class Finding:
     """What became of a claim for one column: a word, the cases behind it; `rule` says what counted as a success.
 
-    `unseen` cases had no number to compare, `unlike` ones numbers over different attacks; `whole` is False where one of the checks
-    found nothing to look at.
+    `unseen` cases had no number to compare, `unlike` ones numbers over different attacks. `planned` is how many cases the claim speaks
+    of; `whole` is False where not all of them were measured.
     """
 
     claim: Claim
@@ -80,6 +84,7 @@ class Finding:
     unseen: int = 0
     unlike: int = 0
     whole: bool = True
+    planned: int = 0
 
     @property
     def told(self) -> str:
@@ -91,17 +96,22 @@ class Finding:
         by = f" (success {self.rule})" if self.rule else ""
         held, sure = sum(case.holds for case in self.cases), [case.holds for case in self.cases if case.sure]
         beyond = f"{sum(sure)} for and {len(sure) - sum(sure)} against it beyond the intervals"
-        told = [
-            f"{held} of {len(self.cases)} cases hold",
-            beyond if any(case.bounded for case in self.cases) else "none has an interval",
-        ]
+        told = [self._counts(held), beyond if any(case.bounded for case in self.cases) else "none has an interval"]
         even = sum(case.even for case in self.cases)
         told += [f"{even} at the bound itself"] if even and any(case.bounded for case in self.cases) else []
         told += [f"{self.unseen} more could not be compared for want of a number"] if self.unseen else []
         told += [f"{self.unlike} more are over different attacks and were not compared"] if self.unlike else []
-        told += [] if self.whole else ["the rest of the claim was not measured"]
+        told += [] if self.whole or self.planned > len(self.cases) else ["the rest of the claim was not measured"]
         likely = f"; likely because {self.claim.likely}" if self.claim.likely and self.word in (PARTLY, FAILS) else ""
         return f"{self.word}{by}: {', '.join(told)}{likely}"
+
+    def _counts(self, held: int) -> str:
+        """Return how many cases hold, and of how many that the claim speaks of."""
+        measured = len(self.cases)
+        more = max(0, self.planned - measured - self.unseen - self.unlike)
+        if held == measured and more:
+            return f"{held} of {self.planned} cases"
+        return f"{held} of {measured} cases hold" + (f" ({more} more were not measured)" if more else "")
 
     @property
     def against(self) -> tuple[str, ...]:
@@ -109,17 +119,28 @@ class Finding:
         return tuple(case.words for case in self.cases if not case.holds)
 
 
-def examine(claim: Claim, cells: Sequence[Measured], column: Column) -> Finding:
-    """Return what the cells of one column say about a claim."""
+def examine(claim: Claim, cells: Sequence[Measured], column: Column, unmeasured: Sequence[Measured] = ()) -> Finding:
+    """Return what the cells of one column say about a claim; `unmeasured` are cells without numbers that the item plans."""
     if not claim.checks:
         return Finding(claim, column, UNTESTED)
-    own = [cell for cell in cells if cell.column == column]
+    judged = [cell for cell in cells if cell.column == column]
     axes = _varied(cells)
-    every = [list(_cases(check, own, axes)) for check in claim.checks]
-    cases = _joined(case for each in every for case in each if case.seen)
-    lost = {case.about: case.alike for each in every for case in each if not case.seen}
-    unseen, unlike, whole = sum(lost.values()), len(lost) - sum(lost.values()), all(every)
-    return Finding(claim, column, _word(cases, whole=whole), cases, unseen=unseen, unlike=unlike, whole=whole)
+    by_check = [list(_cases(check, judged, axes)) for check in claim.checks]
+    cases = _joined(case for each in by_check for case in each if case.seen)
+    lost = {case.about: case.alike for each in by_check for case in each if not case.seen}
+    unseen, unlike = sum(lost.values()), len(lost) - sum(lost.values())
+    measured = {case.about for each in by_check for case in each}
+    planned = _all_cases(claim, [*judged, *(cell for cell in unmeasured if cell.column == column)])
+    whole = all(by_check) and len(measured) >= planned
+    return Finding(
+        claim, column, _word(cases, whole=whole), cases, "", unseen, unlike, whole, max(planned, len(measured))
+    )
+
+
+def _all_cases(claim: Claim, cells: Sequence[Measured]) -> int:
+    """Return how many cases a claim has in these cells, with or without numbers."""
+    axes = _varied(cells)
+    return len({case.about for check in claim.checks for case in _cases(check, cells, axes)})
 
 
 def _word(cases: Sequence[Case], *, whole: bool) -> str:
@@ -152,15 +173,44 @@ def _varied(cells: Sequence[Measured]) -> set[str]:
     return {axis for axis in axes if len({repr(cell.where.get(axis)) for cell in cells}) > 1}
 
 
-def examine_both(claim: Claim, cells: Sequence[Measured], column: Column) -> list[Finding]:
+def examine_both(
+    claim: Claim, cells: Sequence[Measured], column: Column, unmeasured: Sequence[Measured] = ()
+) -> list[Finding]:
     """Return the findings of a claim; one about success by the paper's rule, convergence, and by ours, content."""
     if not any(check.measure == CONVERGENCE for check in claim.checks):
-        return [examine(claim, cells, column)]
+        return [examine(claim, cells, column, unmeasured)]
     if not any(CONTENT in cell.values for cell in cells if cell.column == column):
-        return [replace(examine(claim, cells, column), rule="by convergence")]
+        return [replace(examine(claim, cells, column, unmeasured), rule="by convergence")]
     checks = [replace(c, measure=CONTENT) if c.measure == CONVERGENCE else c for c in claim.checks]
-    found = {"by convergence": claim, "by content": replace(claim, checks=tuple(checks))}
-    return [replace(examine(each, cells, column), claim=claim, rule=rule) for rule, each in found.items()]
+    rules = {"by convergence": claim, "by content": replace(claim, checks=tuple(checks))}
+    return [replace(examine(each, cells, column, unmeasured), claim=claim, rule=rule) for rule, each in rules.items()]
+
+
+def unmeasured_cells(planned: Iterable[PlannedCell], cells: Sequence[Measured]) -> list[Measured]:
+    """Return the planned cells that were not measured, without numbers.
+
+    Which measures such a cell would have is read off the measured cell of its part, or else of the item, that shares most of its place.
+    A measure that this cell cannot have (convergence without a threshold) is left out.
+    """
+    places = {(cell.column, _place(cell.where)) for cell in cells}
+    return [
+        Measured(plan.where, plan.column, 0, dict.fromkeys(_likely_measures(plan, cells), Value(NONE)), part=plan.part)
+        for plan in planned
+        if (plan.column, _place(plan.where)) not in places
+    ]
+
+
+def _likely_measures(plan: PlannedCell, cells: Sequence[Measured]) -> list[str]:
+    siblings = [cell for cell in cells if cell.part == plan.part] or cells
+    shared = dict(plan.where).items()
+    nearest = max(siblings, key=lambda cell: sum(dict(cell.where).get(a) == v for a, v in shared), default=None)
+    if nearest is None:
+        return []
+    return [name for name, value in nearest.values.items() if value.there or value.over != NO_THRESHOLD]
+
+
+def _place(where: Mapping[str, Plain]) -> str:
+    return repr(sorted((axis, repr(value)) for axis, value in where.items()))
 
 
 def printed_cells(printed: Printed, column: Column) -> list[Measured]:
@@ -232,15 +282,9 @@ def _pairs(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
         for other, theirs in known:
             if meets(other, than) and _rest(where, varied) == _rest(other, varied) and other is not where:
                 target = _moved(theirs, check.times, check.by)
-                against = _say(other, varied & axes)
-                yield _case(
-                    check,
-                    check.must_be,
-                    _say(where, axes),
-                    ours,
-                    target,
-                    f"{_margin(check.times, check.by)}that of {against}",
-                )
+                against = f"that of {_say(other, varied & axes)}"
+                margin = _margin(check.times, check.by)
+                yield _case(check, check.must_be, _say(where, axes), ours, target, against, margin)
 
 
 def _along(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
@@ -253,11 +297,12 @@ def _along(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
     for line in lines.values():
         ordered = sorted(line, key=lambda point: point[0])
         for (before, earlier, _), (_, later, where) in itertools.pairwise(ordered):
-            against = f"{_margin(1.0, check.by)}that at {check.along} {before}"
-            yield _case(check, relation, _say(where, axes), later, _moved(earlier, 1.0, check.by), against)
+            against, margin = f"that at {check.along} {before}", _margin(1.0, check.by)
+            yield _case(check, relation, _say(where, axes), later, _moved(earlier, 1.0, check.by), against, margin)
 
 
-def _case(check: Check, must_be: str, who: str, ours: Value, target: Value, against: str) -> Case:
+def _case(check: Check, must_be: str, who: str, ours: Value, target: Value, against: str, margin: str = "") -> Case:
+    """Return one comparison; `against` says with what, `margin` by how much that was moved."""
     about = f"{check.measure}: {who}, {against}"
     relation = lookup(RELATIONS, must_be, "relation")
     if not ours.there or not target.there:
@@ -268,7 +313,9 @@ def _case(check: Check, must_be: str, who: str, ours: Value, target: Value, agai
     even = relation(theirs.value, theirs.value) and mine.value == theirs.value
     bounded = not math.isnan(mine.low) or not math.isnan(theirs.low)
     apart = _low(mine) > _high(theirs) or _low(theirs) > _high(mine)
-    said = f"{who or 'here'}: {mine.value:.4g} against {theirs.value:.4g}" + (f" ({against})" if against else "")
+    said = f"{who or 'here'}: {mine.value:.4g} against {theirs.value:.4g}" + (
+        f" ({margin}{against})" if against else ""
+    )
     return Case(said, relation(mine.value, theirs.value), apart and bounded, bounded, about, even=even)
 
 

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
 from leakscope.metrics.interval import Estimate
 from leakscope_papers.items import Item
 from leakscope_papers.measures import RATES, Value
-from leakscope_papers.naming import meets
+from leakscope_papers.naming import Column, meets
 from leakscope_papers.programs.rows import Curve
 from leakscope_papers.published import PrintedRow
 
@@ -27,6 +28,7 @@ CONVERGENCE, CONTENT = "asr_convergence", "asr_content"
 NO_THRESHOLD = "the attack has no threshold"
 SOME_BASELINES = "not all baselines are measured there"
 NOT_RUN, NO_SUCCESS = "not run", "no success to count"
+NOT_RECORDED = "settings not recorded"
 ALIKE = (AGREES, BY_CONTENT, CLOSE_BY)
 JUDGED = (*ALIKE, HIGHER, LOWER)
 COSINES = ("cosine_before", "cosine_greatest", "least_share")
@@ -43,24 +45,12 @@ Key: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """Who measured: a reading of the paper and an attacker; `judged` unless the paper did not run this attacker."""
-
-    reading: str
-    attacker: str
-    judged: bool = field(default=True, compare=False)
-
-    @property
-    def title(self) -> str:
-        """Return the column in words."""
-        return ", ".join(word for word in (self.reading, self.attacker) if word) or "measured"
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
     """One cell of ours at its place: who measured, how many trials, how they ended, every measure.
 
-    `cell` is its id, `note` what was done otherwise than in the paper, `curves` what its clients show along something.
+    `cell` is its id, `note` what was done otherwise than in the paper, `curves` what its clients show along something. `settings` is
+    the hash of its settings, empty where they were not recorded; `earlier` says how they differ from the item's present ones. `source` are
+    the versions, machine, date and command of its run.
     """
 
     where: Mapping[str, Plain]
@@ -71,6 +61,10 @@ class Measured:
     cell: str = ""
     note: str = ""
     curves: Mapping[str, Curve] = field(default_factory=dict)
+    part: str = ""
+    settings: str = ""
+    earlier: str = ""
+    source: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,29 +152,49 @@ def compare(item: Item, cells: Sequence[Measured], *, judged: bool = True) -> Co
         for place, attacker in enumerate(item.attackers)
     ]
     columns = tuple(dict.fromkeys(every_column))  # readings with the same label are one, said in several parts
-    own: dict[Key, list[Measured]] = {}
-    for cell in cells:
-        own.setdefault(_key(cell.where), []).append(cell)
-    wheres: dict[Key, Mapping[str, Plain]] = {key: group[0].where for key, group in own.items()}
+    by_place = _by_place(item, cells)
+    wheres: dict[Key, Mapping[str, Plain]] = {key: group[0].where for key, group in by_place.items()}
     homeless = {_key(row.where): row.where for row in item.printed.rows}
     taken = [*wheres.values(), *homeless.values()]
     alone = {k: w for k, w in homeless.items() if not any(meets(other, dict(w)) for other in taken if other is not w)}
     places = {**wheres, **alone}
-    printed = {key: _printed_at(item, where, own.get(key, ()), cells) for key, where in places.items()}
+    printed = {key: _printed_at(item, where, by_place.get(key, ()), cells) for key, where in places.items()}
     every = _in_printed_order(item, printed)
-    lines = tuple(_line(item, places[key], printed[key], tuple(own.get(key, ())), columns) for key in every)
+    lines = tuple(_line(item, places[key], printed[key], tuple(by_place.get(key, ())), columns) for key in every)
     return Comparison(columns, lines, {column.title: _count(lines, column) for column in columns})
+
+
+def _by_place(item: Item, cells: Sequence[Measured]) -> dict[Key, list[Measured]]:
+    """Return the cells by place; two rows of one column at one place are an error, as a printed number would match both."""
+    places: dict[Key, list[Measured]] = {}
+    for cell in cells:
+        same = places.setdefault(_key(cell.where), [])
+        if any(other.column == cell.column and (other.cell != cell.cell or not cell.cell) for other in same):
+            place = ", ".join(f"{axis} {value}" for axis, value in cell.where.items())
+            raise InputError(f"{item.name}: two measured rows of {cell.column.title!r} stand at {place}")
+        same.append(cell)
+    return places
 
 
 def _printed_at(
     item: Item, where: Mapping[str, Plain], here: Sequence[Measured], cells: Sequence[Measured]
 ) -> list[PrintedRow]:
-    """Return the printed numbers of a place.
+    """Return the printed numbers of a place, one for each measure: the one that names most of its axes.
 
     One that many places meet, such as a ratio printed for a defence alone, is that of those whose cells have its measure, if any have.
+    Two different numbers that name equally many axes are an error.
     """
     rows = [row for row in item.printed.rows if meets(where, dict(row.where))]
-    return [row for row in rows if _has(row, here) or not _has(row, cells)]
+    rows = [row for row in rows if _has(row, here) or not _has(row, cells)]
+    nearest: dict[str, PrintedRow] = {}
+    for row in rows:
+        other = nearest.setdefault(row.measure, row)
+        if len(row.where) > len(other.where):
+            nearest[row.measure] = row
+        elif len(row.where) == len(other.where) and row.value != other.value:
+            place = ", ".join(f"{axis} {value}" for axis, value in where.items())
+            raise InputError(f"{item.name}: {row.measure} is printed as {other.value} and as {row.value} at {place}")
+    return [row for row in rows if nearest[row.measure] is row]
 
 
 def _has(row: PrintedRow, cells: Sequence[Measured]) -> bool:
@@ -194,9 +208,7 @@ def _line(
     cells: tuple[Measured, ...],
     columns: Sequence[Column],
 ) -> Line:
-    printed: dict[str, PrintedRow] = {}
-    for row in rows:
-        printed.setdefault(row.measure, row)
+    printed = {row.measure: row for row in rows}
     by_column = {cell.column: cell for cell in cells}
     verdicts = {
         (column.title, name): _verdict(item, row, by_column.get(column), where)
@@ -215,7 +227,7 @@ def _verdict(item: Item, row: PrintedRow, cell: Measured | None, where: Mapping[
     if cell is None or not cell.trials:
         return Verdict(NOT_RUN)
     if row.measure not in cell.values:
-        return Verdict(ABSENT, _said(item, row, where))
+        return Verdict(ABSENT, _stated_reason(item, row, where))
     if row.measure in item.gains and cell.values[row.measure].over.endswith(SOME_BASELINES):
         return Verdict("", f"not compared: {SOME_BASELINES}, and the printed gain is over the better one")
     if row.measure == CONVERGENCE and cell.values[CONVERGENCE].over == NO_THRESHOLD and CONTENT in cell.values:
@@ -248,20 +260,20 @@ def _within_bound(row: PrintedRow, ours: float) -> bool:
 def _reason(item: Item, row: PrintedRow, cell: Measured, where: Mapping[str, Plain]) -> str:
     """Return the likely reason of a difference: what the cell itself shows, else what the item's file says."""
     if row.measure not in (CONVERGENCE, "iterations_mean") or not {CONVERGENCE, CONTENT} <= set(cell.values):
-        return _said(item, row, where)
+        return _stated_reason(item, row, where)
     convergence, content = (cell.values[name].estimate.value for name in (CONVERGENCE, CONTENT))
     if math.isfinite(convergence) and math.isfinite(content):
         if content - convergence > 0.5 and where.get("defence", "none") != "none":
             return FLOOR
         if convergence - content > 0.5:
             return TRIVIAL
-    return _said(item, row, where)
+    return _stated_reason(item, row, where)
 
 
-def _said(item: Item, row: PrintedRow, where: Mapping[str, Plain]) -> str:
+def _stated_reason(item: Item, row: PrintedRow, where: Mapping[str, Plain]) -> str:
     """Return the first reason of the item's file for a measure at a place."""
-    said = [r.says for r in item.reasons if r.measure in ("", row.measure) and meets(where, r.where)]
-    return said[0] if said else ""
+    fitting = (r.says for r in item.reasons if r.measure in ("", row.measure) and meets(where, r.where))
+    return next(fitting, "")
 
 
 def _count(lines: Iterable[Line], column: Column) -> dict[str, int]:
@@ -279,25 +291,3 @@ def _in_printed_order(item: Item, printed: Mapping[Key, Sequence[PrintedRow]]) -
 
 def _key(where: Mapping[str, Plain]) -> Key:
     return tuple(sorted((axis, repr(value)) for axis, value in where.items()))
-
-
-def agreement(counts: Mapping[str, int]) -> str:
-    """Return the verdicts of a column in one sentence.
-
-    >>> agreement({"agrees": 3, "close": 1, "higher": 2, "too few to say": 5, "not measured here": 4})
-    'Of 6 printed numbers that we measured 3 agree, 1 is close, 2 differ (2 of ours higher); 5 too few to say, 4 not measured here.'
-    """
-    total = sum(counts.get(word, 0) for word in JUDGED)
-    rest = [f"{counts[word]} {word}" for word in (TOO_FEW, NO_SUCCESS, ABSENT, NOT_RUN) if counts.get(word)]
-    if not total:
-        return (", ".join(rest).capitalize() + ".") if rest else ""
-    apart = [f"{counts[word]} of ours {word}" for word in (HIGHER, LOWER) if counts.get(word)]
-    differ = counts.get(HIGHER, 0) + counts.get(LOWER, 0)
-    parts = [
-        f"{counts.get(AGREES, 0)} agree{'s' if counts.get(AGREES) == 1 else ''}",
-        *([f"{counts[BY_CONTENT]} by content though not by convergence"] if counts.get(BY_CONTENT) else []),
-        f"{counts.get(CLOSE_BY, 0)} {'is' if counts.get(CLOSE_BY) == 1 else 'are'} close",
-        f"{differ} differ{'s' if differ == 1 else ''}" + (f" ({', '.join(apart)})" if apart else ""),
-    ]
-    head = f"Of {total} printed number{'s' if total != 1 else ''} that we measured {', '.join(parts)}"
-    return f"{head}; {', '.join(rest)}." if rest else f"{head}."

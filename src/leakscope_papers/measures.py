@@ -21,7 +21,7 @@ from torch import Tensor
 from leakscope.analysis.convergence import change_ratios, shares
 from leakscope.metrics.interval import LEVEL, Estimate, estimate_mean, estimate_rate
 from leakscope.metrics.recovery import THRESHOLD, recovery
-from leakscope_papers.bounds import cut
+from leakscope_papers.measure_names import cut
 from leakscope_papers.scored import Scored
 
 Floats = npt.NDArray[np.float64]

@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from leakscope.core.record import Plain
 from leakscope.scenario.axes import parse_path
 from leakscope_papers.items import Conditions, Item, Part, Reading, Rule, Where
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Who measured: a reading of the paper and an attacker; `judged` unless the paper did not run this attacker."""
+
+    reading: str
+    attacker: str
+    judged: bool = field(default=True, compare=False)
+
+    @property
+    def title(self) -> str:
+        """Return the column in words."""
+        return ", ".join(word for word in (self.reading, self.attacker) if word) or "measured"
+
+
+def places_of(item: Item, part: Part, settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, Plain], Column]]:
+    """Yield where a cell stands in the paper's words, for each reading and attacker it belongs to."""
+    for reading in item.readings:
+        if reading.parts and part.name not in reading.parts:
+            continue
+        where = name_cell(item, part, reading, settings)
+        attackers = item.attackers[:1] if part.joins else item.attackers
+        for number, attacker in enumerate(attackers):
+            conditions = (reading,) if part.joins else (reading, attacker)
+            if where is not None and belongs(settings, *conditions):
+                yield where, Column(reading.label, attacker.label, number == 0)
 
 
 def setting_at(settings: Any, path: str) -> Any:
@@ -18,13 +46,13 @@ def setting_at(settings: Any, path: str) -> Any:
     """
     if isinstance(settings, Mapping) and path in settings:
         return settings[path]
-    here = settings
+    value = settings
     for part in parse_path(path):
-        inside = isinstance(here, list | tuple) and isinstance(part, int) and part < len(here)
-        if not inside and not (isinstance(here, Mapping) and part in here):
+        inside = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
+        if not inside and not (isinstance(value, Mapping) and part in value):
             return None
-        here = here[part]
-    return here
+        value = value[part]
+    return value
 
 
 def meets(values: Mapping[str, Any], conditions: Conditions) -> bool:
@@ -52,13 +80,13 @@ def _named(rules: Where, settings: Mapping[str, Any]) -> dict[str, Plain] | None
         if not isinstance(rule, Rule):
             where[axis] = rule
             continue
-        found = setting_at(settings, rule.path)
-        word = next((word for word, ours in rule.words.items() if _is_one_of(found, ours)), None)
+        setting = setting_at(settings, rule.path)
+        word = next((word for word, ours in rule.words.items() if _is_one_of(setting, ours)), None)
         if word is None and rule.strict:
             return None
-        if rule.times != 1 and isinstance(found, int | float):
-            found = found * rule.times
-        value = word if word is not None else rule.otherwise if rule.otherwise is not None else found
+        if rule.times != 1 and isinstance(setting, int | float):
+            setting = setting * rule.times
+        value = word if word is not None else rule.otherwise if rule.otherwise is not None else setting
         if value is not None:
             where[axis] = value
     return where

@@ -1,50 +1,36 @@
-"""The runs of an item as measured cells in the paper's words."""
+"""The result of an item at a scale: measured rows, from runs or from recorded files, beside what is printed.
+
+A row whose settings differ from the item's present ones never stands under the present caption: it is kept apart, with what differs.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from leakscope.core.errors import InputError
-from leakscope.core.record import IMAGE_MSE, Cell, Plain
-from leakscope.store import Run
-from leakscope_papers.bounds import SPREADS
-from leakscope_papers.cell_curves import cell_curves
-from leakscope_papers.claims import Finding, examine_both
-from leakscope_papers.comparing import Column, Comparison, Measured, compare
-from leakscope_papers.gains import with_gains
-from leakscope_papers.items import Item, Part, choose_items, home_of
-from leakscope_papers.joining import joined
-from leakscope_papers.measures import Value, measure, value_of, with_top_inside
-from leakscope_papers.naming import belongs, name_cell, setting_at
-from leakscope_papers.programs.rows import Rows, read_rows, rows_exist
-from leakscope_papers.progress import landed, partly, wanted
-from leakscope_papers.saying import meaningful, within_cap
+from leakscope_papers.claims import Finding, examine_both, unmeasured_cells
+from leakscope_papers.comparing import Comparison, Measured, compare
+from leakscope_papers.differences import with_gains
+from leakscope_papers.items import Item, choose_items, home_of
+from leakscope_papers.planned import Settings, partly, planned_cells, present_hashes, wanted, what_differs
+from leakscope_papers.records import Recorded, read_recorded, recorded_file
+from leakscope_papers.runs import joined, read_part, run_exists, stands
 from leakscope_papers.scales import SCALES, parts_at, run_directory, scale_of
-from leakscope_papers.scored import ALPHA, SIMILARITY, Scored, score_cells
-from leakscope_papers.similarity import measure_with_similarity
 
-ACCURACY = "accuracy"
-NEEDED = (
-    "trial", "cell", "outcome", "iterations", "mismatch", "sample", "mse", "psnr", "ssim", "recovered", "label_correct", ALPHA,
-    SIMILARITY,
-)  # fmt: skip
 TOLD_FACTS = ("device", "torch", "revision")
+FULL = SCALES[-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """An item at one scale: its runs by part, the comparison, what became of the claims.
 
-    `missing` are the parts without a run, `partial` says of the others how much is there where that is not all. `facts` are those of
-    all runs, see `gathered_facts`.
+    `missing` are the parts without a row, `partial` says of the others how much is there where that is not all. `facts` are those of
+    all parts, see `gathered_facts`. `earlier` are the rows of other settings, `recorded` all rows as they are written to a file.
     """
 
     item: Item
@@ -56,51 +42,83 @@ class Result:
     findings: tuple[Finding, ...]
     facts: dict[str, str]
     partial: dict[str, str] = field(default_factory=dict)
+    earlier: tuple[Measured, ...] = ()
+    recorded: Recorded | None = None
 
 
 def result_of(item: Item, scale: str, out: Path) -> Result | None:
-    """Return the result of an item at a scale, None if none of its runs exists."""
+    """Return the result of an item at a scale from the runs in a directory, None if none of them exists."""
     runs: dict[str, Path] = {}
     missing: list[str] = []
-    cells: list[Measured] = []
-    beside: list[Measured] = []
-    facts: dict[str, dict[str, str]] = {}
+    rows: list[Measured] = []
+    facts: dict[str, Mapping[str, str]] = {}
+    settings: dict[str, Settings] = {}
     partial: dict[str, str] = {}
     for part in parts_at(item, scale):
         directory = run_directory(out, item, part, scale)
-        program = bool(home_of(item, part)[1].program)
-        own = functools.partial(_stands, item, part)
-        if not (rows_exist(directory) if program else Run.exists(directory)):
+        if not run_exists(item, part, directory):
             missing.append(part.name)
             continue
         runs[part.name] = directory
-        if program:
-            rows = read_rows(directory)
-            facts[part.name] = dict(rows.facts)
-            (beside if part.joins else cells).extend(row_cells(item, part, rows))
-            there = len(rows.rows)
-        else:
-            run = Run.open(directory)
-            facts[part.name] = run.facts()
-            cells += measured_cells(item, part, run)
-            there = landed(run, own)
-        said = partly(there, wanted(item, part, scale, own), rows=program)
-        partial |= {part.name: said} if said else {}
+        run = read_part(item, part, directory)
+        rows += run.cells
+        facts[part.name] = run.facts
+        settings |= run.settings
+        whole = wanted(item, part, scale, functools.partial(stands, item, part))
+        words = partly(run.done, whole, rows=bool(home_of(item, part)[1].program))
+        partial |= {part.name: words} if words else {}
     if not runs:
         return None
-    cells = with_gains(item.gains, joined(cells, beside))
-    judged = not scale_of(item, scale).stand_in
+    recorded = Recorded(item.name, scale, tuple(rows), settings)
+    result = _assembled(item, recorded, gathered_facts(facts))
+    return replace(result, runs=runs, missing=tuple(missing), partial=partial)
+
+
+def recorded_result(item: Item, scale: str, path: Path) -> Result:
+    """Return the result of an item at a scale from a recorded file."""
+    recorded = read_recorded(path, item.name, scale)
+    facts = {row.part: row.source for row in reversed(recorded.rows) if not row.earlier}
+    result = _assembled(item, recorded, gathered_facts(facts))
+    measured = Counter(cell.part for cell in result.cells)
+    planned = Counter(plan.part for plan in planned_cells(item.name, scale))
+    missing = tuple(part.name for part in parts_at(item, scale) if not measured[part.name] and not part.joins)
+    partial = {part: words for part, n in measured.items() if (words := partly(n, planned[part], rows=True))}
+    return replace(result, missing=missing, partial=partial)
+
+
+def _assembled(item: Item, recorded: Recorded, facts: dict[str, str]) -> Result:
+    """Return the result of these rows: those of the present settings compared and examined, the others apart."""
+    rows = [_with_standing(item, recorded, row) for row in recorded.rows]
+    joins = {part.name for part in item.parts if part.joins}
+    present = [row for row in rows if not row.earlier]
+    beside = [row for row in present if row.part in joins]
+    cells = with_gains(item.gains, joined([row for row in present if row.part not in joins], beside))
+    judged = not scale_of(item, recorded.scale).stand_in
     cells = cells if judged else [replace(cell, note="") for cell in cells]  # a note speaks of the part's own data
     comparison = compare(item, cells, judged=judged)
-    findings = [
+    findings = _findings(item, cells, comparison) if judged else ()
+    earlier = tuple(row for row in rows if row.earlier)
+    return Result(item, recorded.scale, {}, (), tuple(cells), comparison, findings, facts, {}, earlier, recorded)
+
+
+def _findings(item: Item, cells: Sequence[Measured], comparison: Comparison) -> tuple[Finding, ...]:
+    unmeasured = unmeasured_cells(planned_cells(item.name, FULL), cells)
+    return tuple(
         finding
         for claim in item.claims
         for column in comparison.columns
-        for finding in examine_both(claim, cells, column)
-    ]
-    told = tuple(findings) if judged else ()
-    found = gathered_facts(facts)
-    return Result(item, scale, runs, tuple(missing), tuple(cells), comparison, told, found, partial)
+        for finding in examine_both(claim, cells, column, unmeasured)
+    )
+
+
+def _with_standing(item: Item, recorded: Recorded, row: Measured) -> Measured:
+    """Return a row that says what its settings differ in, if they differ from the item's present ones."""
+    if row.earlier or not row.settings:
+        return row
+    present = present_hashes(item.name, row.part, recorded.scale)
+    if row.settings in present:
+        return row
+    return replace(row, earlier=what_differs(recorded.settings[row.settings], present))
 
 
 def gathered_facts(parts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -110,135 +128,63 @@ def gathered_facts(parts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     {'torch': '2.11', 'device': 'H200 (cifar10); cpu (mnist)'}
     """
     every = list(parts.values())
-    shared = {name: value for name, value in every[0].items() if all(own.get(name) == value for own in every)}
-    apart = [name for name in TOLD_FACTS if name not in shared and any(name in own for own in every)]
+    if not every:
+        return {}
+    shared = {name: value for name, value in every[0].items() if all(facts.get(name) == value for facts in every)}
+    apart = [name for name in TOLD_FACTS if name not in shared and any(name in facts for facts in every)]
     if not apart:
         return shared
     machines: dict[str, list[str]] = {}
-    for part, own in parts.items():
-        words = ", ".join(own[name] for name in apart if name in own) or "not known"
+    for part, facts in parts.items():
+        words = ", ".join(facts[name] for name in apart if name in facts) or "not known"
         machines.setdefault(words, []).append(part)
     return shared | {apart[0]: "; ".join(f"{words} ({', '.join(names)})" for words, names in machines.items())}
 
 
-def measured_cells(item: Item, part: Part, run: Run) -> list[Measured]:
-    """Return the cells of a run in the words of the paper, one for each reading and attacker they belong to."""
-    every = run.cells(current=False)
-    scored = score_cells(run.columns(names=NEEDED))
-    found: list[Measured] = []
-    for cell in run.cells():
-        own = scored.get(next(i for i, other in enumerate(every) if other.id == cell.id))
-        if not cell.baseline and own is not None:
-            found += _named_cells(item, part, cell, with_traces(run, own) if item.traces else own)
-    return found
-
-
-def with_traces(run: Run, cell: Scored) -> Scored:
-    """Return a cell with mismatch and image MSE of its trials along their iterations, -1 where a trial did not get there.
-
-    What not all of them have is left out.
-    """
-    stored = [run.tensors(trial) for trial in cell.ids]
-
-    def stacked(name: str, beside: str) -> Tensor | None:
-        there = all(beside in tensors for tensors in stored)
-        return torch.stack([tensors[name] for tensors in stored]) if there else None
-
-    return replace(
-        cell,
-        trace=stacked("trace", "trace"),
-        trace_at=stacked("trace_at", "trace"),
-        image_mse=stacked(IMAGE_MSE, IMAGE_MSE),
-        image_mse_at=stacked("snapshots_at", IMAGE_MSE),
-    )
-
-
-def row_cells(item: Item, part: Part, rows: Rows) -> list[Measured]:
-    """Return the rows of a program in the words of the paper; rules read the place of a row, and `settings` as a part of it."""
-    found: list[Measured] = []
-    for row in rows.rows:
-        numbers = with_top_inside(row.values)
-        trials = trials_of(numbers)
-        values = {name: _with_own_n(name, value_of(name, own), own, trials) for name, own in numbers.items()}
-        for where, column in _places(item, part, {"settings": rows.settings, **row.where}):
-            cell = f"{part.name}, {row.key}"  # keys are a part's own: another reading may use the same one for another number
-            found.append(Measured(where, column, trials, values, cell=cell, note=part.note, curves=row.curves))
-    return found
-
-
-def trials_of(numbers: Mapping[str, Sequence[float | None]]) -> int:
-    """Return the n of a program's row: how many numbers most of its measures have, of ties the larger; accuracy counts alone only.
-
-    >>> trials_of({"rmse": [0.1] * 48, "ratio": [1.0] * 48, "tracing": [0.0] * 10, "accuracy": [1.0] * 1000})
-    48
-    """
-    counted = {name: len(own) for name, own in numbers.items() if not name.endswith(SPREADS)}
-    sizes = Counter(n for name, n in counted.items() if name != ACCURACY) or Counter(counted.values())
-    return max(sizes, key=lambda n: (sizes[n], n), default=max(map(len, numbers.values()), default=0))
-
-
-def _with_own_n(name: str, value: Value, numbers: Sequence[float | None], trials: int) -> Value:
-    """Return a value that says what it is over where that is not the n of its row."""
-    n = len(numbers)
-    if value.over or name.endswith(SPREADS) or (n == trials and name != ACCURACY):
-        return value
-    if name == ACCURACY and n > 1 and all(number in (0, 1) for number in numbers):
-        return replace(value, over=f"{n} test pictures")
-    if n == trials:
-        return value
-    return replace(value, over=f"{n} {'training' if name == ACCURACY else 'number'}{'s' * (n != 1)}")
-
-
-def _named_cells(item: Item, part: Part, cell: Cell, own: Scored) -> list[Measured]:
-    found: list[Measured] = []
-    for where, column in _places(item, part, cell.settings):
-        if item.caps is None:
-            values = meaningful(measure_with_similarity(own, cell.settings), cell.settings)
-            curves = cell_curves(own)
-            found.append(Measured(where, column, own.trials, values, own.outcomes, cell.id, part.note, curves))
-            continue
-        longest = int(setting_at(cell.settings, "attack.iterations") or 0)
-        for cap in item.caps.at:
-            if cap <= longest:
-                place = {**where, item.caps.axis: cap}
-                values = within_cap(meaningful(measure(own, cap), cell.settings))
-                found.append(Measured(place, column, own.trials, values, own.outcomes, cell.id, part.note))
-    return found
-
-
-def _stands(item: Item, part: Part, settings: Mapping[str, Any]) -> bool:
-    """Return whether a cell with these settings stands anywhere in the item."""
-    return any(True for _ in _places(item, part, settings))
-
-
-def _places(item: Item, part: Part, settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, Plain], Column]]:
-    """Yield where a cell stands in the paper's words, for each reading and attacker it belongs to."""
-    for reading in item.readings:
-        if reading.parts and part.name not in reading.parts:
-            continue
-        where = name_cell(item, part, reading, settings)
-        told = item.attackers[:1] if part.joins else item.attackers
-        for place, attacker in enumerate(told):
-            if where is not None and (
-                belongs(settings, reading) if part.joins else belongs(settings, reading, attacker)
-            ):
-                yield where, Column(reading.label, attacker.label, place == 0)
-
-
-def results_in(out: Path, scale: str | None = None, names: list[str] | None = None) -> list[Result]:
+def results_in(out: Path | None, scale: str | None = None, names: list[str] | None = None) -> list[Result]:
     """Return a result for every item that has runs in a directory, at the given scale or the largest one there.
 
+    Where an item has no run, a recorded file in the directory is read; with no directory, those of the papers themselves.
     Raises if there is nothing: the message says what to run first.
     """
-    found: list[Result] = []
+    results = _results(scale, names, lambda item, size: _result_at(item, size, out))
+    if results:
+        return results
+    at = f" at scale {scale}" if scale else ""
+    if out is None:
+        raise InputError(f"no result of these items is recorded{at}; see: leakscope paper status")
+    raise _nothing_run(out, scale)
+
+
+def results_of_runs(out: Path, scale: str | None = None, names: list[str] | None = None) -> list[Result]:
+    """Return a result for every item that has runs in a directory; recorded files are not read."""
+    results = _results(scale, names, lambda item, size: result_of(item, size, out))
+    if not results:
+        raise _nothing_run(out, scale)
+    return results
+
+
+def _results(
+    scale: str | None, names: list[str] | None, result_at: Callable[[Item, str], Result | None]
+) -> list[Result]:
+    results: list[Result] = []
     for item in choose_items(names or ["all"]):
         for size in (scale,) if scale else reversed(SCALES):
-            result = result_of(item, size, out) if size in item.scales else None
+            result = result_at(item, size) if size in item.scales else None
             if result is not None:
-                found.append(result)
+                results.append(result)
                 break
-    if not found:
-        at = f" at scale {scale}" if scale else ""
-        hint = f"leakscope paper run all --scale {scale or 'smoke'} --out {out}"
-        raise InputError(f"{out} holds no run of a paper's item{at}; first run: {hint}")
-    return found
+    return results
+
+
+def _nothing_run(out: Path, scale: str | None) -> InputError:
+    at = f" at scale {scale}" if scale else ""
+    hint = f"leakscope paper run all --scale {scale or 'smoke'} --out {out}"
+    return InputError(f"{out} holds no run of a paper's item{at}; first run: {hint}")
+
+
+def _result_at(item: Item, scale: str, out: Path | None) -> Result | None:
+    if out is not None and (result := result_of(item, scale, out)) is not None:
+        return result
+    path = recorded_file(item.name, scale, out)
+    return recorded_result(item, scale, path) if path.is_file() else None

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakscope.metrics.interval import POSSIBLE, Estimate
-from leakscope_papers.bounds import ANYTHING, BOUNDS, bounds_of, cut
-from leakscope_papers.cell_curves import CHANGES, RECOVERED
+from leakscope_papers.cell_measures import CHANGES, RECOVERED
 from leakscope_papers.items import item_files, read_item
+from leakscope_papers.measure_names import ANYTHING, BOUNDS, bounds_of, cut
 from leakscope_papers.measures import MEASURES, RATES
 from leakscope_papers.sme.analyses import COSINES, SHARES
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakscope_papers.cell_curves import CHANGES, IMAGE_CHANGES, RECOVERED, recovery_curves, trace_curves
+from leakscope_papers.cell_measures import CHANGES, IMAGE_CHANGES, RECOVERED, recovery_curves, trace_curves
 from leakscope_papers.measures import MEASURES
 from leakscope_papers.scored import Scored
 

@@ -90,23 +90,13 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_report_writes_the_page_and_the_summary(made: tuple[Path, Told]) -> None:
+def test_report_writes_the_page(made: tuple[Path, Told]) -> None:
     out, _ = made
-    told = leakscope("paper", "report", out, "--summary", out / "docs" / "papers.md")
+    told = leakscope("paper", "report", out)
     assert told.code == 0, told.err
-    assert told.out.split() == [str(out / "papers.html"), str(out / "docs" / "papers.md")]
-    summary = (out / "docs" / "papers.md").read_text("utf-8")
-    assert f"`leakscope paper report {out} --summary {out / 'docs' / 'papers.md'}`" in summary
-    assert "## mixing-figure-1" in summary
-    assert "## mixing-table-1" in summary
-    assert "data:image" not in summary
-    own = "# What we found\n\nNot much.\n\n"
-    (out / "docs" / "papers.md").write_text(own + "## Papers: published beside measured\n\nan older one\n", "utf-8")
-    assert leakscope("paper", "report", out, "--summary", out / "docs" / "papers.md").code == 0
-    again = (out / "docs" / "papers.md").read_text("utf-8")
-    assert again.startswith(own + "## Papers: published beside measured\n")
-    assert "### mixing-table-1" in again
-    assert "an older one" not in again
+    assert told.out.split() == [str(out / "papers.html")]
+    page = (out / "papers.html").read_text("utf-8")
+    assert all(f'id="{name}"' in page for name in ("mixing-figure-1", "mixing-table-1"))
 
 
 def test_report_of_one_item_and_scale(made: tuple[Path, Told], tmp_path: Path) -> None:
@@ -174,8 +164,8 @@ def test_a_program_is_run_listed_and_gone_on_with_like_a_scenario(tmp_path: Path
     assert "  6 of 6: mlp E=2 dlfa" in told.err
     assert f"{directory}: 6 rows, 0 of them now" in leakscope(*words).out
     assert leakscope(*words, "--quiet").err == ""
-    assert leakscope("paper", "report", tmp_path, "--summary", tmp_path / "s.md").code == 0
-    assert "seconds an iteration" in (tmp_path / "s.md").read_text("utf-8")
+    assert leakscope("paper", "report", tmp_path).code == 0
+    assert "seconds an iteration" in (tmp_path / "papers.html").read_text("utf-8")
 
 
 def test_a_program_that_is_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,11 +189,10 @@ def test_a_program_that_is_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch
 def test_every_item_runs_at_scale_smoke_and_is_on_the_page(tmp_path: Path) -> None:
     told = leakscope("paper", "run", "all", "--out", tmp_path, "--engine", "serial", "--quiet")
     assert told.code == 0, told.err
-    assert leakscope("paper", "report", tmp_path, "--summary", tmp_path / "s.md").code == 0
-    page, summary = ((tmp_path / name).read_text("utf-8") for name in ("papers.html", "s.md"))
+    assert leakscope("paper", "report", tmp_path).code == 0
+    page = (tmp_path / "papers.html").read_text("utf-8")
     for name in item_files():
         assert f'id="{name}"' in page
-        assert f"## {name}" in summary
         result = result_of(read_item(name), "smoke", tmp_path)
         assert result is not None
         assert result.cells or result.item.caps  # two steps are under the first cap

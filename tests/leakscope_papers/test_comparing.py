@@ -26,13 +26,12 @@ from leakscope_papers.comparing import (
     WIDE,
     Column,
     Measured,
-    agreement,
     compare,
     judge,
 )
+from leakscope_papers.headlines import agreement, best_reading
 from leakscope_papers.items import Item, read_item
 from leakscope_papers.measures import MEASURES, NONE, Value
-from leakscope_papers.readings import best_reading
 
 PLACE = {"data": "lfw_face", "model": "lenet", "attack": "cpl", "start": "patterned"}
 

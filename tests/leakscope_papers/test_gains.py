@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from leakscope.metrics.interval import Estimate
 from leakscope_papers.comparing import SOME_BASELINES, Column, Measured, compare
-from leakscope_papers.gains import with_gains
+from leakscope_papers.differences import with_gains
 from leakscope_papers.items import read_item
 from leakscope_papers.measures import NONE, Value
 from leakscope_papers.pages.table import entry_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from leakscope.metrics.interval import Estimate
 from leakscope_papers.claims import FAILS, HOLDS, PARTLY, examine
 from leakscope_papers.comparing import Column, Measured
-from leakscope_papers.gaps import gaps_to
+from leakscope_papers.differences import gaps_to
 from leakscope_papers.items import Check, Claim
 from leakscope_papers.measures import Value
 

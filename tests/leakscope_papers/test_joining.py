@@ -13,10 +13,9 @@ from leakscope.metrics.interval import Estimate
 from leakscope_papers.comparing import ABSENT, Column, Measured, compare
 from leakscope_papers.cpl.federation import accuracy, at, points
 from leakscope_papers.items import find_part, read_item
-from leakscope_papers.joining import joined
 from leakscope_papers.measures import Value
 from leakscope_papers.programs.rows import Row, Rows, keeping, read_rows
-from leakscope_papers.results import row_cells
+from leakscope_papers.runs import joined, row_cells
 
 WHERE = {"data": "lfw_face", "model": "lenet", "attack": "cpl", "start": "patterned"}
 WHOLE, EACH = "threshold over the whole update", "threshold over each tensor"

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakscope.metrics.interval import estimate_mean, estimate_rate
-from leakscope_papers.bounds import bounds_of
+from leakscope_papers.measure_names import bounds_of, title_of
 from leakscope_papers.measures import MEASURES, NONE, RATES, Value, measure, with_top_inside
 from leakscope_papers.scored import Scored, score_cells
-from leakscope_papers.titles import title_of
 
 OUTCOMES = ("converged", "exhausted", "stalled", "diverged")
 sample = st.fixed_dictionaries(

@@ -15,7 +15,7 @@ from leakscope_papers.measures import value_of
 from leakscope_papers.plots import Plot, check_plot
 from leakscope_papers.programs import find_program
 from leakscope_papers.programs.rows import keeping, read_rows
-from leakscope_papers.results import row_cells
+from leakscope_papers.runs import row_cells
 from leakscope_papers.scales import settings_at
 from leakscope_papers.spn import curves as spn
 

@@ -14,8 +14,8 @@ from leakscope.core.types import Knowledge, LocalTraining
 from leakscope.scenario.cell import read_settings
 from leakscope.store import Landing, Run
 from leakscope.sweep.chunk import informed
+from leakscope_papers.headlines import commands_of
 from leakscope_papers.items import find_part, read_item
-from leakscope_papers.pages.summary import commands_of
 from leakscope_papers.pages.table import grid_of
 from leakscope_papers.programs.rows import keeping
 from leakscope_papers.results import gathered_facts, result_of, results_in

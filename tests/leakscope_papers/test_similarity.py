@@ -10,11 +10,11 @@ import pytest
 
 from leakscope.attacks.dlfa import dlfa
 from leakscope.scenario.scenario import scenario_of
+from leakscope_papers.cell_measures import SIMILARITY_MEASURES, measure_with_similarity
 from leakscope_papers.items import find_part, read_item
 from leakscope_papers.naming import name_cell
 from leakscope_papers.scales import scenario_at
 from leakscope_papers.scored import SIMILARITY, Scored, score_cells
-from leakscope_papers.similarity import ABOUT, measure_with_similarity
 
 
 def settings_of(part: str) -> list[dict[str, Any]]:
@@ -35,26 +35,26 @@ def scored(measured: list[float] | None) -> Scored:
 def test_the_column_is_that_of_the_number_dlfa_measures() -> None:
     (name,) = dlfa().measures
     assert f"learned.{name}" == SIMILARITY
-    assert name == ABOUT[0]
+    assert name == SIMILARITY_MEASURES[0]
 
 
 def test_who_matches_by_the_cosine_has_its_mismatch() -> None:
     for settings in settings_of("cifar100-50"):
         values = measure_with_similarity(scored([0.1, 0.2]), settings)
-        assert [values[name].estimate.value for name in ABOUT] == pytest.approx([4.0, 1.0])
+        assert [values[name].estimate.value for name in SIMILARITY_MEASURES] == pytest.approx([4.0, 1.0])
 
 
 def test_dlfa_has_what_it_measured_at_the_end() -> None:
     for settings in settings_of("femnist-50-dlfa"):
         values = measure_with_similarity(scored([0.1, 0.3]), settings)
-        assert [values[name].estimate.value for name in ABOUT] == pytest.approx([0.2, 0.1])
+        assert [values[name].estimate.value for name in SIMILARITY_MEASURES] == pytest.approx([0.2, 0.1])
         assert values["similarity_loss"].over == ""
 
 
 @pytest.mark.parametrize("measured", [None, [math.nan, math.nan]])
 def test_an_older_run_of_dlfa_has_no_similarity_loss(measured: list[float] | None) -> None:
     values = measure_with_similarity(scored(measured), settings_of("femnist-50-dlfa")[0])
-    assert not set(ABOUT) & set(values)
+    assert not set(SIMILARITY_MEASURES) & set(values)
     assert "psnr" in values
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from leakscope.metrics.interval import Estimate
 from leakscope.metrics.tabular import TOLERANCE
 from leakscope.report.numbers import percent, percent_interval
 from leakscope.report.row_tables import RowTable, row_tables
 from leakscope.store import Run
+from leakscope_papers.records import ColumnTable
 from leakscope_papers.results import Result
 
 VALUES, ROWS = "values right", "rows right"
@@ -20,23 +20,13 @@ RULE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnTable:
-    """The columns of one part: a head for each attack and baseline (with its n), a row for each column of the table.
-
-    A row is the column's name, and (share, interval) under each head.
-    """
-
-    part: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-
-
 def columns_of(result: Result) -> tuple[ColumnTable, ...]:
     """Return a table for every part of an item that attacks rows, one line of it where the set is not here; none for others."""
+    if result.recorded is not None and result.recorded.columns:
+        return result.recorded.columns
     runs = {name: path for name, path in result.runs.items() if Run.exists(path)}
-    made = (_of_part(name, Run.open(path)) for name, path in runs.items())
-    return tuple(table for table in made if table is not None)
+    tables = (_of_part(name, Run.open(path)) for name, path in runs.items())
+    return tuple(table for table in tables if table is not None)
 
 
 def _of_part(part: str, run: Run) -> ColumnTable | None:

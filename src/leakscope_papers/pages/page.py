@@ -10,14 +10,14 @@ from leakscope.core.version import __version__
 from leakscope.report.page import render_page
 from leakscope.report.sources import LIMITS, RULE
 from leakscope_papers.claims import FAILS, HOLDS, SO_FAR, UNMEASURED, UNTESTED, Finding
+from leakscope_papers.headlines import HOW, best_reading, commands_of, findings_to_show, headlines, in_short, incomplete
 from leakscope_papers.pages.columns import RULE as COLUMN_RULE
-from leakscope_papers.pages.columns import ColumnTable, columns_of
+from leakscope_papers.pages.columns import columns_of
 from leakscope_papers.pages.pictures import Strip, strips_of
 from leakscope_papers.pages.plot_drawing import REGIONS, PlotDrawing, draw, undrawn
 from leakscope_papers.pages.plots import plotted
-from leakscope_papers.pages.summary import HOW, commands_of, headlines, in_short, incomplete, told_findings
 from leakscope_papers.pages.table import Grid, grid_of
-from leakscope_papers.readings import best_reading
+from leakscope_papers.records import ColumnTable
 from leakscope_papers.results import Result
 from leakscope_papers.scales import scale_of
 
@@ -80,7 +80,7 @@ def section_of(result: Result) -> ItemSection:
 def claim_rows(findings: Sequence[Finding]) -> tuple[ClaimRow, ...]:
     """Return the claims in order, each with what every column says about it."""
     rows: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {}
-    for finding in told_findings(findings):
+    for finding in findings_to_show(findings):
         who = "" if finding.word in (UNTESTED, UNMEASURED) else finding.column.title
         rows.setdefault(finding.claim.says, []).append(
             (who, finding.told, finding.against, TONES.get(finding.word, "open"))

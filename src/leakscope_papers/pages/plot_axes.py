@@ -11,8 +11,8 @@ from leakscope.metrics.interval import Estimate
 from leakscope.report import numbers
 from leakscope.report.charts import SHARE, Frame, Scale, Tick, fit, linear_scale, measure_scale
 from leakscope.report.charts.characteristic import AXIS as RATIO_TITLE
+from leakscope_papers.measure_names import title_of
 from leakscope_papers.pages.plots import Plotted, Series
-from leakscope_papers.titles import title_of
 
 WIDTH, HEIGHT, TOP, SIDE, MARGIN = 360, 250, 30, 50, 16
 BOTTOM, TURNED_BOTTOM = 44, 92

@@ -27,9 +27,9 @@ from leakscope.report.charts import (
     whisker,
 )
 from leakscope.report.charts.characteristic import Shade, region_shades
+from leakscope_papers.measure_names import title_of
 from leakscope_papers.pages.plot_axes import Axes, axes_of, axis_titles, position_text, ticks_across
 from leakscope_papers.pages.plots import PlotPanel, Plotted, Point, Series
-from leakscope_papers.titles import title_of
 
 SOME_MARKS = 6
 WIDEST = 40.0  # a column

@@ -10,11 +10,11 @@ from leakscope.core.record import Plain
 from leakscope.metrics.interval import Estimate
 from leakscope.report.cells import axis_value_text
 from leakscope_papers.comparing import Measured
+from leakscope_papers.measure_names import title_of
 from leakscope_papers.measures import RATES, value_of
 from leakscope_papers.naming import meets
 from leakscope_papers.plots import ATTACKER, READING, Plot
 from leakscope_papers.results import Result
-from leakscope_papers.titles import title_of
 
 Place = Mapping[str, Plain]
 

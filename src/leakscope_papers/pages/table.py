@@ -1,7 +1,4 @@
-"""The comparison of an item as one grid of words: a row for what is printed, one below it for each who measured.
-
-The page and the Markdown summary are both made from it, so they say the same.
-"""
+"""The comparison of an item as one grid of words: a row for what is printed, one below it for each who measured."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ from dataclasses import dataclass
 from leakscope.core.record import Plain
 from leakscope.report.cells import axis_value_text as say
 from leakscope.report.numbers import number, number_interval, percent, percent_interval
-from leakscope_papers.bounds import cut
-from leakscope_papers.comparing import Line, Measured, Verdict
+from leakscope_papers.comparing import BY_CONTENT, HIGHER, LOWER, NO_SUCCESS, NOT_RECORDED, Line, Measured, Verdict
+from leakscope_papers.measure_names import cut, title_of
 from leakscope_papers.measures import RATES, Value
 from leakscope_papers.published import PrintedRow
 from leakscope_papers.results import Result
-from leakscope_papers.titles import title_of
 
 PUBLISHED = "published"
+APART = (HIGHER, LOWER, BY_CONTENT, NO_SUCCESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +61,19 @@ def grid_of(result: Result) -> Grid:
     names = tuple(dict.fromkeys((*result.item.measures, *result.item.printed.measures)))
     same = ", ".join(f"{axis} {say(lines[0].where[axis])}" for axis in axes if axis in fixed) if lines else ""
     readings = len(dict.fromkeys(column.reading for column in result.comparison.columns))
-    rows = tuple(row for line in lines for row in _rows(line, varied, names, readings))
+    mixed = len({bool(cell.settings) for cell in result.cells}) > 1
+    rows = tuple(row for line in lines for row in _rows(line, varied, names, readings, mixed=mixed))
     return Grid(same, varied, tuple(title_of(name) for name in names), rows)
 
 
-def _rows(line: Line, axes: Sequence[str], names: Sequence[str], readings: int) -> list[GridRow]:
+def _rows(line: Line, axes: Sequence[str], names: Sequence[str], readings: int, *, mixed: bool) -> list[GridRow]:
     place = tuple(_word(line.where, axis) for axis in axes)
     rows: list[GridRow] = []
     if line.printed:
         entries = tuple(_printed(line.printed.get(name), line, name) for name in names)
         rows.append(GridRow(place, PUBLISHED, True, "", "", entries))
-    for cell, who in _merged(line.measured, readings):
+    for cell, column in _merged(line.measured, readings):
+        who = f"{column}, {NOT_RECORDED}" if mixed and not cell.settings else column
         rows.append(_measured(cell, who, line, place if not rows else ("",) * len(place), names))
     return rows
 
@@ -86,15 +85,14 @@ def _merged(cells: Sequence[Measured], readings: int) -> list[tuple[Measured, st
     """
     groups: dict[tuple[str, str], list[Measured]] = {}
     for cell in cells:
-        groups.setdefault((cell.column.attacker, cell.cell), []).append(cell)
-    found = []
+        groups.setdefault((cell.column.attacker, cell.cell or cell.column.reading), []).append(cell)
+    merged = []
     for same in groups.values():
-        own = list(dict.fromkeys(cell.column.reading for cell in same if cell.column.reading))
-        reading = "every reading" if len(own) == readings > 1 else " / ".join(own)
+        labels = list(dict.fromkeys(cell.column.reading for cell in same if cell.column.reading))
+        reading = "every reading" if len(labels) == readings > 1 else " / ".join(labels)
         words = (reading, same[0].column.attacker, same[0].note)
-        who = ", ".join(word for word in words if word) or "measured"
-        found.append((same[0], who))
-    return found
+        merged.append((same[0], ", ".join(word for word in words if word) or "measured"))
+    return merged
 
 
 def _word(where: Mapping[str, Plain], axis: str) -> str:
@@ -136,3 +134,16 @@ def in_words(name: str, value: float) -> str:
     if not math.isfinite(value):
         return "none"
     return percent(value) if name in RATES else number(value)
+
+
+def reasons_of(result: Result) -> dict[str, list[str]]:
+    """Return every likely reason of a difference -> the numbers it is given for, in words."""
+    axes = grid_of(result).axes
+    reasons: dict[str, list[str]] = {}
+    for line in result.comparison.lines:
+        place = ", ".join(f"{axis} {say(line.where[axis])}" for axis in axes if axis in line.where)
+        for (_, measure), verdict in line.verdicts.items():
+            if verdict.reason and verdict.word in APART:
+                numbers = reasons.setdefault(verdict.reason, [])
+                numbers += [words] if (words := f"{title_of(measure)} at {place}") not in numbers else []
+    return reasons

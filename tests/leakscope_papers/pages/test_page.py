@@ -16,12 +16,12 @@ from leakscope.metrics.interval import Estimate
 from leakscope.store import Landing, Run
 from leakscope_papers.claims import UNMEASURED, UNTESTED
 from leakscope_papers.comparing import AGREES, TOO_FEW, Column, Measured
+from leakscope_papers.headlines import findings_to_show, incomplete
 from leakscope_papers.items import find_part, home_of, read_item
 from leakscope_papers.measures import MEASURES, NONE, Value
 from leakscope_papers.pages.columns import columns_of
 from leakscope_papers.pages.page import render_papers, section_of
-from leakscope_papers.pages.summary import incomplete, reasons_of, summarise_papers, told_findings
-from leakscope_papers.pages.table import PUBLISHED, entry_of, grid_of, in_words
+from leakscope_papers.pages.table import PUBLISHED, entry_of, grid_of, in_words, reasons_of
 from leakscope_papers.results import Result, result_of
 from leakscope_papers.scales import parts_at, run_directory, scenario_at
 
@@ -118,17 +118,15 @@ def test_the_page_is_whole_and_needs_nothing_but_itself(results: list[Result]) -
     assert "&lt;here&gt; &amp; there" in page
 
 
-def test_every_printed_number_and_every_doubt_is_on_the_page_and_in_the_summary(results: list[Result]) -> None:
+def test_every_printed_number_and_every_doubt_is_on_the_page(results: list[Result]) -> None:
     printed = read_item("cpl-table-8").printed
-    page, summary = render_papers(results, command="c"), summarise_papers(results, command="c")
-    for text in (page, summary):
-        plain = text.replace("&#39;", "'").replace("&quot;", '"').replace("&gt;", ">")
-        for row in printed.rows:
-            assert row.value is not None
-            assert in_words(row.measure, row.value) in plain
-        for sentence in (*printed.doubts, *printed.claims):
-            assert sentence in plain
-    assert "`c` with leakscope" in summary
+    page = render_papers(results, command="c")
+    plain = page.replace("&#39;", "'").replace("&quot;", '"').replace("&gt;", ">")
+    for row in printed.rows:
+        assert row.value is not None
+        assert in_words(row.measure, row.value) in plain
+    for sentence in (*printed.doubts, *printed.claims):
+        assert sentence in plain
 
 
 def test_places_are_printed_once_with_every_column_below(results: list[Result]) -> None:
@@ -161,11 +159,9 @@ def test_three_trials_are_too_few_on_the_page_and_are_not_counted(results: list[
     grid = grid_of(results[0])
     steps = [row.entries[0] for row in grid.rows if not row.printed and row.entries[0].verdict]
     assert {entry.verdict for entry in steps} == {TOO_FEW}
-    page, summary = render_papers(results[:1], command="c"), summarise_papers(results[:1], command="c")
+    page = render_papers(results[:1], command="c")
     assert '<small class="verdict too">too few to say</small>' in page
-    for text in (page, summary):
-        assert re.search(r"\d+ too few to say", text)
-    assert f", **{TOO_FEW}**" in summary
+    assert re.search(r"\d+ too few to say", page)
     assert not any(
         column.get(AGREES) for column in results[0].comparison.counts.values()
     )  # three of three is 44 to 100 %
@@ -210,29 +206,25 @@ def test_nothing_finite_has_words() -> None:
 
 def test_a_claim_that_nobody_measured_has_one_row(results: list[Result]) -> None:
     table = results[0]
-    told = told_findings(table.findings)
+    told = findings_to_show(table.findings)
     assert {finding.claim.says for finding in told} == {claim.says for claim in table.item.claims}
     for claim in table.item.claims:
         own = [finding for finding in told if finding.claim.says == claim.says]
         assert len(own) == 1 or all(finding.word not in (UNMEASURED, UNTESTED) for finding in own)
     nobody = [finding for finding in told if finding.word == UNMEASURED]
     assert nobody  # nobody trained a federation
-    assert f"| {nobody[0].claim.says} |  | not measured" in summarise_papers(results, command="c")
 
 
 def test_what_is_there_in_part_is_said(results: list[Result]) -> None:
     said = "Run in part: lfw_face-gaussian (42 of 280 trials)"
     assert said in incomplete(results[0])
-    assert said in summarise_papers(results, command="c")
     assert said in render_papers(results, command="c")
 
 
-def test_reasons_stand_in_the_summary_with_the_numbers_they_are_for(results: list[Result]) -> None:
+def test_reasons_stand_with_the_numbers_they_are_for(results: list[Result]) -> None:
     reasons = reasons_of(results[0])
     assert reasons
-    summary = summarise_papers(results, command="c")
-    for reason, places in reasons.items():
-        assert f"- {reason}: {places[0]}" in summary
+    assert all(places for places in reasons.values())
     apart = [v for line in results[0].comparison.lines for v in line.verdicts.values() if v.word == TOO_FEW]
     assert apart
     assert not any(verdict.reason in reasons for verdict in apart if verdict.reason)
@@ -264,17 +256,15 @@ def test_columns_of_a_table_are_counted_beside_their_baselines(tmp_path: Path, m
     assert [name for name, _ in table.rows] == ["values right", "rows right", *tables[0].columns]
     for place, each in enumerate(tables):
         assert table.rows[2][1][place][0] == in_words("asr_content", each.scores.columns[tables[0].columns[0]].value)
-    page, summary = render_papers([result], command="c"), summarise_papers([result], command="c")
-    for text in (page, summary):
-        assert "mean radius" in text
-        assert "rows right" in text
+    page = render_papers([result], command="c")
+    assert "mean radius" in page
+    assert "rows right" in page
     assert columns_of(replace(result, runs={})) == ()
     monkeypatch.setattr("leakscope.scenario.encodings.decoder_of", lambda name: None)
     said = "columns of breast_cancer cannot be decoded here: the data set is not there"
     (lost,) = columns_of(result)
     assert (lost.part, lost.heads, lost.rows) == ("breast_cancer", (), ((said, ()),))
-    for text in (render_papers([result], command="c"), summarise_papers([result], command="c")):
-        assert text.count(said) == 1
+    assert render_papers([result], command="c").count(said) == 1
 
 
 def test_pictures_have_no_columns(results: list[Result]) -> None:

@@ -20,7 +20,8 @@ from leakscope_papers.items import Item, Part, Rule, Scale
 from leakscope_papers.measures import value_of
 from leakscope_papers.programs import PROGRAMS, find_program, planned_rows
 from leakscope_papers.programs.rows import FILE, Curve, Keep, keeping, read_rows, rows_exist
-from leakscope_papers.results import result_of, row_cells
+from leakscope_papers.results import result_of
+from leakscope_papers.runs import row_cells
 from leakscope_papers.scales import rows_at, run_directory
 
 FACTS = {"device": "cpu"}

@@ -21,6 +21,7 @@ from leakscope.data.sources import FEMNIST_STATISTICS
 from leakscope.metrics import score
 from leakscope.models import Torch, build, draw_parameters
 from leakscope_papers.items import read_item
+from leakscope_papers.measure_names import title_of
 from leakscope_papers.programs import find_program
 from leakscope_papers.programs.pictures import read_pictures
 from leakscope_papers.programs.rows import KeptRows, keeping
@@ -36,7 +37,6 @@ from leakscope_papers.sme.analyses import (
     steps_of,
 )
 from leakscope_papers.sme.world import clients_of, in_ink, train_rounds
-from leakscope_papers.titles import title_of
 
 
 def smoke(name: str, **change: Any) -> dict[str, Any]:

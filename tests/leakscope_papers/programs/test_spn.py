@@ -32,7 +32,7 @@ from leakscope_papers.items import Item, Part, find_part, item_files, read_item
 from leakscope_papers.naming import belongs
 from leakscope_papers.programs import find_program, planned_rows
 from leakscope_papers.programs.rows import Row, Rows, keeping, read_rows
-from leakscope_papers.results import row_cells
+from leakscope_papers.runs import row_cells
 from leakscope_papers.scales import settings_at
 from leakscope_papers.spn import curves as spn
 from leakscope_papers.spn import federations as spn_federations

@@ -1,0 +1,111 @@
+"""The measures and curves of a scenario's cell: those that mean something for its attack, and what its trials show as a curve.
+
+An attack without a threshold cannot converge, a cap is not felt by the picture. The similarity loss is 1 - cos: the mismatch of attacks
+that match by it, what others (DLFA) measured at their end. Curves are recovery over the threshold (Mixing's table 1, which names none),
+and from the traces the changes at the end of the attacks, as a distribution (Mixing's figures 1 and 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.distances import cosine
+from leakscope.attacks.objectives import Match
+from leakscope.scenario.pieces import KINDS
+from leakscope_papers.comparing import CONVERGENCE, NO_THRESHOLD
+from leakscope_papers.measures import NONE, Value, gradient_ratios, image_ratios, measure
+from leakscope_papers.naming import setting_at
+from leakscope_papers.programs.rows import Curve
+from leakscope_papers.scored import Scored
+
+STEPS = ("iterations_mean", "iterations_min", "iterations_max", "iterations_variance")
+OF_SUCCESSES = frozenset({CONVERGENCE, *STEPS, "ssim", "mse"})
+SIMILARITY_MEASURES = ("similarity_loss", "similarity_loss_error")
+CHANGES = "change over value at the end"
+IMAGE_CHANGES = "change over value of the image MSE at the end"
+RECOVERED = "recovered by threshold"
+DECADES, A_DECADE = (-8, 1), 4  # from 1e-8 to 10, four places a decade
+THRESHOLDS = (-6, 0)  # of an MSE, from 1e-6 to 1
+
+
+def within_cap(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the measures that follow a cap on iterations: those of successes. The picture at the cap was not kept."""
+    return {name: value for name, value in values.items() if name in OF_SUCCESSES}
+
+
+def meaningful(values: Mapping[str, Value], settings: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the measures of a cell; convergence and its iterations have no number where the attack has no threshold.
+
+    IG is such an attack: it runs all its steps. Its pictures are those of everything attacked.
+    """
+    if setting_at(settings, "attack.threshold") != 0:
+        return dict(values)
+    changed = {**values, **{name: Value(NONE, NO_THRESHOLD) for name in (CONVERGENCE, *STEPS) if name in values}}
+    for name in ("ssim", "mse"):
+        if name in changed and changed[name].there:
+            changed[name] = replace(changed[name], over="everything attacked")
+    return changed
+
+
+def measure_with_similarity(cell: Scored, settings: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the measures of a cell; those of the similarity loss only where its attack has one."""
+    if matches_by_cosine(settings["attack"]):
+        return measure(replace(cell, similarity=cell.mismatch))
+    values = measure(cell)
+    return (
+        values
+        if values[SIMILARITY_MEASURES[0]].there
+        else {name: value for name, value in values.items() if name not in SIMILARITY_MEASURES}
+    )
+
+
+def matches_by_cosine(attack: Mapping[str, Any]) -> bool:
+    """Return whether an attack compares directions, by its settings; those of an older run may name fields that are gone."""
+    settings = attack.get("objective")
+    if isinstance(settings, Mapping):
+        return settings.get("name") == "match" and settings.get("distance") == "cosine"
+    objective = getattr(KINDS["attack"].build({"name": attack["name"]}), "objective", None)
+    return isinstance(objective, Match) and objective.distance is cosine
+
+
+def cell_curves(cell: Scored) -> dict[str, Curve]:
+    """Return the curves of a cell, by name."""
+    return recovery_curves(cell) | trace_curves(cell)
+
+
+def recovery_curves(cell: Scored) -> dict[str, Curve]:
+    """Return for each attack the share of its samples whose log10 of the MSE is at most x; NaN is no recovery."""
+    whole = cell.scored.any(1)
+    if not bool(whole.any()):
+        return {}
+    x = _places(THRESHOLDS)
+    hit = (cell.mse[whole, :, None].double() <= 10**x) & cell.scored[whole, :, None]
+    shares = hit.double().sum(1) / cell.scored[whole].sum(1, keepdim=True)
+    return {RECOVERED: Curve(tuple(x.tolist()), tuple(tuple(row) for row in shares.tolist()))}
+
+
+def trace_curves(cell: Scored) -> dict[str, Curve]:
+    """Return for each attack the share of its last points whose log10 of change over value is at most x: gradient and image.
+
+    No change at all counts under every x. Attacks without a point (too short, or wholly under the floor) are left out; without any
+    trace there is no curve.
+    """
+    both = {CHANGES: gradient_ratios(cell), IMAGE_CHANGES: image_ratios(cell)}
+    return {name: _distribution(ratios) for name, ratios in both.items() if ratios is not None}
+
+
+def _distribution(ratios: Tensor) -> Curve:
+    ratios = ratios[(~ratios.isnan()).any(1)]
+    x = _places(DECADES)
+    under = (ratios[:, :, None] <= x).double().sum(1) / (~ratios.isnan()).sum(1, keepdim=True)
+    return Curve(tuple(x.tolist()), tuple(tuple(row) for row in under.tolist()))
+
+
+def _places(decades: tuple[int, int]) -> Tensor:
+    low, high = decades
+    return torch.linspace(low, high, (high - low) * A_DECADE + 1, dtype=torch.float64)

@@ -1,0 +1,99 @@
+"""`leakscope paper report`, `record` and `status`: what was measured, as a page, as data, and how much of it there is."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from leakscope.core.errors import InputError
+from leakscope_papers.cli.run import OUT
+
+Scale = Annotated[str | None, typer.Option(help="smoke, small or full; the largest there if not given.")]
+Only = Annotated[list[str] | None, typer.Option(help="Items or papers; all that were measured if not given.")]
+Runs = Annotated[Path, typer.Argument(help="Where the runs lie.")]
+
+
+def report(
+    directory: Runs = OUT,
+    out: Annotated[Path | None, typer.Option(help="Page to write; DIRECTORY/papers.html if not given.")] = None,
+    scale: Scale = None,
+    only: Only = None,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Read the results recorded with the papers, not the runs of a directory.")
+    ] = False,
+) -> None:
+    """Write the page of all items that were run: published beside measured, claims, doubts, pictures."""
+    from leakscope_papers.pages.page import render_papers
+    from leakscope_papers.results import results_in
+
+    _check_scale(scale)
+    results = results_in(None if recorded else directory, scale, only)
+    words = ["leakscope", "paper", "report", "--recorded" if recorded else str(directory)]
+    words += ["--scale", scale] if scale else []
+    words += [word for name in only or [] for word in ("--only", name)]
+    _write(out or directory / "papers.html", render_papers(results, command=shlex.join(words)))
+
+
+def record(
+    directory: Runs = OUT,
+    scale: Scale = None,
+    only: Only = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write OUT/ITEM.SCALE.json; into the papers' own folders if not given."),
+    ] = None,
+) -> None:
+    """Record the rows of runs as JSON, one file an item and scale: settings, n, mean, interval, versions, machine, date."""
+    from leakscope_papers.pages.columns import columns_of
+    from leakscope_papers.records import recorded_file, with_rows_of, write_recorded
+    from leakscope_papers.results import results_of_runs
+
+    _check_scale(scale)
+    for result in results_of_runs(directory, scale, only):
+        if result.recorded is None:
+            continue
+        path = recorded_file(result.item.name, result.scale, out)
+        write_recorded(with_rows_of(path, replace(result.recorded, columns=columns_of(result))), path)
+        typer.echo(f"{path}: {len(result.recorded.rows)} rows")
+
+
+def status(only: Only = None) -> None:
+    """List how many of the planned rows of each item are recorded at each scale, and why others are missing."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from leakscope_papers.items import choose_items
+    from leakscope_papers.scales import SCALES
+    from leakscope_papers.status import missing_reason, rows_of
+
+    names = Column("item", no_wrap=True)
+    table = Table(names, *SCALES, Column("not measured", ratio=1), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for item in choose_items(only or ["all"]):
+        counts = {scale: rows_of(item, scale) for scale in SCALES if scale in item.scales}
+        words = [f"{counts[scale].measured}/{counts[scale].planned}" if scale in counts else "" for scale in SCALES]
+        table.add_row(item.name, *words, missing_reason(item, counts))
+    console = Console()
+    console.print(table)
+    console.print("smoke, small, full: recorded rows / planned rows", style="dim")
+
+
+def _check_scale(scale: str | None) -> None:
+    from leakscope.core.registry import lookup
+    from leakscope_papers.scales import SCALES
+
+    if scale is not None:
+        lookup(dict.fromkeys(SCALES), scale, "--scale")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror})") from None
+    typer.echo(str(path))

@@ -1,0 +1,177 @@
+"""`leakscope paper list` and `paper run`: the items, and their runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from leakscope.cli.options import Workers, check_device, make_engine, parse_memory
+from leakscope.cli.run import run_with_progress
+from leakscope.cli.run_progress import RunProgress
+from leakscope.cli.text import count, printable
+
+if TYPE_CHECKING:
+    from leakscope_papers.items import Item, Part
+
+OUT = Path("leakscope-papers")
+Out = Annotated[Path, typer.Option(help="Where the runs lie: OUT/item/scale/part.")]
+
+
+def list_items() -> None:
+    """List every item, how many numbers its paper prints, and its trials (or rows of a program) at each scale."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from leakscope_papers.items import choose_items
+    from leakscope_papers.scales import SCALES
+
+    table = Table(
+        Column("item", no_wrap=True),
+        Column("what it is", ratio=1),
+        "numbers",
+        *SCALES,
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for item in choose_items(["all"]):
+        trials = [_planned_work(item, scale) for scale in SCALES]
+        shared = dict.fromkeys(part.same_as.partition("/")[0] for part in item.parts if part.same_as)
+        about = item.printed.title + (f" (with runs of {', '.join(shared)})" if shared else "")
+        table.add_row(item.name, about, str(len(item.printed.rows)), *trials)
+    console = Console()
+    console.print(table)
+    console.print(
+        "numbers: how many the paper prints; smoke, small, full: trials of its own, rows of programs", style="dim"
+    )
+
+
+def _planned_work(item: Item, scale: str) -> str:
+    """Return how many trials and rows an item has at a scale, those of other items' runs not counted."""
+    from leakscope_papers.scales import parts_at, rows_at, scenario_at
+
+    trials = rows = 0
+    for part in parts_at(item, scale):
+        if part.program:
+            rows += len(rows_at(item, part, scale))
+        elif not part.same_as:
+            cells: dict[str, Any] = {cell.id: cell.settings for cell in scenario_at(item, part, scale).cells()}
+            trials += sum(each["trials"] * len(each["seeds"]) for each in cells.values())
+    return ", ".join([f"{trials:,}"] * bool(trials) + [count(rows, "row")] * bool(rows))
+
+
+def run(
+    items: Annotated[
+        list[str],
+        typer.Argument(
+            help="Items such as cpl-table-2, a paper (cpl, mixing, sme, spn, ats), or all.", show_default=False
+        ),
+    ],
+    scale: Annotated[str, typer.Option(help="smoke, small or full.")] = "smoke",
+    out: Out = OUT,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run these parts of the items only.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run and write nothing.")] = False,
+    engine: Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")] = "local",
+    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    workers: Workers = None,
+    memory: Annotated[str | None, typer.Option(help="Most memory for chunks in hand, such as 4G.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+    log_json: Annotated[Path | None, typer.Option(help="Write every event as a line of JSON.")] = None,
+) -> None:
+    """Run items of papers at a scale: all their trials and rows, or those that their runs still lack."""
+    limit = parse_memory(memory)
+    check_device(device)
+    chosen = make_engine(engine, address, workers)
+    from leakscope_papers.scales import rows_at, scenario_at
+
+    work = _work(items, scale, out, only or [])
+    given = _given(out, only or [], engine, device, workers, memory)
+    again = shlex.join(["leakscope", "paper", "run", *items, "--scale", scale, *given])
+    for number, (directory, (item, part)) in enumerate(work.items(), start=1):
+        title = f"{item.name}, {part.name}, {scale} ({number} of {len(work)})"
+        if dry_run and part.program:
+            typer.echo(f"{directory}: {count(len(rows_at(item, part, scale)), 'row')} of program {part.program}")
+        elif dry_run:
+            typer.echo(f"{directory}: {count(scenario_at(item, part, scale).cell_count, 'cell')}")
+        elif part.program:
+            rows = _run_program(item, part, scale, directory, again, title, device=device, quiet=quiet)
+            if not quiet:
+                typer.echo(f"{directory}: {rows}")
+        else:
+            scenario = scenario_at(item, part, scale)
+            progress = RunProgress(title, quiet=quiet, log=log_json)
+            done = run_with_progress(
+                scenario, directory, again, progress, engine=chosen, device=device, memory=limit, workers=workers
+            )
+            if done.left:
+                _stopped(title, again)
+            if not quiet:
+                typer.echo(f"{directory}: {count(done.wanted, 'trial')}, {done.landed:,} of them now")
+    if not quiet and not dry_run:
+        typer.echo(f"all there; leakscope paper report {shlex.quote(str(out))}")
+
+
+def _run_program(
+    item: Item, part: Part, scale: str, directory: Path, again: str, title: str, *, device: str, quiet: bool
+) -> str:
+    """Return in words how many rows are there after the program of a part has run, and how many of them are new."""
+    from leakscope.core.provenance import gather_facts
+    from leakscope_papers.programs import find_program
+    from leakscope_papers.programs.rows import keeping
+    from leakscope_papers.scales import rows_at, settings_at
+
+    settings, wanted = settings_at(item, part, scale), len(rows_at(item, part, scale))
+
+    def say(line: str) -> None:
+        if not quiet:
+            typer.echo(printable(line), err=True)
+
+    say(f"{title}: {count(wanted, 'row')} of program {part.program}")
+    with keeping(directory, settings, gather_facts(again, device)) as keep:
+        keep.tell = lambda key: say(f"  {len(keep.rows)} of {wanted}: {key}")
+        try:
+            find_program(part.program)(settings, keep, say, device)
+        except KeyboardInterrupt:
+            _stopped(title, again)
+        return f"{count(len(keep.rows), 'row')}, {keep.added:,} of them now"
+
+
+def _stopped(title: str, again: str) -> NoReturn:
+    sys.stderr.write(f"leakscope: stopped at {title}; what has landed is saved; go on with: {again}\n")
+    raise typer.Exit(130)
+
+
+def _work(names: list[str], scale: str, out: Path, only: list[str]) -> dict[Path, tuple[Item, Part]]:
+    """Return the runs to make, each once, by directory; unknown names and missing data are refused before anything runs."""
+    from leakscope.core.registry import lookup
+    from leakscope_papers.items import choose_items, home_of
+    from leakscope_papers.scales import SCALES, check_data, parts_at, run_directory
+
+    lookup(dict.fromkeys(SCALES), scale, "--scale")
+    items = choose_items(names)
+    known = {part.name: part for item in items for part in parts_at(item, scale)}
+    for name in only:
+        lookup(known, name, f"part at scale {scale}")
+    check_data(items, scale, only)
+    return {
+        run_directory(out, item, part, scale): home_of(item, part)
+        for item in items
+        for part in parts_at(item, scale)
+        if not only or part.name in only
+    }
+
+
+def _given(out: Path, only: list[str], engine: str, device: str, workers: int | None, memory: str | None) -> list[str]:
+    """Return the options of a run that are not at their usual value, for the command that goes on with it."""
+    usual = {"--out": (str(out), str(OUT)), "--engine": (engine, "local"), "--device": (device, "cpu")}
+    words = [word for option, (value, normal) in usual.items() if value != normal for word in (option, value)]
+    words += [word for part in only for word in ("--only", part)]
+    words += ["--workers", str(workers)] if workers else []
+    return words + (["--memory", memory] if memory else [])

@@ -1,0 +1,141 @@
+"""What an item plans at a scale: its cells and rows with their places and settings, and how many trials or rows they are."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from leakscope.core.record import Plain
+from leakscope_papers.items import Item, Part, home_of, read_item
+from leakscope_papers.naming import Column, places_of
+from leakscope_papers.scales import parts_at, rows_at, scenario_at, settings_at
+
+Settings: TypeAlias = Mapping[str, Any]
+NOT_COMPARED = ("name", "trials", "seeds", "baselines")  # a row says its own n
+MOST_DIFFERENCES = 4  # that `what_differs` names
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCell:
+    """A cell of a scenario, or a row of a program, that an item plans: its part, its place, who measures."""
+
+    part: str
+    where: Mapping[str, Plain]
+    column: Column
+
+
+def settings_of_cells(item: Item, part: Part, scale: str) -> list[Settings]:
+    """Return the settings of every cell of a part; those of a program's row are its place and the program's.
+
+    Nothing is computed.
+    """
+    if home_of(item, part)[1].program:
+        program = settings_at(item, part, scale)
+        return [{"settings": program, **place} for place in rows_at(item, part, scale).values()]
+    return [cell.settings for cell in scenario_at(item, part, scale).cells() if not cell.baseline]
+
+
+@functools.cache
+def planned_cells(name: str, scale: str) -> tuple[PlannedCell, ...]:
+    """Return every cell that an item plans at a scale, for each reading and attacker it belongs to."""
+    item = read_item(name)
+    caps = [{item.caps.axis: cap} for cap in item.caps.at] if item.caps else [{}]
+    return tuple(
+        PlannedCell(part.name, {**where, **cap}, column)
+        for part in parts_at(item, scale)
+        for settings in settings_of_cells(item, part, scale)
+        for where, column in places_of(item, part, settings)
+        for cap in caps
+    )
+
+
+def settings_hash(settings: Settings) -> str:
+    """Return the hash of settings: all of them but titles, and but how many trials, seeds and baselines there are.
+
+    >>> settings_hash({"rate": 0.1, "trials": 20}) == settings_hash({"rate": 0.1, "trials": 100})
+    True
+    """
+    text = json.dumps(compared_settings(settings), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def compared_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings that two measurements must share to be of the same cell, as plain JSON data."""
+    plain: dict[str, Any] = json.loads(
+        json.dumps({key: value for key, value in settings.items() if key not in NOT_COMPARED})
+    )
+    attack = plain.get("attack")
+    if isinstance(attack, dict):
+        attack.pop("label", None)
+    return plain
+
+
+@functools.cache
+def present_hashes(name: str, part: str, scale: str) -> Mapping[str, Settings]:
+    """Return hash -> settings of the cells that a part has at a scale as the item's file is now; none where the scale leaves it out."""
+    item = read_item(name)
+    chosen = next((each for each in parts_at(item, scale) if each.name == part), None)
+    if chosen is None:
+        return {}
+    if home_of(item, chosen)[1].program:
+        every: list[Settings] = [settings_at(item, chosen, scale)]
+    else:
+        every = [cell.settings for cell in scenario_at(item, chosen, scale).cells()]
+    return {settings_hash(settings): compared_settings(settings) for settings in every}
+
+
+def what_differs(stored: Settings, present: Mapping[str, Settings]) -> str:
+    """Return in words how stored settings differ from the present ones that are nearest to them.
+
+    >>> what_differs({"data": {"name": "mnist", "size": 1000}}, {"a": {"data": {"name": "mnist", "size": 5000}}})
+    'data.size 1000, now 5000'
+    """
+    flat = dict(_flat(compared_settings(stored)))
+    differences = [_differences(flat, dict(_flat(other))) for other in present.values()]
+    if not differences:
+        return "the item no longer plans this part at this scale"
+    nearest = min(differences, key=len)
+    words = [f"{path} {_say(was)}, now {_say(now)}" for path, (was, now) in sorted(nearest.items())]
+    more = [f"{len(words) - MOST_DIFFERENCES} more"] if len(words) > MOST_DIFFERENCES else []
+    return "; ".join(words[:MOST_DIFFERENCES] + more)
+
+
+def _differences(stored: Mapping[str, object], present: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    pairs = {path: (stored.get(path, _ABSENT), present.get(path, _ABSENT)) for path in {**stored, **present}}
+    return {path: (was, now) for path, (was, now) in pairs.items() if was is _ABSENT or was != now}
+
+
+def _say(value: object) -> str:
+    return "absent" if value is _ABSENT else json.dumps(value)
+
+
+def _flat(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def wanted(item: Item, part: Part, scale: str, counted: Callable[[Settings], bool]) -> int:
+    """Return how many trials (or rows) a part has at a scale in the cells that are `counted`; baselines are not."""
+    if home_of(item, part)[1].program:
+        return len(rows_at(item, part, scale))
+    cells: dict[str, Any] = {
+        cell.id: cell.settings for cell in scenario_at(item, part, scale).cells() if not cell.baseline
+    }
+    return sum(int(each["trials"]) * len(each["seeds"]) for each in cells.values() if counted(each))
+
+
+def partly(done: int, whole: int, *, rows: bool = False) -> str:
+    """Return in words how much is measured, nothing where that is all.
+
+    >>> partly(40, 60), partly(60, 60), partly(1, 1200, rows=True)
+    ('40 of 60 trials', '', '1 of 1,200 rows')
+    """
+    return "" if done >= whole else f"{done:,} of {whole:,} {'rows' if rows else 'trials'}"
