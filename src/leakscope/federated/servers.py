@@ -165,8 +165,8 @@ def by_examples(counts: Tensor) -> Tensor:
 
 def add_weighted(total: Mapping[str, Tensor] | None, shares: Tensor, answers: Tree) -> Tree:
     """Return `total + sum_k a_k answer_k` in float64; `answers` lead with the clients."""
-    made = {name: torch.tensordot(shares, value.double(), dims=1) for name, value in answers.items()}
-    return made if total is None else {name: total[name] + value for name, value in made.items()}
+    sums = {name: torch.tensordot(shares, value.double(), dims=1) for name, value in answers.items()}
+    return sums if total is None else {name: total[name] + value for name, value in sums.items()}
 
 
 def average_buffers(before: Tree, parts: Sequence[tuple[Tensor, Tree]]) -> Tree:
@@ -174,17 +174,17 @@ def average_buffers(before: Tree, parts: Sequence[tuple[Tensor, Tree]]) -> Tree:
 
     Counters, which have no mean, take the largest. What no client changed stays as it was, to the bit.
     """
-    made: Tree = {}
+    averaged: Tree = {}
     for name, value in before.items():
-        own = [(shares, buffers[name]) for shares, buffers in parts]
-        if all(torch.equal(each, value.expand_as(each)) for _, each in own):
-            made[name] = value
+        answers = [(shares, buffers[name]) for shares, buffers in parts]
+        if all(torch.equal(each, value.expand_as(each)) for _, each in answers):
+            averaged[name] = value
         elif value.is_floating_point():
-            total = sum(torch.tensordot(shares, each.double(), dims=1) for shares, each in own)
-            made[name] = torch.as_tensor(total).to(value.dtype)
+            total = sum(torch.tensordot(shares, each.double(), dims=1) for shares, each in answers)
+            averaged[name] = torch.as_tensor(total).to(value.dtype)
         else:
-            made[name] = torch.stack([each.amax(0) for _, each in own]).amax(0)
-    return made
+            averaged[name] = torch.stack([each.amax(0) for _, each in answers]).amax(0)
+    return averaged
 
 
 def name_of(server: Server) -> str:
