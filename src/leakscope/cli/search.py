@@ -78,7 +78,7 @@ def write_page(
 ) -> Path:
     """Write the page of searches, with what the kept policies do to pictures; return its path."""
     from leakscope.report.search_page import write_search
-    from leakscope.search.policy_pictures import walks_of
+    from leakscope.search.policies import walks_of
 
     kept = [each.policy for found in made.values() for each in found.selection.kept]
     walks = walks_of(kept[:MOST_WALKS], said.data, number=PICTURES, seed=said.seed)

@@ -29,15 +29,16 @@ class Server(Protocol):
     """A rule that turns answers into the next global model: what clients must share, and whether they go one by one."""
 
     takes: ClassVar[Shares]
-    in_turn: ClassVar[bool]
+    in_turn: ClassVar[bool] = False
 
     def weigh(self, counts: Tensor) -> Tensor:
-        """Return a_k for clients of so many examples."""
-        ...
+        """Return a_k for clients of so many examples: n_k / n."""
+        return by_examples(counts)
 
     def read(self, weights: Tree, update: Tree) -> Tree:
-        """Return what is averaged, for answers with a leading client dimension."""
-        ...
+        """Return what is averaged, for answers with a leading client dimension: what they sent as a descent direction."""
+        del weights
+        return update
 
     def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
         """Return the next weights from the weighted mean of what was read; `decay` is that of the round."""
@@ -45,40 +46,25 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DistributedSGD:
+class DistributedSGD(Server):
     """Step against the weighted mean of the clients' gradients (FedSGD); the learning rate is the server's."""
 
     takes: ClassVar[Shares] = Shares.GRADIENT
-    in_turn: ClassVar[bool] = False
     rate: float = 0.1
 
     def __post_init__(self) -> None:
         _check_rate(self)
 
-    def weigh(self, counts: Tensor) -> Tensor:
-        """Return n_k / n."""
-        return by_examples(counts)
-
-    def read(self, weights: Tree, update: Tree) -> Tree:
-        """Return the gradients."""
-        del weights
-        return update
-
     def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
         """Return w - eta mean."""
-        return {name: value - decay * self.rate * mean[name] for name, value in weights.items()}
+        return _moved(weights, mean, decay * self.rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Averaging:
+class Averaging(Server):
     """Take the weighted mean of the clients' weights (FedAvg)."""
 
     takes: ClassVar[Shares] = Shares.WEIGHTS
-    in_turn: ClassVar[bool] = False
-
-    def weigh(self, counts: Tensor) -> Tensor:
-        """Return n_k / n."""
-        return by_examples(counts)
 
     def read(self, weights: Tree, update: Tree) -> Tree:
         """Return the weights that were sent."""
@@ -91,14 +77,13 @@ class Averaging:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deltas:
-    """Add the weighted mean of the clients' changes, times a rate of the server's own.
+class Deltas(Server):
+    """Add the weighted mean of the clients' changes, times a rate of the server.
 
     At rate 1 this is averaging. `equal` counts every client alike, a_k = 1/K, as SPN's algorithm 2 does.
     """
 
     takes: ClassVar[Shares] = Shares.WEIGHTS
-    in_turn: ClassVar[bool] = False
     rate: float = 1.0
     equal: bool = False
 
@@ -109,19 +94,14 @@ class Deltas:
         """Return n_k / n, or 1 / K."""
         return by_examples(torch.ones_like(counts) if self.equal else counts)
 
-    def read(self, weights: Tree, update: Tree) -> Tree:
-        """Return the changes, before minus after."""
-        del weights
-        return update
-
     def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
         """Return w + eta_s mean change."""
         del decay
-        return {name: value - self.rate * mean[name] for name, value in weights.items()}
+        return _moved(weights, mean, self.rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRobin:
+class RoundRobin(Server):
     """Let one client after the other, by rising number, change the global model; nobody waits for a mean."""
 
     takes: ClassVar[Shares] = Shares.WEIGHTS
@@ -131,19 +111,10 @@ class RoundRobin:
     def __post_init__(self) -> None:
         _check_rate(self)
 
-    def weigh(self, counts: Tensor) -> Tensor:
-        """Return 1 for the one client that answers at a time."""
-        return by_examples(counts)
-
-    def read(self, weights: Tree, update: Tree) -> Tree:
-        """Return the change, before minus after."""
-        del weights
-        return update
-
     def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
         """Return w + eta_s change."""
         del decay
-        return {name: value - self.rate * mean[name] for name, value in weights.items()}
+        return _moved(weights, mean, self.rate)
 
 
 SERVERS: dict[str, Callable[..., Server]] = {
@@ -185,6 +156,10 @@ def average_buffers(before: Tree, parts: Sequence[tuple[Tensor, Tree]]) -> Tree:
         else:
             averaged[name] = torch.stack([each.amax(0) for _, each in answers]).amax(0)
     return averaged
+
+
+def _moved(weights: Tree, mean: Tree, rate: float) -> Tree:
+    return {name: value - rate * mean[name] for name, value in weights.items()}
 
 
 def name_of(server: Server) -> str:

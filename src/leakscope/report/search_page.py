@@ -21,7 +21,7 @@ from leakscope.report.picture import drawable, pixels, png, shrink
 from leakscope.report.search_chart import draw
 
 if TYPE_CHECKING:
-    from leakscope.search.policy_pictures import Walk
+    from leakscope.search.policies import Walk
     from leakscope.search.policy_search import Candidate, Found, PolicySearch
 
 STYLES = ("base.css", "tables.css", "pictures.css", "narrow.css", "search.css")
