@@ -32,8 +32,8 @@ from leakscope.kernels.heap import keep_freed
 from leakscope.models import build
 from leakscope.models.adapter import Functional
 from leakscope.search.accuracy_score import accuracy_scores, correlation, score_of
+from leakscope.search.candidates import draw_policies
 from leakscope.search.privacy_score import Line, privacy_scores
-from leakscope.search.random_search import draw_policies
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 

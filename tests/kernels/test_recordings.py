@@ -45,13 +45,13 @@ def test_what_is_fetched_is_given_again_in_its_order(monkeypatch: pytest.MonkeyP
     arguments = {"w": torch.randn(3, 4)}, random.key([0, 1, 2])
     with Fetched() as first:
         plain = lift(_noisy)(*arguments)
-    assert len(first.made) > 1
-    assert sum(made is not None for made in first.made) == 1
-    with Fetched(first.made) as second:
+    assert len(first.values) > 1
+    assert sum(value is not None for value in first.values) == 1
+    with Fetched(first.values) as second:
         again = lift(_noisy)(*arguments)
     assert torch.equal(plain["w"], again["w"])
-    assert all(a is b for a, b in zip(first.made, second.made, strict=True))
-    other = [None if made is None else made + 1 for made in first.made]
+    assert all(a is b for a, b in zip(first.values, second.values, strict=True))
+    other = [None if value is None else value + 1 for value in first.values]
     with Fetched(other):  # it must not fetch anew
         assert_close(lift(_noisy)(*arguments)["w"], plain["w"] + 1)
 

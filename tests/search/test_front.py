@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.search.front import front, hypervolume
-from leakscope.search.random_search import Candidate
+from leakscope.search.candidates import Candidate, front, hypervolume
 
 GRID = st.integers(0, 8)
 candidates = st.lists(st.tuples(GRID, GRID), max_size=12).map(

@@ -12,8 +12,8 @@ import pytest
 
 from leakscope.core.errors import InputError
 from leakscope.defences.on_data import parse_policies
+from leakscope.search.candidates import Candidate
 from leakscope.search.optuna_search import OptunaSearch
-from leakscope.search.random_search import Candidate
 
 FILE = """
 data: digits

@@ -28,7 +28,7 @@ from leakscope.search.accuracy_score import (
     score_of,
 )
 from leakscope.search.first_weights import first_model
-from leakscope.search.privacy_score import Line, _pieces, area, fans, privacy_scores, similarities
+from leakscope.search.privacy_score import Line, _part_sizes, area, fans, privacy_scores, similarities
 
 SCALING = Scaling((0.3,), (0.35,))
 POLICIES = [Transform("none"), Transform("3-1-7"), Transform("9"), Transform("3-1-7+43-18-18")]
@@ -111,8 +111,8 @@ def test_scores_do_not_feel_how_many_threads_there_are() -> None:
 
 
 @given(number=st.integers(1, 300), most=st.integers(1, 40), times=st.integers(1, 5))
-def test_pieces_are_whole_small_and_even(number: int, most: int, times: int) -> None:
-    made = _pieces(number, most, times)
+def test_part_sizes_are_whole_small_and_even(number: int, most: int, times: int) -> None:
+    made = _part_sizes(number, most, times)
     assert sum(made) == number
     assert max(made) <= most
     assert max(made) - min(made) <= 1

@@ -123,7 +123,7 @@ def write_page(
 ) -> Path:
     """Write the page of searches, with what the kept policies do to pictures; return its path."""
     from leakscope.report.search_page import write_search
-    from leakscope.search.policy_pictures import walks_of
+    from leakscope.search.policies import walks_of
 
     policies = [candidate.policy for result in results.values() for candidate in result.selection.kept]
     walks = walks_of(policies[:MOST_WALKS], settings.data, number=PICTURES, seed=settings.seed)

@@ -82,22 +82,26 @@ def begin(federation: Federation, model: Model, clients: int, *, weights: Tree |
     Private parameters begin at the model's values in every client; secrets of a defence on the model are drawn for each
     client from the federation's seed, once and for all rounds.
     """
-    held = equipped(federation, model)
-    if held.private and federation.client.local is None:
+    client_model = equipped(federation, model)
+    if client_model.private and federation.client.local is None:
         raise InputError(
             f"{model.name} has private parameters, which only local training moves: give client.local and a server of weights"
         )
     federation.selection.choose(clients, torch.tensor(0))  # refuses more clients than there are
     _check_strengths(federation.client, clients)
-    first = {**held.parameters, **(model.parameters if weights is None else weights)}
-    shared = {name: first[name].detach().clone() for name in held.parameters if name not in held.private}
+    first = {**client_model.parameters, **(model.parameters if weights is None else weights)}
+    shared = {
+        name: first[name].detach().clone() for name in client_model.parameters if name not in client_model.private
+    }
     expanded = {name: value.expand(clients, *value.shape) for name, value in shared.items()}
-    private = {name: first[name].detach().expand(clients, *first[name].shape).clone() for name in sorted(held.private)}
+    private = {
+        name: first[name].detach().expand(clients, *first[name].shape).clone() for name in sorted(client_model.private)
+    }
     guard = federation.client.on_model
     if guard is not None:
         device = next(iter(shared.values())).device
-        own = random.fold(random.key(federation.seed, device), "secrets")
-        private |= guard.draw(held, random.fold(own, torch.arange(clients, device=device)))
+        secrets = random.fold(random.key(federation.seed, device), "secrets")
+        private |= guard.draw(client_model, random.fold(secrets, torch.arange(clients, device=device)))
     return State(
         rounds=0,
         weights=shared,

@@ -26,22 +26,22 @@ def pack(state: State, about: Mapping[str, object]) -> bytes:
 
 def pack_private(state: State) -> bytes | None:
     """Return what never leaves the clients as the bytes of a file of its own; None where they keep nothing."""
-    kept = (state.private, state.memory)
-    return _packed(kept, {"rounds": state.rounds}) if flat_names(kept) else None
+    private = (state.private, state.memory)
+    return _packed(private, {"rounds": state.rounds}) if flat_names(private) else None
 
 
 def unpack(data: bytes, like: State, private: bytes | None = None) -> tuple[State, dict[str, object]]:
     """Return the state of `pack` and `pack_private`, and what stood beside it; `like` is a state of the same federation."""
     (weights, buffers), about = _unpacked(data, (like.weights, like.buffers), like)
     rounds = about.pop("rounds")
-    kept = (like.private, like.memory)
-    if flat_names(kept):
+    parts = (like.private, like.memory)
+    if flat_names(parts):
         if private is None:
             raise InputError("the saved state lacks what the clients keep to themselves: its private file is not there")
-        kept, beside = _unpacked(private, kept, like)
+        parts, beside = _unpacked(private, parts, like)
         if beside["rounds"] != rounds:
             raise InputError(f"the saved state is of round {rounds}, its private file of round {beside['rounds']}")
-    return State(int(str(rounds)), weights, buffers, *kept), about
+    return State(int(str(rounds)), weights, buffers, *parts), about
 
 
 def _packed(parts: object, about: Mapping[str, object]) -> bytes:
@@ -57,14 +57,14 @@ def _unpacked(data: bytes, parts: T, like: State) -> tuple[T, dict[str, object]]
 
     try:
         about = json.loads(json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"][KEY])
-        found, _ = load(data), int(about["rounds"])
+        values, _ = load(data), int(about["rounds"])
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"not a readable state of a federation ({' '.join(str(error).split())[:120]})") from None
     names = flat_names(parts)
-    if _shapes(names) != _shapes(found):
+    if _shapes(names) != _shapes(values):
         raise InputError("the saved state belongs to another federation: its tensors have other names or shapes")
     device = next(iter(like.weights.values())).device
-    return fill(parts, [found[name].to(device) for name in names]), about
+    return fill(parts, [values[name].to(device) for name in names]), about
 
 
 def _shapes(tree: Tree) -> dict[str, object]:

@@ -29,15 +29,16 @@ class Server(Protocol):
     """A rule that turns answers into the next global model: what clients must share, and whether they go one by one."""
 
     takes: ClassVar[Shares]
-    in_turn: ClassVar[bool]
+    in_turn: ClassVar[bool] = False
 
     def weigh(self, counts: Tensor) -> Tensor:
-        """Return a_k for clients of so many examples."""
-        ...
+        """Return a_k for clients of so many examples: n_k / n."""
+        return by_examples(counts)
 
     def read(self, weights: Tree, update: Tree) -> Tree:
-        """Return what is averaged, for answers with a leading client dimension."""
-        ...
+        """Return what is averaged, for answers with a leading client dimension: what they sent as a descent direction."""
+        del weights
+        return update
 
     def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
         """Return the next weights from the weighted mean of what was read; `decay` is that of the round."""
@@ -45,40 +46,25 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DistributedSGD:
+class DistributedSGD(Server):
     """Step against the weighted mean of the clients' gradients (FedSGD); the learning rate is the server's."""
 
     takes: ClassVar[Shares] = Shares.GRADIENT
-    in_turn: ClassVar[bool] = False
     rate: float = 0.1
 
     def __post_init__(self) -> None:
         _check_rate(self)
 
-    def weigh(self, counts: Tensor) -> Tensor:
-        """Return n_k / n."""
-        return by_examples(counts)
-
-    def read(self, weights: Tree, update: Tree) -> Tree:
-        """Return the gradients."""
-        del weights
-        return update
-
     def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
         """Return w - eta mean."""
-        return {name: value - decay * self.rate * mean[name] for name, value in weights.items()}
+        return _moved(weights, mean, decay * self.rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Averaging:
+class Averaging(Server):
     """Take the weighted mean of the clients' weights (FedAvg)."""
 
     takes: ClassVar[Shares] = Shares.WEIGHTS
-    in_turn: ClassVar[bool] = False
-
-    def weigh(self, counts: Tensor) -> Tensor:
-        """Return n_k / n."""
-        return by_examples(counts)
 
     def read(self, weights: Tree, update: Tree) -> Tree:
         """Return the weights that were sent."""
@@ -91,14 +77,13 @@ class Averaging:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deltas:
-    """Add the weighted mean of the clients' changes, times a rate of the server's own.
+class Deltas(Server):
+    """Add the weighted mean of the clients' changes, times a rate of the server.
 
     At rate 1 this is averaging. `equal` counts every client alike, a_k = 1/K, as SPN's algorithm 2 does.
     """
 
     takes: ClassVar[Shares] = Shares.WEIGHTS
-    in_turn: ClassVar[bool] = False
     rate: float = 1.0
     equal: bool = False
 
@@ -109,19 +94,14 @@ class Deltas:
         """Return n_k / n, or 1 / K."""
         return by_examples(torch.ones_like(counts) if self.equal else counts)
 
-    def read(self, weights: Tree, update: Tree) -> Tree:
-        """Return the changes, before minus after."""
-        del weights
-        return update
-
     def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
         """Return w + eta_s mean change."""
         del decay
-        return {name: value - self.rate * mean[name] for name, value in weights.items()}
+        return _moved(weights, mean, self.rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRobin:
+class RoundRobin(Server):
     """Let one client after the other, by rising number, change the global model; nobody waits for a mean."""
 
     takes: ClassVar[Shares] = Shares.WEIGHTS
@@ -131,19 +111,10 @@ class RoundRobin:
     def __post_init__(self) -> None:
         _check_rate(self)
 
-    def weigh(self, counts: Tensor) -> Tensor:
-        """Return 1 for the one client that answers at a time."""
-        return by_examples(counts)
-
-    def read(self, weights: Tree, update: Tree) -> Tree:
-        """Return the change, before minus after."""
-        del weights
-        return update
-
     def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
         """Return w + eta_s change."""
         del decay
-        return {name: value - self.rate * mean[name] for name, value in weights.items()}
+        return _moved(weights, mean, self.rate)
 
 
 SERVERS: dict[str, Callable[..., Server]] = {
@@ -165,8 +136,8 @@ def by_examples(counts: Tensor) -> Tensor:
 
 def add_weighted(total: Mapping[str, Tensor] | None, shares: Tensor, answers: Tree) -> Tree:
     """Return `total + sum_k a_k answer_k` in float64; `answers` lead with the clients."""
-    made = {name: torch.tensordot(shares, value.double(), dims=1) for name, value in answers.items()}
-    return made if total is None else {name: total[name] + value for name, value in made.items()}
+    sums = {name: torch.tensordot(shares, value.double(), dims=1) for name, value in answers.items()}
+    return sums if total is None else {name: total[name] + value for name, value in sums.items()}
 
 
 def average_buffers(before: Tree, parts: Sequence[tuple[Tensor, Tree]]) -> Tree:
@@ -174,17 +145,21 @@ def average_buffers(before: Tree, parts: Sequence[tuple[Tensor, Tree]]) -> Tree:
 
     Counters, which have no mean, take the largest. What no client changed stays as it was, to the bit.
     """
-    made: Tree = {}
+    averaged: Tree = {}
     for name, value in before.items():
-        own = [(shares, buffers[name]) for shares, buffers in parts]
-        if all(torch.equal(each, value.expand_as(each)) for _, each in own):
-            made[name] = value
+        answers = [(shares, buffers[name]) for shares, buffers in parts]
+        if all(torch.equal(each, value.expand_as(each)) for _, each in answers):
+            averaged[name] = value
         elif value.is_floating_point():
-            total = sum(torch.tensordot(shares, each.double(), dims=1) for shares, each in own)
-            made[name] = torch.as_tensor(total).to(value.dtype)
+            total = sum(torch.tensordot(shares, each.double(), dims=1) for shares, each in answers)
+            averaged[name] = torch.as_tensor(total).to(value.dtype)
         else:
-            made[name] = torch.stack([each.amax(0) for _, each in own]).amax(0)
-    return made
+            averaged[name] = torch.stack([each.amax(0) for _, each in answers]).amax(0)
+    return averaged
+
+
+def _moved(weights: Tree, mean: Tree, rate: float) -> Tree:
+    return {name: value - rate * mean[name] for name, value in weights.items()}
 
 
 def name_of(server: Server) -> str:

@@ -30,7 +30,7 @@ STATISTICS = (
     "cudnn_batch_norm",
     "miopen_batch_norm",
 )  # they write running means and do not say so
-MOST = 1.0  # what may be kept, in bytes, for each byte of what is fixed
+MOST = 1.0  # bytes that hoisted values may take for each byte of fixed inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ def bind(graph: Callable[..., Flat], fixed: Flat) -> Callable[..., Flat]:
     """
     if not isinstance(graph, Hoisted):
         return lambda *moving: graph(*moving, *fixed)
-    parts, held = graph, tuple(fixed[place] for place in graph.used)
-    made: list[Flat] = []
+    parts, fixed_used = graph, tuple(fixed[place] for place in graph.used)
+    constants: list[Flat] = []
 
     def call(*moving: Tensor) -> Flat:
-        if not made:
-            made.append(parts.first(*fixed))
-        result: Flat = parts.rest(*moving, *held, *made[0])
+        if not constants:
+            constants.append(parts.first(*fixed))
+        result: Flat = parts.rest(*moving, *fixed_used, *constants[0])
         return result
 
     return call
@@ -82,14 +82,16 @@ def hoist(graph: GraphModule, moving: int) -> Hoisted | GraphModule:
     early, late = ([node for node in steps if (node in loose) is wanted] for wanted in (False, True))
     output = nodes[-1]
     needed = {source for node in (*late, output) for source in node.all_input_nodes}
-    kept = [node for node in early if node in needed and node.op != "get_attr"]
+    hoisted = [node for node in early if node in needed and node.op != "get_attr"]
     fixed = inputs[moving:]
-    if not kept or _kept_bytes(kept) > MOST * sum(map(_bytes, fixed)):
+    if not hoisted or _hoisted_bytes(hoisted) > MOST * sum(map(_bytes, fixed)):
         return graph
     used = [place for place, node in enumerate(fixed) if node in needed]
     constants = [node for node in early if node.op == "get_attr"]
-    first = _subgraph(graph, fixed, early, tuple(kept))
-    rest = _subgraph(graph, [*inputs[:moving], *(fixed[i] for i in used), *kept], [*constants, *late], output.args[0])
+    first = _subgraph(graph, fixed, early, tuple(hoisted))
+    rest = _subgraph(
+        graph, [*inputs[:moving], *(fixed[i] for i in used), *hoisted], [*constants, *late], output.args[0]
+    )
     return Hoisted(first, rest, tuple(used))
 
 
@@ -106,14 +108,14 @@ def _subgraph(whole: GraphModule, inputs: Sequence[Node], steps: Iterable[Node],
 
 def _written(nodes: Iterable[Node]) -> set[Node]:
     """Return values that an operation writes into, and those they share memory with: each evaluation needs them fresh."""
-    found: set[Node] = set()
+    written: set[Node] = set()
     waiting = [target for node in nodes for target in _targets(node)]
     while waiting:
         value = waiting.pop()
-        if value not in found:
-            found.add(value)
+        if value not in written:
+            written.add(value)
             waiting += [*_base(value), *_targets(value)]
-    return found
+    return written
 
 
 def _targets(node: Node) -> list[Node]:
@@ -150,10 +152,10 @@ def _draws(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-def _kept_bytes(kept: Iterable[Node]) -> int:
-    """Return the bytes that values keep alive beside the inputs: each memory once, views as what they are views of."""
+def _hoisted_bytes(values: Iterable[Node]) -> int:
+    """Return the bytes that values hold beside the inputs: each memory once, views as what they are views of."""
     owners = set()
-    for value in kept:
+    for value in values:
         while base := _base(value):
             value = base[0]
         owners.add(value)

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Take = Callable[[Tensor, Tensor], None]  # a parameter and its gradient for every example
-Told = tuple[list[int], list[int], list[int]]  # stride, padding, dilation of a convolution
+Settings = tuple[list[int], list[int], list[int]]  # stride, padding, dilation of a convolution
 FEW_POSITIONS = 64  # up to here the columns of a small map and one product beat a grouped convolution
 BACKWARD = torch.ops.aten.convolution_backward
 
@@ -38,26 +38,26 @@ def side(length: int, kernel: int, stride: int, padding: int, dilation: int) -> 
     return (length + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def weight_gradients(g: Tensor, x: Tensor, weight: Tensor, told: Told) -> Tensor:
+def weight_gradients(g: Tensor, x: Tensor, weight: Tensor, settings: Settings) -> Tensor:
     """Return x_n * g_n for every example, N x the weight's shape; the strides are whatever is fastest."""
-    many = len(x)
+    examples = len(x)
     if g[0, 0].numel() <= FEW_POSITIONS:
-        made = g.flatten(2) @ _columns(x, g.shape[2:], weight.shape[2:], told)
-        return made.reshape(many, len(weight), *weight.shape[2:], weight.shape[1]).permute(0, 1, 4, 2, 3)
-    wide = weight.new_empty(many * len(weight), *weight.shape[1:])  # its gradient needs the shape alone
+        products = g.flatten(2) @ _columns(x, g.shape[2:], weight.shape[2:], settings)
+        return products.reshape(examples, len(weight), *weight.shape[2:], weight.shape[1]).permute(0, 1, 4, 2, 3)
+    wide = weight.new_empty(examples * len(weight), *weight.shape[1:])  # its gradient needs the shape alone
     one, out = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
-    grouped: Tensor = BACKWARD(out, one, wide, None, *told, False, [0, 0], many, [False, True, False])[1]
-    return grouped.reshape(many, *weight.shape)
+    grouped: Tensor = BACKWARD(out, one, wide, None, *settings, False, [0, 0], examples, [False, True, False])[1]
+    return grouped.reshape(examples, *weight.shape)
 
 
-def _columns(x: Tensor, places: torch.Size, kernel: torch.Size, told: Told) -> Tensor:
+def _columns(x: Tensor, places: torch.Size, kernel: torch.Size, settings: Settings) -> Tensor:
     """Return what the kernel meets at every place, N x places x (kernel places times channels): runs of channels are copied."""
-    (sy, sx), (py, px), (dy, dx) = told
+    (sy, sx), (py, px), (dy, dx) = settings
     padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, px, px, py, py)).contiguous()
     n, row, column, one = padded.stride()
     shape = (len(x), *places, *kernel, x.shape[1])
-    met = padded.as_strided(shape, (n, row * sy, column * sx, row * dy, column * dx, one))
-    return met.reshape(len(x), places[0] * places[1], -1)
+    windows = padded.as_strided(shape, (n, row * sy, column * sx, row * dy, column * dx, one))
+    return windows.reshape(len(x), places[0] * places[1], -1)
 
 
 def folded(weight: Tensor, bias: Tensor | None, norm: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -67,10 +67,10 @@ def folded(weight: Tensor, bias: Tensor | None, norm: tuple[Tensor, ...]) -> tup
     return weight * scale[:, None, None, None], torch.addcmul(beta, centred, scale)
 
 
-def input_gradient(g: Tensor, x: Tensor, weight: Tensor, told: Told) -> Tensor:
+def input_gradient(g: Tensor, x: Tensor, weight: Tensor, settings: Settings) -> Tensor:
     """Return the gradient of a convolution by its input."""
-    made: Tensor = BACKWARD(g, x, weight, None, *told, False, [0, 0], 1, [True, False, False])[0]
-    return made
+    gradient: Tensor = BACKWARD(g, x, weight, None, *settings, False, [0, 0], 1, [True, False, False])[0]
+    return gradient
 
 
 class Conv(torch.autograd.Function):
@@ -78,13 +78,13 @@ class Conv(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, take: Take, told: Told
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, take: Take, settings: Settings
     ) -> Tensor:
         """Return the convolution; `anchor` only asks for a backward pass."""
         del anchor
         ctx.save_for_backward(x, weight, bias)
-        ctx.take, ctx.told = take, told
-        return torch.conv2d(x, weight, bias, *told)
+        ctx.take, ctx.settings = take, settings
+        return torch.conv2d(x, weight, bias, *settings)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -93,9 +93,9 @@ class Conv(torch.autograd.Function):
         g = g.contiguous()
         if bias is not None:
             ctx.take(bias, g.sum((2, 3)))
-        ctx.take(weight, weight_gradients(g, x, weight, ctx.told))
-        made = input_gradient(g, x, weight, ctx.told) if ctx.needs_input_grad[0] else None
-        return made, *(None,) * 5
+        ctx.take(weight, weight_gradients(g, x, weight, ctx.settings))
+        by_x = input_gradient(g, x, weight, ctx.settings) if ctx.needs_input_grad[0] else None
+        return by_x, *(None,) * 5
 
 
 class ConvNorm(torch.autograd.Function):
@@ -105,32 +105,32 @@ class ConvNorm(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        layer: tuple[Tensor, Tensor | None, Told],
+        layer: tuple[Tensor, Tensor | None, Settings],
         norm: tuple[Tensor, ...],
         anchor: Tensor,
         take: Take,
     ) -> Tensor:
         """Return the normalised convolution; `norm` is gamma, beta, mean and 1 / sqrt(var + eps)."""
         del anchor
-        weight, bias, told = layer
+        weight, bias, settings = layer
         scaled, shift = folded(weight, bias, norm)
         ctx.save_for_backward(x, scaled)
         ctx.take, ctx.layer, ctx.norm = take, layer, norm
-        return torch.conv2d(x, scaled, shift, *told)
+        return torch.conv2d(x, scaled, shift, *settings)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         """Return the gradient by x."""
-        (x, scaled), (weight, bias, told), (gamma, beta, mean, inverse) = ctx.saved_tensors, ctx.layer, ctx.norm
+        (x, scaled), (weight, bias, settings), (gamma, beta, mean, inverse) = ctx.saved_tensors, ctx.layer, ctx.norm
         g, scale, centred = g.contiguous(), gamma * inverse, -mean if bias is None else bias - mean
-        made, total = weight_gradients(g, x, scaled, told), g.sum((2, 3))
-        product = torch.einsum("ncijk,cijk->nc", made, weight)
+        by_scaled, total = weight_gradients(g, x, scaled, settings), g.sum((2, 3))
+        product = torch.einsum("ncijk,cijk->nc", by_scaled, weight)
         ctx.take(gamma, torch.addcmul(product, total, centred) * inverse)
         ctx.take(beta, total)
         if bias is not None:
             ctx.take(bias, total * scale)
-        ctx.take(weight, made.mul_(scale[:, None, None, None]))
-        return input_gradient(g, x, scaled, told) if ctx.needs_input_grad[0] else None, *(None,) * 4
+        ctx.take(weight, by_scaled.mul_(scale[:, None, None, None]))
+        return input_gradient(g, x, scaled, settings) if ctx.needs_input_grad[0] else None, *(None,) * 4
 
 
 class Linear(torch.autograd.Function):

@@ -60,8 +60,8 @@ def available(device: torch.device) -> int:
     free = pages * size
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
-            told = [line.split() for line in lines if line.startswith("MemAvailable")]
-        free = int(told[0][1]) * 1024
+            values = [line.split() for line in lines if line.startswith("MemAvailable")]
+        free = int(values[0][1]) * 1024
     except (OSError, IndexError, ValueError):
         pass  # not Linux: the pages free are the best we know
     return free

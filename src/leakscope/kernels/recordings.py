@@ -25,21 +25,21 @@ FETCHING = (torch.tensor, torch.as_tensor, Tensor.to, Tensor.cuda)
 
 @dataclass(frozen=True, slots=True)
 class Recording(Generic[V]):
-    """Recorded kernels: where they read what they are given and leave what they make, and the constants they read."""
+    """Recorded kernels: where they read their inputs and write their outputs, and the constants they read."""
 
     graph: torch.cuda.CUDAGraph
-    given: tuple[Tensor, ...]
-    made: tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
     form: V
     constants: Sequence[Tensor | None]
 
     def __call__(self, *new: Any) -> V:
         """Return what the function makes of these arguments, which have the shapes of the recording."""
-        for place, value in zip(self.given, tensors(new), strict=True):
+        for place, value in zip(self.inputs, tensors(new), strict=True):
             place.copy_(value)
-        with torch.cuda.device(self.given[0].device):
+        with torch.cuda.device(self.inputs[0].device):
             self.graph.replay()
-        return fill(self.form, [t.clone() for t in self.made])
+        return fill(self.form, [t.clone() for t in self.outputs])
 
 
 def recorded(f: Callable[..., V], arguments: tuple[Any, ...]) -> Callable[..., V] | None:
@@ -57,22 +57,22 @@ def recorded(f: Callable[..., V], arguments: tuple[Any, ...]) -> Callable[..., V
 def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Recording[V]:
     """Return `f` as a recording made with these arguments, all of whose tensors are on one CUDA device; no gradients flow through it."""
     flat_f, form = flattened(f, arguments)
-    given = tuple(t.clone() for t in tensors(arguments))
-    here = given[0].device
+    inputs = tuple(t.clone() for t in tensors(arguments))
+    device = inputs[0].device
     # a recording that fails must leave the stream as it was
-    with torch.no_grad(), torch.cuda.device(here), torch.cuda.stream(torch.cuda.current_stream(here)):
+    with torch.no_grad(), torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(WARM_UP):
                 with Fetched() as constants:
-                    flat_f(given)
+                    flat_f(inputs)
         torch.cuda.current_stream().wait_stream(aside)
         torch.cuda.empty_cache()  # a recording has memory of its own
         recording = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recording), Fetched(constants.made) as constants:
-            made = flat_f(given)
-    return Recording(recording, given, tuple(made), form[0], constants.made)
+        with torch.cuda.graph(recording), Fetched(constants.values) as constants:
+            outputs = flat_f(inputs)
+    return Recording(recording, inputs, tuple(outputs), form[0], constants.values)
 
 
 class Fetched(TorchFunctionMode):
@@ -84,7 +84,7 @@ class Fetched(TorchFunctionMode):
     def __init__(self, earlier: Sequence[Tensor | None] | None = None) -> None:
         """Keep what is fetched, or give what was fetched `earlier`."""
         super().__init__()
-        self.earlier, self.made = earlier, list[Tensor | None]()
+        self.earlier, self.values = earlier, list[Tensor | None]()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -93,12 +93,12 @@ class Fetched(TorchFunctionMode):
         del types
         if func not in FETCHING:
             return func(*args, **(kwargs or {}))
-        known = None if self.earlier is None else self.earlier[len(self.made)]
-        made = func(*args, **(kwargs or {})) if known is None else known
-        self.made.append(made if known is not None or crossed(args[0], made) else None)
-        return made
+        known = None if self.earlier is None else self.earlier[len(self.values)]
+        value = func(*args, **(kwargs or {})) if known is None else known
+        self.values.append(value if known is not None or crossed(args[0], value) else None)
+        return value
 
 
-def crossed(given: object, made: Tensor) -> bool:
+def crossed(source: object, value: Tensor) -> bool:
     """Return whether a value was brought to the device from the host."""
-    return made.is_cuda and not (isinstance(given, Tensor) and given.is_cuda)
+    return value.is_cuda and not (isinstance(source, Tensor) and source.is_cuda)

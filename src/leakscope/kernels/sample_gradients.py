@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map_only
 
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree
-from leakscope.kernels.layer_gradients import Conv, ConvNorm, Linear, Norm, Take, Told, folded, side
+from leakscope.kernels.layer_gradients import Conv, ConvNorm, Linear, Norm, Settings, Take, folded, side
 
 LOOKS = (Tensor.dim, Tensor.size, Tensor.shape.__get__, Tensor.ndim.__get__)  # type: ignore[attr-defined]
 MOST_WEIGHTS = (
@@ -40,10 +40,10 @@ def sample_gradients(model: Model, loss: Callable[[Tensor], Tensor], inputs: Ten
 
     It cannot where the network draws, normalises by the batch, or has a parameter that enters by another layer.
     """
-    found: Tree = {}
-    if not read_gradients(model, loss, inputs, found.__setitem__):
+    gradients: Tree = {}
+    if not read_gradients(model, loss, inputs, gradients.__setitem__):
         return None
-    return {name: found[name] for name in model.parameters}
+    return {name: gradients[name] for name in model.parameters}
 
 
 def read_gradients(
@@ -100,10 +100,10 @@ def _output(model: Model, inputs: Tensor, uses: Counter[str], take: Take | None)
     try:
         with watched:
             output, _ = model.apply(model.parameters, model.buffers, inputs, key)
-        made = watched.made(output)
+        logits = watched.computed(output)
     except MixesExamplesError:
         return None
-    return made if uses.keys() == model.parameters.keys() else None
+    return logits if uses.keys() == model.parameters.keys() else None
 
 
 @dataclass(slots=True, eq=False)
@@ -114,8 +114,8 @@ class _Waiting:
     x: Tensor
     weight: Tensor
     bias: Tensor | None
-    told: Told
-    made: Tensor | None = None
+    settings: Settings
+    output: Tensor | None = None
 
 
 class _Watched(TorchFunctionMode):
@@ -138,25 +138,25 @@ class _Watched(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if func is F.batch_norm:
             return _norm(self, *args, **(kwargs or {}))
-        args, told = tree_map_only(Tensor, self.made, (args, dict(kwargs or {})))
+        args, named = tree_map_only(Tensor, self.computed, (args, dict(kwargs or {})))
         if func is torch.conv2d:
-            return _conv(self, *args, **told)
+            return _conv(self, *args, **named)
         if func is F.linear:
-            return _linear(self, *args, **told)
-        return func(*args, **told)
+            return _linear(self, *args, **named)
+        return func(*args, **named)
 
-    def made(self, x: Tensor) -> Tensor:
+    def computed(self, x: Tensor) -> Tensor:
         """Return a tensor, after computing it if it is a convolution that waits."""
         one = self.waiting.get(id(x))
         if one is None:
             return x
-        if one.made is None:
+        if one.output is None:
             self.uses(one.weight, one.bias)
             if self.take is None:
-                one.made = torch.conv2d(one.x, one.weight, one.bias, *one.told)
+                one.output = torch.conv2d(one.x, one.weight, one.bias, *one.settings)
             else:
-                one.made = Conv.apply(one.x, one.weight, one.bias, self.anchor, self.take, one.told)  # type: ignore[no-untyped-call]
-        return one.made
+                one.output = Conv.apply(one.x, one.weight, one.bias, self.anchor, self.take, one.settings)  # type: ignore[no-untyped-call]
+        return one.output
 
     def uses(self, *parameters: Tensor | None) -> None:
         """Note that these will have gradients."""
@@ -177,10 +177,12 @@ def _conv(
 ) -> Tensor:
     if isinstance(padding, str) or groups != 1 or x.ndim != 4:
         raise MixesExamplesError
-    told = tuple([int(v), int(v)] if isinstance(v, int) else [int(e) for e in v] for v in (stride, padding, dilation))
-    sides = (side(x.shape[2 + i], weight.shape[2 + i], *(each[i] for each in told)) for i in range(2))
+    settings = tuple(
+        [int(v), int(v)] if isinstance(v, int) else [int(e) for e in v] for v in (stride, padding, dilation)
+    )
+    sides = (side(x.shape[2 + i], weight.shape[2 + i], *(each[i] for each in settings)) for i in range(2))
     place = x.new_empty(len(x), len(weight), *sides, device="meta")
-    watched.waiting[id(place)] = _Waiting(place, x, weight, bias, told)  # type: ignore[arg-type]
+    watched.waiting[id(place)] = _Waiting(place, x, weight, bias, settings)  # type: ignore[arg-type]
     return place
 
 
@@ -210,13 +212,13 @@ def _norm(
     watched.uses(weight, bias)
     norm = (weight, bias, mean, (var + eps).rsqrt())
     one = watched.waiting.get(id(x))
-    alone = one is None or one.made is not None
+    alone = one is None or one.output is not None
     if watched.take is None:
         if one is None or alone:
-            return F.batch_norm(watched.made(x), mean, var, weight, bias, eps=eps)
+            return F.batch_norm(watched.computed(x), mean, var, weight, bias, eps=eps)
         watched.uses(one.weight, one.bias)
-        return torch.conv2d(one.x, *folded(one.weight, one.bias, norm), *one.told)
+        return torch.conv2d(one.x, *folded(one.weight, one.bias, norm), *one.settings)
     if one is None or alone or one.weight[0].numel() > MOST_WEIGHTS * x[0, 0].numel():
-        return Norm.apply(watched.made(x), norm, watched.anchor, watched.take)  # type: ignore[no-untyped-call]
+        return Norm.apply(watched.computed(x), norm, watched.anchor, watched.take)  # type: ignore[no-untyped-call]
     watched.uses(one.weight, one.bias)
-    return ConvNorm.apply(one.x, (one.weight, one.bias, one.told), norm, watched.anchor, watched.take)  # type: ignore[no-untyped-call]
+    return ConvNorm.apply(one.x, (one.weight, one.bias, one.settings), norm, watched.anchor, watched.take)  # type: ignore[no-untyped-call]

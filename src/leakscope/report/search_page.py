@@ -18,7 +18,7 @@ from leakscope.report.pictures import drawable, pixels, png, shrink
 from leakscope.report.sources import now_text
 
 if TYPE_CHECKING:
-    from leakscope.search.policy_pictures import Walk
+    from leakscope.search.policies import Walk
     from leakscope.search.policy_search import Candidate, Found, PolicySearch
 
 STYLES = ("base.css", "tables.css", "pictures.css", "narrow.css", "search.css")

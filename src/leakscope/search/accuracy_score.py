@@ -56,8 +56,8 @@ def jacobian(model: Model, like: Tensor) -> Callable[[Tensor], Tensor]:
     def rows(inputs: Tensor) -> Tensor:
         if graph is not None:
             return graph(inputs).flatten(1)
-        made = None if inputs.is_cuda else input_gradients(model, torch.sum, inputs)
-        return (_each(model, inputs) if made is None else made).flatten(1)
+        gradients = None if inputs.is_cuda else input_gradients(model, torch.sum, inputs)
+        return (_each(model, inputs) if gradients is None else gradients).flatten(1)
 
     return rows
 
@@ -92,8 +92,8 @@ def _each(model: Model, inputs: Tensor) -> Tensor:
         output, _ = model.apply(model.parameters, model.buffers, x[None], key)
         return output.sum()
 
-    made: Tensor = torch.func.vmap(torch.func.grad(total))(inputs)
-    return made
+    gradients: Tensor = torch.func.vmap(torch.func.grad(total))(inputs)
+    return gradients
 
 
 def correlation(rows: Tensor) -> Tensor:
@@ -127,18 +127,18 @@ def accuracy_scores(
     """
     if not batches:
         raise InputError("the accuracy score needs at least one batch of pictures")
-    made = torch.zeros(len(transforms), dtype=torch.float64, device=batches[0][0].device)
-    threads = 1 if made.is_cuda else torch.get_num_threads()
+    scores = torch.zeros(len(transforms), dtype=torch.float64, device=batches[0][0].device)
+    threads = 1 if scores.is_cuda else torch.get_num_threads()
     for number, (pictures, labels) in enumerate(batches):
-        kept = pictures[first_of_each_label(labels)]
-        own = random.fold(random.fold(random.key(seed, device=kept.device), "accuracy score"), number)
-        keys = random.fold(own.expand(len(kept)), torch.arange(len(kept), device=kept.device))
-        seen = scaling.scale(torch.cat(_changed(kept, keys, transforms, threads)), 3)
+        chosen = pictures[first_of_each_label(labels)]
+        key = random.fold(random.fold(random.key(seed, device=chosen.device), "accuracy score"), number)
+        keys = random.fold(key.expand(len(chosen)), torch.arange(len(chosen), device=chosen.device))
+        seen = scaling.scale(torch.cat(_changed(chosen, keys, transforms, threads)), 3)
         parts = min(len(seen), -(-len(seen) // (AT_ONCE * threads)) * threads)
         rows = torch.cat(on_cores(jacobian(model, seen), seen.tensor_split(parts), threads))
-        related = correlation(rows.unflatten(0, (len(transforms), len(kept))))
-        made += score_of(torch.linalg.eigvalsh(related), authors=authors) / len(batches)
-    return made
+        related = correlation(rows.unflatten(0, (len(transforms), len(chosen))))
+        scores += score_of(torch.linalg.eigvalsh(related), authors=authors) / len(batches)
+    return scores
 
 
 def _changed(pictures: Tensor, keys: Tensor, transforms: Sequence[Transform], threads: int) -> list[Tensor]:

@@ -41,10 +41,10 @@ def attack_scores(
     seeds = [seed + i for i in range(batch.trials)]
     weights = draw_parameters(model, Given(), random.key(seeds))
     parts = []
-    for how in transforms:
-        client = Client(scaling=scaling, on_data=how)
+    for transform in transforms:
+        client = Client(scaling=scaling, on_data=transform)
         parts.append((client.observe(model, weights, batch, seeds), told(model, client, batch, labels=True)))
     seen, knowledge = map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
-    made = ig(iterations=iterations).run(model, seen, knowledge, seeds * len(transforms), execution)
+    reconstruction = ig(iterations=iterations).run(model, seen, knowledge, seeds * len(transforms), execution)
     truth = batch.inputs.repeat(len(transforms), 1, 1, 1, 1)
-    return psnr(truth, made.inputs.clamp(0, 1)).reshape(len(transforms), -1).mean(1)
+    return psnr(truth, reconstruction.inputs.clamp(0, 1)).reshape(len(transforms), -1).mean(1)

@@ -12,7 +12,7 @@ from typing import Any
 
 from leakscope.core.errors import InputError
 from leakscope.defences.on_data import OPERATIONS, Policy
-from leakscope.search.random_search import Candidate
+from leakscope.search.candidates import Candidate
 
 PLACES = ("first", "second", "third")
 LENGTH = "length"
@@ -40,9 +40,9 @@ class OptunaSearch:
     def ask(self, number: int, known: Sequence[Candidate] = ()) -> list[str]:
         """Return up to `number` policies that are neither known nor asked for yet; repeats are told their scores at once."""
         scores = {each.policy: each for each in known}
-        found: list[str] = []
+        fresh: list[str] = []
         for _ in range(ASKS_A_POLICY * number):
-            if len(found) == number:
+            if len(fresh) == number:
                 break
             trial = self.study.ask()
             policy = self._policy(trial)
@@ -52,23 +52,23 @@ class OptunaSearch:
                 self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
             else:
                 self.asked[policy] = trial
-                found.append(policy)
-        return found
+                fresh.append(policy)
+        return fresh
 
-    def replay(self, made: Sequence[Candidate], known: Sequence[Candidate]) -> None:
+    def replay(self, scored: Sequence[Candidate], known: Sequence[Candidate]) -> None:
         """Bring the study to where it was after a group of an earlier session, with what was known before it.
 
         An Optuna that would ask for others by now is told of the group all the same, and what it asked is forgotten.
         """
-        self.ask(len(made), known)
-        self.tell(made)
+        self.ask(len(scored), known)
+        self.tell(scored)
         for trial in self.asked.values():
             self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
         self.asked.clear()
 
-    def tell(self, made: Sequence[Candidate]) -> None:
+    def tell(self, scored: Sequence[Candidate]) -> None:
         """Hand over the scores of policies, asked for or not."""
-        for each in made:
+        for each in scored:
             trial = self.asked.pop(each.policy, None)
             if trial is not None:
                 self.study.tell(trial, [each.privacy, each.accuracy])

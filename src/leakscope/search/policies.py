@@ -1,8 +1,8 @@
-"""Policies to look at: the table of operations, every step on real pictures, and both PSNRs of a run."""
+"""Policies to look at: the table of operations, every step on real images, and both PSNRs of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,29 @@ def draw_policy(text: str, data: str, number: int, seed: int, out: Path) -> list
     return [f"{policy}: " + ", then ".join(op.words for op in policy.operations) for policy in policies]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Walk:
+    """One policy on pictures: its operations in words, and the pictures (N x C x H x W bytes) before and after each."""
+
+    policy: str
+    words: tuple[str, ...]
+    steps: tuple[Tensor, ...]
+
+
+def walks_of(policies: Sequence[str], data: str, *, number: int, seed: int = 0) -> list[Walk]:
+    """Return every policy on the first `number` test pictures of a data set; all policies meet the same draws of signs.
+
+    A hybrid is walked policy by policy, each once; 'none' has no step and is left out.
+    """
+    source = load(data)
+    first = to_bytes(source.pictures("test", range(min(number, source.size("test")))))
+    signs = Transform().draw(picture_keys(random.key(seed), len(first))).signs
+    return [
+        Walk(str(policy), tuple(op.words for op in policy.operations), tuple(_steps(first, policy, signs)))
+        for policy in dict.fromkeys(each for text in policies for each in parse_policies(text))
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class BothPsnr:
     """The PSNR of a cell of a run in dB: against the private pictures, and against what the clients' networks saw."""
@@ -63,17 +86,17 @@ def both_psnr(directory: Path) -> list[BothPsnr]:
     to have seen with T(x), which is what the papers print. Each pairs the pictures of a batch by what it compares with.
     """
     run = Run.open(directory)
-    found = []
+    rows = []
     for cell in run.cells():
-        kept = [run.tensors(record.trial) for record in run.records(cell=cell.id)]
-        kept = [tensors for tensors in kept if "transformed" in tensors]
-        if kept:
-            private = [(each["truth"], clean(each["inputs"][each["pairing"]])) for each in kept]
-            seen = [(each["transformed"], _paired(each["transformed"], clean(each["seen"]))) for each in kept]
-            found.append(BothPsnr(cell.axes, _cell_psnr(private), _cell_psnr(seen)))
-    if not found:
+        trials = [run.tensors(record.trial) for record in run.records(cell=cell.id)]
+        trials = [tensors for tensors in trials if "transformed" in tensors]
+        if trials:
+            private = [(each["truth"], clean(each["inputs"][each["pairing"]])) for each in trials]
+            seen = [(each["transformed"], _paired(each["transformed"], clean(each["seen"]))) for each in trials]
+            rows.append(BothPsnr(cell.axes, _cell_psnr(private), _cell_psnr(seen)))
+    if not rows:
         raise InputError(f"{directory} holds no trial whose client transformed its pictures (client.on_data)")
-    return found
+    return rows
 
 
 def _paired(truth: Tensor, guess: Tensor) -> Tensor:
@@ -98,10 +121,10 @@ def _pictures(data: Dataset, number: int) -> Tensor:
 
 def _steps(pictures: Tensor, policy: Policy, signs: Tensor) -> list[Tensor]:
     """Return the pictures before the first step and after each."""
-    made = [pictures]
+    steps = [pictures]
     for number, op in enumerate(policy.operations):
-        made.append(apply(made[-1], op, signs[:, number]))
-    return made
+        steps.append(apply(steps[-1], op, signs[:, number]))
+    return steps
 
 
 def _sheet(blocks: list[tuple[str, list[Tensor], tuple[Operation, ...]]]) -> Any:

@@ -11,8 +11,8 @@ from leakscope.core.errors import InputError
 from leakscope.data import Dataset, load
 from leakscope.defences.on_data import Transform
 from leakscope.models.checkpoint import pack_checkpoint
+from leakscope.search.candidates import Candidate, draw_policies
 from leakscope.search.optuna_search import OptunaSearch
-from leakscope.search.random_search import Candidate, draw_policies
 from leakscope.search.records import (
     NONE,
     Found,
@@ -45,7 +45,7 @@ METHODS: tuple[Literal["random"], Literal["optuna"]] = ("random", "optuna")
 
 
 def run_search(
-    said: PolicySearch,
+    search: PolicySearch,
     directory: Path,
     *,
     engine: Engine | None = None,
@@ -58,24 +58,24 @@ def run_search(
 
     The network that gradients are taken at is trained in `network`, if given: searches of one recipe may share it.
     """
-    data = _check_data(said)
+    data = _check_data(search)
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / LOCK):
-        claim(said, directory)
+        claim(search, directory)
         known = read_scores(directory)
 
         def train() -> bytes:
-            return _network(said, data, network or directory / NETWORK, device, say)
+            return _network(search, data, network or directory / NETWORK, device, say)
 
-        if said.method == "random":
-            wanted = _random(said, directory, known, train, engine or local(), device, say, stop)
+        if search.method == "random":
+            wanted = _random(search, directory, known, train, engine or local(), device, say, stop)
         else:
-            wanted = _optuna(said, directory, known, train, device, say, stop)
-    return found_of(said, known, wanted)
+            wanted = _optuna(search, directory, known, train, device, say, stop)
+    return found_of(search, known, wanted)
 
 
 def compare_methods(
-    said: PolicySearch,
+    search: PolicySearch,
     directory: Path,
     *,
     engine: Engine | None = None,
@@ -84,10 +84,10 @@ def compare_methods(
     stop: Callable[[], bool] = never,
 ) -> dict[str, Found]:
     """Return what random search and Optuna found in as many candidates each: same scores, same network, same seed."""
-    OptunaSearch(said.seed)  # says at once where Optuna is missing
+    OptunaSearch(search.seed)  # says at once where Optuna is missing
     return {
         method: run_search(
-            replace(said, method=method),
+            replace(search, method=method),
             directory / method,
             engine=engine,
             device=device,
@@ -100,7 +100,7 @@ def compare_methods(
 
 
 def _random(
-    said: PolicySearch,
+    search: PolicySearch,
     directory: Path,
     known: dict[str, Candidate],
     train: Callable[[], bytes],
@@ -110,21 +110,21 @@ def _random(
     stop: Callable[[], bool],
 ) -> list[str]:
     """Return the policies that random search draws, after scoring those that are not known yet, on the engine."""
-    wanted = [NONE, *draw_policies(said.candidates, said.seed, shortest=said.shortest, longest=said.longest)]
+    wanted = [NONE, *draw_policies(search.candidates, search.seed, shortest=search.shortest, longest=search.longest)]
     missing = [policy for policy in wanted if policy not in known]
     if not missing:
         return wanted
     network = train()
-    cuts = [tuple(missing[i : i + said.group]) for i in range(0, len(missing), said.group)]
+    cuts = [tuple(missing[i : i + search.group]) for i in range(0, len(missing), search.group)]
     needs = Needs(gpus=1 if device == "cuda" else 0)
-    groups = ((_group(said, cut, device, network), needs) for cut in cuts)
-    for group, made in engine(score_group, groups, stop=stop):
-        _land(directory, group.name, made, known, said, say)
+    groups = ((_group(search, cut, device, network), needs) for cut in cuts)
+    for group, scored in engine(score_group, groups, stop=stop):
+        _land(directory, group.name, scored, known, search, say)
     return wanted
 
 
 def _optuna(
-    said: PolicySearch,
+    search: PolicySearch,
     directory: Path,
     known: dict[str, Candidate],
     train: Callable[[], bytes],
@@ -133,67 +133,71 @@ def _optuna(
     stop: Callable[[], bool],
 ) -> list[str]:
     """Return the policies that Optuna asked for, group after group: each group hears of all before it."""
-    study = OptunaSearch(said.seed, shortest=said.shortest, longest=said.longest, sampler=said.sampler)
+    study = OptunaSearch(search.seed, shortest=search.shortest, longest=search.longest, sampler=search.sampler)
     before: list[Candidate] = []
-    for made in read_groups(directory):
-        study.replay([each for each in made if each.policy != NONE], before)
-        before += made
+    for scored in read_groups(directory):
+        study.replay([each for each in scored if each.policy != NONE], before)
+        before += scored
     network = b""
     while not stop():
-        left = said.candidates - sum(policy != NONE for policy in known)
-        asked = study.ask(min(said.group, left), list(known.values())) if left > 0 else []
+        left = search.candidates - sum(policy != NONE for policy in known)
+        asked = study.ask(min(search.group, left), list(known.values())) if left > 0 else []
         cut = ((NONE,) if NONE not in known else ()) + tuple(asked)
         if not cut:
             break
         network = network or train()
-        group = _group(said, cut, device, network)
+        group = _group(search, cut, device, network)
         scored = score_group(group)
-        _land(directory, group.name, scored, known, said, say)
+        _land(directory, group.name, scored, known, search, say)
         study.tell([each for each in scored if each.policy != NONE])
     return list(known)
 
 
-def _check_data(said: PolicySearch) -> Dataset:
-    data = load(said.data)
+def _check_data(search: PolicySearch) -> Dataset:
+    data = load(search.data)
     if data.kind != "image":
-        raise InputError(f"PolicySearch.data must hold pictures, {said.data} holds tables")
-    last = max(said.first + (said.images - 1) * said.stride, said.batches * said.batch_size - 1)
+        raise InputError(f"PolicySearch.data must hold pictures, {search.data} holds tables")
+    last = max(search.first + (search.images - 1) * search.stride, search.batches * search.batch_size - 1)
     if last >= data.size("test"):
         raise InputError(
-            f"the search needs test pictures up to number {last}, {said.data} has {data.size('test')}: lower images, stride, "
+            f"the search needs test pictures up to number {last}, {search.data} has {data.size('test')}: lower images, stride, "
             "first, batches or batch_size"
         )
     return data
 
 
-def _network(said: PolicySearch, data: Dataset, directory: Path, device: str, say: Callable[[str], None]) -> bytes:
+def _network(search: PolicySearch, data: Dataset, directory: Path, device: str, say: Callable[[str], None]) -> bytes:
     """Return the network that gradients are taken at, after training it (or taking up its training)."""
     examples = examples_of(data)
     augment = Transform(crop=4, flip=True)
-    recipe = Recipe(said.model, (("width", said.width),), augment, Schedule(epochs=said.epochs), said.seed, said.share)
+    recipe = Recipe(
+        search.model, (("width", search.width),), augment, Schedule(epochs=search.epochs), search.seed, search.share
+    )
     trained = load_trained(recipe, examples, directory)
-    if trained is None or len(trained.history) < said.epochs:
-        say(f"training {said.model} on {round(said.share * len(examples.x_train))} examples for {said.epochs} epochs")
+    if trained is None or len(trained.history) < search.epochs:
+        say(
+            f"training {search.model} on {round(search.share * len(examples.x_train))} examples for {search.epochs} epochs"
+        )
         trained = train_network(recipe, examples, device=device, directory=directory)
     say(f"trained: test accuracy {trained.history[-1].test_accuracy:.3f}")
     return pack_checkpoint(trained.model, trained.model.parameters, trained.model.buffers, {})
 
 
-def _group(said: PolicySearch, policies: tuple[str, ...], device: str, network: bytes) -> Group:
-    return Group(f"{policies[0]}-and-{len(policies) - 1}-more", said, policies, device, network)
+def _group(search: PolicySearch, policies: tuple[str, ...], device: str, network: bytes) -> Group:
+    return Group(f"{policies[0]}-and-{len(policies) - 1}-more", search, policies, device, network)
 
 
 def _land(
     directory: Path,
     name: str,
-    made: Sequence[Candidate],
+    scored: Sequence[Candidate],
     known: dict[str, Candidate],
-    said: PolicySearch,
+    search: PolicySearch,
     say: Callable[[str], None],
 ) -> None:
     """Save a group, take it into what is known, and say so."""
-    write_scores(directory, name, made, len(known))
-    known |= {each.policy: each for each in made}
-    best = min(made, key=lambda each: each.privacy)
-    total = said.candidates + 1
+    write_scores(directory, name, scored, len(known))
+    known |= {each.policy: each for each in scored}
+    best = min(scored, key=lambda each: each.privacy)
+    total = search.candidates + 1
     say(f"{len(known)}/{total} policies scored, best of the last {best.policy} {best.privacy:.4f}")

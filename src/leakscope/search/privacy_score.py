@@ -78,9 +78,9 @@ def fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Li
     The gradient at a start is taken once for lines that are differentiated together. Where PyTorch may use several threads, each
     of them has lines of its own: small kernels gain little from two threads.
     """
-    across = _pieces(targets.shape[1], line.at_once)
+    across = _part_sizes(targets.shape[1], line.at_once)
     threads = 1 if targets.is_cuda else torch.get_num_threads()
-    along = _pieces(len(targets), max(line.at_once // across[0], 1), times=threads if len(across) % threads else 1)
+    along = _part_sizes(len(targets), max(line.at_once // across[0], 1), times=threads if len(across) % threads else 1)
 
     def work(part: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         return _fans(model, *part, line)
@@ -90,19 +90,19 @@ def fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Li
         for whole, start, label in zip(targets.split(along), starts.split(along), labels.split(along), strict=True)
         for some in whole.split(across, 1)
     ]
-    made = on_cores(work, parts, threads)
+    cosines = on_cores(work, parts, threads)
     step = len(across)
-    return torch.cat([torch.cat(made[i : i + step], 1) for i in range(0, len(made), step)])
+    return torch.cat([torch.cat(cosines[i : i + step], 1) for i in range(0, len(cosines), step)])
 
 
-def _pieces(number: int, most: int, times: int = 1) -> list[int]:
+def _part_sizes(number: int, most: int, times: int = 1) -> list[int]:
     """Return sizes of at most `most` that add up to `number` and differ by one at most; how many is a multiple of `times`.
 
-    >>> _pieces(20, 8), _pieces(20, 8, 2), _pieces(1, 8, 2)
+    >>> _part_sizes(20, 8), _part_sizes(20, 8, 2), _part_sizes(1, 8, 2)
     ([7, 7, 6], [5, 5, 5, 5], [1])
     """
-    pieces = min(number, -(-number // (most * times)) * times)
-    return [number // pieces + (i < number % pieces) for i in range(pieces)]
+    parts = min(number, -(-number // (most * times)) * times)
+    return [number // parts + (i < number % parts) for i in range(parts)]
 
 
 def _fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line) -> Tensor:
@@ -111,27 +111,27 @@ def _fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: L
     points = torch.lerp(starts[:, None, None], targets[:, :, None], way[:, None, None, None])
     inputs = torch.cat([starts, points.flatten(0, 2)])
     labels = torch.cat([labels, labels.repeat_interleave(points[0, :, :, 0, 0, 0].numel())])
-    told = _Cosines((*targets.shape[:2], len(way)))
+    cosines = _Cosines((*targets.shape[:2], len(way)))
 
     def total(output: Tensor) -> Tensor:
         return F.cross_entropy(output, labels, reduction="sum")
 
-    if inputs.is_cuda or not read_gradients(model, total, inputs, told.read):
-        told = _Cosines(told.shape)
+    if inputs.is_cuda or not read_gradients(model, total, inputs, cosines.read):
+        cosines = _Cosines(cosines.shape)
         for name, gradient in _gradients(model, inputs, labels).items():
-            told.read(name, gradient)
-    return told.cosines(per_tensor=line.per_tensor)
+            cosines.read(name, gradient)
+    return cosines.cosines(per_tensor=line.per_tensor)
 
 
 def _gradients(model: Model, inputs: Tensor, labels: Tensor) -> Tree:
     """Return the gradient at every input, each a lane of its own: for any network, and faster than batches on CUDA."""
     truth = one_hot(labels, model.classes, inputs.dtype)
-    here = torch.ones(1, dtype=torch.bool, device=inputs.device)
+    mask = torch.ones(1, dtype=torch.bool, device=inputs.device)
     key = torch.zeros((), dtype=torch.int64, device=inputs.device)
 
     def gradient(x: Tensor, y: Tensor) -> Tree:
         made, _, _, _ = loss_and_gradient(
-            model, LOSSES["cross_entropy"], model.parameters, model.buffers, x[None], y[None], here, key
+            model, LOSSES["cross_entropy"], model.parameters, model.buffers, x[None], y[None], mask, key
         )
         return made
 
@@ -197,5 +197,5 @@ def privacy_scores(
     )
     noise = random.uniform(random.fold(keys, "noise"), pictures.shape[1:]).to(pictures.dtype)
     seen = torch.stack([how.change(pictures, how.draw(keys)) for how in transforms], 1)
-    made = fans(model, scaling.scale(seen, 3), scaling.scale(noise, 3), labels.to(pictures.device), line)
-    return area(made, trapezoid=line.trapezoid).mean(0)
+    cosines = fans(model, scaling.scale(seen, 3), scaling.scale(noise, 3), labels.to(pictures.device), line)
+    return area(cosines, trapezoid=line.trapezoid).mean(0)

@@ -9,8 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leakscope.core.errors import InputError
-from leakscope.search.front import front, hypervolume
-from leakscope.search.random_search import Candidate, Selection, draw_policies, select, share_worse_on_both
+from leakscope.search.candidates import (
+    Candidate,
+    Selection,
+    draw_policies,
+    front,
+    hypervolume,
+    select,
+    share_worse_on_both,
+)
 from leakscope.search.settings import PolicySearch
 from leakscope.store.durable import replacing
 
@@ -44,46 +51,48 @@ class Found:
         return None if self.reference is None else share_worse_on_both(self.candidates, self.reference)
 
 
-def found_of(said: PolicySearch, known: dict[str, Candidate], wanted: Iterable[str]) -> Found:
+def found_of(search: PolicySearch, known: dict[str, Candidate], wanted: Iterable[str]) -> Found:
     """Return the end of a search from the scores of those wanted policies that are known."""
     scored = tuple(known[policy] for policy in wanted if policy in known and policy != NONE)
-    chosen = select(scored, threshold=said.threshold, keep=said.keep)
-    return Found(scored, known.get(NONE), chosen, max(said.candidates - len(scored), 0) + (NONE not in known))
+    chosen = select(scored, threshold=search.threshold, keep=search.keep)
+    return Found(scored, known.get(NONE), chosen, max(search.candidates - len(scored), 0) + (NONE not in known))
 
 
 def read_finished(directory: Path) -> tuple[PolicySearch, Found]:
     """Return the settings of the search in a directory, as last asked for, and what it found so far; nothing is scored."""
     path = directory / ASKED
     try:
-        said = PolicySearch(**json.loads(path.read_text(encoding="utf-8")))
+        search = PolicySearch(**json.loads(path.read_text(encoding="utf-8")))
     except OSError:
         raise InputError(f"{directory} holds no policy search (no {ASKED})") from None
     except (ValueError, TypeError) as error:
         raise InputError(f"{path} is not readable ({error})") from None
     known = read_scores(directory)
-    drawn = [NONE, *draw_policies(said.candidates, said.seed, shortest=said.shortest, longest=said.longest)]
-    return said, found_of(said, known, drawn if said.method == "random" else known)
+    drawn = [NONE, *draw_policies(search.candidates, search.seed, shortest=search.shortest, longest=search.longest)]
+    return search, found_of(search, known, drawn if search.method == "random" else known)
 
 
-def claim(said: PolicySearch, directory: Path) -> None:
+def claim(search: PolicySearch, directory: Path) -> None:
     """Write the settings down, or refuse a directory that holds another search."""
-    whole = dataclasses.asdict(said)
+    whole = dataclasses.asdict(search)
     plain = {name: value for name, value in whole.items() if name not in MAY_CHANGE}
     path = directory / SETTINGS
     if path.exists():
-        there = {"sampler": PolicySearch().sampler} | json.loads(path.read_text(encoding="utf-8"))  # older ones had one
-        if there != plain:
+        stored = {"sampler": PolicySearch().sampler} | json.loads(
+            path.read_text(encoding="utf-8")
+        )  # older ones had one
+        if stored != plain:
             raise InputError(f"{directory} holds another search; use an empty directory or the same file")
     else:
         _write(path, plain)
     _write(directory / ASKED, whole)
 
 
-def write_scores(directory: Path, name: str, made: Sequence[Candidate], order: int) -> None:
+def write_scores(directory: Path, name: str, scored: Sequence[Candidate], order: int) -> None:
     """Save the scores of a group; `order` is how many were known before it."""
     folder = directory / SCORES
     folder.mkdir(exist_ok=True)
-    _write(folder / f"{name}.json", {"order": order, "candidates": [dataclasses.asdict(each) for each in made]})
+    _write(folder / f"{name}.json", {"order": order, "candidates": [dataclasses.asdict(each) for each in scored]})
 
 
 def read_groups(directory: Path) -> list[list[Candidate]]:
@@ -95,12 +104,12 @@ def read_groups(directory: Path) -> list[list[Candidate]]:
             landed.append((int(about["order"]), [Candidate(**each) for each in about["candidates"]]))
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path} is not readable ({error}); delete it to score its policies again") from None
-    return [made for _, made in sorted(landed, key=lambda pair: pair[0])]
+    return [group for _, group in sorted(landed, key=lambda pair: pair[0])]
 
 
 def read_scores(directory: Path) -> dict[str, Candidate]:
     """Return policy -> its scores for all that a directory holds, in the order it was scored."""
-    return {each.policy: each for made in read_groups(directory) for each in made}
+    return {each.policy: each for group in read_groups(directory) for each in group}
 
 
 def _write(path: Path, plain: object) -> None:

@@ -16,8 +16,8 @@ from leakscope.scenario.pieces import model_of
 from leakscope.scenario.problems import Problem, ScenarioError
 from leakscope.scenario.text import read_text
 from leakscope.search.accuracy_score import THRESHOLD
+from leakscope.search.candidates import draw_policies
 from leakscope.search.privacy_score import Line
-from leakscope.search.random_search import draw_policies
 from leakscope.search.utility import Recipe
 
 COUNTS = ("width", "keep", "images", "stride", "epochs", "batches", "batch_size", "iterations", "group")

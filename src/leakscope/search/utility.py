@@ -2,14 +2,13 @@
 
 The schedule is that of Gao et al. 2021 and its reproduction: SGD 0.1 with Nesterov momentum 0.9, weight decay 5e-4, batches of
 128, 200 epochs, the rate times 0.1 after epochs 75, 125 and 175; pictures cropped (padding 4), flipped, transformed by the
-policy, normalised. Needs torch and safetensors alone.
+policy, normalised.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from leakscope.defences.on_data.applying import to_unit
 from leakscope.models import from_module
 from leakscope.models.checkpoint import pack_checkpoint
 from leakscope.search.first_weights import first_module
+from leakscope.store.durable import replacing
 
 AT_ONCE = 500
 STATE, WEIGHTS = "network.safetensors", "weights.safetensors"
@@ -143,11 +143,12 @@ def train_network(
         if directory is not None and ((number + 1) % save_every == 0 or number + 1 == last):
             _save(directory, stamp, module, optimiser, history)
     shape = tuple(data.x_train.shape[1:])
-    made = Trained(from_module(module.cpu().eval(), input_shape=shape, name=recipe.network), tuple(history))
+    trained = Trained(from_module(module.cpu().eval(), input_shape=shape, name=recipe.network), tuple(history))
     if directory is not None:
         about = {"epochs": len(history), "policy": str(recipe.transform.policy), "accuracy": history[-1].test_accuracy}
-        write_whole(directory / WEIGHTS, pack_checkpoint(made.model, made.model.parameters, made.model.buffers, about))
-    return made
+        with replacing(directory / WEIGHTS) as file:
+            file.write(pack_checkpoint(trained.model, trained.model.parameters, trained.model.buffers, about))
+    return trained
 
 
 def load_trained(recipe: Recipe, data: Examples, directory: Path) -> Trained | None:
@@ -197,11 +198,11 @@ def _epoch(module: nn.Module, optimiser: torch.optim.SGD, recipe: Recipe, data: 
     for group in optimiser.param_groups:
         group["lr"] = recipe.schedule.rate_at(number)
     module.train()
-    total, own = len(data.x_train), random.fold(random.fold(random.key(recipe.seed), "epoch"), number)
-    order = random.permutation(random.fold(own, "order"), total).to(data.x_train.device)
+    total, key = len(data.x_train), random.fold(random.fold(random.key(recipe.seed), "epoch"), number)
+    order = random.permutation(random.fold(key, "order"), total).to(data.x_train.device)
     losses, right = torch.zeros((), device=order.device), torch.zeros((), device=order.device)
     for places in order.split(recipe.schedule.batch):
-        keys = random.fold(own.to(places.device).expand(len(places)), places)
+        keys = random.fold(key.to(places.device).expand(len(places)), places)
         pictures = recipe.transform.change(data.x_train[places], recipe.transform.draw(keys))
         labels = data.y_train[places]
         output = module(data.scaling.scale(to_unit(pictures), 3))
@@ -235,12 +236,12 @@ def _stamp(recipe: Recipe, data: Examples) -> str:
 
 
 def _tensors(module: nn.Module, optimiser: torch.optim.SGD) -> Tree:
-    kept = {f"network.{name}": value for name, value in module.state_dict().items()}
+    values = {f"network.{name}": value for name, value in module.state_dict().items()}
     for name, value in module.named_parameters():
         velocity = optimiser.state.get(value, {}).get("momentum_buffer")
         if velocity is not None:
-            kept[f"velocity.{name}"] = velocity
-    return {name: value.detach().cpu().contiguous().clone() for name, value in kept.items()}
+            values[f"velocity.{name}"] = velocity
+    return {name: value.detach().cpu().contiguous().clone() for name, value in values.items()}
 
 
 def _save(directory: Path, stamp: str, module: nn.Module, optimiser: torch.optim.SGD, history: Sequence[Epoch]) -> None:
@@ -248,14 +249,8 @@ def _save(directory: Path, stamp: str, module: nn.Module, optimiser: torch.optim
 
     directory.mkdir(parents=True, exist_ok=True)
     about: Mapping[str, str] = {"stamp": stamp, "history": json.dumps([asdict(epoch) for epoch in history])}
-    write_whole(directory / STATE, save(_tensors(module, optimiser), metadata=dict(about)))
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that appears whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    os.replace(part, path)
+    with replacing(directory / STATE) as file:
+        file.write(save(_tensors(module, optimiser), metadata=dict(about)))
 
 
 def _resume(directory: Path | None, stamp: str, module: nn.Module, optimiser: torch.optim.SGD) -> list[Epoch]:

@@ -68,7 +68,7 @@ def load_result(directory: Path) -> Result:
     training, about = read_training(directory / FILE), about_of(directory / STATE)
     curve = tuple(Point(**point) for point in about["curve"])
     last = curve[-1]
-    blown = last.loss is not None and not math.isfinite(last.loss)
+    diverged = last.loss is not None and not math.isfinite(last.loss)
     return Result(
         name=training.name,
         settings=training.settings,
@@ -77,8 +77,8 @@ def load_result(directory: Path) -> Result:
         checkpoints=checkpoints_of(directory),
         facts=about["facts"],
         text=training.text,
-        diverged=blown,
-        stopped=last.round < training.rounds and not blown,
+        diverged=diverged,
+        stopped=last.round < training.rounds and not diverged,
         resumable=can_go_on(directory, training.settings, last.round),
     )
 
@@ -89,17 +89,17 @@ def about_of(path: Path) -> dict[str, Any]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            found: dict[str, Any] = json.loads((file.metadata() or {})["leakscope"])
-            return found
+            about: dict[str, Any] = json.loads((file.metadata() or {})["leakscope"])
+            return about
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        said = " ".join(str(error).split())[:120]
-        raise InputError(f"{path} is not a readable state ({said}); delete it to train from the beginning") from None
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"{path} is not a readable state ({reason}); delete it to train from the beginning") from None
 
 
 def checkpoints_of(directory: Path) -> dict[int, str]:
     """Return the files of the rounds that were kept."""
-    found = sorted((directory / Path(file_name(0)).parent).glob("round-*.safetensors"))
-    return {int(path.stem.rpartition("-")[2]): str(path) for path in found}
+    files = sorted((directory / Path(file_name(0)).parent).glob("round-*.safetensors"))
+    return {int(path.stem.rpartition("-")[2]): str(path) for path in files}
 
 
 def table_of(curve: Sequence[Point]) -> str:

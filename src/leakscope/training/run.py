@@ -84,12 +84,12 @@ def run_training(
     can go on.
     """
     world, first = _begun(training, device)
-    _refuse_what_is_not_ours(directory)
+    _refuse_other_files(directory)
     with clear_errors(directory, "no training was begun"):
         (directory / Path(file_name(0)).parent).mkdir(parents=True, exist_ok=True)
     with locked(directory / LOCK), clear_errors(directory, "what was saved before is whole"):
-        keeps = keep_private or not first.private
-        run = _Run(training, world, directory, device, dict(facts or {}), keeps=keeps)
+        writes_private = keep_private or not first.private
+        run = _Run(training, world, directory, device, dict(facts or {}), writes_private=writes_private)
         try:
             return run.play(first, tell, say, inside, stop)
         finally:
@@ -110,12 +110,20 @@ def _begun(training: Training, device: str) -> tuple[World, State]:
 
 
 class _Run:
-    """One training at work in its directory; `keeps` is whether what clients keep to themselves is written there."""
+    """One training at work in its directory; `writes_private` is whether what clients do not send is written there."""
 
     def __init__(
-        self, training: Training, world: World, directory: Path, device: str, facts: dict[str, str], *, keeps: bool
+        self,
+        training: Training,
+        world: World,
+        directory: Path,
+        device: str,
+        facts: dict[str, str],
+        *,
+        writes_private: bool,
     ) -> None:
-        self.training, self.world, self.directory, self.facts, self.keeps = training, world, directory, facts, keeps
+        self.training, self.world, self.directory, self.facts = training, world, directory, facts
+        self.writes_private = writes_private
         self.stamp = _stamp(training.settings, device)
         self.form: str | None = training.settings["precision"]["form"]
         self.curve: list[Point] = []
@@ -131,7 +139,7 @@ class _Run:
     ) -> Result:
         """Return the result after the rounds that were missing."""
         state = self._resumed(first)
-        if not self.keeps and self._is_left(state):
+        if not self.writes_private and self._is_left(state):
             say(
                 "private heads are not written, so a training that is cut cannot be gone on with; "
                 f"--keep-private keeps them in {self.directory / PRIVATE}/"
@@ -183,43 +191,42 @@ class _Run:
         return state.rounds < self.training.rounds and is_finite(state)
 
     def _due(self, number: int) -> bool:
-        told = self.training.settings
-        named = number == told["rounds"] or number in told["checkpoints"]
-        return named or number % told["evaluate"] == 0
+        settings = self.training.settings
+        named = number == settings["rounds"] or number in settings["checkpoints"]
+        return named or number % settings["evaluate"] == 0
 
     def _measured(self, state: State, point: Point) -> Point:
         if not is_finite(state):  # the class that NaN happens to be taken for is right now and then
             return replace(point, loss=math.nan)
         weights = parameters_of(self.world.used, state)
         scaling, loss = self.world.federation.client.scaling, self.world.federation.client.loss
-        found = measure_utility(self.world.used, weights, state.buffers, self.world.data, scaling=scaling, loss=loss)
-        return replace(point, correct=found.correct, n=found.n, loss=found.loss)
+        utility = measure_utility(self.world.used, weights, state.buffers, self.world.data, scaling=scaling, loss=loss)
+        return replace(point, correct=utility.correct, n=utility.n, loss=utility.loss)
 
     def _write_round(self, state: State) -> None:
         """Write the checkpoint of a round that is named, and the state if the last one is old."""
-        told = self.training.settings
         if self._wanted(state) and is_finite(state):
             weights, point = parameters_of(self.world.used, state), self.curve[-1]
             about = {"round": state.rounds, "training": self.training.name, "correct": point.correct, "n": point.n}
-            about["scaling"] = told["data"]["scaling"]
+            about["scaling"] = self.training.settings["data"]["scaling"]
             self._write(file_name(state.rounds), pack_checkpoint(self.world.used, weights, state.buffers, about))
             self._save(state)
         elif time.monotonic() - self.saved >= SAVE_EVERY:
             self._save(state)
 
     def _wanted(self, state: State) -> bool:
-        told = self.training.settings
-        return state.rounds in told["checkpoints"] or state.rounds == told["rounds"]
+        settings = self.training.settings
+        return state.rounds in settings["checkpoints"] or state.rounds == settings["rounds"]
 
     def _complete(self, state: State, say: Callable[[str], None]) -> None:
         """Write the checkpoint of the round that the training is at, if it is wanted and missing, and name what is past."""
-        there = checkpoints_of(self.directory)
-        if self._wanted(state) and state.rounds not in there:
+        written = checkpoints_of(self.directory)
+        if self._wanted(state) and state.rounds not in written:
             self._write_round(state)
-        past = [each for each in self.training.settings["checkpoints"] if each < state.rounds and each not in there]
+        past = [each for each in self.training.settings["checkpoints"] if each < state.rounds and each not in written]
         if past:
-            said = ", ".join(map(str, past))
-            say(f"checkpoints of rounds {said} are past and not there: train into another --out to have them")
+            numbers = ", ".join(map(str, past))
+            say(f"checkpoints of rounds {numbers} are past and not there: train into another --out to have them")
 
     def _save(self, state: State) -> None:
         about = {
@@ -230,7 +237,7 @@ class _Run:
             "sizes": self.world.holdings.counts.tolist(),
         }
         self._write(CURVE, table_of(self.curve).encode())
-        if self.keeps:
+        if self.writes_private:
             write_private(self.directory, state)
         self._write(STATE, pack(state, about))
         forget_older(self.directory, state)
@@ -239,10 +246,10 @@ class _Run:
     def _resumed(self, first: State) -> State:
         """Return where the training stands; without what its clients keep to themselves if no round is left."""
         path = self.directory / STATE
-        state = self._of_server(path, first) if path.exists() else first
+        state = self._read_server(path, first) if path.exists() else first
         if not self._is_left(state):
             return state
-        if not self.keeps:
+        if not self.writes_private:
             refuse_kept(self.directory)
         if not state.rounds:  # nobody has trained: heads, codes and memories are as they are drawn
             return replace(state, private=first.private, memory=first.memory)
@@ -254,7 +261,7 @@ class _Run:
             )
         return unpack(path.read_bytes(), first, private)[0]
 
-    def _of_server(self, path: Path, first: State) -> State:
+    def _read_server(self, path: Path, first: State) -> State:
         """Return the server's part of the state on disk, and take over what stands beside it."""
         about = about_of(path)
         if about.get("stamp") != self.stamp:
@@ -279,7 +286,7 @@ class _Run:
                 file.write(data)
 
 
-def _refuse_what_is_not_ours(directory: Path) -> None:
+def _refuse_other_files(directory: Path) -> None:
     """Raise if a directory holds what no training leaves behind, and no training."""
     if directory.exists() and not directory.is_dir():
         raise InputError(f"{directory} is a file; a training needs a directory")
@@ -293,11 +300,11 @@ def _refuse_what_is_not_ours(directory: Path) -> None:
 
 def _stamp(settings: Mapping[str, Any], how: str) -> str:
     """Return the hash of all that determines the numbers of a training, whatever its title and its number of rounds."""
-    kept = {key: value for key, value in settings.items() if key not in BESIDE}
+    decisive = {key: value for key, value in settings.items() if key not in BESIDE}
     weights = settings["weights"]
     if weights["name"] == "checkpoint":
-        kept["weights"] = Checkpoint(weights["path"], weights["round"]).digest()
+        decisive["weights"] = Checkpoint(weights["path"], weights["round"]).digest()
     data = settings["data"]
     prints = [fingerprint(data["name"], part) for part in ("train", "test")]
-    text = json.dumps([RESULTS, kept, prints, how], sort_keys=True)
+    text = json.dumps([RESULTS, decisive, prints, how], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]

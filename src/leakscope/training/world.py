@@ -33,8 +33,8 @@ class World:
 
 def make_world(training: Training, device: str = "cpu") -> World:
     """Return the objects of a training, or raise what does not fit together, with its line."""
-    told = training.settings
-    chosen = told["data"]
+    settings = training.settings
+    chosen = settings["data"]
     try:
         data = load_data(chosen["name"], chosen["size"])
     except InputError as error:
@@ -43,11 +43,11 @@ def make_world(training: Training, device: str = "cpu") -> World:
     holdings = _holdings(training, data)
     scaling = data.statistics if chosen["scaling"] == "statistics" else data.scaling
     try:
-        init = ALL_KINDS["weights"].build(told["weights"])
+        init = ALL_KINDS["weights"].build(settings["weights"])
         if isinstance(init, Checkpoint):
             model = init.load(model)
             check_scaling(init, chosen["scaling"])
-        weights = take(draw_parameters(model, init, random.fold(random.key([told["seed"]]), "weights")), 0)
+        weights = take(draw_parameters(model, init, random.fold(random.key([settings["seed"]]), "weights")), 0)
     except InputError as error:
         raise training.error([Problem(("weights",), str(error))]) from None
     federation = training.federation(scaling=scaling)
@@ -56,30 +56,32 @@ def make_world(training: Training, device: str = "cpu") -> World:
             federation.client.on_model.check(model.classes)
         except InputError as error:
             raise training.error([Problem(("client", "on_model", "bits"), str(error))]) from None
-    trained = in_train_mode(model) if told["norm"] == "train" else model
-    first = to(weights, device=device, dtype=DTYPES[told["precision"]["dtype"]])
+    trained = in_train_mode(model) if settings["norm"] == "train" else model
+    first = to(weights, device=device, dtype=DTYPES[settings["precision"]["dtype"]])
     return World(federation, trained, in_eval_mode(model), holdings, data, first)
 
 
 def _model(training: Training, data: Dataset, device: str) -> Model:
     given = dict(training.settings["model"])
     try:
-        made = build(given.pop("name"), data.input_shape, data.classes, given)
+        model = build(given.pop("name"), data.input_shape, data.classes, given)
     except (InputError, RuntimeError, TypeError) as error:
-        said = str(error).splitlines()[0][:160]
-        raise training.error([Problem(("model",), f"cannot be built for inputs {data.input_shape}: {said}")]) from None
-    return to(made, device=device, dtype=DTYPES[training.settings["precision"]["dtype"]])
+        reason = str(error).splitlines()[0][:160]
+        raise training.error(
+            [Problem(("model",), f"cannot be built for inputs {data.input_shape}: {reason}")]
+        ) from None
+    return to(model, device=device, dtype=DTYPES[training.settings["precision"]["dtype"]])
 
 
 def _holdings(training: Training, data: Dataset) -> Holdings:
-    told = training.settings
-    wanted = told["data"]["examples"]
+    settings = training.settings
+    wanted = settings["data"]["examples"]
     if wanted is not None and wanted > data.size("train"):
-        said = f"TrainingData.examples must be at most {data.size('train')}, got {wanted}"
-        raise training.error([Problem(("data", "examples"), said)])
+        message = f"TrainingData.examples must be at most {data.size('train')}, got {wanted}"
+        raise training.error([Problem(("data", "examples"), message)])
     groups = None if data.groups_train is None else data.groups_train[:wanted]
     part = replace(data, x_train=data.x_train[:wanted], y_train=data.y_train[:wanted], groups_train=groups)
     try:
-        return deal(part, OWN_KINDS["partition"].build(told["partition"]), seed=told["seed"])
+        return deal(part, OWN_KINDS["partition"].build(settings["partition"]), seed=settings["seed"])
     except InputError as error:
         raise training.error([Problem(("partition",), str(error))]) from None

@@ -29,7 +29,7 @@ from leakscope.defences.on_data import Transform
 from leakscope.metrics import PSNR_CAP, clean, psnr
 from leakscope.models import draw_parameters
 from leakscope.models.initialise import Given
-from leakscope.search.random_search import draw_policies
+from leakscope.search.candidates import draw_policies
 from leakscope_papers.ats.world import (
     Say,
     Settings,

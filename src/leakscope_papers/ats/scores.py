@@ -9,7 +9,7 @@ import torch
 from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.defences.on_data import OPERATIONS, Policy
-from leakscope.search.random_search import draw_policies
+from leakscope.search.candidates import draw_policies
 from leakscope_papers.ats.world import (
     Say,
     Settings,

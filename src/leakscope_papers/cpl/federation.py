@@ -19,7 +19,7 @@ from leakscope.core.errors import InputError
 from leakscope.scenario.axes import parse_path
 from leakscope_papers.programs.rows import Keep, Place
 
-OWN = ("vary", "seeds", "said")
+NOT_TRAINING = ("vary", "seeds", "said")
 
 
 def accuracy(settings: Mapping[str, Any], keep: Keep, say: Callable[[str], None], device: str) -> None:
@@ -27,13 +27,13 @@ def accuracy(settings: Mapping[str, Any], keep: Keep, say: Callable[[str], None]
 
     A training that diverges leaves no model, so it counts as no number, whatever was measured before.
     """
-    training = {name: value for name, value in settings.items() if name not in OWN}
+    training = {name: value for name, value in settings.items() if name not in NOT_TRAINING}
     for point in points(settings.get("vary", {})):
         key = ", ".join(f"{path}={value}" for path, value in point.items()) or "one"
         where = {**settings.get("said", {}), **point}
         if not keep.done(key, where):
-            found = [_trained({**at(training, point), "seed": seed}, say, device) for seed in settings["seeds"]]
-            keep.add(key, where, {"accuracy": found})
+            accuracies = [_trained({**at(training, point), "seed": seed}, say, device) for seed in settings["seeds"]]
+            keep.add(key, where, {"accuracy": accuracies})
 
 
 def points(vary: Mapping[str, list[Any]]) -> Iterator[Place]:
@@ -52,17 +52,17 @@ def at(settings: Mapping[str, Any], point: Place) -> dict[str, Any]:
     >>> at({"defences": [{"name": "clip", "bound": 1}]}, {"defences.0.bound": 2})
     {'defences': [{'name': 'clip', 'bound': 2}]}
     """
-    made = copy.deepcopy(dict(settings))
+    varied = copy.deepcopy(dict(settings))
     for path, value in point.items():
         *way, last = parse_path(path)
-        here: Any = made
+        node: Any = varied
         try:
             for part in way:
-                here = here[part]
-            here[last] = value
+                node = node[part]
+            node[last] = value
         except (KeyError, IndexError, TypeError):
             raise InputError(f"vary: there is no {path!r} in the training to vary") from None
-    return made
+    return varied
 
 
 def _trained(settings: Mapping[str, Any], say: Callable[[str], None], device: str) -> float:

@@ -53,8 +53,8 @@ def caps_of(right: Tensor, distances: Sequence[Sequence[float]]) -> list[float]:
     rate, trials = named.mean(1, keepdim=True), apart.shape[1]
     trial = torch.arange(named.shape[1]) % trials
     excess = torch.zeros_like(apart).index_add(1, trial, named - rate) * (trials / named.shape[1])
-    found: list[float] = (rate * apart + apart.mean(1, keepdim=True) * excess).mean(0).tolist()
-    return found
+    values: list[float] = (rate * apart + apart.mean(1, keepdim=True) * excess).mean(0).tolist()
+    return values
 
 
 def guessed_cap(right: Tensor, owners: int) -> list[float]:

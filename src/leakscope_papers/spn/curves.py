@@ -74,7 +74,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Measured:
     """What one strength has: numbers by measure, and those of tracing for every number of participants."""
 
     numbers: Numbers
@@ -87,21 +87,21 @@ def curves(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> No
     wanted = [one for curve in settings["curves"] for one in _wanted(settings, curve, keep)]
     data = load_data(name) if wanted else None
     for curve in settings["curves"]:
-        own = [one for one in wanted if one.curve is curve]
-        if not own or data is None:
+        missing = [one for one in wanted if one.curve is curve]
+        if not missing or data is None:
             continue
         say(f"{name}, {title_of(curve)}")
         right = kept_curve(settings, curve, data, keep.directory, say, device) if settings.get("training") else None
-        for one in own:
+        for one in missing:
             attacked = attacked_of(settings, data, one.samples)
-            found = attack_curve(settings, attacked, curve, one.attacker, device)
+            attacks = attack_curve(settings, attacked, curve, one.attacker, device)
             pictures = {TRAINED: right, PRINTED: _printed(data, name, curve)}
-            _add(keep, one, found, pictures, settings["owners"])
+            _add(keep, one, attacks, pictures, settings["owners"])
 
 
 def _wanted(settings: Mapping[str, Any], curve: Curve, keep: Keep) -> list[Wanted]:
     """Return what is missing of a curve, attacker by attacker."""
-    found = []
+    missing = []
     for samples in settings["batches"]:
         for attacker in attackers_of(settings, curve):
             rows = [
@@ -109,8 +109,8 @@ def _wanted(settings: Mapping[str, Any], curve: Curve, keep: Keep) -> list[Wante
                 for some in _rows(settings, curve, samples, attacker)
             ]
             if any(rows):
-                found.append(Wanted(curve, samples, attacker, *rows))
-    return found
+                missing.append(Wanted(curve, samples, attacker, *rows))
+    return missing
 
 
 def _rows(
@@ -131,9 +131,9 @@ def _rows(
     caps: dict[Any, Asked] = {
         (cap, kind): (
             f"{title} CAP of {cap}, {kind}",
-            {**base, **place_of(curve), "attack": told.attack, "queries": told.queries, "accuracies": kind},
+            {**base, **place_of(curve), "attack": value.attack, "queries": value.queries, "accuracies": kind},
         )
-        for cap, told in CAPS.items()
+        for cap, value in CAPS.items()
         for kind in settings["accuracies"]
     }
     return strengths, parts, caps
@@ -144,31 +144,33 @@ def _printed(data: Dataset, name: str, curve: Curve) -> Tensor | None:
     return None if rates is None else printed_pictures(rates, data.size("test"))
 
 
-def _add(keep: Keep, one: Wanted, found: list[Found], pictures: Mapping[str, Tensor | None], owners: int) -> None:
+def _add(keep: Keep, one: Wanted, attacks: list[Measured], pictures: Mapping[str, Tensor | None], owners: int) -> None:
     right = pictures[TRAINED]
     for number, (key, where) in one.strengths.items():
-        trained = {} if right is None else _trained(right[number], found[number])
-        keep.add(key, where, {**found[number].numbers, **trained})
+        trained = {} if right is None else _trained(right[number], attacks[number])
+        keep.add(key, where, {**attacks[number].numbers, **trained})
     for (number, parts), (key, where) in one.parts.items():
-        keep.add(key, where, found[number].parts[parts])
+        keep.add(key, where, attacks[number].parts[parts])
     for (cap, kind), (key, where) in one.caps.items():
         known = pictures[kind]
-        made: Numbers = {name: [] for name in CAPS[cap].measures}
+        values: Numbers = {name: [] for name in CAPS[cap].measures}
         if known is not None:
-            made = {name: caps_of(known, [row.numbers[of] for row in found]) for name, of in CAPS[cap].measures.items()}
-            made |= {"cap_chance": guessed_cap(known, owners)} if CAPS[cap].attack == "tracing" else {}
-        keep.add(key, where, made)
+            values = {
+                name: caps_of(known, [row.numbers[of] for row in attacks]) for name, of in CAPS[cap].measures.items()
+            }
+            values |= {"cap_chance": guessed_cap(known, owners)} if CAPS[cap].attack == "tracing" else {}
+        keep.add(key, where, values)
 
 
-def _trained(right: Tensor, found: Found) -> Numbers:
+def _trained(right: Tensor, measured: Measured) -> Numbers:
     """Return what a strength has of the training: its accuracy, and each distance times it (a CAP over one strength)."""
-    products = {PRODUCT + name: caps_of(right[None], [found.numbers[name]]) for name in DISTANCES}
+    products = {PRODUCT + name: caps_of(right[None], [measured.numbers[name]]) for name in DISTANCES}
     return {"accuracy": right.double().tolist(), **products}
 
 
 def attack_curve(
     settings: Mapping[str, Any], attacked: Attacked, curve: Curve, attacker: str, device: str
-) -> list[Found]:
+) -> list[Measured]:
     """Return what each strength has."""
     times, trials = len(curve["strengths"]), len(attacked.seeds)
     strengths = torch.tensor([float(s) for s in curve["strengths"]]).repeat_interleave(trials)
@@ -182,29 +184,31 @@ def attack_curve(
         knowledge = tell_defences(knowledge, client, seen)
     attack = attack_of(attacker, client, knowledge, strengths, settings["iterations"], settings["threshold"])
     execution = Execution(device=device, form=settings.get("form"))
-    made = attack.run(attacked.model, seen, knowledge, seeds, execution)
+    reconstruction = attack.run(attacked.model, seen, knowledge, seeds, execution)
     return [
-        _found(settings, attacked, made, ratio, slice(number * trials, (number + 1) * trials))
+        _measured(settings, attacked, reconstruction, ratio, slice(number * trials, (number + 1) * trials))
         for number in range(times)
     ]
 
 
-def _found(settings: Mapping[str, Any], attacked: Attacked, made: Reconstruction, ratio: Tensor, own: slice) -> Found:
+def _measured(
+    settings: Mapping[str, Any], attacked: Attacked, reconstruction: Reconstruction, ratio: Tensor, trials: slice
+) -> Measured:
     truth, labels = attacked.batch.inputs, attacked.batch.labels
-    guess, said = made.inputs[own].cpu(), made.labels[own].cpu()
+    guess, guessed_labels = reconstruction.inputs[trials].cpu(), reconstruction.labels[trials].cpu()
     rmse, _ = Rule().distances(truth, guess)
     raw, _ = Rule(shown=False, cap=RAW_CAP).distances(truth, guess)
     classes, owners = attacked.model.classes, settings["owners"]
     tracing = traced(attacked, guess, [owners, *settings.get("owners_too", ())])
     numbers = {
-        "ratio": around_median(ratio[own]).tolist(),
-        "iterations": made.iterations[own].double().tolist(),
+        "ratio": around_median(ratio[trials]).tolist(),
+        "iterations": reconstruction.iterations[trials].double().tolist(),
         "rmse": rmse.nanmean(1).tolist(),
         "rmse_raw": raw.nanmean(1).tolist(),
-        "membership": membership(truth, labels, guess, said, classes=classes).each.tolist(),
+        "membership": membership(truth, labels, guess, guessed_labels, classes=classes).each.tolist(),
         **tracing[owners],
     }
-    return Found(numbers, tracing)
+    return Measured(numbers, tracing)
 
 
 def traced(attacked: Attacked, guess: Tensor, owners: Sequence[int]) -> dict[int, Numbers]:
@@ -215,15 +219,15 @@ def traced(attacked: Attacked, guess: Tensor, owners: Sequence[int]) -> dict[int
     truth = attacked.batch.inputs
     order = match(truth, clean(guess), torch.ones(truth.shape[:2], dtype=torch.bool))
     pictures = arrange(clean(guess), order).flatten(0, 1)
-    found = trace_each(attacked.queries, pictures, attacked.source, owners)
-    return {one.participants: _shares(one) for one in found}
+    traces = trace_each(attacked.queries, pictures, attacked.source, owners)
+    return {one.participants: _shares(one) for one in traces}
 
 
-def _shares(found: Tracing) -> Numbers:
+def _shares(tracing: Tracing) -> Numbers:
     return {
-        "tracing": found.all_by.tolist(),
-        "tracing_reconstructed": found.reconstructed_by.tolist(),
-        "tracing_chance": [found.chance],
+        "tracing": tracing.all_by.tolist(),
+        "tracing_reconstructed": tracing.reconstructed_by.tolist(),
+        "tracing_chance": [tracing.chance],
     }
 
 

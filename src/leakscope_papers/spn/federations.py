@@ -67,9 +67,9 @@ def strengths(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) ->
 
 DEFENDED: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "fedavg": lambda _: {},
-    "spn": lambda told: {"on_model": Polarisation(told["alpha2"])},
-    "dp": lambda told: {"defences": (GaussianNoise(told["sigma"]),)},
-    "ppdl": lambda told: {"defences": (Sparsify(share=told["share"]),)},
+    "spn": lambda mechanism: {"on_model": Polarisation(mechanism["alpha2"])},
+    "dp": lambda mechanism: {"defences": (GaussianNoise(mechanism["sigma"]),)},
+    "ppdl": lambda mechanism: {"defences": (Sparsify(share=mechanism["share"]),)},
     ALONE: lambda _: {},
 }
 
@@ -113,21 +113,21 @@ def _standing_alone(
 ) -> list[float]:
     """Return the accuracy of the models of the first few clients, each trained on what it holds and nothing else."""
     whole = _dealt(settings, data, clients)
-    found = []
+    accuracies = []
     for client in range(min(settings["standalone"], clients)):
-        own = replace(whole, shares=whole.shares[client : client + 1])
-        correct, n = _trained(settings, data, own, mechanism, device)
-        found.append(correct / n)
-    say(f"  {len(found)} of {clients} clients alone: {sum(found) / len(found):.1%}")
-    return found
+        alone = replace(whole, shares=whole.shares[client : client + 1])
+        correct, n = _trained(settings, data, alone, mechanism, device)
+        accuracies.append(correct / n)
+    say(f"  {len(accuracies)} of {clients} clients alone: {sum(accuracies) / len(accuracies):.1%}")
+    return accuracies
 
 
 def _dealt(settings: Mapping[str, Any], data: Dataset, clients: int) -> Holdings:
     wanted = settings["examples"]
     groups = None if data.groups_train is None else data.groups_train[:wanted]
     part = replace(data, x_train=data.x_train[:wanted], y_train=data.y_train[:wanted], groups_train=groups)
-    told = dict(settings["partition"])
-    return deal(part, PARTITIONS[told.pop("name")](clients=clients, **told), seed=settings["seed"])
+    partition = dict(settings["partition"])
+    return deal(part, PARTITIONS[partition.pop("name")](clients=clients, **partition), seed=settings["seed"])
 
 
 def _trained(

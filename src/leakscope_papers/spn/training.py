@@ -51,7 +51,7 @@ class State:
     weights: Tree
     private: Tree
     server: Moments
-    own: Moments
+    client: Moments
 
 
 class Training:
@@ -59,30 +59,30 @@ class Training:
 
     def __init__(self, settings: Mapping[str, Any], curve: Curve, data: Dataset, device: str) -> None:
         """Begin at fresh weights; `settings` are a program's, with its `training`."""
-        told: Mapping[str, Any] = settings["training"]
-        if told["sharing"] not in (GRADIENT, WEIGHTS):
-            raise InputError(f"training.sharing must be {GRADIENT} or {WEIGHTS}, got {told['sharing']!r}")
-        self.told, self.data, self.device = told, data, device
+        chosen: Mapping[str, Any] = settings["training"]
+        if chosen["sharing"] not in (GRADIENT, WEIGHTS):
+            raise InputError(f"training.sharing must be {GRADIENT} or {WEIGHTS}, got {chosen['sharing']!r}")
+        self.settings, self.data, self.device = chosen, data, device
         self.grid = [float(strength) for strength in curve["strengths"]] or [0.0]
-        self.clients = int(told["clients"])
-        wanted = told["examples"] or data.size("train")
-        order = random.permutation(random.fold(random.key(told["seed"]), "clients"), data.size("train"))[:wanted]
+        self.clients = int(chosen["clients"])
+        wanted = chosen["examples"] or data.size("train")
+        order = random.permutation(random.fold(random.key(chosen["seed"]), "clients"), data.size("train"))[:wanted]
         order = order[: len(order) // self.clients * self.clients]
         self.x, self.y = (of("train", order.tolist()).to(device) for of in (data.pictures, data.labels))
         self.places = torch.arange(len(order), device=device).reshape(self.clients, -1)
         strengths = torch.tensor(self.grid, device=device)[:, None].expand(-1, self.clients)
-        local = LocalTraining(batch_size=told["batch"], rate=told["rate"], optimiser="adam")
-        if told["sharing"] == GRADIENT:
+        local = LocalTraining(batch_size=chosen["batch"], rate=chosen["rate"], optimiser="adam")
+        if chosen["sharing"] == GRADIENT:
             local = LocalTraining(rate=1.0)  # one step of SGD with rate 1: what is sent is the gradient itself
         self.client: Client = replace(client_of(curve, strengths), local=local)
         self.public = to(network_of(settings, data), device=device)
         guard = self.client.on_model
         self.model = self.public if guard is None else guard.polarise(self.public)
-        first = draw_parameters(self.public, Uniform(RANGE), random.key([told["seed"]], device))
+        first = draw_parameters(self.public, Uniform(RANGE), random.key([chosen["seed"]], device))
         weights: Tree = {n: w.expand(len(self.grid), *w.shape[1:]) for n, w in first.items()}
-        every = random.fold(random.key(told["seed"], device), torch.arange(self.clients, device=device))
-        own = {} if guard is None else guard.draw(self.model, every)
-        private: Tree = {n: v.expand(len(self.grid), *v.shape) for n, v in own.items()}
+        every = random.fold(random.key(chosen["seed"], device), torch.arange(self.clients, device=device))
+        secrets = {} if guard is None else guard.draw(self.model, every)
+        private: Tree = {n: v.expand(len(self.grid), *v.shape) for n, v in secrets.items()}
         none = torch.zeros((), device=device)
         moments = tree_adam.begin(weights, none), tree_adam.begin(private, none.expand(1, self.clients))
         self.state = State(weights, private, *moments)
@@ -94,19 +94,19 @@ class Training:
 
         Many turns at once: a turn itself is so short that drawing would be most of it.
         """
-        own = random.fold(random.key(self.told["seed"], self.device), "round")
-        turns = random.fold(own.expand(len(numbers)), torch.tensor(list(numbers), device=self.device))
+        key = random.fold(random.key(self.settings["seed"], self.device), "round")
+        turns = random.fold(key.expand(len(numbers)), torch.tensor(list(numbers), device=self.device))
         keys = random.fold(turns[:, None].expand(-1, self.clients), torch.arange(self.clients, device=self.device))
-        if self.told["sharing"] == WEIGHTS:  # all that a client has
+        if self.settings["sharing"] == WEIGHTS:  # all that a client has
             return keys, self.places.expand(len(numbers), *self.places.shape)
-        drawn = random.uniform(random.fold(keys, "batch"), (self.told["batch"],))
+        drawn = random.uniform(random.fold(keys, "batch"), (self.settings["batch"],))
         places = self.places.expand(len(numbers), *self.places.shape)
         return keys, places.gather(2, (drawn * places.shape[2]).long())
 
     def play_round(self) -> tuple[Training, None]:
         """Return this training after one more pass over the data of every client."""
-        turns = [[k] for k in range(self.clients)] if self.told["in_turn"] else [list(range(self.clients))]
-        steps = -(-self.places.shape[1] // self.told["batch"]) if self.told["sharing"] == GRADIENT else 1
+        turns = [[k] for k in range(self.clients)] if self.settings["in_turn"] else [list(range(self.clients))]
+        steps = -(-self.places.shape[1] // self.settings["batch"]) if self.settings["sharing"] == GRADIENT else 1
         for keys, places in zip(*self.draw(range(self.rounds * steps, (self.rounds + 1) * steps)), strict=True):
             for turn in turns:
                 self.play(keys, places, turn)
@@ -144,31 +144,31 @@ class Training:
             answer = self.client.answer(self.model, defences, memory, weights, {}, x, y, m, k, guard=guard)
             return answer.update, {name: answer.weights[name] for name in state.private}
 
-        sent, kept = lift(lift(one))(defences, guard, {**common, **private}, *shared)
+        sent, trained = lift(lift(one))(defences, guard, {**common, **private}, *shared)
         mean = {n: v.mean(1) for n, v in sent.items()}
-        server, mine = state.server, state.own
-        if self.told["sharing"] == WEIGHTS:
+        server, client = state.server, state.client
+        if self.settings["sharing"] == WEIGHTS:
             weights = {n: w - mean[n] for n, w in state.weights.items()}
-        else:  # what was kept is one step of SGD with rate 1
-            weights, server = tree_adam.step(state.weights, mean, server, self.told["rate"])
-            gradient = {n: v - kept[n] for n, v in private.items()}
-            before = map_tensors(lambda t: t[:, index], mine)
-            kept, after = tree_adam.step(private, gradient, before, self.told["rate"])
-            mine = map_tensors(lambda all, some: all.index_copy(1, index, some), mine, after)
-        held = {n: v.index_copy(1, index, kept[n]) for n, v in state.private.items()}
-        return State(weights, held, server, mine)
+        else:  # private parameters took one step of SGD with rate 1
+            weights, server = tree_adam.step(state.weights, mean, server, self.settings["rate"])
+            gradient = {n: v - trained[n] for n, v in private.items()}
+            before = map_tensors(lambda t: t[:, index], client)
+            trained, after = tree_adam.step(private, gradient, before, self.settings["rate"])
+            client = map_tensors(lambda all, some: all.index_copy(1, index, some), client, after)
+        private = {n: v.index_copy(1, index, trained[n]) for n, v in state.private.items()}
+        return State(weights, private, server, client)
 
     def correct(self) -> Tensor:
         """Return which test pictures the global model of each strength names rightly, S x n."""
-        key, found = random.key(0, torch.device(self.device)), []
-        number = min(self.told["tests"] or self.data.size("test"), self.data.size("test"))
+        key, correct = random.key(0, torch.device(self.device)), []
+        number = min(self.settings["tests"] or self.data.size("test"), self.data.size("test"))
         with torch.no_grad():
             for first in range(0, number, AT_ONCE):
                 some = range(first, min(first + AT_ONCE, number))
                 x, y = (take("test", some).to(self.device) for take in (self.data.pictures, self.data.labels))
-                said = lift(lambda w, x=x: self.public.apply(w, {}, x, key)[0].argmax(-1))(self.state.weights)
-                found.append((said == y).cpu())
-        return torch.cat(found, dim=1)
+                predicted = lift(lambda w, x=x: self.public.apply(w, {}, x, key)[0].argmax(-1))(self.state.weights)
+                correct.append((predicted == y).cpu())
+        return torch.cat(correct, dim=1)
 
 
 def kept_curve(
@@ -187,17 +187,17 @@ def kept_curve(
     path = directory / TRAININGS / f"{title_of(curve)}-{_digest(settings, curve)}.safetensors"
     if path.is_file():
         return load(path.read_bytes())[RIGHT].bool()
-    found = train_curve(settings, curve, data, say, device)
+    correct = train_curve(settings, curve, data, say, device)
     with clear_errors(directory, "earlier rows are saved"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            file.write(save({RIGHT: found.to(torch.uint8)}))
-    return found
+            file.write(save({RIGHT: correct.to(torch.uint8)}))
+    return correct
 
 
 def _digest(settings: Mapping[str, Any], curve: Curve) -> str:
-    told = {"curve": dict(curve), **{name: settings[name] for name in ("data", "model", "training")}}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    decisive = {"curve": dict(curve), **{name: settings[name] for name in ("data", "model", "training")}}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def train_curve(
@@ -208,7 +208,7 @@ def train_curve(
     `rounds` of the settings count passes over the data of a client, whatever is shared in them.
     """
     training = Training(settings, curve, data, device)
-    rounds = int(training.told["rounds"])
+    rounds = int(training.settings["rounds"])
 
     def after(training: Training, _: None) -> None:
         if training.rounds % REPORT_EVERY == 0:

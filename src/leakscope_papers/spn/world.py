@@ -77,10 +77,10 @@ def place_of(curve: Curve, strength: float | None = None) -> dict[str, Any]:
     >>> place_of({"defence": "ppdl", "share": 0.3, "strengths": [0.1]}, 0.1)
     {'defence': 'ppdl', 'share': 0.3, 'sigma': 0.1}
     """
-    found = {"defence": curve["defence"], **{name: curve[name] for name in ("share", "bits") if name in curve}}
+    place = {"defence": curve["defence"], **{name: curve[name] for name in ("share", "bits") if name in curve}}
     if strength is not None:
-        found["alpha2" if curve["defence"] == "spn" else "sigma"] = strength
-    return found
+        place["alpha2" if curve["defence"] == "spn" else "sigma"] = strength
+    return place
 
 
 def title_of(curve: Curve) -> str:
@@ -90,14 +90,14 @@ def title_of(curve: Curve) -> str:
 
 def printed_accuracies(data: str, curve: Curve) -> list[float] | None:
     """Return the accuracies of table 11 at the strengths of a curve; None where one of them is not printed."""
-    found = []
+    accuracies = []
     for strength in curve["strengths"]:
         place = {"data": data, **{k: v for k, v in place_of(curve, strength).items() if k != "bits"}}
         rows = [row for row in read_printed("spn-table-11").rows if _within(row.where, place)]
         if len(rows) != 1 or rows[0].value is None or curve.get("bits", 64) != 64:
             return None
-        found.append(rows[0].value)
-    return found
+        accuracies.append(rows[0].value)
+    return accuracies
 
 
 def _within(where: Place, place: Mapping[str, Any]) -> bool:
@@ -160,8 +160,8 @@ def attack_of(
     changed: what one who knows gains over him comes from knowing the defence. A `threshold` of 0 lets all of them run to the
     end, also the one who knows how much noise there is.
     """
-    made = _attack_of(kind, client, knowledge, strengths, iterations)
-    return replace(made, stop=replace(made.stop, threshold=threshold))
+    attack = _attack_of(kind, client, knowledge, strengths, iterations)
+    return replace(attack, stop=replace(attack.stop, threshold=threshold))
 
 
 def _attack_of(kind: str, client: Client, knowledge: Knowledge, strengths: Tensor, iterations: int) -> Matching:
@@ -174,8 +174,8 @@ def _attack_of(kind: str, client: Client, knowledge: Knowledge, strengths: Tenso
         return spn_head(iterations=iterations)
     if kind != DUMMY or client.on_model is None:
         raise InputError(f"attacker must be one of {UNAWARE}, {READER}, {AWARE}, {DUMMY}, {HEAD}, got {kind!r}")
-    made = spn_aware(bits=client.on_model.bits, spread=client.on_model.spread, iterations=iterations)
-    return replace(made, simulate=DummyPolarised(1.0, strengths, 1.0))
+    attack = spn_aware(bits=client.on_model.bits, spread=client.on_model.spread, iterations=iterations)
+    return replace(attack, simulate=DummyPolarised(1.0, strengths, 1.0))
 
 
 def _repeat(value: Tensor, times: int) -> Tensor:

@@ -170,7 +170,7 @@ def test_a_command_puts_accuracies_of_fedavg_into_caps_and_characteristics(
     names = ("ratio", "rmse", "rmse_raw", "membership", "tracing", "tracing_reconstructed")
     asked: list[Mapping[str, Any]] = []
     monkeypatch.setattr(spn, "kept_curve", lambda told, *_: asked.append(told["training"]) or torch.tensor([[1, 1, 0]]))
-    monkeypatch.setattr(spn, "attack_curve", lambda *_: [spn.Found({name: [0.2, 0.4] for name in names}, {})])
+    monkeypatch.setattr(spn, "attack_curve", lambda *_: [spn.Measured({name: [0.2, 0.4] for name in names}, {})])
     item, figure = read_item("spn-table-8"), read_item("spn-figure-5")
     part = find_part(item, "cifar10_fedavg")
     for scale in item.scales:
@@ -416,7 +416,7 @@ def slow_adam(training: Training, steps: int) -> dict[str, Tensor]:
     """Return the weights after torch's Adam on the batches that the clients drew, without a defence."""
     module = copy.deepcopy(training.public.apply.module)  # type: ignore[attr-defined]
     module.load_state_dict(take(training.state.weights, 0))
-    optimiser = torch.optim.Adam(module.parameters(), lr=training.told["rate"])
+    optimiser = torch.optim.Adam(module.parameters(), lr=training.settings["rate"])
     for number in range(steps):
         play_turn(training, number, range(training.clients))
         optimiser.zero_grad()
@@ -474,12 +474,12 @@ def test_a_turn_draws_the_same_alone_and_among_others() -> None:
         alone = training.draw(range(number, number + 1))
         assert torch.equal(alone[0][0], keys[number - 2])
         assert torch.equal(alone[1][0], places[number - 2])
-    own = random.fold(random.fold(random.key(training.told["seed"]), "round"), 3)
+    own = random.fold(random.fold(random.key(training.settings["seed"]), "round"), 3)
     for client in range(training.clients):
         key = random.fold(own, client)
         assert keys[1, client] == key
         held = training.places[client]
-        expected = (random.uniform(random.fold(key, "batch"), (training.told["batch"],)) * len(held)).long()
+        expected = (random.uniform(random.fold(key, "batch"), (training.settings["batch"],)) * len(held)).long()
         assert torch.equal(places[1, client], held[expected])
     assert len({tuple(row) for row in places.flatten(0, 1).tolist()}) == places[..., 0].numel()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leakscope.report.search_page import render_search
-from leakscope.search.policy_pictures import walks_of
+from leakscope.search.policies import walks_of
 from leakscope.search.policy_search import Candidate, PolicySearch
 from leakscope.search.records import found_of
 

@@ -21,7 +21,7 @@ from leakscope.metrics.image import psnr
 from leakscope.models import build, draw_parameters
 from leakscope.models.initialise import Given
 from leakscope.search.attack_score import attack_scores
-from leakscope.search.random_search import Candidate, draw_policies, select, share_worse_on_both
+from leakscope.search.candidates import Candidate, draw_policies, select, share_worse_on_both
 
 scores = st.floats(-200, 200)
 candidates = st.lists(

@@ -1,7 +1,7 @@
-"""Random search over policies: many are drawn, those under the accuracy threshold rejected, the most private kept.
+"""Candidate policies with their scores: drawn at random, selected, and compared between searches.
 
 Gao et al. 2021, "[Re] ... automatic transformation search", section 3.1: C_max random policies, rejection by S_acc, the n best by
-S_pri. A hybrid of the kept ones draws one of them for each picture.
+S_pri. A hybrid of those selected draws one of them for each image.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ def draw_policies(number: int, seed: int, *, shortest: int = LONGEST, longest: i
         raise InputError(
             f"policy lengths must satisfy 1 <= shortest <= longest <= {LONGEST}, got {shortest}, {longest}"
         )
-    there = sum(len(OPERATIONS) ** length for length in range(shortest, longest + 1))
-    if not 1 <= number <= there // 2:
-        raise InputError(f"the number of random policies must be in 1..{there // 2} for these lengths, got {number}")
-    found: dict[str, None] = {}
-    own = random.fold(random.key(seed), "random policies")
+    policies = sum(len(OPERATIONS) ** length for length in range(shortest, longest + 1))
+    if not 1 <= number <= policies // 2:
+        raise InputError(f"the number of random policies must be in 1..{policies // 2} for these lengths, got {number}")
+    drawn: dict[str, None] = {}
+    key = random.fold(random.key(seed), "random policies")
     block = 0
-    while len(found) < number:
-        drawn = random.uniform(random.fold(own, block), (256, LONGEST + 1))
-        lengths = shortest + (drawn[:, 0] * (longest - shortest + 1)).long()
-        indices = (drawn[:, 1:] * len(OPERATIONS)).long()
+    while len(drawn) < number:
+        uniform = random.uniform(random.fold(key, block), (256, LONGEST + 1))
+        lengths = shortest + (uniform[:, 0] * (longest - shortest + 1)).long()
+        indices = (uniform[:, 1:] * len(OPERATIONS)).long()
         for length, row in zip(lengths.tolist(), indices.tolist(), strict=True):
-            found.setdefault(str(Policy(tuple(row[:length]))))
+            drawn.setdefault(str(Policy(tuple(row[:length]))))
         block += 1
-    return list(found)[:number]
+    return list(drawn)[:number]
 
 
 def select(candidates: Sequence[Candidate], *, threshold: float | None, keep: int) -> Selection:
@@ -81,3 +81,38 @@ def share_worse_on_both(candidates: Sequence[Candidate], reference: Candidate) -
         return math.nan
     worse = [each.privacy > reference.privacy and each.accuracy < reference.accuracy for each in candidates]
     return sum(worse) / len(worse)
+
+
+def front(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates for which none is at least as private and as accurate, and better in one; most private first.
+
+    >>> [c.policy for c in front([Candidate("a", 0.3, -80), Candidate("b", 0.2, -90), Candidate("c", 0.3, -85)])]
+    ['b', 'a']
+    """
+    best: list[Candidate] = []
+    for each in sorted(candidates, key=lambda c: (c.privacy, -c.accuracy, c.policy)):
+        last = best[-1] if best else None
+        if last is None or each.accuracy > last.accuracy or _equal(each, last):
+            best.append(each)
+    return best
+
+
+def _equal(one: Candidate, other: Candidate) -> bool:
+    return (one.privacy, one.accuracy) == (other.privacy, other.accuracy)
+
+
+def hypervolume(candidates: Sequence[Candidate], reference: Candidate) -> float:
+    """Return the area between the front and a reference point: the larger, the better the search.
+
+    Every point of the plane that is worse than some candidate on both scores and better than the reference on both counts
+    (Zitzler and Thiele 1998). Candidates that do not beat the reference on both add nothing.
+
+    >>> hypervolume([Candidate("a", 0.2, -80)], Candidate("none", 0.3, -90))
+    1.0
+    """
+    better = [c for c in front(candidates) if c.privacy < reference.privacy and c.accuracy > reference.accuracy]
+    area, below = 0.0, reference.accuracy
+    for each in better:  # the front rises in accuracy as privacy gets worse
+        area += (reference.privacy - each.privacy) * (each.accuracy - below)
+        below = each.accuracy
+    return round(area, 12)
