@@ -13,8 +13,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,7 +22,6 @@ from leakscope.metrics.recovery import THRESHOLD, recovery
 from leakscope_papers.measure_names import cut
 from leakscope_papers.scored import Scored
 
-Floats = npt.NDArray[np.float64]
 NONE = Estimate(math.nan, math.nan, math.nan, 0, 0)
 CONVERGED = "trials that converged"
 FLOOR = 1e-8  # gradient distances under it are rounding, and their changes say nothing

@@ -15,7 +15,7 @@ from leakscope.core.tree import to
 from leakscope.kernels.batch_graph import SIZES, batch_graph, laid_out
 from leakscope.kernels.sample_gradients import input_gradients
 from leakscope.models import build, from_module
-from leakscope.search.accuracy_score import jacobians
+from leakscope.search.accuracy_score import jacobian
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,9 @@ def test_pictures_that_are_viewed_cannot_have_channels_last() -> None:
     graph = batch_graph(by_input(model), (2, 8, 7), torch.float64)
     assert graph is not None
     torch.testing.assert_close(graph(inputs), one_at_a_time(model, inputs), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(jacobians(model, inputs), one_at_a_time(model, inputs).flatten(1), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        jacobian(model, inputs)(inputs), one_at_a_time(model, inputs).flatten(1), rtol=1e-9, atol=1e-12
+    )
 
 
 STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,10 +13,21 @@ from leakscope.core.model import Model
 from leakscope.core.tree import Tree, to
 from leakscope.kernels import layer_gradients
 from leakscope.kernels import sample_gradients as module
-from leakscope.kernels.sample_gradients import input_gradients, read_gradients, sample_gradients
+from leakscope.kernels.sample_gradients import input_gradients, read_gradients
 from leakscope.models import build, from_module
 
 LABELS = torch.tensor([0, 2, 1, 2, 0])
+
+
+def sample_gradients(model: Model, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> Tree | None:
+    """Return the gradient of `loss(logits)` (a sum over examples) by every parameter, for each of N inputs; None if it cannot.
+
+    It cannot where the network draws, normalises by the batch, or has a parameter that enters by another layer.
+    """
+    gradients: Tree = {}
+    if not read_gradients(model, loss, inputs, gradients.__setitem__):
+        return None
+    return {name: gradients[name] for name in model.parameters}
 
 
 def total(output: Tensor) -> Tensor:

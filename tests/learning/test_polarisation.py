@@ -23,8 +23,6 @@ from leakscope.learning.polarisation import (
     CODES,
     WEIGHT,
     PolarisedLoss,
-    binary,
-    hamming,
     polarisation_loss,
     with_codes,
     with_second_head,
@@ -33,6 +31,16 @@ from leakscope.models import build, from_module
 
 BITS, CLASSES = 5, 3
 KEY = random.key(0)
+
+
+def hamming(a: Tensor, b: Tensor) -> Tensor:
+    """Return `(K - a . b) / 2`, the number of bits in which two codes of -1 and +1 differ."""
+    return (a.shape[-1] - (a * b).sum(-1)) / 2
+
+
+def binary(output: Tensor) -> Tensor:
+    """Return the code of an output: +1 where it is above 0, else -1."""
+    return torch.where(output > 0, 1.0, -1.0).to(output.dtype)
 
 
 def network(name: str = "lenet_dlg") -> Model:

@@ -12,7 +12,7 @@ from torch import nn
 from leakscope.core.errors import InputError
 from leakscope.core.random import key
 from leakscope.core.tree import count
-from leakscope.models import INITS, MODELS, build, draw_parameters, vmap_problem
+from leakscope.models import INITS, MODELS, build, draw_parameters, find_shortfall
 from leakscope.models.initialise import Kaiming, Torch
 
 TABLE_4 = [(64, 3, 5, 5), (192, 64, 5, 5), (384, 192, 3, 3), (256, 384, 3, 3), (256, 256, 3, 3), (256, 4096), (10, 256)]
@@ -84,7 +84,7 @@ def test_they_give_logits_for_every_activation_channel_and_size(name: str) -> No
 @pytest.mark.parametrize(("name", "extra"), [("alexnet", {}), ("vgg16", {"groups": 2})])
 def test_small_ones_run_under_vmap_and_end_in_a_head_of_nonnegative_features(name: str, extra: dict) -> None:
     model = build(name, (1, 8, 8), 3, {"width": 2, "hidden": 4, **extra})
-    assert vmap_problem(model) is None
+    assert find_shortfall(model) is None
     assert model.head is not None
     assert (model.head.weight, model.head.nonnegative) == ("head.weight", True)
 

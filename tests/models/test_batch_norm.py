@@ -21,7 +21,7 @@ from leakscope.core.types import LocalTraining
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.local import draw_order, train
 from leakscope.learning.losses import cross_entropy, one_hot
-from leakscope.models import build, from_module, vmap_problem
+from leakscope.models import build, find_shortfall, from_module
 from leakscope.models.batch_norm import in_train_mode
 from leakscope.models.initialise import Torch, draw_parameters
 
@@ -159,7 +159,7 @@ def test_the_architecture_the_names_and_the_drawn_weights_stay() -> None:
     assert repr(trained.apply.module) == repr(model.apply.module)
     assert list(trained.parameters) == list(model.parameters)
     assert_close(draw_parameters(trained, Torch(), KEYS), draw_parameters(model, Torch(), KEYS), rtol=0, atol=0)
-    assert vmap_problem(trained) is None
+    assert find_shortfall(trained) is None
 
 
 def test_a_layer_that_is_the_whole_network_is_replaced_too() -> None:

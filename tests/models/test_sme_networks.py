@@ -15,7 +15,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense
 from leakscope.core.tree import count
-from leakscope.models import INITS, MODELS, Uniform, build, draw_parameters, from_module, vmap_problem
+from leakscope.models import INITS, MODELS, Uniform, build, draw_parameters, find_shortfall, from_module
 
 NAMES = ("mlp_sme", "lenet_sme", "resnet8", "vit")
 SMALL: dict[str, dict[str, object]] = {
@@ -68,7 +68,7 @@ def test_what_can_be_read_off_each() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_many_trials_share_one_vmap(name: str) -> None:
-    assert vmap_problem(build(name, (1, 12, 12), 3, SMALL[name])) is None
+    assert find_shortfall(build(name, (1, 12, 12), 3, SMALL[name])) is None
 
 
 @pytest.mark.parametrize("name", NAMES)

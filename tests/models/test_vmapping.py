@@ -1,4 +1,4 @@
-"""vmap_problem: None where attacks can share a vmap, one sentence where they cannot."""
+"""find_shortfall: None where attacks can share a vmap, what is lacking and one sentence where they cannot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core.model import Model
-from leakscope.models import build, from_module, vmap_problem
+from leakscope.models import Lack, build, find_shortfall, from_module
 
 
 class Last(nn.Module):
@@ -74,37 +74,39 @@ def norms() -> nn.Module:
 def test_good_models_have_no_problem(module: nn.Module, shape: tuple[int, ...] | None) -> None:
     if shape is None:
         module, shape = nn.Sequential(module, nn.Flatten(), nn.Linear(12, 3)), (3, 4)
-    assert vmap_problem(from_module(module, input_shape=shape)) is None
+    assert find_shortfall(from_module(module, input_shape=shape)) is None
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
 def test_recurrent_layers_work_or_are_named(kind: type[nn.RNNBase]) -> None:
     """On the CPU torch writes them as plain products, which vmap can do; the fused kernels of a GPU it cannot."""
-    problem = vmap_problem(from_module(Last(kind(4, 5, batch_first=True)), input_shape=(3, 4)))
-    assert problem is None or kind.__name__ in problem
+    shortfall = find_shortfall(from_module(Last(kind(4, 5, batch_first=True)), input_shape=(3, 4)))
+    assert shortfall is None or kind.__name__ in shortfall.sentence
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp", "lenet_dlg", "dlnet", "cnn_mnist"])
 def test_the_catalogue_has_no_problem(name: str) -> None:
-    assert vmap_problem(build(name, (1, 8, 8), 3)) is None
+    assert find_shortfall(build(name, (1, 8, 8), 3)) is None
 
 
 @pytest.mark.parametrize(
-    ("module", "shape", "sentence"),
+    ("module", "shape", "lack", "named"),
     [
-        (Deciding(4, 3), (4,), "vmap cannot run layer Deciding of Deciding: it decides by a tensor's value"),
-        (nn.Sequential(nn.Linear(4, 4), Deciding(4, 3)), (4,), "vmap cannot run layer Deciding of Sequential"),
-        (Masking(4, 3), (4,), "vmap cannot run layer Masking of Masking: .* boolean mask"),
-        (norms(), (1, 4, 4), r"vmap cannot run Sequential: batch norm in train mode .* call eval\(\)"),
-        (Bag(), (4,), "Bag has no second derivative, with or without vmap: .*_embedding_bag_backward"),
+        (Deciding(4, 3), (4,), Lack.VMAP, ("layer Deciding", "tensor's value")),
+        (nn.Sequential(nn.Linear(4, 4), Deciding(4, 3)), (4,), Lack.VMAP, ("layer Deciding", "of Sequential")),
+        (Masking(4, 3), (4,), Lack.VMAP, ("layer Masking", "boolean mask")),
+        (norms(), (1, 4, 4), Lack.VMAP, ("Sequential", "batch norm", "eval()")),
+        (Bag(), (4,), Lack.SECOND, ("Bag", "_embedding_bag_backward")),
     ],
 )
-def test_problems_are_named_in_one_sentence(module: nn.Module, shape: tuple[int, ...], sentence: str) -> None:
-    problem = vmap_problem(from_module(module, input_shape=shape))
-    assert problem is not None
-    with pytest.raises(RuntimeError, match=sentence):
-        raise RuntimeError(problem)
-    assert "\n" not in problem
+def test_a_shortfall_names_the_layer_in_one_sentence(
+    module: nn.Module, shape: tuple[int, ...], lack: Lack, named: tuple[str, ...]
+) -> None:
+    shortfall = find_shortfall(from_module(module, input_shape=shape))
+    assert shortfall is not None
+    assert shortfall.lack is lack
+    assert all(word in shortfall.sentence for word in named)
+    assert "\n" not in shortfall.sentence
 
 
 def test_an_error_from_the_derivative_names_the_recurrent_layer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,14 +117,15 @@ def test_an_error_from_the_derivative_names_the_recurrent_layer(monkeypatch: pyt
         raise RuntimeError("no derivative of '_fused_backward'.")
 
     monkeypatch.setattr("leakscope.models.vmapping._gradient_norm", refuse)
-    assert vmap_problem(model) == (
-        "layer GRU of Last has no second derivative, with or without vmap: no derivative of '_fused_backward'"
-    )
+    shortfall = find_shortfall(model)
+    assert shortfall is not None
+    assert shortfall.lack is Lack.SECOND
+    assert all(word in shortfall.sentence for word in ("layer GRU", "_fused_backward"))
 
 
-def test_memory_errors_are_not_called_vmap_problems() -> None:
+def test_memory_errors_are_not_called_shortfalls() -> None:
     def exhausted(p: object, b: object, x: Tensor, k: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         raise torch.OutOfMemoryError("no room")
 
     with pytest.raises(torch.OutOfMemoryError):
-        vmap_problem(Model("big", exhausted, {"w": torch.zeros(2)}, {}, (2,), 2))
+        find_shortfall(Model("big", exhausted, {"w": torch.zeros(2)}, {}, (2,), 2))

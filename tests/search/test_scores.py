@@ -24,14 +24,19 @@ from leakscope.search.accuracy_score import (
     accuracy_scores,
     correlation,
     first_of_each_label,
-    jacobians,
+    jacobian,
     score_of,
 )
 from leakscope.search.first_weights import first_model
-from leakscope.search.privacy_score import Line, _part_sizes, area, fans, privacy_scores, similarities
+from leakscope.search.privacy_score import Line, _part_sizes, area, fans, privacy_scores
 
 SCALING = Scaling((0.3,), (0.35,))
 POLICIES = [Transform("none"), Transform("3-1-7"), Transform("9"), Transform("3-1-7+43-18-18")]
+
+
+def jacobians(model: Model, inputs: Tensor) -> Tensor:
+    """Return the gradient of the summed logits by every input."""
+    return jacobian(model, inputs)(inputs)
 
 
 def network() -> Model:
@@ -75,7 +80,7 @@ def test_similarities_agree_with_one_point_at_a_time(per_tensor: bool) -> None:
     model, (x, y) = network(), pictures(3)
     start = SCALING.scale(torch.rand(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 3)
     line = Line(points=5, per_tensor=per_tensor, at_once=2)
-    made = similarities(model, SCALING.scale(x, 3), start, y, line)
+    made = fans(model, SCALING.scale(x, 3)[:, None], start, y, line)[:, 0]
     slow = [slow_similarity(model, SCALING.scale(x, 3)[i], start[i], y[i], line) for i in range(3)]
     torch.testing.assert_close(made, torch.tensor(slow, dtype=torch.float64), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(made[:, -1], torch.ones(3, dtype=torch.float64))
@@ -89,7 +94,7 @@ def test_lines_that_share_a_start_are_lines_of_their_own(at_once: int) -> None:
     targets = torch.stack([x, x.flip(-1), x * 0.5], 1)
     made = fans(model, targets, start, y, Line(points=4, at_once=at_once))
     for i in range(3):
-        alone = similarities(model, targets[:, i], start, y, Line(points=4))
+        alone = fans(model, targets[:, i : i + 1], start, y, Line(points=4))[:, 0]
         torch.testing.assert_close(made[:, i], alone, rtol=1e-9, atol=1e-9)
 
 

@@ -26,14 +26,8 @@ from leakscope.analysis.convergence import (
     image_curves as image_curves,
     shares as shares,
 )
-from leakscope.analysis.descent import bulge as bulge, linear_match as linear_match, quadratic as quadratic
-from leakscope.analysis.flows import (
-    best_place as best_place,
-    cosines_between as cosines_between,
-    descend as descend,
-    follow as follow,
-    parallel_places as parallel_places,
-)
+from leakscope.analysis.descent import bulge as bulge, linear_match as linear_match
+from leakscope.analysis.flows import best_place as best_place, cosines_between as cosines_between, descend as descend
 from leakscope.analysis.inferring import Guess as Guess, Inferred as Inferred, Sure as Sure, infer as infer
 from leakscope.analysis.line import (
     Lines as Lines,

@@ -27,7 +27,6 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -325,35 +324,3 @@ class Example:
 
 def _finite(numbers: Mapping[str, object]) -> dict[str, object]:
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in numbers.items()}
-
-
-def _estimate(numbers: Mapping[str, Any]) -> Estimate:
-    known: dict[str, Any] = {name: math.nan if v is None else v for name, v in numbers.items()}
-    return Estimate(**known)
-
-
-def from_plain(data: Mapping[str, object]) -> Characteristic:
-    """Return the characteristic that `plain` wrote."""
-    points, chance = data["points"], data.get("chance")
-    if not isinstance(points, Sequence):
-        raise InputError("a stored characteristic has a list of points")
-    made = tuple(
-        Point(
-            parameter=p["parameter"],
-            ratio=math.inf if p["ratio"] is None else p["ratio"],
-            accuracy=p["accuracy"],
-            distance=_estimate(p["distance"]),
-            diverged=p["diverged"],
-            tests=p.get("tests"),
-            left_out=p.get("left_out", 0),
-        )
-        for p in points
-    )
-    return Characteristic(
-        str(data["defence"]),
-        str(data["attack"]),
-        str(data["distance"]),
-        made,
-        str(data.get("rule", "")),
-        float(str(chance)) if chance is not None else None,
-    )

@@ -18,36 +18,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from leakscope.core.errors import InputError
 from leakscope.learning.losses import Loss
 
 Function = Callable[[Tensor], Tensor]
-
-
-def descend(function: Function, start: Tensor, *, smoothness: float, steps: int) -> Tensor:
-    """Return the points x_0 .. x_T of `x_(t+1) = x_t - grad f(x_t) / L`, (steps + 1) x D."""
-    if not smoothness > 0 or steps < 1:
-        raise InputError(f"descend needs smoothness above 0 and at least 1 step, got {smoothness} and {steps}")
-    slope = torch.func.grad(function)
-    path = [start]
-    for _ in range(steps):
-        path.append(path[-1] - slope(path[-1]) / smoothness)
-    return torch.stack(path)
-
-
-def theorem_bound(start: Tensor, best: Tensor, *, smoothness: float, steps: int) -> Tensor:
-    """Return `2 L |x_0 - x*|^2 / T`, what theorem 1 lets `f(x_T) - f(x*)` be at most."""
-    return 2 * smoothness * (start - best).square().sum() / steps
-
-
-def quadratic(curvature: Tensor, best: Tensor) -> Function:
-    """Return `f(x) = (x - x*)^T A (x - x*) / 2`; convex where A has no negative eigenvalue, smooth by its largest."""
-
-    def function(x: Tensor) -> Tensor:
-        apart = x - best
-        return (apart @ curvature @ apart) / 2
-
-    return function
 
 
 def bulge(function: Function, first: Tensor, second: Tensor, share: float = 0.5) -> Tensor:

@@ -14,7 +14,6 @@ from leakscope.defences.on_data import (
     parse_policies as parse_policies,
     picture_keys as picture_keys,
     run_policy as run_policy,
-    write_policies as write_policies,
 )
 from leakscope.defences.on_model import Equipped as Equipped, Polarisation as Polarisation, equip as equip
 from leakscope.defences.on_update import (

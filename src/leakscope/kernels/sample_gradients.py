@@ -35,17 +35,6 @@ class MixesExamplesError(Exception):
     """A layer lets examples meet, or is used in a form that this module does not know."""
 
 
-def sample_gradients(model: Model, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> Tree | None:
-    """Return the gradient of `loss(logits)` (a sum over examples) by every parameter, for each of N inputs; None if it cannot.
-
-    It cannot where the network draws, normalises by the batch, or has a parameter that enters by another layer.
-    """
-    gradients: Tree = {}
-    if not read_gradients(model, loss, inputs, gradients.__setitem__):
-        return None
-    return {name: gradients[name] for name in model.parameters}
-
-
 def read_gradients(
     model: Model, loss: Callable[[Tensor], Tensor], inputs: Tensor, read: Callable[[str, Tensor], None]
 ) -> bool:

@@ -38,20 +38,6 @@ def polarisation_loss(output: Tensor, codes: Tensor, margin: float | Tensor = 1.
     return (margin - output * codes).clamp_min(0).sum(-1)
 
 
-def hamming(a: Tensor, b: Tensor) -> Tensor:
-    """Return `(K - a . b) / 2`, the number of bits in which two codes of -1 and +1 differ.
-
-    >>> hamming(torch.tensor([1.0, -1.0, 1.0]), torch.tensor([1.0, 1.0, 1.0]))
-    tensor(1.)
-    """
-    return (a.shape[-1] - (a * b).sum(-1)) / 2
-
-
-def binary(output: Tensor) -> Tensor:
-    """Return the code of an output: +1 where it is above 0, else -1."""
-    return torch.where(output > 0, 1.0, -1.0).to(output.dtype)
-
-
 @dataclass(frozen=True, slots=True)
 class PolarisedLoss:
     """`a1 * loss(u, y) + a2 * polarisation(v, t)` for each example; output and target hold both parts side by side."""

@@ -18,9 +18,4 @@ from leakscope.models.initialise import (
     torch_bounds as torch_bounds,
 )
 from leakscope.models.structure import Structure as Structure, find_structure as find_structure
-from leakscope.models.vmapping import (
-    Lack as Lack,
-    Shortfall as Shortfall,
-    find_shortfall as find_shortfall,
-    vmap_problem as vmap_problem,
-)
+from leakscope.models.vmapping import Lack as Lack, Shortfall as Shortfall, find_shortfall as find_shortfall

@@ -33,12 +33,6 @@ class Shortfall:
     sentence: str
 
 
-def vmap_problem(model: Model) -> str | None:
-    """Return None if many trials of an attack can share one `vmap`, else one sentence that says what cannot."""
-    found = find_shortfall(model)
-    return None if found is None else found.sentence
-
-
 def find_shortfall(model: Model) -> Shortfall | None:
     """Return what a model lacks for attacks that match gradients; None if nothing.
 

@@ -44,11 +44,6 @@ def first_of_each_label(labels: Tensor) -> Tensor:
     return (~same.tril(-1).any(1)).nonzero().squeeze(1)
 
 
-def jacobians(model: Model, inputs: Tensor) -> Tensor:
-    """Return the gradient of the summed logits by every input, N x numbers of an input; inputs are in network space."""
-    return jacobian(model, inputs)(inputs)
-
-
 def jacobian(model: Model, like: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the function from inputs like these to `jacobians`: as one batch on a CPU, as a flat graph where that can be."""
     graph = None if like.is_cuda else _graph(model, like)

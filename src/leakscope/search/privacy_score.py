@@ -67,11 +67,6 @@ def area(similarity: Tensor, *, trapezoid: bool = True) -> Tensor:
     return ((left + right) / 2 if trapezoid else left).mean(-1)
 
 
-def similarities(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line = Line()) -> Tensor:
-    """Return the cosine at every point of every line, P x points, for P lines from `starts` to `targets` (network space)."""
-    return fans(model, targets[:, None], starts, labels, line)[:, 0]
-
-
 def fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line = Line()) -> Tensor:
     """Return the cosines on the lines from each of P starts to its M targets (P x M x C x H x W), P x M x points.
 

@@ -12,7 +12,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import lift
 from leakscope.data import load
-from leakscope.defences.on_data import Policy, Transform, apply, parse_policies, picture_keys, write_policies
+from leakscope.defences.on_data import Policy, Transform, apply, parse_policies, picture_keys
 from leakscope.defences.on_data.applying import to_bytes
 
 indices = st.lists(st.integers(0, 49), min_size=1, max_size=3).map(tuple)
@@ -25,7 +25,7 @@ def pictures(number: int = 12) -> Tensor:
 @given(st.lists(indices, max_size=4))
 def test_what_is_written_is_read_again(many: list[tuple[int, ...]]) -> None:
     policies = tuple(Policy(each) for each in many)
-    assert parse_policies(write_policies(policies)) == policies
+    assert parse_policies("+".join(map(str, policies)) or "none") == policies
 
 
 def test_a_single_index_may_be_a_number() -> None:

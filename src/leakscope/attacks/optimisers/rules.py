@@ -78,7 +78,6 @@ class Rule:
         return self.rate * self.schedule(iteration).to(iteration.device)
 
 
-FREE = Rule()
 Rules = Mapping[str, Rule]
 
 

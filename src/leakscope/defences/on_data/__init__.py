@@ -3,7 +3,7 @@
 from leakscope.defences.on_data.applying import apply
 from leakscope.defences.on_data.contract import DataDefence
 from leakscope.defences.on_data.operations import OPERATIONS, Operation, operation
-from leakscope.defences.on_data.policy import Policy, parse_policies, write_policies
+from leakscope.defences.on_data.policy import Policy, parse_policies
 from leakscope.defences.on_data.transform import Draws, Transform, picture_keys, run_policy
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "parse_policies",
     "picture_keys",
     "run_policy",
-    "write_policies",
 ]

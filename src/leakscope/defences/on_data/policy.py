@@ -50,8 +50,3 @@ def parse_policies(text: str | int) -> tuple[Policy, ...]:
     if not all(re.fullmatch(r"[0-9]{1,6}(-[0-9]{1,6})*", part) for part in parts):
         raise InputError(f"policy {FORM}, got {text!r}")
     return tuple(Policy(tuple(int(index) for index in part.split("-"))) for part in parts)
-
-
-def write_policies(policies: tuple[Policy, ...]) -> str:
-    """Return the text that `parse_policies` reads."""
-    return "+".join(map(str, policies)) or NONE
