@@ -22,7 +22,7 @@ from leakscope.sweep.driver import unfold
 from leakscope.training import Point, load_result, read_training, run_training, training_of
 from leakscope.training import forms as forms_module
 from leakscope.training import run as run_module
-from leakscope.training.world import make_world
+from leakscope.training.objects import make_objects
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -81,7 +81,7 @@ def test_a_training_writes_its_curve_its_checkpoints_and_its_state(tmp_path: Pat
 def test_the_checkpoint_is_the_model_that_the_curve_measured(tmp_path: Path) -> None:
     training = training_of(small())
     result = run_training(training, tmp_path)
-    world = make_world(training)
+    world = make_objects(training)
     model = Checkpoint(str(tmp_path), 2).load(world.used)
     x, y = (take("test", slice(None)) for take in (world.data.pictures, world.data.labels))
     output, _ = model.apply(model.parameters, model.buffers, x, torch.tensor(0))
@@ -250,7 +250,7 @@ def test_forms_differ_in_rounding_only(tmp_path: Path, form: str) -> None:
     for chosen in ("native", form):
         precision = {"form": chosen, "dtype": "float64"}
         run_training(training_of({**told, "precision": precision}), tmp_path / chosen)
-        world = make_world(training_of(told))
+        world = make_objects(training_of(told))
         made[chosen] = Checkpoint(str(tmp_path / chosen), 1).load(world.used).parameters
     torch.testing.assert_close(made[form], made["native"], rtol=1e-6, atol=1e-7)
 
@@ -330,7 +330,7 @@ def test_the_papers_federations_are_what_the_papers_say() -> None:
     assert cpl["partition"]["clients"] == 100
     assert cpl["selection"] == {"name": "share", "share": 0.1, "replies": 1.0}
     sme = read_training(EXAMPLES / "train_sme.yaml")
-    federation = sme.federation()
+    federation = sme.federation
     assert federation.client.local == LocalTraining(epochs=10, batch_size=50, rate=0.004)
     assert federation.selection == Everyone(replies=0.1)
     assert federation.server == Averaging()
@@ -362,7 +362,7 @@ def test_defaults_are_filled_in_and_a_name_alone_will_do() -> None:
     )
     assert told.settings["server"] == {"name": "fedavg"}
     assert told.settings["norm"] == "eval"
-    federation = told.federation()
+    federation = told.federation
     assert (federation.selection, federation.decay) == (Share(), Decay())
 
 

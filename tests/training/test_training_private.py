@@ -22,7 +22,7 @@ from leakscope.scenario import ScenarioError, scenario_of
 from leakscope.sweep.driver import unfold
 from leakscope.training import Point, load_result, run_training, training_of
 from leakscope.training import run as run_module
-from leakscope.training.world import make_world
+from leakscope.training.objects import make_objects
 
 LOCAL = {"epochs": 1, "batch_size": 8, "rate": 0.3}
 
@@ -49,7 +49,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 def states(told: dict[str, Any]) -> list[State]:
     """Return the states of a training from its first to its last round, played beside it."""
-    world = make_world(training_of(told))
+    world = make_objects(training_of(told))
     found = [begin(world.federation, world.trained, world.holdings.clients, weights=world.weights)]
     for _ in range(told["rounds"]):
         found.append(play_round(world.federation, world.trained, world.holdings, found[-1])[0])

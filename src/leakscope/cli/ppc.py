@@ -164,7 +164,7 @@ class _TrainedAccuracies:
             try:
                 check_training(one, how.device)
             except InputError as error:
-                raise InputError(f"{training.source} with the defence of the run: {error}") from None
+                raise InputError(f"{training.file.source} with the defence of the run: {error}") from None
         if not all(shares_alike(training, line.settings) for line in lines):
             notes.append(
                 "one of run and training shares gradients, the other weights after local training: a strength does not mean "

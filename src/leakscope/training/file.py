@@ -19,8 +19,12 @@ from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
 from leakscope.data.partition import PARTITIONS
+from leakscope.data.partition import Partition as Partition
+from leakscope.defences import Defence
 from leakscope.defences.stack import check_stack
 from leakscope.federated import SELECTIONS, SERVERS, Decay, Federation
+from leakscope.models import Init
+from leakscope.scenario.cell import ModelChoice
 from leakscope.scenario.pieces import (
     KINDS,
     STRICT,
@@ -83,36 +87,26 @@ class HowToRun:
             raise InputError(f"HowToRun.together must be at least 1, got {self.together}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A checked training: its settings with every default filled in, and the text they came from."""
+    """A checked training as typed values. `federation` lacks the data set's scaling, which is known when the data is loaded.
 
-    settings: dict[str, Any]
+    `settings` are the same as plain data with every default filled in: for pages, and for the hash of a training.
+    """
+
+    name: str
+    data: TrainingData
+    partition: Partition
+    model: ModelChoice
+    weights: Init
+    federation: Federation
+    norm: Literal["eval", "train"]
+    rounds: int
+    checkpoints: tuple[int, ...]
+    evaluate: int
+    precision: HowToRun
+    settings: Mapping[str, Any] = field(repr=False)
     file: UserFile = field(repr=False)
-
-    @property
-    def text(self) -> str:
-        """Return the text that the settings came from."""
-        return self.file.text
-
-    @property
-    def source(self) -> str:
-        """Return the name of the file; "" for a mapping."""
-        return self.file.source
-
-    @property
-    def name(self) -> str:
-        """Return the title."""
-        return str(self.settings["name"])
-
-    @property
-    def rounds(self) -> int:
-        """Return how many rounds are asked for."""
-        return int(self.settings["rounds"])
-
-    def federation(self, **filled: Any) -> Federation:
-        """Return the federation that the settings describe; `filled` is what the client is given besides (its scaling)."""
-        return _federation(self.settings, **filled)
 
     def error(self, problems: list[Problem]) -> ScenarioError:
         """Return problems found later (a model that does not fit the data) as an error with their lines."""
@@ -173,7 +167,21 @@ def _training(file: UserFile) -> Training:
     problems = [problem for name in settings for problem in _built(name, settings)] or _together(settings)
     if problems:
         raise file.error(problems)
-    return Training(settings, file)
+    return Training(
+        name=settings["name"],
+        data=TrainingData(**settings["data"]),
+        partition=OWN_KINDS["partition"].build(settings["partition"]),
+        model=ModelChoice.of(settings["model"]),
+        weights=KINDS["weights"].build(settings["weights"]),
+        federation=_federation(settings),
+        norm=settings["norm"],
+        rounds=settings["rounds"],
+        checkpoints=tuple(settings["checkpoints"]),
+        evaluate=settings["evaluate"],
+        precision=HowToRun(**settings["precision"]),
+        settings=settings,
+        file=file,
+    )
 
 
 def _built(name: str, settings: Mapping[str, Any]) -> list[Problem]:
@@ -223,10 +231,10 @@ def _together(settings: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
-def _federation(settings: Mapping[str, Any], **filled: Any) -> Federation:
+def _federation(settings: Mapping[str, Any]) -> Federation:
     defences = tuple(KINDS["defences"].build(item) for item in settings["defences"])
     return Federation(
-        client=_client(settings["client"], defences, **filled),
+        client=_client(settings["client"], defences),
         selection=OWN_KINDS["selection"].build(settings["selection"]),
         server=OWN_KINDS["server"].build(settings["server"]),
         decay=_decay(**settings["decay"]),
@@ -235,8 +243,8 @@ def _federation(settings: Mapping[str, Any], **filled: Any) -> Federation:
     )
 
 
-def _client(settings: Mapping[str, Any], defences: tuple[Any, ...], **filled: Any) -> Client:
-    return make_client({**settings, "rounds": 1, "server_rate": 0.0}, defences, **filled)
+def _client(settings: Mapping[str, Any], defences: tuple[Defence, ...]) -> Client:
+    return make_client({**settings, "rounds": 1, "server_rate": 0.0}, defences)
 
 
 def _decay(*, factor: float, at: list[int], every: int | None) -> Decay:

@@ -20,7 +20,7 @@ from leakscope.kernels.im2col import Im2col
 from leakscope.kernels.per_client import client_by_client
 from leakscope.kernels.windows import Windowed
 from leakscope.models import Functional
-from leakscope.training.world import World
+from leakscope.training.objects import TrainingObjects
 
 
 def _bands() -> Banded:
@@ -47,7 +47,7 @@ TIMES = 3
 NEAR = 1.5  # a form is measured a third time where its best is within this factor of the best of all
 
 
-def choose_form(world: World, state: State, say: Callable[[str], None] = lambda _: None) -> str:
+def choose_form(world: TrainingObjects, state: State, say: Callable[[str], None] = lambda _: None) -> str:
     """Return the form that trains a few of the clients fastest; 'native' where there is no convolution to do otherwise."""
     if not _has_convolutions(world):
         return "native"
@@ -81,6 +81,6 @@ def choose_form(world: World, state: State, say: Callable[[str], None] = lambda 
     return chosen
 
 
-def _has_convolutions(world: World) -> bool:
+def _has_convolutions(world: TrainingObjects) -> bool:
     apply = world.trained.apply
     return not isinstance(apply, Functional) or any(isinstance(layer, nn.Conv2d) for layer in apply.module.modules())

@@ -13,12 +13,10 @@ killed at any moment finds the file of its state's round.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from leakscope.core.errors import InputError
-from leakscope.federated import State, pack_private
+from leakscope.federated import Federation, State, pack_private
 from leakscope.store.durable import replacing
 
 FOLDER = "private"
@@ -54,9 +52,9 @@ def refuse_kept(directory: Path) -> None:
         )
 
 
-def can_go_on(directory: Path, settings: Mapping[str, Any], rounds: int) -> bool:
+def can_go_on(directory: Path, federation: Federation, rounds: int) -> bool:
     """Return whether a training can go on after a round: it has no private heads, or they are kept, or not trained yet."""
-    return settings["client"]["on_model"] is None or not rounds or _file(directory, rounds).exists()
+    return federation.client.on_model is None or not rounds or _file(directory, rounds).exists()
 
 
 def read_private(directory: Path, rounds: int) -> bytes | None:

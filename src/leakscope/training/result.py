@@ -76,10 +76,10 @@ def load_result(directory: Path) -> Result:
         sizes=tuple(about["sizes"]),
         checkpoints=checkpoints_of(directory),
         facts=about["facts"],
-        text=training.text,
+        text=training.file.text,
         diverged=diverged,
         stopped=last.round < training.rounds and not diverged,
-        resumable=can_go_on(directory, training.settings, last.round),
+        resumable=can_go_on(directory, training.federation, last.round),
     )
 
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from leakscope.core.errors import InputError
 from leakscope.federated import (
@@ -45,6 +44,7 @@ from leakscope.store.lock import locked
 from leakscope.sweep.objects import fingerprint
 from leakscope.training.file import Training
 from leakscope.training.forms import FORMS, choose_form
+from leakscope.training.objects import TrainingObjects, make_objects
 from leakscope.training.private import FOLDER as PRIVATE
 from leakscope.training.private import can_go_on, forget_older, read_private, refuse_kept, write_private
 from leakscope.training.result import (
@@ -57,7 +57,6 @@ from leakscope.training.result import (
     checkpoints_of,
     table_of,
 )
-from leakscope.training.world import World, make_world
 
 LOCK = "run.lock"
 RESULTS = 1  # raised whenever a change of leakscope changes what a training gives
@@ -101,8 +100,8 @@ def check_training(training: Training, device: str = "cpu") -> None:
     _begun(training, device)
 
 
-def _begun(training: Training, device: str) -> tuple[World, State]:
-    world = make_world(training, device)
+def _begun(training: Training, device: str) -> tuple[TrainingObjects, State]:
+    world = make_objects(training, device)
     try:
         return world, begin(world.federation, world.trained, world.holdings.clients, weights=world.weights)
     except InputError as error:
@@ -115,7 +114,7 @@ class _Run:
     def __init__(
         self,
         training: Training,
-        world: World,
+        world: TrainingObjects,
         directory: Path,
         device: str,
         facts: dict[str, str],
@@ -124,8 +123,8 @@ class _Run:
     ) -> None:
         self.training, self.world, self.directory, self.facts = training, world, directory, facts
         self.writes_private = writes_private
-        self.stamp = _stamp(training.settings, device)
-        self.form: str | None = training.settings["precision"]["form"]
+        self.stamp = _stamp(training, device)
+        self.form: str | None = training.precision.form
         self.curve: list[Point] = []
         self.saved = time.monotonic()
 
@@ -148,7 +147,7 @@ class _Run:
             say(f"going on after round {state.rounds}")
             self._complete(state, say)
         self.form = self.form or choose_form(self.world, state, say)
-        self._write(FILE, self.training.text.encode())
+        self._write(FILE, self.training.file.text.encode())
         if not self.curve:
             self.curve.append(self._measured(state, Point(0, 0, 0, 1.0, None, None, None)))
             self._save(state)  # the form is settled from here on
@@ -181,19 +180,18 @@ class _Run:
             sizes=tuple(self.world.holdings.counts.tolist()),
             checkpoints=checkpoints_of(self.directory),
             facts=self.facts,
-            text=self.training.text,
+            text=self.training.file.text,
             diverged=not finite,
             stopped=stopped,
-            resumable=can_go_on(self.directory, self.training.settings, self.curve[-1].round),
+            resumable=can_go_on(self.directory, self.training.federation, self.curve[-1].round),
         )
 
     def _is_left(self, state: State) -> bool:
         return state.rounds < self.training.rounds and is_finite(state)
 
     def _due(self, number: int) -> bool:
-        settings = self.training.settings
-        named = number == settings["rounds"] or number in settings["checkpoints"]
-        return named or number % settings["evaluate"] == 0
+        training = self.training
+        return number == training.rounds or number in training.checkpoints or number % training.evaluate == 0
 
     def _measured(self, state: State, point: Point) -> Point:
         if not is_finite(state):  # the class that NaN happens to be taken for is right now and then
@@ -208,22 +206,21 @@ class _Run:
         if self._wanted(state) and is_finite(state):
             weights, point = parameters_of(self.world.used, state), self.curve[-1]
             about = {"round": state.rounds, "training": self.training.name, "correct": point.correct, "n": point.n}
-            about["scaling"] = self.training.settings["data"]["scaling"]
+            about["scaling"] = self.training.data.scaling
             self._write(file_name(state.rounds), pack_checkpoint(self.world.used, weights, state.buffers, about))
             self._save(state)
         elif time.monotonic() - self.saved >= SAVE_EVERY:
             self._save(state)
 
     def _wanted(self, state: State) -> bool:
-        settings = self.training.settings
-        return state.rounds in settings["checkpoints"] or state.rounds == settings["rounds"]
+        return state.rounds in self.training.checkpoints or state.rounds == self.training.rounds
 
     def _complete(self, state: State, say: Callable[[str], None]) -> None:
         """Write the checkpoint of the round that the training is at, if it is wanted and missing, and name what is past."""
         written = checkpoints_of(self.directory)
         if self._wanted(state) and state.rounds not in written:
             self._write_round(state)
-        past = [each for each in self.training.settings["checkpoints"] if each < state.rounds and each not in written]
+        past = [each for each in self.training.checkpoints if each < state.rounds and each not in written]
         if past:
             numbers = ", ".join(map(str, past))
             say(f"checkpoints of rounds {numbers} are past and not there: train into another --out to have them")
@@ -298,13 +295,11 @@ def _refuse_other_files(directory: Path) -> None:
         raise InputError(f"{directory} is not empty (it holds {other[0]}): choose a new directory for the training")
 
 
-def _stamp(settings: Mapping[str, Any], how: str) -> str:
+def _stamp(training: Training, device: str) -> str:
     """Return the hash of all that determines the numbers of a training, whatever its title and its number of rounds."""
-    decisive = {key: value for key, value in settings.items() if key not in BESIDE}
-    weights = settings["weights"]
-    if weights["name"] == "checkpoint":
-        decisive["weights"] = Checkpoint(weights["path"], weights["round"]).digest()
-    data = settings["data"]
-    prints = [fingerprint(data["name"], part) for part in ("train", "test")]
-    text = json.dumps([RESULTS, decisive, prints, how], sort_keys=True)
+    decisive = {key: value for key, value in training.settings.items() if key not in BESIDE}
+    if isinstance(training.weights, Checkpoint):
+        decisive["weights"] = Checkpoint(training.weights.path, training.weights.round).digest()
+    digests = [fingerprint(training.data.name, part) for part in ("train", "test")]
+    text = json.dumps([RESULTS, decisive, digests, device], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]

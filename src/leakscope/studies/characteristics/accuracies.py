@@ -29,7 +29,7 @@ def defence_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def training_under(training: Training, settings: Mapping[str, Any]) -> Training:
     """Return the training with the defence of a cell; refused where it has one of its own, or trains another network or data."""
-    given, source = copy.deepcopy(training.settings), training.source or "the training"
+    given, source = copy.deepcopy(dict(training.settings)), training.file.source or "the training"
     if any(defence_of(given).values()):
         raise InputError(f"{source} has a defence of its own: leave it out, that of every cell of the run is put in")
     for what, mine, other in (
@@ -44,7 +44,7 @@ def training_under(training: Training, settings: Mapping[str, Any]) -> Training:
     given["defences"] = found["defences"]
     given["client"] |= {name: found[name] for name in ("on_model", "on_data")}
     changed = training_of(given)
-    return replace(changed, file=replace(changed.file, source=training.source))
+    return replace(changed, file=replace(changed.file, source=training.file.source))
 
 
 def _looks(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,14 +59,15 @@ def folder_of(under: Training) -> str:
     """Return a name for a training under a defence: the same for the same training, however many rounds it has."""
     beside = ("name", "rounds", "checkpoints")
     text = json.dumps({name: value for name, value in under.settings.items() if name not in beside}, sort_keys=True)
+    client = under.federation.client
     names = [str(piece["name"]) for piece in under.settings["defences"]]
-    names += [word for word in ("on_model", "on_data") if under.settings["client"][word] is not None]
+    names += ["on_model"] * (client.on_model is not None) + ["on_data"] * (client.on_data is not None)
     return "-".join([*names, hashlib.sha256(text.encode()).hexdigest()[:10]])
 
 
 def shares_alike(training: Training, settings: Mapping[str, Any]) -> bool:
     """Return whether clients of both send a gradient, or both what local training made of their weights."""
-    return (training.settings["client"]["local"] is None) == (settings["client"]["local"] is None)
+    return (training.federation.client.local is None) == (read_settings(settings).client.local is None)
 
 
 def guessing(settings: Mapping[str, Any]) -> float:

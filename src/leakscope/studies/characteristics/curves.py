@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from leakscope.core.record import Cell, Record
 from leakscope.core.types import direction
 from leakscope.inference.tracing import trace
 from leakscope.metrics import Estimate, clean
+from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Run
 from leakscope.studies.characteristics.accuracies import AccuracyOf, guessing
 from leakscope.studies.characteristics.lines import Line, name_lines
@@ -117,8 +117,8 @@ class _Setting:
 def _settings(line: Line, who: str, rule: Rule, participants: int, notes: list[str]) -> Iterator[_Setting]:
     """Yield what was measured at each strength; what has not landed, wholly or in part, is noted."""
     for strength, cell in line.cells:
-        asked: Any = cell.settings
-        wanted = asked["trials"] * len(asked["seeds"])
+        settings = read_settings(cell.settings)
+        wanted = settings.trials * len(settings.seeds)
         held = _held(line.run, cell)
         if held is None or len(held.records) < wanted:
             landed = 0 if held is None else len(held.records)
@@ -127,7 +127,7 @@ def _settings(line: Line, who: str, rule: Rule, participants: int, notes: list[s
             continue
         ratio = _ratio(cell, held.records)
         each = _distances(held, rule)
-        kinds = _kinds(held, asked, each)
+        kinds = _kinds(held, settings, each)
         found = measured(strength, ratio, 0.0, *kinds[RMSE])
         example = _example(held, each[0], found)
         yield _Setting(strength, cell, ratio, kinds, _traced(held, participants), example)
@@ -161,13 +161,11 @@ def _distances(held: _Held, rule: Rule) -> tuple[Tensor, Tensor]:
     return torch.cat([value for value, _ in pairs]), torch.cat([finite for _, finite in pairs])
 
 
-def _kinds(
-    held: _Held, settings: Mapping[str, Any], each: tuple[Tensor, Tensor]
-) -> dict[str, tuple[Tensor, Tensor | None]]:
+def _kinds(held: _Held, settings: CellSettings, each: tuple[Tensor, Tensor]) -> dict[str, tuple[Tensor, Tensor | None]]:
     """Return the distances of reconstruction and, where labels are in question, of membership."""
     found: dict[str, tuple[Tensor, Tensor | None]] = {RMSE: each}
     correct = [[sample.label_correct for sample in record.samples] for record in held.records]
-    if not settings["knowledge"]["labels"] and all(value is not None for own in correct for value in own):
+    if not settings.knowledge.labels and all(value is not None for own in correct for value in own):
         found[MEMBERSHIP] = (~torch.tensor(correct, dtype=torch.bool), None)
     return found
 

@@ -16,12 +16,12 @@ from leakscope.models.batch_norm import in_eval_mode, in_train_mode
 from leakscope.models.checkpoint import Checkpoint, check_scaling
 from leakscope.scenario.problems import Problem
 from leakscope.sweep.objects import load_data
-from leakscope.training.file import ALL_KINDS, OWN_KINDS, Training
+from leakscope.training.file import Training
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """Everything a training plays with: the network as clients run it and as it is used, who holds what."""
+class TrainingObjects:
+    """What a training runs on: the network as clients run it and as it is used, who holds what."""
 
     federation: Federation
     trained: Model
@@ -31,57 +31,54 @@ class World:
     weights: Tree
 
 
-def make_world(training: Training, device: str = "cpu") -> World:
+def make_objects(training: Training, device: str = "cpu") -> TrainingObjects:
     """Return the objects of a training, or raise what does not fit together, with its line."""
-    settings = training.settings
-    chosen = settings["data"]
+    choice = training.data
     try:
-        data = load_data(chosen["name"], chosen["size"])
+        data = load_data(choice.name, choice.size)
     except InputError as error:
         raise training.error([Problem(("data",), str(error))]) from None
     model = _model(training, data, device)
     holdings = _holdings(training, data)
-    scaling = data.statistics if chosen["scaling"] == "statistics" else data.scaling
+    scaling = data.statistics if choice.scaling == "statistics" else data.scaling
     try:
-        init = ALL_KINDS["weights"].build(settings["weights"])
-        if isinstance(init, Checkpoint):
-            model = init.load(model)
-            check_scaling(init, chosen["scaling"])
-        weights = take(draw_parameters(model, init, random.fold(random.key([settings["seed"]]), "weights")), 0)
+        if isinstance(training.weights, Checkpoint):
+            model = training.weights.load(model)
+            check_scaling(training.weights, choice.scaling)
+        key = random.fold(random.key([training.federation.seed]), "weights")
+        weights = take(draw_parameters(model, training.weights, key), 0)
     except InputError as error:
         raise training.error([Problem(("weights",), str(error))]) from None
-    federation = training.federation(scaling=scaling)
+    federation = replace(training.federation, client=replace(training.federation.client, scaling=scaling))
     if federation.client.on_model is not None:
         try:
             federation.client.on_model.check(model.classes)
         except InputError as error:
             raise training.error([Problem(("client", "on_model", "bits"), str(error))]) from None
-    trained = in_train_mode(model) if settings["norm"] == "train" else model
-    first = to(weights, device=device, dtype=DTYPES[settings["precision"]["dtype"]])
-    return World(federation, trained, in_eval_mode(model), holdings, data, first)
+    trained = in_train_mode(model) if training.norm == "train" else model
+    first = to(weights, device=device, dtype=DTYPES[training.precision.dtype])
+    return TrainingObjects(federation, trained, in_eval_mode(model), holdings, data, first)
 
 
 def _model(training: Training, data: Dataset, device: str) -> Model:
-    given = dict(training.settings["model"])
     try:
-        model = build(given.pop("name"), data.input_shape, data.classes, given)
+        model = build(training.model.name, data.input_shape, data.classes, dict(training.model.settings))
     except (InputError, RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0][:160]
         raise training.error(
             [Problem(("model",), f"cannot be built for inputs {data.input_shape}: {reason}")]
         ) from None
-    return to(model, device=device, dtype=DTYPES[training.settings["precision"]["dtype"]])
+    return to(model, device=device, dtype=DTYPES[training.precision.dtype])
 
 
 def _holdings(training: Training, data: Dataset) -> Holdings:
-    settings = training.settings
-    wanted = settings["data"]["examples"]
+    wanted = training.data.examples
     if wanted is not None and wanted > data.size("train"):
         message = f"TrainingData.examples must be at most {data.size('train')}, got {wanted}"
         raise training.error([Problem(("data", "examples"), message)])
     groups = None if data.groups_train is None else data.groups_train[:wanted]
     part = replace(data, x_train=data.x_train[:wanted], y_train=data.y_train[:wanted], groups_train=groups)
     try:
-        return deal(part, OWN_KINDS["partition"].build(settings["partition"]), seed=settings["seed"])
+        return deal(part, training.partition, seed=training.federation.seed)
     except InputError as error:
         raise training.error([Problem(("partition",), str(error))]) from None
