@@ -53,9 +53,11 @@ def read_user_file(path: FilePath | str, kind: str) -> UserFile:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror})") from None
+        raise InputError(f"cannot read the {kind.partition(' ')[2]} {path} ({error.strerror})") from None
     if len(raw) > MOST_BYTES:
-        raise InputError(f"{path} is not {kind}: it has {len(raw):,} bytes, at most {MOST_BYTES:,} are read")
+        raise InputError(
+            f"{path} is no {kind.partition(' ')[2]}: it has {len(raw):,} bytes, at most {MOST_BYTES:,} are read"
+        )
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
