@@ -11,6 +11,7 @@ import torch
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import AveragedDropout, KnownDropout
 from leakscope.attacks.distances import angle_per_tensor, squared_l2
+from leakscope.attacks.objectives import distance_of
 from leakscope.attacks.simulate import OneGradient
 from leakscope.core.errors import InputError
 from leakscope.scenario import scenario_of
