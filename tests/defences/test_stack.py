@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from leakscope.auditing.remedies import remedies_for, stacked
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, lift, norm
+from leakscope.core.types import Observation, Round, Shares
 from leakscope.defences import (
     DEFENCES,
     ChosenNoise,
     Clip,
     DeepCompression,
     Defence,
+    Effect,
     GaussianNoise,
     LaplaceNoise,
     LowRank,
     Quantise,
     RandomMask,
+    Revealed,
     Sign,
     Sparsify,
+    nonzero,
+    tried,
 )
-from leakscope.defences.stack import OURS, SENSELESS, begin, check_stack, protect, revealed
+from leakscope.defences.stack import begin, check_stack, protect, revealed
 
 KEY = random.key(9)
 MADE: dict[type, Callable[[], Defence]] = {type(make()): make for make in DEFENCES.values()}
@@ -65,11 +72,6 @@ def play(*defences: Defence) -> Tree:
 # -- what is refused
 
 
-def test_the_rules_know_every_defence() -> None:
-    assert set(OURS) == set(MADE)
-    assert {pair for firsts, laters, _ in SENSELESS for pair in itertools.product(firsts, laters)} == REFUSED
-
-
 @pytest.mark.parametrize(("first", "later"), PAIRS, ids=[f"{a.__name__}-{b.__name__}" for a, b in PAIRS])
 def test_every_pair_is_refused_by_name_or_works(first: type, later: type) -> None:
     pair = (MADE[first](), MADE[later]())
@@ -98,6 +100,59 @@ def test_a_pair_is_refused_wherever_it_stands_and_also_with_another_strength() -
 
 def test_a_defence_of_ones_own_may_be_stacked_twice() -> None:
     check_stack([Affine(1, 2), Affine(3, 4)])
+
+
+# -- a defence of one's own says all of it by the names of the contract
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A defence of a user's own file: drop the second half of every tensor."""
+
+    share: float = field(default=0.5, metadata=tried(0.75, 0.25))
+
+    once: ClassVar[bool] = True
+    leaves: ClassVar[frozenset[Effect]] = frozenset({Effect.SPARSE})
+    not_after: ClassVar[Mapping[Effect, str]] = {Effect.SIGNS: "half of the signs is no half; put the signs last"}
+
+    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+        return {name: self._cut(value.flatten()).reshape(value.shape) for name, value in update.items()}
+
+    def reveal(self, sent: Tree) -> Revealed:
+        return Revealed(mask=nonzero(sent), sigma=0.25)
+
+    def _cut(self, flat: Tensor) -> Tensor:
+        return flat * (torch.arange(len(flat)) < round(self.share * len(flat)))
+
+
+def test_a_defence_of_ones_own_is_ordered_by_what_it_says() -> None:
+    with pytest.raises(InputError, match="Sign before Dropped: half of the signs"):
+        check_stack([Sign(), Dropped()])
+    with pytest.raises(InputError, match="Dropped before GaussianNoise: noise fills"):
+        check_stack([Dropped(), GaussianNoise(0.1)])
+    with pytest.raises(InputError, match="Dropped is stacked twice"):
+        check_stack([Dropped(0.2), Dropped(0.3)])
+    check_stack([GaussianNoise(0.1), Dropped(), Sign()])
+
+
+def test_a_defence_of_ones_own_is_told_by_what_it_reveals() -> None:
+    stack = (GaussianNoise(0.6), Dropped(0.5), Clip(0.8))
+    sent = {name: value[None] for name, value in play(*stack).items()}
+    facts: Any = revealed(stack, sent)
+    assert_close(facts["mask"], {name: (value != 0).float() for name, value in sent.items()})
+    assert_close(facts["sigma"], torch.tensor([0.65]))
+    assert_close(facts["bound"], torch.tensor([0.8]))
+    assert float(facts["mask"]["w"].mean()) == 0.5
+
+
+def test_a_defence_of_ones_own_is_tried_at_the_strengths_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DEFENCES, "dropped", Dropped)
+    sent = {name: value[None] for name, value in update().items()}
+    seen = Observation((Round(sent, {}, sent),), Shares.GRADIENT, torch.ones(1))
+    world: Any = SimpleNamespace(observation=seen, batch=SimpleNamespace(trials=1))
+    tries = [(words, defence) for name, words, defence in remedies_for(world) if name == "dropped"]
+    assert tries == [("share 0.75", Dropped(0.75)), ("share 0.25", Dropped(0.25))]
+    assert stacked((Sign(),), Dropped()) == (Dropped(), Sign())  # put before the signs, as its rule asks
 
 
 # -- what is applied

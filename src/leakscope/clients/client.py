@@ -99,9 +99,17 @@ class Client:
         state = begin(self.defences, model.shared(weights))
         seen: list[Round] = []
         for number in range(self.rounds):
-            own = keys if number == 0 else random.fold(random.fold(keys, "round"), number)
+            round_keys = keys if number == 0 else random.fold(random.fold(keys, "round"), number)
             update, state = lift(one, chunk=AT_ONCE)(
-                self.defences, self.on_model, state, weights, buffers, batch.inputs, batch.labels, batch.mask, own
+                self.defences,
+                self.on_model,
+                state,
+                weights,
+                buffers,
+                batch.inputs,
+                batch.labels,
+                batch.mask,
+                round_keys,
             )
             before = model.shared(weights)
             seen.append(Round(before, buffers, update if self.local is None else subtract(before, update)))
@@ -212,18 +220,18 @@ def tell_defences(knowledge: Knowledge, client: Client, observation: Observation
     Coordinates that were sent in any round are marked as sent.
     """
     updates = [direction(seen, observation.shares) for seen in observation.rounds]
-    facts = [revealed(client.defences, update) for update in updates]
-    told_ = dict(facts[0])
+    rounds = [revealed(client.defences, update) for update in updates]
+    facts = dict(rounds[0])
     if client.on_data is not None:
-        told_["policies"] = client.on_data.facts()
+        facts["policies"] = client.on_data.facts()
     if client.on_model is not None:
-        told_["private_head"] = client.on_model.facts(observation.samples)
-    if "mask" in told_:
-        masks: list[Any] = [each["mask"] for each in facts]
-        told_["mask"] = {name: torch.stack([mask[name] for mask in masks]).amax(0) for name in masks[0]}
-    if "sigma_each" in told_:  # told as of the first round, and each round's update has a size of its own
-        told_ |= {name: _over_rounds([each[name] for each in facts]) for name in ("sigma", "sigma_each")}
-    return replace(knowledge, **told_)  # type: ignore[arg-type]
+        facts["private_head"] = client.on_model.facts(observation.samples)
+    if "mask" in facts:
+        masks: list[Any] = [each["mask"] for each in rounds]
+        facts["mask"] = {name: torch.stack([mask[name] for mask in masks]).amax(0) for name in masks[0]}
+    if "sigma_each" in facts:  # read off an update, and each round's has a size of its own
+        facts |= {name: _over_rounds([each[name] for each in rounds]) for name in ("sigma", "sigma_each")}
+    return replace(knowledge, **facts)  # type: ignore[arg-type]
 
 
 def _over_rounds(levels: Sequence[Any]) -> Any:

@@ -113,10 +113,10 @@ class PrivateClient:
         now = weights
         gradient: Tree = {}
         for step in range(steps):
-            own = random.fold(key, step)
+            step_key = random.fold(key, step)
             joined = mask
             if size < len(x):
-                drawn = random.uniform(random.fold(own, "joins"), (len(x),), torch.float64)
+                drawn = random.uniform(random.fold(step_key, "joins"), (len(x),), torch.float64)
                 joined = mask & (drawn < self.rate(len(x)))
             gradient = private_gradient(
                 model,
@@ -126,7 +126,7 @@ class PrivateClient:
                 x,
                 targets,
                 joined,
-                own,
+                step_key,
                 bound=self.bound,
                 multiplier=self.multiplier,
                 size=size,
@@ -162,10 +162,10 @@ def private_gradient(
         return {name: value * factor for name, value in gradient.items()}
 
     clipped = torch.func.vmap(each)(x, targets)
-    own = random.fold(key, "private noise")
-    noise = random.normals(own, {name: value.shape[1:] for name, value in clipped.items()}, x.dtype)
-    made = {}
+    shapes = {name: value.shape[1:] for name, value in clipped.items()}
+    noise = random.normals(random.fold(key, "private noise"), shapes, x.dtype)
+    private = {}
     for name, value in clipped.items():
-        kept = torch.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, 0).sum(0)
-        made[name] = (kept + multiplier * bound * noise[name].to(kept.dtype)) / size
-    return made
+        total = torch.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, 0).sum(0)
+        private[name] = (total + multiplier * bound * noise[name].to(total.dtype)) / size
+    return private

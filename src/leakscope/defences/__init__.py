@@ -21,16 +21,20 @@ from leakscope.defences.on_update import (
     Clip as Clip,
     DeepCompression as DeepCompression,
     Defence as Defence,
+    Effect as Effect,
     GaussianNoise as GaussianNoise,
     LaplaceNoise as LaplaceNoise,
     LowRank as LowRank,
     Quantise as Quantise,
     RandomMask as RandomMask,
     RememberingDefence as RememberingDefence,
+    Revealed as Revealed,
     Sign as Sign,
     Sparsify as Sparsify,
     UpdateDefence as UpdateDefence,
+    nonzero as nonzero,
 )
+from leakscope.defences.strengths import Unit as Unit, tried as tried
 
 DEFENCES: dict[str, Callable[..., Defence]] = {
     "gaussian_noise": GaussianNoise,

@@ -1,6 +1,7 @@
-"""How strong a registered defence is tried: two strengths beside the setting itself, so that no list repeats the table.
+"""At which two strengths an audit tries a defence, said where the defence declares the setting.
 
-A defence says it where it declares the setting: `sigma: float = field(default=0.0, metadata=tried(1, 10, unit=Unit.COORDINATE))`.
+    sigma: float = field(default=0.0, metadata=tried(1, 10, unit=Unit.COORDINATE))
+
 Units are those of the update at hand, so that a strength means the same for every model.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 TRIED = "leakscope.tried"
 
@@ -46,6 +47,6 @@ def strengths_of(kind: object) -> Strengths | None:
     """
     for setting in fields(kind) if is_dataclass(kind) else ():
         if TRIED in setting.metadata:
-            found: Strengths = setting.metadata[TRIED]
-            return Strengths(setting.name, found.weak, found.strong, found.unit)
+            tried_at: Strengths = setting.metadata[TRIED]
+            return replace(tried_at, setting=setting.name)
     return None

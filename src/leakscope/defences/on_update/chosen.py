@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
 from leakscope.core.fields import check_fields
 from leakscope.core.tree import Tree
-from leakscope.defences.on_update.noise import check_strength, with_gaussian
-from leakscope.defences.on_update.sparse import check_drop, largest
+from leakscope.defences.on_update.contract import Effect, Revealed, nonzero
+from leakscope.defences.on_update.noise import UNDOES_ROUNDING, check_strength, with_gaussian
+from leakscope.defences.on_update.sparse import CHOOSES_TWICE, check_drop, largest
 from leakscope.defences.strengths import Unit, tried
 
 
@@ -31,6 +34,14 @@ class ChosenNoise:
     sigma: float | Tensor = field(default=0.0, metadata=tried(1.0, 10.0, unit=Unit.COORDINATE))
     share: float | Tensor = 0.3
 
+    once: ClassVar[bool] = True
+    leaves: ClassVar[frozenset[Effect]] = frozenset({Effect.SPARSE, Effect.LARGEST})
+    not_after: ClassVar[Mapping[Effect, str]] = {
+        Effect.ROUNDED: UNDOES_ROUNDING,
+        Effect.LARGEST: CHOOSES_TWICE,
+        Effect.SPARSE: "it may choose and fill coordinates that were left out; put the mask last",
+    }
+
     def __post_init__(self) -> None:
         check_fields(self)
         check_strength("ChosenNoise.sigma", self.sigma)
@@ -41,3 +52,7 @@ class ChosenNoise:
         chosen = largest(update, self.share, each=False)
         noisy = with_gaussian(update, self.sigma, key)
         return {name: value * chosen[name] for name, value in noisy.items()}
+
+    def reveal(self, sent: Tree) -> Revealed:
+        """Return which coordinates were sent, and the standard deviation of their noise."""
+        return Revealed(mask=nonzero(sent), sigma=self.sigma)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from torch import Tensor
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
 from leakscope.core.tree import TINY, Tree, norm, scale
+from leakscope.defences.on_update.contract import Effect, Revealed
 from leakscope.defences.strengths import Unit, tried
 
 
@@ -26,6 +29,12 @@ class Clip:
     bound: float | Tensor = field(default=1.0, metadata=tried(0.5, 0.05, unit=Unit.LENGTH))
     each: bool = False
 
+    once: ClassVar[bool] = True
+    leaves: ClassVar[frozenset[Effect]] = frozenset({Effect.CLIPPED})
+    not_after: ClassVar[Mapping[Effect, str]] = {
+        Effect.SIGNS: "signs are already bounded and rounded; leave one of them out"
+    }
+
     def __post_init__(self) -> None:
         check_fields(self)
         bound = torch.as_tensor(self.bound)
@@ -38,6 +47,11 @@ class Clip:
         if self.each:
             return {name: scale({name: value}, self._factor({name: value}))[name] for name, value in update.items()}
         return scale(update, self._factor(update))
+
+    def reveal(self, sent: Tree) -> Revealed:
+        """Return the bound."""
+        del sent
+        return Revealed(bound=self.bound, bound_each=self.each)
 
     def _factor(self, update: Tree) -> Tensor:
         length = norm(update)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
 from leakscope.core.tree import Tree
+from leakscope.defences.on_update.contract import Effect, Revealed
 from leakscope.defences.strengths import tried
 
 MOST_BITS = 24
@@ -26,10 +29,22 @@ class Sign:
     Costs: the lengths of coordinates; 1 bit a coordinate is sent.
     """
 
+    once: ClassVar[bool] = True
+    leaves: ClassVar[frozenset[Effect]] = frozenset({Effect.ROUNDED, Effect.SIGNS})
+    not_after: ClassVar[Mapping[Effect, str]] = {
+        Effect.CLIPPED: "signs do not see a clip; leave one of them out",
+        Effect.ROUNDED: "signs throw the rounded values away; leave one of them out",
+    }
+
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return -1, 0 or 1."""
         del key
         return {name: torch.sign(value) for name, value in update.items()}
+
+    def reveal(self, sent: Tree) -> Revealed:
+        """Return that one bit of every coordinate was sent."""
+        del sent
+        return Revealed(bits=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,12 @@ class Quantise:
     bits: int = field(default=8, metadata=tried(4, 2))
     stochastic: bool = True
 
+    once: ClassVar[bool] = True
+    leaves: ClassVar[frozenset[Effect]] = frozenset({Effect.ROUNDED})
+    not_after: ClassVar[Mapping[Effect, str]] = {
+        Effect.SIGNS: "signs are already bounded and rounded; leave one of them out"
+    }
+
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not 1 <= self.bits <= MOST_BITS:
             raise InputError(f"Quantise.bits must be a whole number in 1..{MOST_BITS}, got {self.bits}")
@@ -55,8 +76,13 @@ class Quantise:
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the rounded update."""
-        own = random.fold(key, "quantise")
-        return {name: self._round(value, random.fold(own, name)) for name, value in update.items()}
+        rounding = random.fold(key, "quantise")
+        return {name: self._round(value, random.fold(rounding, name)) for name, value in update.items()}
+
+    def reveal(self, sent: Tree) -> Revealed:
+        """Return the bits; one bit has the levels of two."""
+        del sent
+        return Revealed(bits=max(self.bits, 2))
 
     def _round(self, value: Tensor, key: Tensor) -> Tensor:
         steps = max(2 ** (self.bits - 1) - 1, 1)
@@ -67,8 +93,8 @@ class Quantise:
         if self.stochastic:
             low = torch.floor(level)
             rounded = low + (random.uniform(key, value.shape, value.dtype) < level - low)
-        made: Tensor = rounded / steps * largest
-        return made
+        scaled: Tensor = rounded / steps * largest
+        return scaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +112,12 @@ class LowRank:
     """
 
     rank: int = field(default=1, metadata=tried(2, 1))
+
+    once: ClassVar[bool] = True
+    not_after: ClassVar[Mapping[Effect, str]] = {
+        Effect.SPARSE: "a low-rank sketch fills the coordinates that were left out; put the sketch first",
+        Effect.ROUNDED: "a low-rank sketch undoes the rounding; put the sketch first",
+    }
 
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or self.rank < 1:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +14,14 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
 from leakscope.core.tree import Tree
+from leakscope.defences.on_update.contract import Effect, Revealed
 from leakscope.defences.strengths import Unit, tried
+
+UNDOES_ROUNDING = "noise undoes the rounding; put the noise first"
+MISPLACED = {
+    Effect.SPARSE: "noise fills the coordinates that were left out; put the noise first",
+    Effect.ROUNDED: UNDOES_ROUNDING,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +40,21 @@ class GaussianNoise:
     sigma: float | Tensor = field(default=0.0, metadata=tried(1.0, 10.0, unit=Unit.COORDINATE))
     each: bool = False
 
+    once: ClassVar[bool] = True
+    not_after: ClassVar[Mapping[Effect, str]] = MISPLACED
+
     def __post_init__(self) -> None:
         check_fields(self)
         check_strength("GaussianNoise.sigma", self.sigma)
 
-    @property
-    def deviation(self) -> float | Tensor:
-        """Return the standard deviation, in units of a tensor's root mean square where `each`."""
-        return self.sigma
-
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the update plus noise."""
         return with_gaussian(update, self.sigma, key, each=self.each)
+
+    def reveal(self, sent: Tree) -> Revealed:
+        """Return the standard deviation."""
+        del sent
+        return Revealed(sigma=self.sigma, sigma_each=self.each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,9 @@ class LaplaceNoise:
     scale: float | Tensor | None = None
     each: bool = False
 
+    once: ClassVar[bool] = True
+    not_after: ClassVar[Mapping[Effect, str]] = MISPLACED
+
     def __post_init__(self) -> None:
         check_fields(self)
         check_strength("LaplaceNoise.sigma", self.sigma)
@@ -76,21 +91,26 @@ class LaplaceNoise:
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the update plus noise."""
-        own = random.fold(key, "laplace_noise")
         scale = self.deviation / math.sqrt(2)
-        made = {}
-        even = random.uniforms(own, {name: value.shape for name, value in update.items()}, torch.float64)
+        shapes = {name: value.shape for name, value in update.items()}
+        uniform = random.uniforms(random.fold(key, "laplace_noise"), shapes, torch.float64)
+        noisy = {}
         for name, value in update.items():
-            u = even[name] - 0.5 + 2.0**-25
+            u = uniform[name] - 0.5 + 2.0**-25
             drawn = -torch.sign(u) * torch.log1p(-2 * u.abs())
-            made[name] = value + (level_on(value, scale, each=self.each) * drawn).to(value.dtype)
-        return made
+            noisy[name] = value + (level_on(value, scale, each=self.each) * drawn).to(value.dtype)
+        return noisy
+
+    def reveal(self, sent: Tree) -> Revealed:
+        """Return the standard deviation, however it was given."""
+        del sent
+        return Revealed(sigma=self.deviation, sigma_each=self.each)
 
 
 def with_gaussian(update: Tree, sigma: float | Tensor, key: Tensor, *, each: bool = False) -> Tree:
     """Return the update plus the draws of `GaussianNoise` with this sigma."""
-    own = random.fold(key, "gaussian_noise")
-    drawn = random.normals(own, {name: value.shape for name, value in update.items()}, torch.float64)
+    shapes = {name: value.shape for name, value in update.items()}
+    drawn = random.normals(random.fold(key, "gaussian_noise"), shapes, torch.float64)
     return {
         name: value + (level_on(value, sigma, each=each) * drawn[name].to(value.dtype)).to(value.dtype)
         for name, value in update.items()
@@ -98,7 +118,7 @@ def with_gaussian(update: Tree, sigma: float | Tensor, key: Tensor, *, each: boo
 
 
 def level_on(value: Tensor, strength: float | Tensor, *, each: bool) -> float | Tensor:
-    """Return how strong noise is on one tensor: as it is said, or (`each`) in units of the tensor's root mean square."""
+    """Return the standard deviation of the noise on one tensor: `strength`, or (`each`) in units of the tensor's root mean square."""
     return strength * value.square().mean().sqrt() if each else strength
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,10 +13,16 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
 from leakscope.core.tree import Tree, add
+from leakscope.defences.on_update.contract import Effect, Revealed, nonzero
 from leakscope.defences.strengths import tried
 
 USUAL_DROP = 0.99
 MILLION = 10**6
+CHOOSES_TWICE = "both choose the largest coordinates; leave one of them out"
+MISPLACED = {
+    Effect.SIGNS: "signs have one size, so none is the largest; put the signs last",
+    Effect.LARGEST: CHOOSES_TWICE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,10 @@ class Sparsify:
     share: float | Tensor | None = None
     each: bool = False
 
+    once: ClassVar[bool] = True
+    leaves: ClassVar[frozenset[Effect]] = frozenset({Effect.SPARSE, Effect.LARGEST})
+    not_after: ClassVar[Mapping[Effect, str]] = MISPLACED
+
     def __post_init__(self) -> None:
         check_fields(self)
         check_drop("Sparsify", self.drop, self.share)
@@ -43,8 +55,12 @@ class Sparsify:
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the update with its small coordinates at zero."""
         del key
-        kept = largest(update, sent_share(self.drop, self.share), each=self.each)
-        return {name: value * kept[name] for name, value in update.items()}
+        mask = largest(update, sent_share(self.drop, self.share), each=self.each)
+        return {name: value * mask[name] for name, value in update.items()}
+
+    def reveal(self, sent: Tree) -> Revealed:
+        """Return which coordinates were sent, and that they are the largest."""
+        return Revealed(mask=nonzero(sent), largest=True, largest_each=self.each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +83,10 @@ class DeepCompression:
     share: float | Tensor | None = None
     momentum: float = 0.0
 
+    once: ClassVar[bool] = True
+    leaves: ClassVar[frozenset[Effect]] = frozenset({Effect.SPARSE, Effect.LARGEST})
+    not_after: ClassVar[Mapping[Effect, str]] = MISPLACED
+
     def __post_init__(self) -> None:
         check_fields(self)
         check_drop("DeepCompression", 0.0 if self.drop is None else self.drop, self.share)
@@ -83,11 +103,15 @@ class DeepCompression:
         u = {name: self.momentum * state[f"u.{name}"] + value for name, value in update.items()}
         v = add({name: state[f"v.{name}"] for name in update}, u)
         share = sent_share(USUAL_DROP if self.drop is None else self.drop, self.share)
-        kept = largest(v, share, each=False)
-        sent = {name: value * kept[name] for name, value in v.items()}
-        left = {f"u.{name}": value * (1 - kept[name]) for name, value in u.items()}
-        left |= {f"v.{name}": value * (1 - kept[name]) for name, value in v.items()}
+        mask = largest(v, share, each=False)
+        sent = {name: value * mask[name] for name, value in v.items()}
+        left = {f"u.{name}": value * (1 - mask[name]) for name, value in u.items()}
+        left |= {f"v.{name}": value * (1 - mask[name]) for name, value in v.items()}
         return sent, left
+
+    def reveal(self, sent: Tree) -> Revealed:
+        """Return which coordinates were sent; they are the largest of sums over rounds."""
+        return Revealed(mask=nonzero(sent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +126,9 @@ class RandomMask:
 
     share: float | Tensor = field(default=0.5, metadata=tried(0.5, 0.1))
 
+    once: ClassVar[bool] = True
+    leaves: ClassVar[frozenset[Effect]] = frozenset({Effect.SPARSE})
+
     def __post_init__(self) -> None:
         check_fields(self)
         check_drop("RandomMask", 0.0, self.share)
@@ -111,6 +138,10 @@ class RandomMask:
         shapes = {name: value.shape for name, value in update.items()}
         drawn = random.uniforms(random.fold(key, "random_mask"), shapes, torch.float64)
         return {name: value * (drawn[name].to(value.dtype) < self.share) for name, value in update.items()}
+
+    def reveal(self, sent: Tree) -> Revealed:
+        """Return which coordinates were sent."""
+        return Revealed(mask=nonzero(sent))
 
 
 def sent_share(drop: float | Tensor, share: float | Tensor | None) -> float | Tensor:
