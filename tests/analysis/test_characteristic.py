@@ -210,9 +210,9 @@ def test_a_guess_for_each_sample_is_asked_for() -> None:
 
 
 def test_rules_that_leave_no_bound_are_refused() -> None:
-    with pytest.raises(InputError, match=r"Rule.cap must be given where guesses count as the attack left them"):
+    with pytest.raises(InputError, match=r"Rule\.cap must be given"):
         Rule(shown=False)
-    with pytest.raises(InputError, match=r"Rule.cap must be in \(0, inf\), got 0"):
+    with pytest.raises(InputError, match=r"Rule\.cap must.* got 0"):
         Rule(cap=0.0)
 
 
@@ -247,7 +247,7 @@ def test_an_accuracy_over_few_pictures_widens_the_interval_by_its_binomial_sprea
     assert counted.half == pytest.approx(math.hypot(0.6 * 0.3, 2.0 * 1.959964 * math.sqrt(0.24 / 100)))
     cap = Characteristic("dp", "dlg", "rmse", (sure, counted)).cap
     assert (cap.high - cap.low) / 2 == pytest.approx(math.hypot(sure.half, counted.half) / 2)
-    with pytest.raises(InputError, match=r"Point\.tests must be at least 1"):
+    with pytest.raises(InputError, match=r"Point\.tests must\b"):
         Point(0.1, 2.0, 0.6, estimate(1.0), tests=0)
 
 
@@ -304,7 +304,7 @@ def test_what_is_stored_is_plain_data() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(InputError, match="has no point: CAP is a mean over a grid"):
         Characteristic("dp", "dlg", "rmse", ())
-    with pytest.raises(InputError, match=r"Point.accuracy must be a share in \[0, 1\], got 70"):
+    with pytest.raises(InputError, match=r"Point\.accuracy must.* got 70"):
         Point(0.1, 1.0, 70.0, estimate(1.0))
-    with pytest.raises(InputError, match=r"Point\.ratio must be at least 0"):
+    with pytest.raises(InputError, match=r"Point\.ratio must\b"):
         Point(0.1, math.nan, 0.7, estimate(1.0))

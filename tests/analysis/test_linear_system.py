@@ -301,7 +301,7 @@ def test_the_attack_on_a_zero_update_diverges_and_does_not_crash() -> None:
 
 def test_wrong_shapes_are_refused() -> None:
     weight, bias = layer()
-    with pytest.raises(InputError, match="gradients must be T x M x N and T x M"):
+    with pytest.raises(InputError, match=r"gradients must\b"):
         inspect_layer(weight[0], bias[0], weight[0], bias[0])
     with pytest.raises(InputError, match="a unit for each input"):
         inspect_layer(weight, bias, weight, bias, torch.zeros(TRIALS, 2).long())

@@ -227,13 +227,13 @@ def test_more_writers_than_there_are() -> None:
 @pytest.mark.parametrize("make", [lambda: IID(clients=0), lambda: ByWriter(clients=0), lambda: ByClass(clients=2.5)])
 def test_numbers_of_clients_are_whole(make: object) -> None:
     assert callable(make)
-    with pytest.raises(InputError, match="clients must be a whole number of at least 1"):
+    with pytest.raises(InputError, match=r"clients must\b"):
         make()
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
 def test_alpha_is_positive(alpha: float) -> None:
-    with pytest.raises(InputError, match=r"Dirichlet.alpha must be in \(0, inf\)"):
+    with pytest.raises(InputError, match=r"Dirichlet\.alpha must\b"):
         Dirichlet(clients=2, alpha=alpha)
 
 

@@ -36,11 +36,11 @@ def test_padding_does_not_count() -> None:
 
 def test_labels_that_are_no_class_are_refused_but_none_is_wrong() -> None:
     truth, labels = torch.rand(1, 2, 1, 4, 4), torch.tensor([[3, 4]])
-    with pytest.raises(InputError, match=r"truth_labels must be in 0 .. 3 for 4 classes, got 4"):
+    with pytest.raises(InputError, match=r"truth_labels must.* got 4"):
         membership(truth, labels, truth, labels, classes=4)
-    with pytest.raises(InputError, match=r"truth_labels must be in 0 .. 9 for 10 classes, got -1"):
+    with pytest.raises(InputError, match=r"truth_labels must.* got -1"):
         membership(truth, labels - 4, truth, labels, classes=10)
-    with pytest.raises(InputError, match=r"guess_labels must be in 0 .. 9 \(or -1 for none\) for 10 classes, got 12"):
+    with pytest.raises(InputError, match=r"guess_labels must.* got 12"):
         membership(truth, labels, truth, 3 * labels, classes=10)
     assert membership(truth, labels, truth, torch.tensor([[3, -1]]), classes=10).distance.value == 0.5
     padded = torch.tensor([[True, False]])
@@ -52,7 +52,7 @@ def test_a_diverged_reconstruction_is_wrong_only_where_its_label_is() -> None:
     gone = torch.full_like(truth, torch.nan)
     assert membership(truth, labels, gone, labels, classes=10).distance.value == 0
     assert membership(truth, labels, gone, labels + 1, classes=10).distance.value == 1
-    with pytest.raises(InputError, match="classes must be at least 2, got 1"):
+    with pytest.raises(InputError, match=r"classes must.* got 1"):
         membership(truth, labels, gone, labels, classes=1)
 
 

@@ -190,9 +190,9 @@ def test_what_makes_no_sense_is_refused(
 
 @pytest.mark.parametrize("participants", [2.5, 2.0, "2", True, None])
 def test_participants_are_whole_numbers(participants: object) -> None:
-    with pytest.raises(InputError, match="participants must be a whole number of at least 2, got"):
+    with pytest.raises(InputError, match=r"participants must\b"):
         trace(draw(0, 6, 2), draw(1, 4, 2), torch.arange(4), participants=participants)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="participants must be a whole number"):
+    with pytest.raises(InputError, match=r"participants must\b"):
         partition(6, participants)  # type: ignore[arg-type]
 
 

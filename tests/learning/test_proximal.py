@@ -114,5 +114,5 @@ def test_segments_differentiate_through_the_anchor() -> None:
 
 @pytest.mark.parametrize("mu", [-1.0, float("nan"), float("inf")])
 def test_a_term_that_makes_no_sense_is_refused(mu: float) -> None:
-    with pytest.raises(InputError, match=r"LocalTraining.proximal must be in \[0, inf\)"):
+    with pytest.raises(InputError, match=r"LocalTraining\.proximal must\b"):
         LocalTraining(proximal=mu)

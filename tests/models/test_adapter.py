@@ -273,7 +273,7 @@ def test_nan_in_a_buffer_is_refused_but_infinity_is_not() -> None:
 
 
 def test_example_and_private_names_are_checked() -> None:
-    with pytest.raises(InputError, match=r"example must be N inputs of shape \(4,\), got \(2, 5\)"):
+    with pytest.raises(InputError, match=r"example must.* got \(2, 5\)"):
         from_module(nn.Linear(4, 3), input_shape=(4,), example=torch.rand(2, 5))
     with pytest.raises(InputError, match="unknown private parameter of Linear 'biass'; did you mean 'bias'"):
         from_module(nn.Linear(4, 3), input_shape=(4,), private=["biass"])

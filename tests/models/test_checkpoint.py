@@ -116,7 +116,7 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     assert "not a sound safetensors file" in refusal(Checkpoint(str(tmp_path / "bad.safetensors")), model)
     with pytest.raises(InputError, match=r"Checkpoint.path"):
         Checkpoint("")
-    with pytest.raises(InputError, match=r"Checkpoint.round must not be below 0"):
+    with pytest.raises(InputError, match=r"Checkpoint\.round must\b"):
         Checkpoint("a", -1)
 
 

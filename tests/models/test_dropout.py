@@ -66,7 +66,7 @@ def test_whole_channels_fall_together() -> None:
 def test_without_a_key_or_a_probability_it_says_so() -> None:
     with pytest.raises(InputError, match="has no key"):
         KeyedDropout(0.5)(ONES)
-    with pytest.raises(InputError, match=r"p must be in \[0, 1\], got 1.5"):
+    with pytest.raises(InputError, match=r"p must.* got 1.5"):
         KeyedDropout(1.5)
 
 

@@ -136,9 +136,9 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         draw_parameters(model, Torch(), KEYS)
     with pytest.raises(InputError, match="needs the layers of wrapped"):
         draw_parameters(wrapped(LENET), Torch(), KEYS)
-    with pytest.raises(InputError, match="keys must be a vector of int64"):
+    with pytest.raises(InputError, match=r"keys must\b"):
         draw_parameters(LENET, Uniform(), key(0))
-    with pytest.raises(InputError, match=r"Uniform.a must be in \(0, inf\), got 0"):
+    with pytest.raises(InputError, match=r"Uniform\.a must.* got 0"):
         Uniform(0)
 
 

@@ -71,7 +71,7 @@ def lowest_near(loss: Value, start: Tensor, *, most: int = 100) -> float:
             break
         step = axes @ (axes.T @ slope / sizes.clamp_min(1e-6 * float(sizes.max())))
         tries = ((at - step / 2**k) for k in range(30))
-        lower = next((there for there in tries if float(loss(there)) < value), None)
+        lower = next((point for point in tries if float(loss(point)) < value), None)
         if lower is None:
             break
         at, value = lower, float(loss(lower))

@@ -66,7 +66,7 @@ def image_curve(truth: Tensor, snapshots: Tensor, pairing: Tensor | None = None)
 def image_curves(truth: Tensor, snapshots: Tensor, pairing: Tensor, scored: Tensor) -> Tensor:
     """Return `image_curve` of T trials over the samples that are `scored` (T x N): T x S from T x S x N x ..., paired by T x N."""
     pairs = zip(truth, snapshots, pairing, scored, strict=True)
-    return torch.stack([image_curve(own[real], shots[:, order[real]]) for own, shots, order, real in pairs])
+    return torch.stack([image_curve(private[real], shots[:, order[real]]) for private, shots, order, real in pairs])
 
 
 @dataclass(frozen=True, slots=True)

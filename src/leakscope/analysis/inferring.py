@@ -64,8 +64,8 @@ class Guess:
     why: str
 
     def __str__(self) -> str:
-        said = f"{self.sure.value} {self.value:.4g}" if self.value is not None else self.sure.value
-        return f"{said} ({self.why})"
+        text = f"{self.sure.value} {self.value:.4g}" if self.value is not None else self.sure.value
+        return f"{text} ({self.why})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,14 +121,14 @@ def infer(
 def _samples(model: Model, change: Tree, steps: Guess, shares: Shares) -> Guess:
     """Return N from the rank of a dense layer's change: that of the input for any steps, that of the output for one."""
     one = shares is Shares.GRADIENT or steps.value == 1
-    found: list[Guess] = []
+    guesses: list[Guess] = []
     if model.entry is not None and model.entry.weight in change:
-        found.append(_rank_guess(change[model.entry.weight], 0, "rank of the first layer's change"))
+        guesses.append(_rank_guess(change[model.entry.weight], 0, "rank of the first layer's change"))
     if model.head is not None and model.head.weight in change and one:
-        found.append(_rank_guess(change[model.head.weight], 1, "rank of the last layer's gradient"))
-    known = [guess for guess in found if guess.value is not None]
-    if known or found:
-        return max(known, key=lambda guess: guess.value or 0) if known else found[0]
+        guesses.append(_rank_guess(change[model.head.weight], 1, "rank of the last layer's gradient"))
+    known = [guess for guess in guesses if guess.value is not None]
+    if known or guesses:
+        return max(known, key=lambda guess: guess.value or 0) if known else guesses[0]
     if model.head is None and model.entry is None:
         return Guess(None, Sure.UNKNOWN, "no dense layer reads the input or makes the output")
     return Guess(
@@ -182,10 +182,10 @@ def _labels(
     if problem is not None or head is None or head.bias is None:
         return Guess(None, Sure.UNKNOWN, problem or ""), None, problem or ""
     held = [before] if shares is Shares.GRADIENT else [before, {**before, **sent}]
-    said = [_predictions(model, weights, public) for weights in held]
-    if float((said[0] - said[0].mean(0)).abs().sum(-1).mean()) / 2 > SPREAD:
+    predictions = [_predictions(model, weights, public) for weights in held]
+    if float((predictions[0] - predictions[0].mean(0)).abs().sum(-1).mean()) / 2 > SPREAD:
         return Guess(None, Sure.UNKNOWN, TELLS_APART), None, TELLS_APART
-    mean = torch.stack([each.mean(0) for each in said]).mean(0)
+    mean = torch.stack([each.mean(0) for each in predictions]).mean(0)
     drop = change[head.bias].double()
     if shares is Shares.GRADIENT:
         product = Guess(1.0, Sure.EXACT, "a gradient was sent")

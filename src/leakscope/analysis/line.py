@@ -110,7 +110,7 @@ def sample_lines(
         raise InputError(f"sample_lines(points=...) must be at least 2, got {points}")
     trials = inputs.shape[0]
     alphas = torch.linspace(0, 1, points, dtype=inputs.dtype, device=inputs.device)
-    here = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+    present = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
     buffers = {name: value.expand(trials, *value.shape) for name, value in model.buffers.items()}
 
     def one(w: Tree, b: Tree, x: Tensor, y: Tensor, m: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,7 +122,7 @@ def sample_lines(
         shares = shares_in_plane(torch.where(stepped[:, None], gradients, 0.0))
         return torch.where(stepped, shares, torch.nan), cosines
 
-    shares, cosines = lift(one, chunk=chunk)(weights, buffers, inputs, labels, here, random.fold(keys, "client"))
+    shares, cosines = lift(one, chunk=chunk)(weights, buffers, inputs, labels, present, random.fold(keys, "client"))
     return Lines(alphas, shares, cosines)
 
 

@@ -194,13 +194,13 @@ def _regular(matrix: Tensor) -> Tensor:
 
 
 def _norm(matrix: Tensor) -> Tensor:
-    made: Tensor = torch.linalg.matrix_norm(matrix, ord=2)
-    return made
+    norm: Tensor = torch.linalg.matrix_norm(matrix, ord=2)
+    return norm
 
 
 def _length(vector: Tensor) -> Tensor:
-    made: Tensor = torch.linalg.vector_norm(vector, dim=-1)
-    return made
+    length: Tensor = torch.linalg.vector_norm(vector, dim=-1)
+    return length
 
 
 def _ratio(top: Tensor, bottom: Tensor) -> Tensor:

@@ -23,9 +23,8 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree
-from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, Round, Shares
+from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Outcome, Reconstruction, Round, Shares
 
-PICTURE_RANK = 3
 _AT_ONCE = 2**22  # numbers of a public set summed at a time
 
 
@@ -220,7 +219,7 @@ def check_seeds(trials: int, seeds: Sequence[int]) -> None:
 
 
 def _fitting(prior: Prior, shape: tuple[int, ...]) -> Prior:
-    if isinstance(prior, TotalVariation) and len(shape) < PICTURE_RANK:
+    if isinstance(prior, TotalVariation) and len(shape) < IMAGE_RANK:
         return Norm(prior.weight)
     return prior
 

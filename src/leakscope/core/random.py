@@ -31,8 +31,8 @@ def key(seed: int | Sequence[int], device: torch.device | str | None = None) -> 
     values = [seed] if isinstance(seed, int) else list(seed)
     if any(not 0 <= s < 2**63 for s in values):
         raise InputError(f"a seed must lie in [0, 2**63), got {next(s for s in values if not 0 <= s < 2**63)}")
-    made = torch.tensor(values, dtype=torch.int64, device=device)
-    return made[0] if isinstance(seed, int) else made
+    keys = torch.tensor(values, dtype=torch.int64, device=device)
+    return keys[0] if isinstance(seed, int) else keys
 
 
 def philox(
@@ -134,15 +134,15 @@ def _drawn(
     many: Callable[[list[Tensor], list[int]], Tensor],
 ) -> dict[str, Tensor]:
     """Return a draw for each name: of a large tensor by `one`, of several small ones by `many`; a number takes so many `words`."""
-    made: dict[str, Tensor] = {}
+    draws: dict[str, Tensor] = {}
     for names in _together(shapes, words):
         if len(names) == 1:
-            made[names[0]] = one(fold(k, names[0]), shapes[names[0]], dtype)
+            draws[names[0]] = one(fold(k, names[0]), shapes[names[0]], dtype)
             continue
         numbers = [math.prod(shapes[name]) for name in names]
         drawn = many(_words_each(fold_each(k, names), [words * number for number in numbers]), numbers)
-        made |= _cut(drawn.to(dtype), {name: shapes[name] for name in names})
-    return made
+        draws |= _cut(drawn.to(dtype), {name: shapes[name] for name in names})
+    return draws
 
 
 def _together(shapes: Mapping[str, Sequence[int]], words: int) -> list[list[str]]:
@@ -169,7 +169,7 @@ def _words_each(keys: Tensor, numbers: Sequence[int]) -> list[Tensor]:
     words = philox((zero + count, zero, zero, zero), k & _LOW, (k >> 32) & _LOW)
     flat = torch.stack(words, dim=-1).flatten(-2)
     cut = flat.split([4 * each for each in blocks], dim=-1)
-    return [own[..., :number] for own, number in zip(cut, numbers, strict=True)]
+    return [part[..., :number] for part, number in zip(cut, numbers, strict=True)]
 
 
 def _cut(drawn: Tensor, shapes: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:

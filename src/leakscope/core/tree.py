@@ -213,7 +213,7 @@ def flat_names(value: object, prefix: str = "") -> dict[str, Tensor]:
         items = [(str(i), v) for i, v in enumerate(value)]
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    found: dict[str, Tensor] = {}
+    named: dict[str, Tensor] = {}
     for name, item in items:
-        found |= flat_names(item, f"{prefix}/{name}" if prefix else name)
-    return found
+        named |= flat_names(item, f"{prefix}/{name}" if prefix else name)
+    return named

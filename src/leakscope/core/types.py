@@ -23,6 +23,8 @@ from leakscope.core.fields import check_fields
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, scale, subtract, trials
 
+IMAGE_RANK = 3  # dimensions of one image: C x H x W
+
 
 class Outcome(enum.IntEnum):
     """How a trial ended."""

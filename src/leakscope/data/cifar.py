@@ -40,9 +40,9 @@ def read_cifar10(path: Path | str, *, batch: int = 10_000, name: str = "cifar10"
     """
     train = [f"data_batch_{i}.bin" for i in range(1, 6)]
     path = Path(path)
-    found = _contents(path, dict.fromkeys([*train, "test_batch.bin"], (batch, 1)))
-    joined = np.concatenate([found[file] for file in train])
-    return _dataset(path, name, joined, found["test_batch.bin"], CIFAR10)
+    records = _contents(path, dict.fromkeys([*train, "test_batch.bin"], (batch, 1)))
+    joined = np.concatenate([records[file] for file in train])
+    return _dataset(path, name, joined, records["test_batch.bin"], CIFAR10)
 
 
 def read_cifar100(path: Path | str, *, batch: int = 10_000, name: str = "cifar100") -> Dataset:
@@ -51,8 +51,8 @@ def read_cifar100(path: Path | str, *, batch: int = 10_000, name: str = "cifar10
     test.bin must hold `batch` records and train.bin five times as many.
     """
     path = Path(path)
-    found = _contents(path, {"train.bin": (5 * batch, 2), "test.bin": (batch, 2)})
-    return _dataset(path, name, found["train.bin"], found["test.bin"], CIFAR100)
+    records = _contents(path, {"train.bin": (5 * batch, 2), "test.bin": (batch, 2)})
+    return _dataset(path, name, records["train.bin"], records["test.bin"], CIFAR100)
 
 
 def _dataset(path: Path, name: str, train: Array, test: Array, class_names: tuple[str, ...]) -> Dataset:
@@ -75,16 +75,16 @@ def _contents(path: Path, files: Files) -> dict[str, Array]:
         return _from_archive(path, files)
     present = {item.name for item in directory(path).iterdir()}
     _refuse_python(path, present, files)
-    found = {}
+    records = {}
     for name, form in files.items():
         with opened(path / name) as stream:
-            found[name] = _records(f"{path / name}", read_up_to(stream, _length(form) + 1), form)
-    return found
+            records[name] = _records(f"{path / name}", read_up_to(stream, _length(form) + 1), form)
+    return records
 
 
 def _from_archive(path: Path, files: Files) -> dict[str, Array]:
     """Return the records of each named member; nothing touches the disk, and members of other names are passed over."""
-    found: dict[str, Array] = {}
+    records: dict[str, Array] = {}
     seen = set()
     try:
         with opened(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -93,20 +93,20 @@ def _from_archive(path: Path, files: Files) -> dict[str, Array]:
                 seen.add(name)
                 if name not in files:
                     continue
-                if name in found:
+                if name in records:
                     raise InputError(f"{path}: holds the member {name} twice")
                 content = archive.extractfile(member)
                 body = read_up_to(content, _length(files[name]) + 1) if content else b""
-                found[name] = _records(f"{path}: {name}", body, files[name])
+                records[name] = _records(f"{path}: {name}", body, files[name])
             while stream.read(1 << 20):  # to the end, so that gzip compares its checksum
                 pass
     except tarfile.TarError as error:
         raise InputError(f"{path}: is not a sound .tar.gz archive: {one_line(error)}") from error
     _refuse_python(path, seen, files)
-    missing = [name for name in files if name not in found]
+    missing = [name for name in files if name not in records]
     if missing:
         raise InputError(f"{path}: the archive lacks {missing[0]}")
-    return found
+    return records
 
 
 def _safe_name(member: tarfile.TarInfo) -> str:
@@ -123,8 +123,8 @@ def _length(form: tuple[int, int]) -> int:
 def _records(where: str, body: bytes, form: tuple[int, int]) -> Array:
     """Return the bytes of a file as records x bytes."""
     if len(body) != _length(form):
-        found = "more" if len(body) > _length(form) else str(len(body))
-        raise InputError(f"{where}: must hold {form[0]} records, {_length(form)} bytes, has {found}")
+        size = "more" if len(body) > _length(form) else str(len(body))
+        raise InputError(f"{where}: must hold {form[0]} records, {_length(form)} bytes, has {size}")
     return np.frombuffer(body, np.uint8).reshape(form[0], -1)
 
 

@@ -26,12 +26,14 @@ def list_sources(directory: Directory = None) -> None:
 
     table = Table("name", "kind", "size", "classes", "state", "terms")
     for name, source in SOURCES.items():
-        found = locate(name, directory)
+        location = locate(name, directory)
         shape = "x".join(map(str, source.shape))
-        if found and found[0].suffix == ".npz":
-            train, test = sizes(found[0])
+        if location and location[0].suffix == ".npz":
+            train, test = sizes(location[0])
             shape = f"{train:,} + {test:,} of {shape}"
-        table.add_row(name, source.kind, shape, str(source.classes), _state(name, found and found[0]), source.terms)
+        table.add_row(
+            name, source.kind, shape, str(source.classes), _state(name, location and location[0]), source.terms
+        )
     Console().print(table)
 
 

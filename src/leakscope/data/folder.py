@@ -25,10 +25,10 @@ def read_folder(path: Path | str, *, shape: tuple[int, int, int], name: str | No
     title = path.resolve().name
     folders = _subfolders(directory(path))
     parts = {f.name: f for f in folders} if {f.name for f in folders} == {"train", "test"} else {"train": path}
-    found = {part: _classes(folder, title) for part, folder in parts.items()}
-    class_names = tuple(sorted({name for by_class in found.values() for name in by_class}))
-    x_train, y_train = _stack(found["train"], class_names, shape)
-    x_test, y_test = _stack(found.get("test", {}), class_names, shape)
+    files = {part: _classes(folder, title) for part, folder in parts.items()}
+    class_names = tuple(sorted({name for by_class in files.values() for name in by_class}))
+    x_train, y_train = _stack(files["train"], class_names, shape)
+    x_test, y_test = _stack(files.get("test", {}), class_names, shape)
     return Dataset(
         name=name or title,
         kind="image",
@@ -57,17 +57,17 @@ def _classes(path: Path, title: str) -> dict[str, list[Path]]:
     folders, loose = _subfolders(path), _pictures(path)
     if folders and loose:
         raise InputError(f"{path}: must hold loose pictures or one subfolder a class, not both ({loose[0].name})")
-    found = {folder.name: _pictures(folder) for folder in folders} if folders else {title: loose}
-    for label, pictures in found.items():
+    by_class = {folder.name: _pictures(folder) for folder in folders} if folders else {title: loose}
+    for label, pictures in by_class.items():
         if not pictures:
             where = path / label if folders else path
             raise InputError(f"{where}: holds no pictures ({', '.join(sorted(SUFFIXES))})")
-    return found
+    return by_class
 
 
-def _stack(found: dict[str, list[Path]], names: tuple[str, ...], shape: tuple[int, int, int]) -> tuple[Array, Array]:
+def _stack(by_class: dict[str, list[Path]], names: tuple[str, ...], shape: tuple[int, int, int]) -> tuple[Array, Array]:
     """Return the pictures N x C x H x W and their labels, class after class."""
-    files = [(file, names.index(label)) for label, pictures in sorted(found.items()) for file in pictures]
+    files = [(file, names.index(label)) for label, pictures in sorted(by_class.items()) for file in pictures]
     x = np.zeros((len(files), *shape), np.uint8)
     for i, (file, _) in enumerate(files):
         x[i] = read_picture(file, shape)

@@ -38,8 +38,8 @@ def read_idx(path: Path | str) -> Array:
             raise InputError(f"{path}: the IDX header announces an impossible shape of {expected} bytes")
         body = read_up_to(stream, expected + 1)
     if len(body) != expected:
-        found = "more" if len(body) > expected else str(len(body))
-        raise InputError(f"{path}: must hold {expected} bytes of values for shape {shape}, has {found}")
+        size = "more" if len(body) > expected else str(len(body))
+        raise InputError(f"{path}: must hold {expected} bytes of values for shape {shape}, has {size}")
     return np.frombuffer(body, dtype).reshape(shape).astype(dtype.newbyteorder("="))
 
 

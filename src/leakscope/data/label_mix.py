@@ -60,7 +60,7 @@ def _pieces(labels: Tensor, size: int) -> list[Piece]:
     order = torch.argsort(labels, stable=True)
     numbers = torch.bincount(labels).tolist() if len(labels) else []
     classes = order.split(numbers) if numbers else ()
-    return [(number, part) for number, own in enumerate(classes) for part in _parts(own.tolist(), size)]
+    return [(number, part) for number, places in enumerate(classes) for part in _parts(places.tolist(), size)]
 
 
 def _parts(places: Sequence[int], size: int) -> list[Places]:

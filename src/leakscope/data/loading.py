@@ -23,12 +23,12 @@ def load(name: str, directory: Path | str | None = None) -> Dataset:
     that is given is the only place looked at, for bundled names too.
     """
     source = lookup(SOURCES, name, "data set")
-    found = locate(name, directory)
-    if found is None and source.make is not None and directory is None:
+    location = locate(name, directory)
+    if location is None and source.make is not None and directory is None:
         return replace(source.make(), name=name, statistics=source.statistics)
-    if found is None:
+    if location is None:
         raise InputError(_how_to_get(name, source, directory))
-    path, form = found
+    path, form = location
     return replace(form.read(path), name=name, statistics=source.statistics)
 
 

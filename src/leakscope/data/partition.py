@@ -93,8 +93,8 @@ class Dirichlet:
         _enough("Dirichlet", self.clients, len(labels), self.least)
         held: list[list[int]] = [[] for _ in range(self.clients)]
         for label, places in _by_class(labels, random.fold(key, "dirichlet")):
-            own = random.fold(random.fold(key, "proportions"), label)
-            ends = (_proportions(own, self.alpha, self.clients).cumsum(0) * len(places)).round().long().tolist()
+            class_key = random.fold(random.fold(key, "proportions"), label)
+            ends = (_proportions(class_key, self.alpha, self.clients).cumsum(0) * len(places)).round().long().tolist()
             for client, (first, last) in enumerate(zip([0, *ends[:-1]], [*ends[:-1], len(places)], strict=True)):
                 held[client] += places[first:last]
         while min(map(len, held)) < self.least:
@@ -122,16 +122,18 @@ class ByClass:
         """Return the shares."""
         del groups
         _enough("ByClass", self.clients, len(labels))
-        there = _by_class(labels, random.fold(key, "by class"))
-        if self.classes > len(there):
-            raise InputError(f"ByClass.classes must be at most the {len(there)} classes there are, got {self.classes}")
-        turn = random.permutation(random.fold(key, "classes"), len(there)).tolist()
+        by_class = _by_class(labels, random.fold(key, "by class"))
+        if self.classes > len(by_class):
+            raise InputError(
+                f"ByClass.classes must be at most the {len(by_class)} classes there are, got {self.classes}"
+            )
+        turn = random.permutation(random.fold(key, "classes"), len(by_class)).tolist()
         holds = [
-            [turn[(client * self.classes + j) % len(there)] for j in range(self.classes)]
+            [turn[(client * self.classes + j) % len(by_class)] for j in range(self.classes)]
             for client in range(self.clients)
         ]
         held: list[list[int]] = [[] for _ in range(self.clients)]
-        for number, (_, places) in enumerate(there):
+        for number, (_, places) in enumerate(by_class):
             holders = [client for client in range(self.clients) if number in holds[client]]
             for turn_, client in enumerate(holders):
                 held[client] += places[turn_ :: len(holders)]
@@ -139,7 +141,7 @@ class ByClass:
         if poor is not None:
             raise InputError(
                 f"ByClass leaves client {poor} without an example: {self.clients} clients of {self.classes} classes each are "
-                f"too many for {len(labels)} examples in {len(there)} classes"
+                f"too many for {len(labels)} examples in {len(by_class)} classes"
             )
         return tuple(torch.tensor(places) for places in held)
 

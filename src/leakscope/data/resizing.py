@@ -26,5 +26,5 @@ def resize(pictures: Tensor, side: int) -> Tensor:
     if not pictures.numel():
         return pictures.new_zeros(*pictures.shape[:-2], side, side)
     stack = pictures.reshape(-1, *pictures.shape[-3:])
-    made = F.interpolate(stack, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
-    return made.clamp(0, 1).reshape(*pictures.shape[:-2], side, side)
+    resized = F.interpolate(stack, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
+    return resized.clamp(0, 1).reshape(*pictures.shape[:-2], side, side)

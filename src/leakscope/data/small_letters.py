@@ -34,8 +34,8 @@ def shown_small(pictures: Bytes) -> Bytes:
     height, width = pictures.shape[-2:]
     top, left = (height - SIDE) // 2, (width - SIDE) // 2
     frame = (left, width - SIDE - left, top, height - SIDE - top)
-    made = np.empty_like(pictures)
+    shrunk = np.empty_like(pictures)
     for first in range(0, len(pictures), AT_ONCE):
         some = torch.from_numpy(pictures[first : first + AT_ONCE].astype(np.float32)) / 255
-        made[first : first + AT_ONCE] = (255 * (1 - F.pad(resize(some, SIDE), frame))).round().to(torch.uint8).numpy()
-    return made
+        shrunk[first : first + AT_ONCE] = (255 * (1 - F.pad(resize(some, SIDE), frame))).round().to(torch.uint8).numpy()
+    return shrunk

@@ -87,8 +87,8 @@ def fit_property(update: Mapping[str, Tensor], has: Tensor, *, strength: float =
         return float(worth), slope.numpy()
 
     start = np.zeros(inside.shape[1] + 1)
-    found = minimize(both, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "ftol": 1e-14, "gtol": 1e-9})
-    w = torch.as_tensor(found.x, dtype=torch.float64)
+    optimum = minimize(both, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "ftol": 1e-14, "gtol": 1e-9})
+    w = torch.as_tensor(optimum.x, dtype=torch.float64)
     return PropertyClassifier(mean, scale, span.T @ w[:-1], float(w[-1]))
 
 

@@ -57,47 +57,47 @@ def nearest(queries: Tensor, reconstructions: Tensor, *, memory: int = MEMORY) -
     of a block, at least one query each.
     """
     _check(queries, reconstructions)
-    found = reconstructions.flatten(1).double()
-    lengths = found.square().sum(1)
-    kept = _first_of_identical(found, lengths.isfinite())
-    if not len(kept):
+    pictures = reconstructions.flatten(1).double()
+    lengths = pictures.square().sum(1)
+    distinct = _first_of_identical(pictures, lengths.isfinite())
+    if not len(distinct):
         return torch.full((len(queries),), NOTHING, device=queries.device)
-    found, lengths = found[kept], lengths[kept]
-    rows = max(1, memory // (8 * (3 * len(found) + 2 * found.shape[1])))
+    pictures, lengths = pictures[distinct], lengths[distinct]
+    rows = max(1, memory // (8 * (3 * len(pictures) + 2 * pictures.shape[1])))
     blocks = torch.split(queries.flatten(1), rows)
-    return kept[torch.cat([_nearest(block.double(), found, lengths, memory) for block in blocks])]
+    return distinct[torch.cat([_nearest(block.double(), pictures, lengths, memory) for block in blocks])]
 
 
-def _first_of_identical(found: Tensor, usable: Tensor) -> Tensor:
+def _first_of_identical(pictures: Tensor, usable: Tensor) -> Tensor:
     """Return the places of the usable rows that are in no earlier usable row, in order."""
     places = usable.nonzero()[:, 0]
     if len(places) < 2:
         return places
-    kinds, kind = torch.unique(found[places], dim=0, return_inverse=True)
-    first = torch.full((len(kinds),), len(found), device=found.device)
+    kinds, kind = torch.unique(pictures[places], dim=0, return_inverse=True)
+    first = torch.full((len(kinds),), len(pictures), device=pictures.device)
     return first.scatter_reduce(0, kind, places, "amin").sort().values
 
 
-def _nearest(block: Tensor, found: Tensor, lengths: Tensor, memory: int) -> Tensor:
+def _nearest(block: Tensor, pictures: Tensor, lengths: Tensor, memory: int) -> Tensor:
     """Return the nearest of each query; where a distance less its rounding is under the least with its own, differences decide."""
-    own = block.square().sum(1)
-    apart = torch.addmm(lengths.expand(len(block), -1), block, found.T, alpha=-2)
-    slack = (own[:, None] + lengths).mul_(ROUNDING)
+    squares = block.square().sum(1)
+    apart = torch.addmm(lengths.expand(len(block), -1), block, pictures.T, alpha=-2)
+    slack = (squares[:, None] + lengths).mul_(ROUNDING)
     least, chosen = (apart + slack).min(1)
     close = apart.sub_(slack) <= least[:, None]
     unsure = (close.sum(1) > 1).nonzero()[:, 0]
     if len(unsure):
-        chosen[unsure] = _settled(block[unsure], found, close[unsure], memory)
+        chosen[unsure] = _settled(block[unsure], pictures, close[unsure], memory)
     return chosen
 
 
-def _settled(block: Tensor, found: Tensor, close: Tensor, memory: int) -> Tensor:
+def _settled(block: Tensor, pictures: Tensor, close: Tensor, memory: int) -> Tensor:
     """Return the nearest among the close ones, from differences."""
     best = torch.full(close.shape, torch.inf, dtype=torch.float64, device=block.device)
     pairs = close.nonzero()
     for some in torch.split(pairs, max(1, memory // (16 * block.shape[1]))):
         query, number = some.unbind(1)
-        best[query, number] = (block[query] - found[number]).square().mean(1)
+        best[query, number] = (block[query] - pictures[number]).square().mean(1)
     return best.argmin(1)  # the first of equals
 
 

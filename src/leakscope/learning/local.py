@@ -40,9 +40,9 @@ def draw_order(local: LocalTraining, samples: int, key: Tensor, mask: Tensor | N
         else:
             order = torch.arange(samples, device=key.device).expand(*key.shape, samples)
         if mask is not None:
-            here = mask.gather(-1, order)
-            last = torch.argsort((~here).to(torch.int8), dim=-1, stable=True)
-            order = torch.where(here, order, -1).gather(-1, last)
+            present = mask.gather(-1, order)
+            last = torch.argsort((~present).to(torch.int8), dim=-1, stable=True)
+            order = torch.where(present, order, -1).gather(-1, last)
         epochs.append(torch.nn.functional.pad(order, (0, spare), value=-1).unflatten(-1, (per_epoch, size)))
     return torch.cat(epochs, dim=-2)
 

@@ -78,15 +78,15 @@ def with_second_head(model: Model, bits: int) -> Model:
     """
     head = public_head(model)
     weight = model.parameters[head.weight]
-    own = {WEIGHT: weight.new_zeros(bits, weight.shape[1]), CODES: weight.new_zeros(model.classes, bits)}
+    added = {WEIGHT: weight.new_zeros(bits, weight.shape[1]), CODES: weight.new_zeros(model.classes, bits)}
     if head.bias is not None:
-        own[BIAS] = weight.new_zeros(bits)
+        added[BIAS] = weight.new_zeros(bits)
     return replace(
         model,
         name=f"{model.name} with a private head",
         apply=TwoHeads(model.apply, head),
-        parameters={**model.parameters, **own},
-        private=model.private | own.keys(),
+        parameters={**model.parameters, **added},
+        private=model.private | added.keys(),
     )
 
 

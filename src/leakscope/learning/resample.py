@@ -100,5 +100,5 @@ def sheared_down(pictures: Tensor, slope: Tensor, fill: float = 0) -> Tensor:
     across = columns.floor().long().expand(inside.shape)
     everywhere = torch.ones_like(inside)
     v1, v2, v3, v4 = (gather(pictures, Places(first.long() + step, across, everywhere), fill) for step in (-1, 0, 1, 2))
-    made = v2 + d * ((v3 - v1) + d * ((2 * (v1 - v2) + v3 - v4) + d * (v2 - v1 + v4 - v3)))
-    return torch.where(inside.unsqueeze(-3), made, torch.as_tensor(fill, dtype=pictures.dtype).to(made.device))
+    sheared = v2 + d * ((v3 - v1) + d * ((2 * (v1 - v2) + v3 - v4) + d * (v2 - v1 + v4 - v3)))
+    return torch.where(inside.unsqueeze(-3), sheared, torch.as_tensor(fill, dtype=pictures.dtype).to(sheared.device))

@@ -63,6 +63,6 @@ def recompute(f: Callable[..., V], *args: Any) -> V:
             return tuple(back)
 
     result = Segment.apply(*tensors(args))  # type: ignore[no-untyped-call]
-    made: V = fill(shape[0], list(result))
+    output: V = fill(shape[0], list(result))
     shape[:] = [None]
-    return made
+    return output

@@ -114,8 +114,8 @@ def _by_pixels(pictures: Tensor, offset: Tensor, *, across: bool) -> Tensor:
     height, width = pictures.shape[-2:]
     rows = torch.arange(height, device=pictures.device)[None, :, None]
     columns = torch.arange(width, device=pictures.device)[None, None, :]
-    own = offset[:, None, None]
-    rows, columns = (rows, columns + own) if across else (rows + own, columns)
+    shift = offset[:, None, None]
+    rows, columns = (rows, columns + shift) if across else (rows + shift, columns)
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     shape = inside.shape
     return gather(pictures, Places(rows.expand(shape), columns.expand(shape), inside), 0)

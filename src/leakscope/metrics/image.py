@@ -12,7 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-PICTURE_RANK = 3
+from leakscope.core.types import IMAGE_RANK
+
 WINDOW, SIGMA = 11, 1.5
 C1, C2 = 0.01**2, 0.03**2
 
@@ -62,7 +63,7 @@ def ssim(truth: Tensor, guess: Tensor) -> Tensor:
     (skimage refuses it). Worked out in float64, because a variance taken as a difference of squares loses too much in
     float32 beside C2.
     """
-    item_dimensions(truth, guess, PICTURE_RANK)
+    item_dimensions(truth, guess, IMAGE_RANK)
     height, width = truth.shape[-2:]
     side = min(WINDOW, height - 1 + height % 2, width - 1 + width % 2)
     down, across = _windows(height, side, truth.device), _windows(width, side, truth.device)
@@ -94,7 +95,7 @@ def item_dimensions(truth: Tensor, guess: Tensor, rank: int | None) -> tuple[int
     if not truth.is_floating_point() or not guess.is_floating_point():
         raise ValueError(f"truth and guess must be floating point in [0, 1], got {truth.dtype} and {guess.dtype}")
     if rank is None:
-        rank = {2: 1, 3: 0}.get(truth.ndim, PICTURE_RANK)
+        rank = {2: 1, 3: 0}.get(truth.ndim, IMAGE_RANK)
     if not 1 <= rank < truth.ndim or math.prod(truth.shape[-rank:]) == 0:
         raise ValueError(
             f"a stack is N x C x H x W or N x F (of another kind: say `rank`, the dimensions of one item), "

@@ -95,8 +95,8 @@ def estimate_mean(values: Tensor, counted: Tensor, *, within: tuple[float, float
 
 def _clusters(values: Tensor, counted: Tensor) -> tuple[float, list[int], float]:
     """Return the mean of the counted values, the sizes of the trials that hold any, and V."""
-    kept = counted.any(1)
-    values, counted = values[kept], counted[kept]
+    nonempty = counted.any(1)
+    values, counted = values[nonempty], counted[nonempty]
     sizes = [int(size) for size in counted.sum(1).tolist()]
     if not sizes:
         return math.nan, [], math.nan

@@ -30,5 +30,5 @@ def label_overlap(truth: Tensor, guess: Tensor, mask: Tensor | None = None) -> T
     place = torch.arange(truth.shape[-1], device=truth.device)
     earlier = (truth[..., :, None] == truth[..., None, :]) & real[..., None, :] & (place[None] < place[:, None])
     offered = (truth[..., :, None] == guess[..., None, :]) & real[..., None, :]
-    found = (earlier.sum(-1) < offered.sum(-1)) & real
-    return found.sum(-1) / real.sum(-1)
+    matched = (earlier.sum(-1) < offered.sum(-1)) & real
+    return matched.sum(-1) / real.sum(-1)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.core.pairing import pair, squared_distances
-from leakscope.metrics.image import PICTURE_RANK, mse, psnr, ssim
+from leakscope.core.types import IMAGE_RANK
+from leakscope.metrics.image import mse, psnr, ssim
 from leakscope.metrics.labels import label_correct, label_overlap
 
 MID_GREY = 0.5
@@ -61,7 +62,7 @@ def score(
     shown = arrange(shown, pairing)
     rank = truth_inputs.ndim - 2
     error = mse(truth_inputs, shown, rank=rank)
-    likeness = _ssim(truth_inputs, shown) if rank == PICTURE_RANK else torch.full_like(error, torch.nan)
+    likeness = _ssim(truth_inputs, shown) if rank == IMAGE_RANK else torch.full_like(error, torch.nan)
     return Scores(
         mse=error.where(scored, torch.nan),
         psnr=psnr(truth_inputs, shown, rank=rank).where(scored, torch.nan),

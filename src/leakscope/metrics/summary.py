@@ -58,25 +58,25 @@ class Summary:
 
     def rows(self) -> list[Row]:
         """Return plain data, one row a number: measure, over, value, low, high, n, trials; None where undefined."""
-        found = [
+        table = [
             _row("content rate", "all samples", self.content),
             _row("whole-trial rate", "all trials", self.whole),
             _row("convergence rate", "all trials", self.convergence),
         ]
-        found += [_row("label rate", "all samples", self.label)] if self.label else []
-        found += [_row("label set overlap", "all trials", self.label_set)] if self.label_set else []
-        found += [_row(name, "all samples", mean) for name, mean in self.means.items()]
-        found += [_row(name, "recovered samples only", mean) for name, mean in self.means_recovered.items()]
+        table += [_row("label rate", "all samples", self.label)] if self.label else []
+        table += [_row("label set overlap", "all trials", self.label_set)] if self.label_set else []
+        table += [_row(name, "all samples", mean) for name, mean in self.means.items()]
+        table += [_row(name, "recovered samples only", mean) for name, mean in self.means_recovered.items()]
         for over, spread in (
             ("all trials", self.iterations),
             ("converged trials only", self.iterations_converged),
             ("whole trials only", self.iterations_whole),
         ):
-            found += _spread_rows(over, spread)
-        found += [
+            table += _spread_rows(over, spread)
+        table += [
             _count("outcome " + name, "all trials", number, self.trials) for name, number in self.outcomes.items()
         ]
-        return [*found, _count("not finite", "all samples", self.not_finite, self.trials, self.samples)]
+        return [*table, _count("not finite", "all samples", self.not_finite, self.trials, self.samples)]
 
 
 def summarise(scores: Scores, *, outcomes: Tensor, iterations: Tensor, rule: ContentRule = DEFAULT_RULE) -> Summary:
@@ -116,16 +116,16 @@ def summarise(scores: Scores, *, outcomes: Tensor, iterations: Tensor, rule: Con
 
 
 def _spread(count: Tensor, counted: Tensor) -> Spread:
-    kept = count[counted].double()
-    if not len(kept):
+    values = count[counted].double()
+    if not len(values):
         return Spread(
             estimate_mean(count[:, None], counted[:, None], within=(0.0, math.inf)), math.nan, math.nan, math.nan
         )
-    variance = float(kept.var(correction=1)) if len(kept) > 1 else math.nan
+    variance = float(values.var(correction=1)) if len(values) > 1 else math.nan
     return Spread(
         estimate_mean(count[:, None], counted[:, None], within=(0.0, math.inf)),
-        float(kept.min()),
-        float(kept.max()),
+        float(values.min()),
+        float(values.max()),
         variance,
     )
 

@@ -64,7 +64,7 @@ def matches(
     allowed = {name: (tolerance + ROUNDING) * span for name, span in spans.items()}
     names = list(truth[0]) if truth else []
     rows = zip(truth, guess, strict=True)
-    right = [[_same(true[name], made[name], allowed.get(name)) for name in names] for true, made in rows]
+    right = [[_same(true[name], guessed[name], allowed.get(name)) for name in names] for true, guessed in rows]
     return torch.tensor(right, dtype=torch.bool).reshape(len(truth), len(names))
 
 

@@ -78,10 +78,10 @@ def from_module(
     """
     shape = shape_of("input_shape", input_shape)
     title = name or type(module).__name__
-    own = _private_copy(module, title)
-    weights = {key: value.detach() for key, value in own.named_parameters()}
-    parameters = {key: weights[key] for key, value in own.named_parameters() if value.requires_grad}
-    buffers = {key: value.detach() for key, value in own.named_buffers()}
+    network = _private_copy(module, title)
+    weights = {key: value.detach() for key, value in network.named_parameters()}
+    parameters = {key: weights[key] for key, value in network.named_parameters() if value.requires_grad}
+    buffers = {key: value.detach() for key, value in network.named_buffers()}
     _check_values(title, weights, buffers)
     if not parameters:
         raise InputError(f"all parameters of {title} are frozen (requires_grad=False): nothing is trained or sent")
@@ -89,20 +89,20 @@ def from_module(
     for one in hidden:
         lookup(weights, one, f"private parameter of {title}")
     buffers |= {key: value for key, value in weights.items() if key not in parameters}
-    apply = Functional(own)
-    found = _probe(apply, title, parameters, buffers, _example(parameters, shape, example))
+    apply = Functional(network)
+    structure = _probe(apply, title, parameters, buffers, _example(parameters, shape, example))
     return Model(
         name=title,
         apply=apply,
         parameters=parameters,
         buffers=buffers,
         input_shape=shape,
-        classes=_classes(title, found.output, shape),
-        head=found.head,
-        entry=found.entry,
+        classes=_classes(title, structure.output, shape),
+        head=structure.head,
+        entry=structure.entry,
         private=hidden & parameters.keys(),
-        narrowest=found.narrowest,
-        draws=any(isinstance(layer, KeyedDropout) and layer.training for layer in own.modules()),
+        narrowest=structure.narrowest,
+        draws=any(isinstance(layer, KeyedDropout) and layer.training for layer in network.modules()),
     )
 
 
@@ -113,11 +113,11 @@ def _private_copy(module: nn.Module, title: str) -> nn.Module:
     if any(nn.parameter.is_lazy(p) for p in module.parameters()):
         raise InputError(f"{title} has lazy layers without weights yet; run it once on an input first")
     try:
-        own = copy.deepcopy(module)
+        network = copy.deepcopy(module)
     except (RuntimeError, TypeError) as problem:
         raise InputError(f"{title} cannot be copied: {_first_line(problem)}") from problem
-    replace_dropout(own)
-    return own
+    replace_dropout(network)
+    return network
 
 
 def _check_values(title: str, parameters: Tree, buffers: Tree) -> None:
@@ -146,7 +146,7 @@ def _probe(apply: Functional, title: str, parameters: Tree, buffers: Tree, x: Te
     with torch.random.fork_rng(devices=cuda):
         before = _generator_states(x)
         try:
-            found = find_structure(
+            structure = find_structure(
                 lambda value: apply(parameters, buffers, value, random.key(0, value.device))[0],
                 apply.module,
                 parameters,
@@ -162,7 +162,7 @@ def _probe(apply: Functional, title: str, parameters: Tree, buffers: Tree, x: Te
             f"{title} draws from torch's global generator when it runs, so its results could not be repeated; call "
             "eval() on it, or use nn.Dropout layers, which from_module replaces by KeyedDropout"
         )
-    return found
+    return structure
 
 
 def _generator_states(x: Tensor) -> list[Tensor]:

@@ -85,17 +85,17 @@ def in_train_mode(model: Model) -> Model:
     """
     if not isinstance(model.apply, Functional):
         raise InputError(f"train mode needs the layers of {model.name}: use a Model straight from from_module")
-    own = copy.deepcopy(model.apply.module).train()
-    replace_dropout(own)
-    made: dict[nn.Module, nn.Module] = {}
-    for name, layer in list(own.named_modules(remove_duplicate=False)):
+    network = copy.deepcopy(model.apply.module).train()
+    replace_dropout(network)
+    replacements: dict[nn.Module, nn.Module] = {}
+    for name, layer in list(network.named_modules(remove_duplicate=False)):
         if type(layer) in _KINDS:
-            made.setdefault(layer, _counting(layer))
+            replacements.setdefault(layer, _counting(layer))
             if not name:
-                own = made[layer]
+                network = replacements[layer]
             else:
-                own.set_submodule(name, made[layer])
-    return replace(model, apply=Functional(own))
+                network.set_submodule(name, replacements[layer])
+    return replace(model, apply=Functional(network))
 
 
 def in_eval_mode(model: Model) -> Model:
@@ -109,14 +109,14 @@ def _counting(layer: nn.Module) -> nn.Module:
     """Return the layer that takes the place of torch's; its values are never read, so they are not copied."""
     if not isinstance(layer, nn.modules.batchnorm._BatchNorm):
         raise InputError(f"{type(layer).__name__} is no batch norm")
-    made = _KINDS[type(layer)](
+    norm = _KINDS[type(layer)](
         layer.num_features,
         eps=layer.eps,
         momentum=layer.momentum,
         affine=layer.affine,
         track_running_stats=layer.track_running_stats,
     )
-    return made.train()
+    return norm.train()
 
 
 def _present(x: Tensor) -> Tensor:

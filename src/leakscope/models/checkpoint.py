@@ -53,11 +53,11 @@ class Checkpoint:
         if not given.is_dir():
             return given
         known = {int(p.stem.rpartition("-")[2]): p for p in sorted((given / FOLDER).glob(f"round-*{SUFFIX}"))}
-        said = ", ".join(map(str, sorted(known))) or "none"
+        rounds = ", ".join(map(str, sorted(known))) or "none"
         if self.round is None:
-            raise InputError(f"Checkpoint.round must be given with the directory {given}; it holds rounds: {said}")
+            raise InputError(f"Checkpoint.round must be given with the directory {given}; it holds rounds: {rounds}")
         if self.round not in known:
-            raise InputError(f"Checkpoint.round {self.round} is not in {given}; it holds rounds: {said}")
+            raise InputError(f"Checkpoint.round {self.round} is not in {given}; it holds rounds: {rounds}")
         return known[self.round]
 
     def digest(self) -> str:
@@ -114,18 +114,18 @@ def pack_checkpoint(model: Model, parameters: Tree, buffers: Tree, about: Mappin
 
 def read_checkpoint(file: Path) -> tuple[Tree, dict[str, object]]:
     """Return the tensors of a file and what stands beside them; nothing there if leakscope did not write it."""
-    with _opened(file) as found:
-        return {name: found.get_tensor(name) for name in found.keys()}, _about(found)  # noqa: SIM118
+    with _opened(file) as tensors:
+        return {name: tensors.get_tensor(name) for name in tensors.keys()}, _about(tensors)  # noqa: SIM118
 
 
 def read_about(file: Path) -> dict[str, object]:
     """Return what stands beside the tensors of a file."""
-    with _opened(file) as found:
-        return _about(found)
+    with _opened(file) as tensors:
+        return _about(tensors)
 
 
-def _about(found: Any) -> dict[str, object]:
-    return dict(json.loads((found.metadata() or {}).get(KEY, "{}")))
+def _about(tensors: Any) -> dict[str, object]:
+    return dict(json.loads((tensors.metadata() or {}).get(KEY, "{}")))
 
 
 @contextmanager
@@ -133,11 +133,11 @@ def _opened(file: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(file, framework="pt") as found:
-            yield found
+        with safe_open(file, framework="pt") as tensors:
+            yield tensors
     except (SafetensorError, ValueError, TypeError) as error:
-        said = " ".join(str(error).split())[:120]
-        raise InputError(f"{file} is not a sound safetensors file ({said})") from None
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"{file} is not a sound safetensors file ({reason})") from None
     except FileNotFoundError:  # safetensors gives no strerror with it
         raise InputError(_missing(file)) from None
     except OSError as error:
@@ -186,10 +186,10 @@ def _other_network(model: Model, about: Mapping[str, object]) -> str:
     theirs, ours = str(about.get("architecture", "")), architecture(model)
     if not theirs or not ours or theirs == ours:
         return ""
-    here, there = (_title(*facts) for facts in (_facts(model), _known(about)))
+    expected, stored = (_title(*facts) for facts in (_facts(model), _known(about)))
     pairs = zip_longest(theirs.splitlines(), ours.splitlines(), fillvalue="nothing")
     first, second = next((a.strip(), b.strip()) for a, b in pairs if a != b)
-    return f"it holds {there} with {first}, the network is {here} with {second} in its place"
+    return f"it holds {stored} with {first}, the network is {expected} with {second} in its place"
 
 
 def _facts(model: Model) -> tuple[object, object, object]:

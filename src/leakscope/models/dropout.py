@@ -54,9 +54,9 @@ class KeyedDropout(nn.Module):
             raise InputError("KeyedDropout in train mode has no key: call the network through from_module(...).apply")
         key, numbers = running
         shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.whole_channels else x.shape
-        kept = uniform(fold(key, f"dropout {next(numbers)}"), shape) >= self.p
+        keep_mask = uniform(fold(key, f"dropout {next(numbers)}"), shape) >= self.p
         scale = 1 / (1 - self.p) if self.p < 1 else 0.0
-        return torch.where(kept, x * scale, torch.zeros_like(x))
+        return torch.where(keep_mask, x * scale, torch.zeros_like(x))
 
     def extra_repr(self) -> str:
         """Return the settings, for printing a network."""
@@ -68,9 +68,9 @@ _CHANNEL_KINDS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 def replace_dropout(module: nn.Module) -> None:
     """Put a `KeyedDropout` in the place of every torch dropout of `module` that is in train mode."""
-    made: dict[nn.Module, KeyedDropout] = {}
+    replacements: dict[nn.Module, KeyedDropout] = {}
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if layer.training and type(layer) in (nn.Dropout, *_CHANNEL_KINDS):
             p = float(layer.p)
-            keyed = made.setdefault(layer, KeyedDropout(p, whole_channels=isinstance(layer, _CHANNEL_KINDS)))
+            keyed = replacements.setdefault(layer, KeyedDropout(p, whole_channels=isinstance(layer, _CHANNEL_KINDS)))
             module.set_submodule(name, keyed)

@@ -210,8 +210,8 @@ def _bound(layer: nn.Module, name: str, value: Tensor) -> Bound | None:
         return Bound(0.0, 0.0)
     if isinstance(layer, nn.PReLU):
         return Bound(layer.init, layer.init)
-    own = getattr(layer, "drawn_from", None)  # a layer of our own says so itself
-    return Bound(*own) if isinstance(own, tuple) else None
+    drawn_from = getattr(layer, "drawn_from", None)  # a layer of our own says so itself
+    return Bound(*drawn_from) if isinstance(drawn_from, tuple) else None
 
 
 def _around_zero(b: float) -> Bound:

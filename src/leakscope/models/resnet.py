@@ -22,19 +22,19 @@ from leakscope.models.settings import image_shape, positive
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with batch norm and a shortcut: a(shortcut(x) + norm(conv(a(norm(conv(x))))))."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, activation: str, running: bool = True) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int, activation: str, running: bool = True) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs, track_running_stats=running)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(out_channels, track_running_stats=running)
         self.activation1 = activation_layer(activation)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs, track_running_stats=running)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(out_channels, track_running_stats=running)
         self.activation2 = activation_layer(activation)
         self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
+        if stride != 1 or in_channels != out_channels:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False),
-                nn.BatchNorm2d(outputs, track_running_stats=running),
+                nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(out_channels, track_running_stats=running),
             )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -53,8 +53,8 @@ class Attention(nn.Module):
         query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
         with sdpa_kernel(SDPBackend.MATH):
             mixed = F.scaled_dot_product_attention(query, key, value)
-        made: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return made
+        output: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return output
 
 
 class Block(nn.Module):
@@ -73,8 +73,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return tokens of the same shape."""
         x = self.attention(x) if self.bare else x + self.attention(self.norm1(x))
-        made: Tensor = x + self.dense2(F.gelu(self.dense1(self.norm2(x))))
-        return made
+        output: Tensor = x + self.dense2(F.gelu(self.dense1(self.norm2(x))))
+        return output
 
 
 class Patches(nn.Module):
@@ -88,8 +88,8 @@ class Patches(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return N x patches x width."""
         cut = x.unflatten(3, (-1, self.sides[1])).unflatten(2, (-1, self.sides[0]))  # N x C x down x h x across x w
-        made: Tensor = self.dense(cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2))
-        return made
+        output: Tensor = self.dense(cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2))
+        return output
 
 
 class First(nn.Module):

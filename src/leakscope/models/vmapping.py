@@ -67,8 +67,8 @@ def _gradient(model: Model, w: Tree, x: Tensor, key: Tensor) -> Tree:
     def loss(w: Tree) -> Tensor:
         return model.apply(w, model.buffers, x, key)[0].square().sum()
 
-    found: Tree = grad(loss)(w)
-    return found
+    gradient: Tree = grad(loss)(w)
+    return gradient
 
 
 def _gradient_norm(model: Model, w: Tree, x: Tensor, key: Tensor) -> Tensor:

@@ -114,9 +114,9 @@ def _write(path: str, data: bytes) -> None:
         raise
 
 
-def _lines(told: Mapping[str, Any]) -> bytes:
+def _lines(about: Mapping[str, Any]) -> bytes:
     """Return a JSON object with a line for each field: to be read by eye, and quick (an indented one is not)."""
-    fields = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in told.items())
+    fields = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in about.items())
     return "{{\n {}\n}}\n".format(",\n ".join(fields)).encode()
 
 
@@ -142,35 +142,35 @@ def list_captures(directory: Path) -> list[Path]:
     """Return the JSON files of a directory of captures, by round and client; refuse a directory without any."""
     if not directory.is_dir():
         raise InputError(f"{directory} is no directory of captures")
-    found = sorted(path for path in directory.glob("*.json") if not path.name.startswith("."))
-    if not found:
+    paths = sorted(path for path in directory.glob("*.json") if not path.name.startswith("."))
+    if not paths:
         raise InputError(f"{directory} holds no capture (a .json file beside safetensors files)")
-    return found
+    return paths
 
 
 def read_capture(path: Path) -> Capture:
     """Return the capture that a JSON file describes, after checking everything about it."""
     path = plain_file(path.parent, path.name, "the capture")
-    told = read_text(path)
-    if told.get("format") != FORMAT:
-        raise InputError(f"{path} is no capture: 'format' must be {FORMAT!r}, got {told.get('format')!r:.60}")
-    if unknown := sorted(set(told) ^ FIELDS):
+    about = read_text(path)
+    if about.get("format") != FORMAT:
+        raise InputError(f"{path} is no capture: 'format' must be {FORMAT!r}, got {about.get('format')!r:.60}")
+    if unknown := sorted(set(about) ^ FIELDS):
         raise InputError(
             f"{path}: a capture has the fields {', '.join(sorted(FIELDS))}; {unknown[0]!r:.60} is at fault"
         )
-    tensors = {part: _tensors(path, part, told[part]) for part in ("before", "sent")}
+    tensors = {part: _tensors(path, part, about[part]) for part in ("before", "sent")}
     capture = Capture(
-        round=told["round"],
-        client=told["client"],
-        partition=told["partition"],
-        examples=told["examples"],
-        shares=told["shares"],
-        config=told["config"],
+        round=about["round"],
+        client=about["client"],
+        partition=about["partition"],
+        examples=about["examples"],
+        shares=about["shares"],
+        config=about["config"],
         before=tensors["before"],
         sent=tensors["sent"],
     )
     check_capture(capture, str(path))
-    if told["parameters"] != {name: list(value.shape) for name, value in capture.before.items()}:
+    if about["parameters"] != {name: list(value.shape) for name, value in capture.before.items()}:
         raise InputError(f"{path}: 'parameters' does not say what 'before' holds")
     if path.stem != capture.name:
         raise InputError(f"{path} holds {capture.name}: it was renamed or copied from elsewhere")
@@ -182,13 +182,13 @@ def read_captures(directory: Path, *, most: int | None = None) -> list[Capture]:
     return [read_capture(path) for path in list_captures(directory)[:most]]
 
 
-def _tensors(path: Path, part: str, told: object) -> Tree:
-    if not isinstance(told, dict) or set(told) != {"file", "sha256"}:
+def _tensors(path: Path, part: str, entry: object) -> Tree:
+    if not isinstance(entry, dict) or set(entry) != {"file", "sha256"}:
         raise InputError(f"{path}: {part!r} must be an object with 'file' and 'sha256'")
-    if not isinstance(told["sha256"], str) or not SHA256.fullmatch(told["sha256"]):
+    if not isinstance(entry["sha256"], str) or not SHA256.fullmatch(entry["sha256"]):
         raise InputError(f"{path}: {part!r} needs a SHA-256 of 64 hexadecimal digits")
-    file = plain_file(path.parent, told["file"], f"{part!r} of {path.name}")
-    return read_tensors(file, sha256=told["sha256"])
+    file = plain_file(path.parent, entry["file"], f"{part!r} of {path.name}")
+    return read_tensors(file, sha256=entry["sha256"])
 
 
 # -- what must hold

@@ -37,24 +37,24 @@ def drop_what_is_broken(directory: Path, connection: sqlite3.Connection) -> list
     if state != "ok":
         raise InputError(damaged(directory / DATABASE, state))
     chunks = _chunks(directory, connection)
-    told = _delete_strays(directory, {chunk.path for chunk in chunks})
+    messages = _delete_strays(directory, {chunk.path for chunk in chunks})
     with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as pool:
         faults = list(pool.map(lambda chunk: fault(chunk.path, chunk.stamp), chunks))
     broken = [(chunk, wrong) for chunk, wrong in zip(chunks, faults, strict=True) if wrong]
     _forget(connection, (chunk.id for chunk, _ in broken))
     for chunk, wrong in broken:
         chunk.path.unlink(missing_ok=True)
-        told.append(f"{_name(chunk.path)} {wrong}: its {_count(chunk.trials, 'trial')} will be done again")
-    return told
+        messages.append(f"{_name(chunk.path)} {wrong}: its {_count(chunk.trials, 'trial')} will be done again")
+    return messages
 
 
 def _chunks(directory: Path, connection: sqlite3.Connection) -> list[_Chunk]:
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT id, plan, name, trials, size, sha256 FROM chunk WHERE size IS NOT NULL ORDER BY id"
     )
     return [
         _Chunk(id, file_of(directory, plan, name), trials, Stamp(size, sha256))
-        for id, plan, name, trials, size, sha256 in found
+        for id, plan, name, trials, size, sha256 in rows
     ]
 
 
@@ -66,8 +66,8 @@ def _delete_strays(directory: Path, known: set[Path]) -> list[str]:
     strays = [path for path in tensors.glob(f"*{SUFFIX}") if path not in known]
     for path in (*parts, *strays):
         path.unlink()
-    told = [f"{_name(path)} was left unfinished: deleted" for path in sorted(parts)]
-    return told + [f"{_name(path)} belongs to no stored chunk: deleted" for path in sorted(strays)]
+    messages = [f"{_name(path)} was left unfinished: deleted" for path in sorted(parts)]
+    return messages + [f"{_name(path)} belongs to no stored chunk: deleted" for path in sorted(strays)]
 
 
 def _forget(connection: sqlite3.Connection, chunks: Iterable[int]) -> None:

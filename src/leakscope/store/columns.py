@@ -86,8 +86,8 @@ def _plain(name: str, values: Sequence[Any]) -> Sequence[Any]:
     if name == "trial":
         return [unpack_trial(value) for value in values]
     if name.startswith(LEARNED):
-        own = name.removeprefix(LEARNED)
-        return [learned_from(value).get(own) for value in values]
+        number = name.removeprefix(LEARNED)
+        return [learned_from(value).get(number) for value in values]
     return values
 
 

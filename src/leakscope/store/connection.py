@@ -61,8 +61,8 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def damaged(path: Path, error: object) -> str:
     """Return the line for a database that cannot be read."""
-    said = " ".join(str(error).split())
-    return f"{path} cannot be read ({said}): restore it from a copy, or run into a new directory"
+    reason = " ".join(str(error).split())
+    return f"{path} cannot be read ({reason}): restore it from a copy, or run into a new directory"
 
 
 def _unreadable(path: Path, error: sqlite3.Error) -> str:

@@ -21,7 +21,7 @@ LOCK = "run.lock"
 WORK = "work"
 
 
-def found(directory: Path) -> bool:
+def holds_run(directory: Path) -> bool:
     """Return whether a directory holds a run, whatever its format."""
     return (directory / DATABASE).is_file()
 
@@ -31,7 +31,7 @@ def make(directory: Path, scenario: str, facts: Mapping[str, str]) -> Path:
 
     The database takes its name last, so a run exists whole or not at all; what a killed attempt left is taken over.
     """
-    if found(directory):
+    if holds_run(directory):
         raise InputError(f"{directory} already holds a run: open it, or choose another directory")
     if directory.exists():
         _refuse_what_is_not_ours(directory, scenario)
@@ -48,7 +48,7 @@ def make(directory: Path, scenario: str, facts: Mapping[str, str]) -> Path:
 
 def migrated(directory: Path) -> Path:
     """Return a directory whose run has the present format, bringing it there if there is a way; refuse anything else."""
-    if not found(directory):
+    if not holds_run(directory):
         what = f"it holds no {DATABASE}" if directory.is_dir() else "there is no such directory"
         raise InputError(f"{directory} is not a run: {what}")
     version = _usable_format(directory)

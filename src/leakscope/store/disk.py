@@ -56,5 +56,5 @@ def _no_room(directory: Path) -> bool:
 
 
 def _says(error: OSError | sqlite3.Error) -> str:
-    said = error.strerror if isinstance(error, OSError) else str(error)
-    return " ".join((said or type(error).__name__).split())
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return " ".join((reason or type(error).__name__).split())

@@ -63,8 +63,8 @@ def flat_table(run: Run, *, current: bool = True, settings: Sequence[str] | None
     cells, now = run.cells(current=False), {cell.id for cell in run.cells()}
     chosen = [number for number, cell in enumerate(cells, 1) if cell.id in now or not current]
     with reading(run.directory) as connection:
-        found = learned_names(connection, chosen)
-        scores = read_columns(connection, chosen, [*FIELDS, *MORE_FIELDS, *found])
+        numbers = learned_names(connection, chosen)
+        scores = read_columns(connection, chosen, [*FIELDS, *MORE_FIELDS, *numbers])
     codes = scores["cell"].tolist()
     values = {name: _plain(name, scores[name]) for name in FIXED if name in scores}
     values["cell"] = [cells[code].id for code in codes]
@@ -72,7 +72,7 @@ def flat_table(run: Run, *, current: bool = True, settings: Sequence[str] | None
     values["current"] = [cells[code].id in now for code in codes]
     axes = _spread([{f"axis.{name}": value for name, value in cell.axes.items()} for cell in cells])
     fixed = [Column(name, kind, values[name]) for name, kind in FIXED.items()]
-    learned = [Column(name, Kind.REAL, _plain(name, scores[name])) for name in found]
+    learned = [Column(name, Kind.REAL, _plain(name, scores[name])) for name in numbers]
     return [*fixed, *learned, *_of_cells(axes, codes), *_of_cells(_settings(cells, settings), codes)]
 
 

@@ -16,7 +16,7 @@ from leakscope.core.record import Cell, Record
 from leakscope.store import rows
 from leakscope.store.columns import FIELDS, Columns, learned_names, read_columns
 from leakscope.store.connection import connect_writer, reading
-from leakscope.store.directory import LOCK, WORK, found, make, migrated
+from leakscope.store.directory import LOCK, WORK, holds_run, make, migrated
 from leakscope.store.disk import clear_errors
 from leakscope.store.lock import locked
 from leakscope.store.schema import LATER, complete, lacks
@@ -54,7 +54,7 @@ class Run:
     @staticmethod
     def exists(directory: Path) -> bool:
         """Return whether a directory holds a run, whatever its format."""
-        return found(Path(directory))
+        return holds_run(Path(directory))
 
     @property
     def work(self) -> Path:

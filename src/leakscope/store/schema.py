@@ -80,8 +80,8 @@ def begin_session(connection: sqlite3.Connection, scenario: str, facts: Mapping[
     """Note the scenario and the facts that hold from now on, unless they are as they were."""
     last = connection.execute("SELECT scenario, facts FROM session ORDER BY id DESC LIMIT 1").fetchone()
     if last is None or (last[0], json.loads(last[1])) != (scenario, dict(facts)):
-        told = [now(), scenario, json.dumps(dict(facts))]
-        connection.execute("INSERT INTO session (started, scenario, facts) VALUES (?, ?, ?)", told)
+        row = [now(), scenario, json.dumps(dict(facts))]
+        connection.execute("INSERT INTO session (started, scenario, facts) VALUES (?, ?, ?)", row)
 
 
 def format_of(connection: sqlite3.Connection) -> int | None:
@@ -96,10 +96,10 @@ def refusal(connection: sqlite3.Connection, version: int, migrations: Mapping[in
     if all(step in migrations for step in range(version, FORMAT)) and version <= FORMAT:
         return None
     writer = connection.execute("SELECT value FROM about WHERE key = 'leakscope'").fetchone()
-    told = f"written by leakscope {writer[0] if writer else '(unknown version)'} in format {version}"
+    origin = f"written by leakscope {writer[0] if writer else '(unknown version)'} in format {version}"
     if version > FORMAT:
-        return f"{told}; leakscope {__version__} reads up to format {FORMAT}: update leakscope"
-    return f"{told}, which leakscope {__version__} (format {FORMAT}) no longer reads: export it with the leakscope that wrote it"
+        return f"{origin}; leakscope {__version__} reads up to format {FORMAT}: update leakscope"
+    return f"{origin}, which leakscope {__version__} (format {FORMAT}) no longer reads: export it with the leakscope that wrote it"
 
 
 def migrate(connection: sqlite3.Connection, migrations: Mapping[int, Migration]) -> None:

@@ -72,5 +72,5 @@ def read_row(path: Path, row: int) -> Mapping[str, Tensor]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_slice(name)[row : row + 1][0] for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        said = " ".join(str(error).split())
-        raise InputError(f"{path} cannot be read ({said}); running the scenario again makes it anew") from None
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} cannot be read ({reason}); running the scenario again makes it anew") from None

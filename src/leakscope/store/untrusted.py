@@ -47,14 +47,14 @@ def read_text(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; refuse one that is too long, nests too deep, repeats a name or holds NaN."""
     data = read_bytes(path, MOST_TEXT)
     try:
-        told = json.loads(
+        content = json.loads(
             data.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_once
         )
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not readable JSON ({_line(error)})") from None
-    if not isinstance(told, dict):
-        raise InputError(f"{path} must hold a JSON object, got {type(told).__name__}")
-    return told
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    return content
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -82,13 +82,13 @@ def read_tensors(path: Path, *, sha256: str | None = None, most: int = MOST_BYTE
     from safetensors.torch import load
 
     try:
-        made = load(data)
+        tensors = load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise InputError(f"{path} is no valid safetensors file ({_line(error)})") from None
-    for name, value in made.items():
+    for name, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise InputError(f"{path}: {name!r:.80} holds NaN or infinity")
-    return made
+    return tensors
 
 
 def _check_header(path: Path, data: bytes) -> None:
@@ -117,8 +117,8 @@ def _check_header(path: Path, data: bytes) -> None:
 
 def _size(path: Path, name: str, entry: object, room: int) -> int:
     """Return how many bytes a tensor takes, after checking what the header says of it."""
-    told = entry if isinstance(entry, dict) else {}
-    dtype, shape, place = told.get("dtype"), told.get("shape"), told.get("data_offsets")
+    fields = entry if isinstance(entry, dict) else {}
+    dtype, shape, place = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in BYTES:
         raise InputError(f"{path}: {name!r:.80} has dtype {dtype!r:.40}, which is none of {', '.join(BYTES)}")
     if not _wholes(shape) or len(shape) > MOST_RANK:
@@ -139,10 +139,10 @@ def _wholes(value: object) -> TypeGuard[list[int]]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("a name occurs twice")
-    return made
+    return mapping
 
 
 def _no_constant(text: str) -> NoReturn:

@@ -94,11 +94,11 @@ class Writer:
 
     def _has(self, landing: Landing) -> bool:
         """Return whether this chunk is stored with exactly these trials."""
-        found = self._connection.execute(
+        stored = self._connection.execute(
             "SELECT trial FROM record WHERE chunk = (SELECT id FROM chunk WHERE plan = ? AND name = ?) ORDER BY place",
             [landing.plan, landing.chunk],
         )
-        return [trial for (trial,) in found] == [rows.pack_trial(record.trial) for record in landing.records]
+        return [trial for (trial,) in stored] == [rows.pack_trial(record.trial) for record in landing.records]
 
     def _check(self, landing: Landing) -> dict[str, int]:
         """Return the number of each cell that the landing names, or raise for what cannot be stored."""
