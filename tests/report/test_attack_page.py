@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -117,31 +118,32 @@ def test_noise_is_a_strength_and_does_not_enter_the_table_of_attacks() -> None:
     page = page_of(tell(), **WORDS)
     assert [section.title for section in page.sections] == ["By attack", "By gaussian_noise sigma"]
     assert [row.attack for row in page.sections[0].rows] == ["attack 0", "attack 1"]
-    assert [row.attack for row in page.sections[1].rows] == ["attack 0, up to 6 steps"] * 2
+    assert [row.attack for row in page.sections[1].rows] == [f"{tell().attacks[0].name}, up to 6 steps"] * 2
     assert [panel.title for panel in page.sections[1].panels] == ["Content recovered", "Mean MSE", "Mean SSIM"]
     [strength] = page.strengths
     assert [level.strength for level in strength.fadings[0].levels] == ["0", "0.1"]
     assert len(strength.fadings[0].truths) == 2
-    assert "that noise was added, where it was" in page.threat.hidden
+    assert any("noise" in fact for fact in page.threat.hidden)
 
 
-def test_the_page_keeps_the_words_and_the_special_parts() -> None:
+def test_the_page_keeps_the_words_and_the_special_parts(figures: Callable[[str], list[str]]) -> None:
     story = tell()
     page = page_of(story, **WORDS)
-    assert page.headline == "From the update alone, 4 of 4 private pictures were recovered"
+    assert figures(page.headline) == ["4", "4"]
+    assert "pictures were" in page.headline
     assert (page.title, page.explanation, page.limits) == ("a demo", "Why.", "Small.")
-    assert page.threat.words == "What it knew: Nothing."
-    assert page.threat.setting == (("attack 0", ("note on attack 0",)), ("attack 1", ("note on attack 1",)))
+    assert page.threat.words.endswith("Nothing.")
+    assert page.threat.setting == tuple((run.name, (run.note,)) for run in story.attacks)
     assert page.exact is not None
-    assert page.exact.pairs[1].label == "name 1 (class 1)"
+    assert page.exact.pairs[1].label == f"{story.names[1]} (class {int(story.batch.labels.flatten()[1])})"
     assert list(page.update) == ["w"]
-    assert dict(page.provenance.facts)["Seeds"] == "7 to 10, 4 of them"
+    assert figures(dict(page.provenance.facts)["Seeds"]) == ["7", "10", "4"]
     source = render(page)
     for words in ("Recovered by algebra alone", "What the server saw", "A stronger defence", "leakscope demo"):
         assert words in source
 
 
-def test_one_attack_on_one_picture_without_noise_is_a_page() -> None:
+def test_one_attack_on_one_picture_without_noise_is_a_page(figures: Callable[[str], list[str]]) -> None:
     story = tell(attacks=1, noise=False, exact=False)
     one = replace(
         story,
@@ -150,7 +152,8 @@ def test_one_attack_on_one_picture_without_noise_is_a_page() -> None:
         attacks=(play("cpl", take(story.exposure.batch, slice(0, 1)), 0.9, 1),),
     )
     page: Page = page_of(one, **WORDS)
-    assert page.headline == "From the update alone, 0 of 1 private picture was recovered"
+    assert figures(page.headline) == ["0", "1"]
+    assert "picture was" in page.headline
     assert (page.strengths, page.exact) == ((), None)
     assert [section.title for section in page.sections] == ["By attack"]
     assert render(page)

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -79,15 +80,14 @@ def test_the_page_is_whole_escaped_and_calls_nowhere() -> None:
     assert all(source.startswith("data:image/png;base64,") for source in images)
 
 
-def test_it_says_cap_grid_counts_and_the_rule() -> None:
-    made = curve()
-    text = render(page(curves=(made, curve("SPN"), curve("SPN", "tracing"))))
-    assert f"{made.cap.value:.3f}" in text
-    assert "0.5, 0.1, 0.0001, 0" in text
-    assert made.rule in text
+def test_it_says_cap_grid_counts_and_the_rule(same_text: Callable[[str, str], None]) -> None:
+    first = curve()
+    text = render(page(curves=(first, curve("SPN"), curve("SPN", "tracing"))))
+    same_text("characteristic", text)
+    assert f"{first.cap.value:.3f}" in text
+    assert first.rule in text
     assert text.count("<svg") == 3
     assert text.count(">80<") == 3  # 4 settings of 20
-    assert "None was measured here." in text  # no example in the white region
 
 
 def test_points_stand_where_they_belong() -> None:
@@ -126,8 +126,8 @@ def test_a_distance_without_bound_fits_the_right_axis() -> None:
 
 def test_a_single_point_and_a_page_without_pictures_work() -> None:
     lone = Characteristic("DP", "dlg", "rMSE", (Point(0.1, 2.0, 0.6, Estimate(0.5, math.nan, math.nan, 1, 1)),))
-    assert "Reconstructions from each region" not in render(page(curves=(lone,), examples=()))
-    with pytest.raises(InputError, match="needs at least one curve"):
+    assert 'id="examples"' not in render(page(curves=(lone,), examples=()))
+    with pytest.raises(InputError, match="at least one curve"):
         render(page(curves=()))
 
 
@@ -145,28 +145,28 @@ def test_chance_is_drawn_where_there_is_one_and_comes_back_from_disk() -> None:
     assert drawing.words.endswith("; chance 0.900")
     text = render(page(curves=(curve(), traced)))
     assert text.count(">chance</text>") == text.count('<path class="chance"') == 1
-    assert "the distance of one who guesses" in text
+    assert "who guesses" in text
     plain = render(page())
     assert "chance</text>" not in plain
     assert "who guesses" not in plain
     assert json.loads(json.dumps(traced.plain(), allow_nan=False))["chance"] == 0.9
-    with pytest.raises(InputError, match=r"chance must be a distance in \[0, inf\) or None, got -1"):
+    with pytest.raises(InputError, match=r"chance must .* \[0, inf\) .* got -1"):
         replace(traced, chance=-1.0)
 
 
 def test_what_was_left_out_is_said_where_something_was() -> None:
     points = tuple(replace(point, left_out=2) for point in curve().points)
     text = render(page(curves=(replace(curve("SPN"), points=points), curve("DP"))))
-    assert f"rMSE of SPN, unaware: left out {2 * len(points)} times." in text
-    assert text.count("left out") == 1 + text.count("no trial is left out")
+    assert re.findall(r"(\w+) of (\w+), (\w+): left out (\d+)", text) == [
+        ("rMSE", "SPN", "unaware", f"{2 * len(points)}")
+    ]
 
 
 def test_an_infinite_ratio_says_that_biases_are_unchanged_and_no_more() -> None:
     """A defence on weights alone has that ratio too, so the page does not say that there was no perturbation."""
     untouched = replace(page().examples[0], defence="low rank", ratio=math.inf)
     text = render(page(examples=(untouched,)))
-    assert "low rank: 0.100 (biases unchanged)" in text
-    assert "leaves the biases unchanged, whatever it does to weights" in text
+    assert re.search(r"low rank: 0\.100 \(biases unchanged\)", text)
     assert "no perturbation" not in text
 
 

@@ -63,10 +63,10 @@ def test_the_page_says_it_where_there_is_any(run: Run, make_run: MakeRun) -> Non
     text = render(page_of(run))
     assert text.count(">alpha</th>") == len(page_of(run).sections) + 1  # and the table of every setting
     assert "alpha 0.25" in text
-    assert "the place of SME's stand-in network" in text
+    assert "<dt>alpha</dt>" in text
     without = render(page_of(make_run(trials=2)))
     assert ">alpha</th>" not in without
-    assert "the place of SME's stand-in network" not in without
+    assert "<dt>alpha</dt>" not in without
 
 
 def test_the_download_has_a_column_of_it(run: Run) -> None:

@@ -16,6 +16,7 @@ import torch
 from leakscope.core.record import Cell
 from leakscope.data import load
 from leakscope.report import Gallery, Page, Strength, page_of_run, render, sheet_of
+from leakscope.report.run_page import NOTHING
 from leakscope.report.sources import MOST_RECORDS, csv_of, download_of
 from leakscope.store import Run, export
 
@@ -131,7 +132,7 @@ def test_a_run_that_kept_no_pictures_still_has_its_numbers(make_run: MakeRun) ->
 
 def test_an_empty_run_is_a_page_too(make_run: MakeRun) -> None:
     page = page_of(make_run([]))
-    assert page.headline == "No trial of this run has finished yet"
+    assert page.headline == NOTHING
     assert page.download is None
     assert "leakscope run a.yaml" in render(page)
 
@@ -140,7 +141,7 @@ def test_more_than_two_hundred_pictures_are_a_fair_part_of_them(make_run: MakeRu
     page = page_of(make_run(trials=50, shape=(1, 8, 8), shots=1))
     gallery = gallery_of(page)
     assert (len(gallery.tiles), gallery.total) == (200, 300)
-    assert "200 of 300 attacked pictures are here, chosen by rule" in gallery.note
+    assert gallery.note.startswith("200 of 300 ")
     assert {tile.place for tile in gallery.tiles} == {"median", "best", "worst", "random"}
     assert sum(row.trials for row in page.sections[0].rows if not row.baseline) == 300
     assert page.download is not None
@@ -150,7 +151,7 @@ def test_more_than_two_hundred_pictures_are_a_fair_part_of_them(make_run: MakeRu
 def test_of_large_pictures_fewer_are_shown(make_run: MakeRun) -> None:
     gallery = gallery_of(page_of(make_run(trials=20, shape=(3, 64, 64), shots=1)))
     assert (len(gallery.tiles), gallery.total) == (100, 120)
-    assert "100 of 120 attacked pictures are here" in gallery.note
+    assert gallery.note.startswith("100 of 120 ")
 
 
 @pytest.mark.parametrize("shape", [(30,), (2, 5, 5), (4, 3, 6, 6), (8, 8)])
@@ -195,7 +196,8 @@ def test_too_many_records_are_left_to_the_export(make_run: MakeRun, monkeypatch:
     monkeypatch.setattr("leakscope.report.sources.MOST_RECORDS", 10)
     download = download_of(sheet_of(make_run()), "a.csv", "use the export")
     assert download.text == ""
-    assert download.note == "40 records are too many to carry in a page: use the export"
+    assert download.note.startswith("40 records")
+    assert download.note.endswith(": use the export")
     assert MOST_RECORDS > 10
 
 

@@ -17,7 +17,7 @@ from leakscope.core.types import Outcome
 from leakscope.metrics import Scores, Summary, summarise
 from leakscope.metrics.interval import POSSIBLE, Estimate, estimate_mean, estimate_rate
 from leakscope.report import Row, Sheet, axis_tables, cell_table, make_sheet, sheet_of, tabulate
-from leakscope.report.cells import axes_of, families, name_of
+from leakscope.report.cells import INFORMED, axes_of, families, name_of
 from leakscope.report.tables import is_numeric_axis
 from leakscope.store import Run
 
@@ -283,6 +283,6 @@ def test_an_attacker_who_was_told_is_called_so_where_no_axis_says_it() -> None:
         value: name_of(Cell(id="a", settings={"attack": attack, "knowledge": {"defence": value}}))
         for value in (True, False)
     }
-    assert names == {True: "cpl (told of the defence)", False: "cpl"}
+    assert names == {True: f"cpl{INFORMED}", False: "cpl"}
     mean = Cell(id="b", settings={"attack": {"name": "class_mean"}, "knowledge": {"defence": True}}, baseline=True)
     assert name_of(mean) == "class mean"

@@ -63,5 +63,5 @@ def test_at_the_rule_of_the_page_it_is_the_content_of_the_table(
 
 def test_the_page_of_a_run_shows_it(make_run: Callable[..., Run], make_cells: Callable[..., list[Cell]]) -> None:
     page = render(page_of_run(make_run(make_cells()), command="leakscope report run"))
-    assert "How the share recovered hangs on the threshold" in page
-    assert "Recovered by MSE and SSIM" in page
+    assert 'id="thresholds"' in page
+    assert page.count("MSE and SSIM") > 0

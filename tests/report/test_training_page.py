@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from leakscope.report.training_page import (
     checkpoints_of,
     drawings_of,
+    explanation,
     headline,
     render_training,
     setting_of,
@@ -50,15 +52,9 @@ def result(rounds: int = 4, **changes: Any) -> Result:
     return Result(**{**given, **changes})
 
 
-def test_the_page_says_what_was_trained_and_how_well() -> None:
+def test_the_page_says_what_was_trained_and_how_well(same_text: Callable[[str, str], None]) -> None:
     page = render_training(result(), command="leakscope train x.yaml")
-    assert "80 % of the test examples are named rightly after 4 rounds" in page
-    assert "3 clients hold 1 to 9 (median 5) examples of digits each" in page
-    assert "50 % of them are asked in a round and answer with probability 0.8" in page
-    assert "weights: {name: checkpoint, path: runs/a/checkpoints/round-00002.safetensors}" in page
-    assert "clip (bound 0.5" in page
-    assert "times 0.5 after rounds 2" in page
-    assert "leakscope train x.yaml" in page
+    same_text("training", page)
     assert page.count("<svg viewBox") == 3
 
 
@@ -97,13 +93,12 @@ def test_long_curves_are_thinned_and_keep_their_end() -> None:
     assert thinned([], 60) == []
 
 
-def test_a_training_that_was_stopped_or_diverged_says_so() -> None:
+def test_a_training_that_was_stopped_or_diverged_says_so(figures: Callable[[str], list[str]]) -> None:
     stopped = result(stopped=True)
-    page = render_training(replace(stopped, curve=stopped.curve[:3]), command="x")
-    assert "2 of 4 rounds were played" in page
+    assert figures(explanation(replace(stopped, curve=stopped.curve[:3])))[-2:] == ["2", "4"]  # rounds played
     last = Point(3, 3, 30, 1.0, 10, 100, float("nan"))
     blown = replace(stopped, curve=(*stopped.curve[:3], last), diverged=True)
-    assert headline(blown) == "The training diverged in round 3: its weights are NaN or infinite"
+    assert "diverged in round 3" in headline(blown)
     page = render_training(blown, command="x")
     assert not re.search(r'd="[^"]*(nan|inf)', page)
 
@@ -118,6 +113,6 @@ def test_rounds_that_were_not_measured_are_said_to_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize("client", [{"local": None}, {"local": {"epochs": 1, "proximal": 0.3}}])
 def test_the_setting_names_the_local_training(client: dict[str, Any]) -> None:
     base = result()
-    told = {**base.settings, "client": {**base.settings["client"], **client}}
-    local = dict(setting_of(result(settings=told)))["Local training"]
-    assert local == ("one gradient of all examples" if client["local"] is None else "epochs 1, proximal 0.3")
+    settings = {**base.settings, "client": {**base.settings["client"], **client}}
+    local = dict(setting_of(result(settings=settings)))["Local training"]
+    assert local.startswith("one gradient" if client["local"] is None else "epochs 1, proximal")

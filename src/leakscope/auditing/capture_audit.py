@@ -50,8 +50,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
-from leakscope.core.types import Batch, Knowledge, Shares, make_batch
-from leakscope.metrics.image import PICTURE_RANK
+from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Shares, make_batch
 from leakscope.models import find_shortfall
 from leakscope.play import Exposure, is_defended
 from leakscope.store.captures import list_captures
@@ -242,7 +241,7 @@ def structure(pictures: Tensor) -> Tensor:
 
     1 for noise of any kind, below for pictures, whose neighbours are alike; NaN for what is no picture or has no contrast.
     """
-    if pictures.ndim < PICTURE_RANK + 2:
+    if pictures.ndim < IMAGE_RANK + 2:
         return torch.full((len(pictures),), torch.nan)
     shown = pictures.clamp(0, 1)
     order = random.permutation(random.fold(random.key(0), "structure"), shown[0, 0, 0].numel())

@@ -27,13 +27,12 @@ from leakscope.attacks.recipes import ATTACKS
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.types import Knowledge, Observation, Shares, direction
+from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Shares, direction
 from leakscope.defences.stack import revealed
 
 PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
 TOLD = "told of the defences"
 UNKNOWN = "no attacker here knows it: none uses what it does to an update"
-PICTURE_RANK = 3
 MADE_FOR = ("ig_policy", "spn_aware")  # attacks that were made for a defence on the data or on the network
 
 
@@ -173,7 +172,7 @@ class _Settings:
 
 def _settings(model: Model, knowledge: Knowledge, shares: Shares) -> _Settings:
     labels = "auto" if labels_problem(model, knowledge, shares) is None or knowledge.labels is not None else JOINT
-    return _Settings(labels, len(knowledge.input_shape) >= PICTURE_RANK)
+    return _Settings(labels, len(knowledge.input_shape) >= IMAGE_RANK)
 
 
 def labels_problem(model: Model, knowledge: Knowledge, shares: Shares) -> str | None:

@@ -32,6 +32,13 @@ Workers = Annotated[
 ]
 Memory = Annotated[str | None, typer.Option(help="Most memory for chunks in hand, such as 4G.")]
 LogJson = Annotated[Path | None, typer.Option(help="Write every event as a line of JSON.")]
+KeepPrivate = Annotated[
+    bool,
+    typer.Option(
+        "--keep-private",
+        help="Write the clients' private heads to private/ beside their training, so that one that is cut can go on.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
 
 Value = str | int | float | Path | bool | Sequence[str | Path] | None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Options, Quiet, check_device, shell_command, writing
+from leakscope.cli.options import KeepPrivate, Options, Quiet, check_device, shell_command, writing
 from leakscope.cli.progress import print_lines
 from leakscope.cli.text import count, plain_table, printable, terminal
 from leakscope.cli.train import train_with_progress
@@ -53,13 +53,7 @@ def ppc(
         Path | None, typer.Option(help="Directory for page, data and trainings; RUN/ppc if not given.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where to train: cpu or cuda.")] = "cpu",
-    keep_private: Annotated[
-        bool,
-        typer.Option(
-            "--keep-private",
-            help="Write the clients' private heads beside their training, so that one that is cut can go on.",
-        ),
-    ] = False,
+    keep_private: KeepPrivate = False,
     quiet: Quiet = False,
 ) -> None:
     """Put runs on privacy-preserving characteristics: accuracy, distance and CAP by strength, and a page with curves and pictures."""
@@ -83,17 +77,14 @@ def ppc(
     strengths = along if along and len(along) > 1 else [along[0] if along else None] * len(runs)
     by_run = [lines_of(Run.open(run), strength) for run, strength in zip(runs, strengths, strict=True)]
     lines = [line for run_lines in by_run for line in run_lines]
+    how = _TrainingOptions(directory / "trainings", command, device, keep_private=keep_private, quiet=quiet)
     notes: list[str] = []  # on the accuracies
-    if training is not None:
-        how = _TrainingOptions(directory / "trainings", command, device, keep_private=keep_private, quiet=quiet)
-        sources = _trained_accuracies(training, lines, how, notes)
-    else:
-        sources = _read_accuracies(accuracies or [], by_run)
+    sources = _trained(training, lines, how, notes) if training else _read(accuracies or [], by_run)
     curves = measure_curves(lines, sources, participants=participants, tell=say)
     curves = replace(curves, notes=(*curves.notes, *notes))
     for note in curves.notes:
         say(note)
-    origin = str(training) if training is not None else ", ".join(map(str, accuracies or ()))
+    origin = ", ".join(map(str, [training] if training else accuracies or []))
     path = _write(curves, _page(curves, lines, origin, command, participants), directory)
     if not quiet:
         _show(curves)
@@ -120,7 +111,7 @@ def _check_options(
         raise InputError(f"--participants must be at least 2, got {participants}")
 
 
-def _read_accuracies(files: Sequence[Path], by_run: Sequence[Sequence[Line]]) -> list[AccuracyOf]:
+def _read(files: Sequence[Path], by_run: Sequence[Sequence[Line]]) -> list[AccuracyOf]:
     """Return for each line the accuracies of its run's file."""
     from leakscope.studies.characteristics import accuracies_from
 
@@ -128,7 +119,7 @@ def _read_accuracies(files: Sequence[Path], by_run: Sequence[Sequence[Line]]) ->
     return [source for source, lines in zip(sources, by_run, strict=True) for _ in lines]
 
 
-def _trained_accuracies(file: Path, lines: Sequence[Line], how: _TrainingOptions, notes: list[str]) -> list[AccuracyOf]:
+def _trained(file: Path, lines: Sequence[Line], how: _TrainingOptions, notes: list[str]) -> list[AccuracyOf]:
     """Return for each line the accuracies of a training under its defences."""
     from leakscope.training import read_training
 

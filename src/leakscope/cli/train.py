@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Device, Options, Quiet, check_device, shell_command, writing
+from leakscope.cli.options import Device, KeepPrivate, Options, Quiet, check_device, shell_command, writing
 from leakscope.cli.progress import TrainingProgress, print_lines, stop_on_interrupt
 from leakscope.cli.text import count, printable
 
@@ -24,13 +24,7 @@ def train(
     file: Annotated[Path, typer.Argument(help="The training, a YAML file.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Directory; runs/<name of the file> if not given.")] = None,
     device: Device = "cpu",
-    keep_private: Annotated[
-        bool,
-        typer.Option(
-            "--keep-private",
-            help="Write the clients' private heads to DIR/private/, so that a training that is cut can go on.",
-        ),
-    ] = False,
+    keep_private: KeepPrivate = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation: accuracy per round, checkpoints to attack, a page with the learning curve."""

@@ -10,6 +10,7 @@ from leakscope.core.record import Cell, Plain
 ATTACK, DEFENCES = "attack", "defences"
 DEFENCE_KNOWN = "knowledge.defence"  # the axis of whether the attacker is told of the defence
 PRIVATE_HEAD = "the private head"
+INFORMED = " (told of the defence)"  # after the name of an attack that is told of the defence
 
 
 def name_of(cell: Cell) -> str:
@@ -26,7 +27,7 @@ def name_of(cell: Cell) -> str:
     )  # another attacker: never pooled with, or taken for, the first
     label = (attack.get("label") or attack.get("name")) if isinstance(attack, Mapping) else attack
     name = axis_value_text(cell.axes[ATTACK]) if ATTACK in cell.axes else str(label or "attack")
-    return name.replace("_", " ") if cell.baseline else name + (" (told of the defence)" if knows else "")
+    return name.replace("_", " ") if cell.baseline else name + (INFORMED if knows else "")
 
 
 def axes_of(cells: Sequence[Cell]) -> dict[str, tuple[Plain, ...]]:

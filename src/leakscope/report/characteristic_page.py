@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from leakscope.analysis.characteristic import Characteristic, Example, Region
 from leakscope.core.errors import InputError
@@ -36,8 +37,7 @@ class CharacteristicPage:
     facts: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnExample:
+class DrawnExample(NamedTuple):
     """An example with its images as PNG."""
 
     truth: bytes

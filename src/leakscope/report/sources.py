@@ -31,7 +31,7 @@ LIMITS = (
 )
 EXPORT = "use leakscope export RUN --to csv"
 PICTURES, INPUTS = ("picture", "pictures"), ("input", "inputs")
-IMAGE_RANK = 2  # dimensions of the smallest image: H x W
+PLANE_RANK = 2  # dimensions of the smallest image: H x W
 
 MOST_RECORDS = 20_000
 FIRST_COLUMNS = ("trial", "cell", "baseline", "number", "seed", "outcome")
@@ -41,7 +41,7 @@ FLAGS = frozenset({"recovered", "finite", "label_correct"})
 Facts = tuple[tuple[str, str], ...]  # (what, value), in words
 
 
-def input_nouns(sample_shape: Sequence[int], *, smallest: int = IMAGE_RANK) -> tuple[str, str]:
+def input_nouns(sample_shape: Sequence[int], *, smallest: int = PLANE_RANK) -> tuple[str, str]:
     """Return the noun for inputs of this shape (without trials and samples), singular and plural.
 
     `smallest` is how many dimensions an image has at least.

@@ -8,24 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from leakscope.analysis.characteristic import Region
-from leakscope.report import numbers
-from leakscope.report.charts import (
-    COLOURS,
-    Frame,
-    Mark,
-    Spot,
-    Tick,
-    band,
-    column,
-    estimate_text,
-    has_interval,
-    legend_marker,
-    marker,
-    path,
-    tick_text,
-    value_text,
-    whisker,
-)
+from leakscope.report import charts, numbers
 from leakscope.report.charts.characteristic import Shade, region_shades
 from leakscope_papers.measure_names import title_of
 from leakscope_papers.pages.plot_axes import Axes, axes_of, axis_titles, position_text, ticks_across
@@ -41,7 +24,7 @@ REGIONS = {
 }
 ABOVE, BELOW, HIGHEST = 4, 13, 44.0  # where the word "chance" stands beside its line; above it from this height on
 
-Placing = Callable[[float | str, float], Spot]
+Placing = Callable[[float | str, float], charts.Spot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +39,8 @@ class DrawnSeries:
     bars: str
     band: str
     columns: str
-    marks: tuple[Mark, ...]
-    published: tuple[Mark, ...]
+    marks: tuple[charts.Mark, ...]
+    published: tuple[charts.Mark, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +69,10 @@ class PlotDrawing:
 
     title: str
     note: str
-    across: tuple[Tick, ...]
+    across: tuple[charts.Tick, ...]
     known: tuple[float, ...]
-    left: tuple[Tick, ...]
-    right: tuple[Tick, ...]
+    left: tuple[charts.Tick, ...]
+    right: tuple[charts.Tick, ...]
     names: tuple[str, str, str]
     shades: tuple[Shade, ...]
     turned: bool
@@ -97,7 +80,7 @@ class PlotDrawing:
     key: tuple[DrawnSeries, ...]
     published: bool
     broken: float | None
-    frame: Frame
+    frame: charts.Frame
 
 
 def draw(plotted: Plotted) -> PlotDrawing:
@@ -114,7 +97,7 @@ def draw(plotted: Plotted) -> PlotDrawing:
         note=_note(plotted, panels),
         across=ticks,
         known=known,
-        left=tuple((frame.y(at), tick_text(text, plotted.rates)) for at, text in axes.left.ticks()),
+        left=tuple((frame.y(at), charts.tick_text(text, plotted.rates)) for at, text in axes.left.ticks()),
         right=tuple((frame.y(at), text) for at, text in axes.right.ticks()) if plot.second_axis else (),
         names=axis_titles(plotted),
         shades=region_shades(frame, scale) if plot.regions else (),
@@ -176,20 +159,26 @@ def _series(series: Series, number: int, axes: Axes, aside: float, step: float, 
     every, half = math.ceil(len(spots) / SOME_MARKS) if curve else 1, round(0.46 * step, 1)
     return DrawnSeries(
         name=series.name,
-        colour=number % COLOURS,
+        colour=number % charts.COLOURS,
         dashed=series.right,
-        symbol=legend_marker(number),
-        path="" if axes.across.words else path(spots),
+        symbol=charts.legend_marker(number),
+        path="" if axes.across.words else charts.path(spots),
         bars="" if curve else "".join(_bar(spot, p) for p in series.points),
         band=_band(spot, series.points) if curve else "",
         columns="".join(_column(spot, p, half) for p in series.points) if axes.columns else "",
         marks=tuple(
-            Mark(marker(number, *at), f"{series.name}, {position_text(p.x)}: {estimate_text(p.value, share)}")
+            charts.Mark(
+                charts.marker(number, *at),
+                f"{series.name}, {position_text(p.x)}: {charts.estimate_text(p.value, share)}",
+            )
             for i, (at, p) in enumerate(zip(spots, series.points, strict=True))
             if i % every == 0
         ),
         published=tuple(
-            Mark(marker(number, *spot(x, v)), f"{series.name}, {position_text(x)}: published {value_text(v, share)}")
+            charts.Mark(
+                charts.marker(number, *spot(x, v)),
+                f"{series.name}, {position_text(x)}: published {charts.value_text(v, share)}",
+            )
             for x, v in series.published
         ),
     )
@@ -197,10 +186,10 @@ def _series(series: Series, number: int, axes: Axes, aside: float, step: float, 
 
 def _bar(spot: Placing, point: Point) -> str:
     """Return the bar of a point's interval; empty without one."""
-    if not has_interval(point.value):
+    if not charts.has_interval(point.value):
         return ""
     (x, low), (_, high) = spot(point.x, point.value.low), spot(point.x, point.value.high)
-    return whisker(x, low, high)
+    return charts.whisker(x, low, high)
 
 
 def _band(spot: Placing, points: Sequence[Point]) -> str:
@@ -208,13 +197,13 @@ def _band(spot: Placing, points: Sequence[Point]) -> str:
     known = [p for p in points if math.isfinite(p.value.low)]
     if len(known) < 2:
         return ""
-    return band([spot(p.x, p.value.high) for p in known], [spot(p.x, p.value.low) for p in known])
+    return charts.band([spot(p.x, p.value.high) for p in known], [spot(p.x, p.value.low) for p in known])
 
 
 def _column(spot: Placing, point: Point, half: float) -> str:
     """Return the column from 0 to the point."""
     (x, top), (_, foot) = spot(point.x, point.value.value), spot(point.x, 0.0)
-    return column(x, top, foot, half)
+    return charts.column(x, top, foot, half)
 
 
 def _chance(panel: PlotPanel, axes: Axes, offsets: Sequence[float], half: float) -> Chance | None:
@@ -237,9 +226,9 @@ def _chance(panel: PlotPanel, axes: Axes, offsets: Sequence[float], half: float)
     if half:
         line, x = "".join(f"M{at - half:g} {up:g}h{2 * half:g}" for (at, up), _ in spots), x + half
     elif len({round(value, 9) for _, value in spots}) == 1:
-        line, x = path([(axes.frame.first, y), (axes.frame.last, y)]), axes.frame.last - ABOVE
+        line, x = charts.path([(axes.frame.first, y), (axes.frame.last, y)]), axes.frame.last - ABOVE
     else:
-        line = path([spot for spot, _ in spots])
+        line = charts.path([spot for spot, _ in spots])
     level = math.isclose(first, last)
     words = numbers.number(last) if level else f"from {numbers.number(first)} to {numbers.number(last)}"
     return Chance(line, round(x, 1), y - ABOVE if y > HIGHEST else y + BELOW, f"chance {words}")
@@ -248,12 +237,12 @@ def _chance(panel: PlotPanel, axes: Axes, offsets: Sequence[float], half: float)
 def _describe(series: Series, share: bool) -> str:
     """Return a line in words: its first, last and highest point, or all of them where they stand at words."""
     if any(isinstance(point.x, str) for point in series.points):
-        words = ", ".join(f"{value_text(p.value.value, share)} at {position_text(p.x)}" for p in series.points)
+        words = ", ".join(f"{charts.value_text(p.value.value, share)} at {position_text(p.x)}" for p in series.points)
         return f"{series.name} {words}"
     first, last = series.points[0], series.points[-1]
     top = max(series.points, key=lambda point: point.value.value)
-    highest = f", highest {value_text(top.value.value, share)} at {numbers.number(float(top.x))}"
+    highest = f", highest {charts.value_text(top.value.value, share)} at {numbers.number(float(top.x))}"
     return (
-        f"{series.name} from {estimate_text(first.value, share)} at {numbers.number(float(first.x))} "
-        f"to {estimate_text(last.value, share)} at {numbers.number(float(last.x))}{highest if top not in (first, last) else ''}"
+        f"{series.name} from {charts.estimate_text(first.value, share)} at {numbers.number(float(first.x))} "
+        f"to {charts.estimate_text(last.value, share)} at {numbers.number(float(last.x))}{highest if top not in (first, last) else ''}"
     )

@@ -1,4 +1,4 @@
-"""The plots of an item: its measured cells sorted into panels and lines, with printed numbers beside them. `plot_drawing` draws them."""
+"""The plots of an item: its measured cells sorted into panels and lines, with printed numbers beside them."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ def _cells(plot: Plot, result: Result) -> Plotted:
     without = 0
     for cell in result.cells:
         place = _place(cell)
-        own = [name for name in (*plot.y, *plot.second_axis) if name in cell.values and cell.values[name].there]
-        if not own or not meets(place, plot.where):
+        measures = [name for name in (*plot.y, *plot.second_axis) if name in cell.values and cell.values[name].there]
+        if not measures or not meets(place, plot.where):
             continue
         at = _across(plot, cell)
         without += at is None
         if at is not None:
             order, chance = _order(place.get(plot.points)), _mean(cell, plot.chance)
             spots += [
-                _Spot(place, name, Point(at, cell.values[name].estimate, order, chance), cell.note) for name in own
+                _Spot(place, name, Point(at, cell.values[name].estimate, order, chance), cell.note) for name in measures
             ]
     return Plotted(plot, _panels(plot, spots, list(_printed(plot, result))), _notes(spots), without)
 
@@ -170,10 +170,10 @@ def _panels(plot: Plot, spots: Sequence[_Spot], printed: Sequence[_Spot]) -> tup
     alike = len({spot.note for spot in spots}) < 2
     return tuple(
         PlotPanel(
-            title if alike else _noted(title, [spot for own in each.values() for spot in own if not spot.printed]),
-            tuple(_series(name, measure in plot.second_axis, own) for (name, measure), own in each.items()),
+            title if alike else _noted(title, [spot for group in lines.values() for spot in group if not spot.printed]),
+            tuple(_series(name, measure in plot.second_axis, group) for (name, measure), group in lines.items()),
         )
-        for title, each in panels.items()
+        for title, lines in panels.items()
     )
 
 
@@ -194,7 +194,7 @@ def apart(plot: Plot, places: Sequence[Place]) -> tuple[str, ...]:
     return tuple(
         axis
         for axis in axes
-        if axis not in used and any(len({repr(place.get(axis)) for place in own}) > 1 for own in groups.values())
+        if axis not in used and any(len({repr(place.get(axis)) for place in group}) > 1 for group in groups.values())
     )
 
 

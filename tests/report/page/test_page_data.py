@@ -18,33 +18,31 @@ MakeTile = Callable[..., Tile]
 
 @pytest.mark.parametrize("shape", [(), (2, 8, 8), (1, 1, 8, 8), (3, 0, 8)])
 def test_a_picture_has_one_or_three_channels(shape: tuple[int, ...]) -> None:
-    with pytest.raises(
-        InputError, match=re.escape(f"Pair.truth must be C x H x W with C 1 or 3, H x W, or F, got shape {shape}")
-    ):
+    with pytest.raises(InputError, match=rf"Pair.truth .* C x H x W .* {re.escape(str(shape))}"):
         Pair(truth=torch.zeros(shape), recovered=torch.zeros(shape), label="", mse=0.0)
 
 
 def test_what_was_recovered_has_the_shape_of_the_truth(make_tile: MakeTile) -> None:
-    with pytest.raises(InputError, match=r"Pair.recovered must have the shape of the truth, \(1, 8, 8\), got \(8, 8\)"):
+    with pytest.raises(InputError, match=r"Pair.recovered .* \(1, 8, 8\), got \(8, 8\)"):
         Pair(truth=torch.zeros(1, 8, 8), recovered=torch.zeros(8, 8), label="", mse=0.0)
     guess = Guess(name="class mean", picture=torch.zeros(9), mse=0.0, ssim=None)
-    with pytest.raises(InputError, match=r"Guess.picture of class mean must have the shape of the truth"):
+    with pytest.raises(InputError, match=r"Guess.picture of class mean .* shape"):
         make_tile(torch.zeros(1, 8, 8), baselines=(guess,))
 
 
 def test_a_film_has_a_number_for_each_frame_and_runs_forward(make_tile: MakeTile) -> None:
     tile = make_tile(torch.zeros(1, 8, 8), frames=3)
-    with pytest.raises(InputError, match=r"Tile.frames_at must hold 3 numbers, got 2"):
+    with pytest.raises(InputError, match=r"Tile.frames_at .* 3 .* got 2"):
         dataclasses.replace(tile, frames_at=(0, 1))
-    with pytest.raises(InputError, match=r"Tile.frames_at must never fall, got \(0, 5, 4\)"):
+    with pytest.raises(InputError, match=r"Tile.frames_at .* never fall, got \(0, 5, 4\)"):
         dataclasses.replace(tile, frames_at=(0, 5, 4))
-    with pytest.raises(InputError, match=r"Tile.trace_at must hold 6 numbers, got 1"):
+    with pytest.raises(InputError, match=r"Tile.trace_at .* 6 .* got 1"):
         dataclasses.replace(tile, trace_at=(0,))
-    with pytest.raises(InputError, match=r"Tile.courses\['alpha'\] must hold 6 numbers, got 1"):
+    with pytest.raises(InputError, match=r"Tile.courses\['alpha'\] .* 6 .* got 1"):
         dataclasses.replace(tile, courses={"alpha": (0.5,)})
-    with pytest.raises(InputError, match=r"Tile.frames must be S x \(1, 8, 8\)"):
+    with pytest.raises(InputError, match=r"Tile.frames .* \(1, 8, 8\)"):
         dataclasses.replace(tile, frames=torch.zeros(3, 8, 8))
-    with pytest.raises(InputError, match=r"Tile.frames must be S x \(1, 8, 8\)"):
+    with pytest.raises(InputError, match=r"Tile.frames .* \(1, 8, 8\)"):
         dataclasses.replace(tile, frames=torch.zeros(0, 1, 8, 8), frames_at=())
 
 
@@ -57,9 +55,9 @@ def test_empty_sections_are_left_out_not_empty(make_page: MakePage) -> None:
         Strength(axis="sigma", note="", fadings=())
     with pytest.raises(InputError, match=r"Strength.fadings"):
         dataclasses.replace(fading, levels=())
-    with pytest.raises(InputError, match=r"Fading.labels must name 3 truths, got 1"):
+    with pytest.raises(InputError, match=r"Fading.labels .* 3 .* got 1"):
         dataclasses.replace(fading, labels=("one",))
-    with pytest.raises(InputError, match=r"Level.pictures at strength 0 must have the shape"):
+    with pytest.raises(InputError, match=r"Level.pictures at strength 0 .* shape"):
         dataclasses.replace(fading, truths=fading.truths[:2], labels=fading.labels[:2])
-    with pytest.raises(InputError, match=r"every fading of 'sigma' must have the same strengths"):
+    with pytest.raises(InputError, match=r"'sigma' .* same strengths"):
         dataclasses.replace(strength, fadings=(fading, dataclasses.replace(fading, levels=fading.levels[1:])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from leakscope.analysis.characteristic import GREEN_UP_TO, RED_FROM, Characteristic, Point, Region, place
 from leakscope.report import numbers
@@ -16,8 +17,7 @@ AXIS = "log10(||B|| / ||E|| + 1)"
 BEYOND = 0.5  # how far past the last point an infinite ratio is drawn
 
 
-@dataclass(frozen=True, slots=True)
-class Shade:
+class Shade(NamedTuple):
     """A region behind the curves: its name, where it begins and how wide it is."""
 
     name: str
