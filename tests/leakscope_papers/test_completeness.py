@@ -89,12 +89,12 @@ def test_the_printed_number_of_a_place_is_the_one_that_names_it() -> None:
 
 
 def test_two_printed_numbers_for_one_place_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    item = read_item("mixing-figure-2")
+    item = read_item("cpl-table-2")
     row = item.printed.rows[0]
-    other = PrintedRow(where=row.where, measure=row.measure, value=0.5)
+    other = PrintedRow(where=row.where, measure=row.measure, value=0.125)
     printed = replace(item.printed, rows=(*item.printed.rows, other))
     monkeypatch.setattr("leakscope_papers.items.read_printed", lambda _: printed)
-    with pytest.raises(InputError, match=r"steady_share is printed as 0\.96 and as 0\.5"):
+    with pytest.raises(InputError, match=rf"{row.measure} is printed as .* and as 0\.125"):
         compare(item, [])
 
 

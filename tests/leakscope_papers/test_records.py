@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_results import lay
 
 from leakscope.core.errors import InputError
+from leakscope.metrics.interval import Estimate
+from leakscope_papers.comparing import Measured
 from leakscope_papers.headlines import incomplete
-from leakscope_papers.items import choose_items, read_item
+from leakscope_papers.items import choose_items, find_part, read_item
+from leakscope_papers.measures import Value
+from leakscope_papers.naming import places_of
 from leakscope_papers.pages.table import grid_of
-from leakscope_papers.planned import planned_cells, settings_hash, what_differs
+from leakscope_papers.planned import planned_cells, settings_hash, settings_of_cells, what_differs
 from leakscope_papers.records import (
     Recorded,
     changed_settings,
@@ -25,7 +28,7 @@ from leakscope_papers.records import (
     with_rows_of,
     write_recorded,
 )
-from leakscope_papers.results import Result, recorded_result, result_of, results_in
+from leakscope_papers.results import Result, recorded_result, results_in
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(st.integers(0, 3), max_size=2),
@@ -35,29 +38,43 @@ plain = st.recursive(
 mappings = st.dictionaries(st.sampled_from("abcd"), plain, max_size=4)
 
 
-def made(out: Path, name: str = "cpl-table-8", part: str = "lfw_face-gaussian") -> tuple[Result, Recorded]:
-    lay(name, "small", out, part)
-    result = result_of(read_item(name), "small", out)
-    assert result is not None
-    assert result.recorded is not None
-    return result, result.recorded
+def recorded_rows(name: str = "cpl-table-8", part: str = "lfw_face-gaussian") -> Recorded:
+    """Return rows as if every cell of a part had been measured, at the item's present settings."""
+    item = read_item(name)
+    chosen = find_part(item, part)
+    rows: list[Measured] = []
+    settings = {settings_hash(each): each for each in settings_of_cells(item, chosen, "small")}
+    for digest, each in settings.items():
+        for where, column in places_of(item, chosen, each):
+            values = {measure: Value(Estimate(0.5, 0.25, 0.75, 20, 20)) for measure in item.measures}
+            values["mse"] = Value(Estimate(1e-3 / 7, 1e-5, 1e-3, 17, 17), "17 of 20 trials that converged")
+            source = {"device": "cpu", "date": "2026-01-01", "torch": "2"}
+            rows.append(
+                Measured(where, column, 20, values, {"converged": 17}, digest, "", {}, part, digest, "", source)
+            )
+    return Recorded(name, "small", tuple(rows), settings)
 
 
-def test_rows_come_back_as_they_were_and_everything_follows_from_them(tmp_path: Path) -> None:
-    result, recorded = made(tmp_path)
-    path = tmp_path / "cpl-table-8.small.json"
+def result_from(recorded: Recorded, folder: Path) -> Result:
+    """Return the result of recorded rows, written and read."""
+    path = folder / f"{recorded.item}.small.json"
     write_recorded(recorded, path)
-    again = recorded_result(result.item, "small", path)
-    assert [cell.where for cell in again.cells] == [cell.where for cell in result.cells]
-    assert again.comparison.counts == result.comparison.counts
-    assert [finding.told for finding in again.findings] == [finding.told for finding in result.findings]
-    assert grid_of(again) == grid_of(result)
-    assert again.earlier == ()
-    assert {cell.settings for cell in again.cells} <= set(read_recorded(path, "cpl-table-8", "small").settings)
+    return recorded_result(read_item(recorded.item), "small", path)
+
+
+def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    recorded = recorded_rows()
+    back = result_from(recorded, tmp_path).recorded
+    assert back is not None
+    assert [(row.where, row.column, row.outcomes, row.values["asr_content"]) for row in back.rows] == [
+        (row.where, row.column, row.outcomes, row.values["asr_content"]) for row in recorded.rows
+    ]
+    assert {row.values["mse"].over for row in back.rows} == {"17 of 20 trials that converged"}
+    assert {row.values["mse"].estimate for row in back.rows} == {Estimate(0.000142857, 1e-5, 1e-3, 17, 17)}
 
 
 def test_a_file_holds_settings_once_and_in_full(tmp_path: Path) -> None:
-    _, recorded = made(tmp_path)
+    recorded = recorded_rows()
     path = tmp_path / "x.json"
     write_recorded(recorded, path)
     data = json.loads(path.read_text("utf-8"))
@@ -75,52 +92,37 @@ def test_changes_make_new_settings_of_old_ones(old: dict[str, object], new: dict
 
 
 def test_a_row_of_other_settings_never_stands_under_the_present_caption(tmp_path: Path) -> None:
-    result, recorded = made(tmp_path)
+    recorded = recorded_rows()
     first = recorded.rows[0]
     settings = json.loads(json.dumps(recorded.settings[first.settings]))
     settings["attack"]["iterations"] = 7
     digest = settings_hash(settings)
     rows = tuple(replace(row, settings=digest) if row.settings == first.settings else row for row in recorded.rows)
-    path = tmp_path / "cpl-table-8.small.json"
-    write_recorded(replace(recorded, rows=rows, settings={**recorded.settings, digest: settings}), path)
-    again = recorded_result(result.item, "small", path)
-    assert len(again.earlier) == sum(row.settings == first.settings for row in recorded.rows)
-    assert {row.earlier for row in again.earlier} == {"attack.iterations 7, now 300"}
-    assert len(again.cells) + len(again.earlier) == len(recorded.rows)
-    assert "of an earlier setting: attack.iterations 7, now 300" in incomplete(again)
-
-
-def test_a_run_of_other_settings_is_kept_apart_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result, _ = made(tmp_path)
-    monkeypatch.setattr("leakscope_papers.results.present_hashes", lambda *_: {"another": {}})
-    again = result_of(result.item, "small", tmp_path)
-    assert again is not None
-    assert again.cells == ()
-    assert len(again.earlier) == len(result.cells)
-    assert all(row.earlier for row in again.earlier)
+    changed = replace(recorded, rows=rows, settings={**recorded.settings, digest: settings})
+    result = result_from(changed, tmp_path)
+    assert len(result.earlier) == sum(row.settings == first.settings for row in recorded.rows)
+    assert {row.earlier for row in result.earlier} == {"attack.iterations 7, now 300"}
+    assert len(result.cells) + len(result.earlier) == len(recorded.rows)
+    assert "of an earlier setting: attack.iterations 7, now 300" in incomplete(result)
 
 
 def test_a_row_without_settings_says_so(tmp_path: Path) -> None:
-    result, recorded = made(tmp_path)
-    path = tmp_path / "cpl-table-8.small.json"
-    some = tuple(replace(row, settings="") if not n else row for n, row in enumerate(recorded.rows))
-    write_recorded(replace(recorded, rows=some), path)
-    again = recorded_result(result.item, "small", path)
-    assert f"Of 1 of {len(some)} rows: settings not recorded." in incomplete(again)
-    assert sum("settings not recorded" in row.who for row in grid_of(again).rows) == 1
+    recorded = recorded_rows()
+    some = tuple(replace(row, settings="", cell="") if not n else row for n, row in enumerate(recorded.rows))
+    result = result_from(replace(recorded, rows=some), tmp_path)
+    assert f"Of 1 of {len(some)} rows: settings not recorded." in incomplete(result)
+    assert sum("settings not recorded" in row.who for row in grid_of(result).rows) == 1
 
 
 def test_two_rows_at_one_place_are_an_error(tmp_path: Path) -> None:
-    result, recorded = made(tmp_path)
-    path = tmp_path / "cpl-table-8.small.json"
+    recorded = recorded_rows()
     double = replace(recorded.rows[0], cell="another")
-    write_recorded(replace(recorded, rows=(*recorded.rows, double)), path)
     with pytest.raises(InputError, match="two measured rows of"):
-        recorded_result(result.item, "small", path)
+        result_from(replace(recorded, rows=(*recorded.rows, double)), tmp_path)
 
 
 def test_rows_of_parts_that_were_not_run_again_stay(tmp_path: Path) -> None:
-    _, recorded = made(tmp_path)
+    recorded = recorded_rows()
     path = tmp_path / "x.json"
     other = replace(recorded.rows[0], where={**recorded.rows[0].where, "data": "other"}, part="other")
     write_recorded(replace(recorded, rows=(other, replace(recorded.rows[1], settings=""))), path)
@@ -163,7 +165,7 @@ def test_every_recorded_file_is_of_an_item_and_its_rows_stand_where_the_item_pla
 
 
 def test_results_are_read_from_recorded_files_where_there_is_no_run(tmp_path: Path) -> None:
-    _, recorded = made(tmp_path / "runs")
+    recorded = recorded_rows()
     write_recorded(recorded, recorded_file("cpl-table-8", "small", tmp_path / "data"))
     (result,) = results_in(tmp_path / "data", None, ["cpl-table-8"])
     assert len(result.cells) == len(recorded.rows)
