@@ -25,6 +25,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/architecture
+	$(BIN)/leakscope paper render --check
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -110,7 +110,9 @@ class Finding:
         more = max(0, self.planned - measured - self.unseen - self.unlike)
         if held == measured and more:
             return f"{held} of {self.planned} cases"
-        return f"{held} of {measured} cases hold" + (f" ({more} more were not measured)" if more else "")
+        return f"{held} of {measured} cases hold" + (
+            f" ({more} more {'was' if more == 1 else 'were'} not measured)" if more else ""
+        )
 
     @property
     def against(self) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -88,11 +87,15 @@ def incomplete(result: Result) -> str:
 
 
 def earlier_rows(rows: Sequence[Measured]) -> list[str]:
-    """Return in words how many rows of each part are of an earlier setting, and which."""
-    counted = Counter((row.part, row.earlier) for row in rows)
+    """Return in words how many rows are of an earlier setting, of which parts, and what was otherwise."""
+    parts: dict[str, dict[str, int]] = {}
+    for row in rows:
+        counts = parts.setdefault(row.earlier, {})
+        counts[row.part] = counts.get(row.part, 0) + 1
     return [
-        f"{n} row{'s' * (n != 1)}{f' of {part}' if part else ''} of an earlier setting: {words.rstrip('.')}"
-        for (part, words), n in counted.items()
+        f"{n} row{'s' * (n != 1)}{f' ({names})' if names else ''} of an earlier setting: {words.rstrip('.')}"
+        for words, counts in parts.items()
+        for n, names in [(sum(counts.values()), ", ".join(name for name in counts if name))]
     ]
 
 

@@ -9,26 +9,32 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from leakscope.core.errors import InputError
 
 OURS = ("cpl", "mixing", "sme", "spn", "ats")
+GROUP = "leakscope.papers"
 NAME = re.compile(r"[a-z][a-z0-9]*")
 
 
 @functools.cache
 def papers() -> dict[str, Path]:
-    """Return paper -> folder: ours first, then those of installed packages by name."""
-    here = Path(__file__).parent
-    folders = {name: here / name for name in OURS}
-    for point in sorted(entry_points(group="leakscope.papers"), key=lambda point: point.name):
-        if not NAME.fullmatch(point.name) or point.name in folders:
-            raise InputError(
-                f"entry point leakscope.papers {point.name!r} of {point.value} must be a new name of small letters and digits"
-            )
-        folders[point.name] = _folder(point.value)
+    """Return paper -> folder: ours first, then those of installed packages by name.
+
+    A package that takes a name of ours, or that cannot be found, is named on stderr and left out.
+    """
+    folder = Path(__file__).parent
+    folders = {name: folder / name for name in OURS}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            if not NAME.fullmatch(point.name) or point.name in folders:
+                raise InputError("its name must be a new one of small letters and digits")
+            folders[point.name] = _folder(point.value)
+        except Exception as error:  # another package's folder may fail to be found in any way
+            sys.stderr.write(f"leakscope: paper {point.name!r} of {point.value} is left out ({error})\n")
     return folders
 
 
@@ -41,5 +47,5 @@ def _folder(package: str) -> Path:
     """Return the folder of an installed package without importing it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"entry point leakscope.papers: {package!r} is no package")
+        raise InputError(f"{package!r} is no package")
     return Path(next(iter(spec.submodule_search_locations)))

@@ -18,7 +18,8 @@ from leakscope_papers.headlines import commands_of
 from leakscope_papers.items import find_part, read_item
 from leakscope_papers.pages.table import grid_of
 from leakscope_papers.programs.rows import keeping
-from leakscope_papers.results import gathered_facts, result_of, results_in
+from leakscope_papers.records import recorded_file, write_recorded
+from leakscope_papers.results import gathered_facts, recorded_result, result_of, results_in
 from leakscope_papers.scales import parts_at, rows_at, run_directory, scenario_at, settings_at
 
 CPU = {"device": "cpu"}
@@ -218,3 +219,27 @@ def test_rows_of_two_readings_with_one_key_stay_apart(tmp_path: Path) -> None:
     assert result is not None
     shown = {row.who: row.entries[0].value for row in grid_of(result).rows if not row.printed}
     assert shown == {"gradients are shared": "100 %", "changes of weights are shared": "0 %"}
+
+
+def test_a_run_is_recorded_and_everything_follows_from_its_rows(tmp_path: Path) -> None:
+    lay("cpl-table-8", "small", tmp_path, "lfw_face-gaussian")
+    result = result_of(read_item("cpl-table-8"), "small", tmp_path)
+    assert result is not None
+    assert result.recorded is not None
+    path = recorded_file("cpl-table-8", "small", tmp_path)
+    write_recorded(result.recorded, path)
+    again = recorded_result(result.item, "small", path)
+    assert again.comparison.counts == result.comparison.counts
+    assert [finding.told for finding in again.findings] == [finding.told for finding in result.findings]
+    assert grid_of(again) == grid_of(result)
+    assert again.earlier == ()
+
+
+def test_a_run_of_other_settings_is_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay("cpl-table-8", "small", tmp_path, "lfw_face-gaussian")
+    monkeypatch.setattr("leakscope_papers.results.present_hashes", lambda *_: {"another": {}})
+    result = result_of(read_item("cpl-table-8"), "small", tmp_path)
+    assert result is not None
+    assert result.cells == ()
+    assert result.earlier
+    assert all(row.earlier for row in result.earlier)

@@ -82,6 +82,32 @@ def status(only: Only = None) -> None:
     console.print("smoke, small, full: recorded rows / planned rows", style="dim")
 
 
+def render(
+    names: Annotated[list[str] | None, typer.Argument(help="Papers; all that have results if not given.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit 1 where a page differs from its data.")
+    ] = False,
+) -> None:
+    """Write the README of each paper from its recorded results and notes."""
+    from leakscope.core.registry import lookup
+    from leakscope_papers.pages.readme import readme_file, rendered
+    from leakscope_papers.registry import papers
+
+    with_results = {name: folder for name, folder in papers().items() if (folder / "results").is_dir()}
+    for name in names or []:
+        lookup(with_results, name, "paper with results")
+    stale = []
+    for name in names or with_results:
+        path, text = readme_file(name), rendered(name)
+        if not check:
+            _write(path, text)
+        elif not path.is_file() or path.read_text("utf-8") != text:
+            stale.append(name)
+            typer.echo(f"{path} differs from its data; run: leakscope paper render {name}", err=True)
+    if stale:
+        raise typer.Exit(1)
+
+
 def _check_scale(scale: str | None) -> None:
     from leakscope.core.registry import lookup
     from leakscope_papers.scales import SCALES
