@@ -36,6 +36,7 @@ from leakscope_papers.items import Check, Claim
 from leakscope_papers.measures import NONE, Value
 from leakscope_papers.naming import Column, meets
 from leakscope_papers.planned import PlannedCell
+from leakscope_papers.published import Printed
 
 HOLDS, PARTLY, FAILS, UNDECIDED = "holds", "holds in part", "does not hold", "undecided at this n"
 UNMEASURED, UNTESTED, SO_FAR = "not measured", "not tested", "holds as far as measured"
@@ -212,6 +213,18 @@ def _likely_measures(plan: PlannedCell, cells: Sequence[Measured]) -> list[str]:
 
 def _place(where: Mapping[str, Plain]) -> str:
     return repr(sorted((axis, repr(value)) for axis, value in where.items()))
+
+
+def printed_cells(printed: Printed, column: Column) -> list[Measured]:
+    """Return the printed numbers as if they were measured, without intervals: a paper's claims on its own table."""
+    found: dict[str, tuple[Mapping[str, Plain], dict[str, Value]]] = {}
+    for row in printed.rows:
+        if row.value is not None:
+            own = found.setdefault(repr(sorted(row.where.items())), (row.where, {}))
+            own[1][row.measure] = Value(Estimate(row.value, math.nan, math.nan, 0, 0))
+            if row.measure in OVER_ALL:  # print has one such number, and claims are tested on all attacks
+                own[1].setdefault(OVER_ALL[row.measure], own[1][row.measure])
+    return [Measured(where, column, 0, values) for where, values in found.values()]
 
 
 def _cases(check: Check, cells: Sequence[Measured], axes: set[str]) -> Iterator[Case]:

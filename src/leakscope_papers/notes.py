@@ -22,8 +22,8 @@ from pydantic import ConfigDict
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
 from leakscope.metrics.interval import Estimate
+from leakscope.report.cells import axis_value_text as say
 from leakscope.report.numbers import number, percent
-from leakscope.report.sheet import say
 from leakscope_papers.comparing import Measured
 from leakscope_papers.files import STRICT, as_file, read_mapping
 from leakscope_papers.measure_names import cut

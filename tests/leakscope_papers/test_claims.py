@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakscope.core.errors import InputError
-from leakscope.core.record import Plain
 from leakscope.metrics.interval import Estimate
 from leakscope_papers.claims import (
     FAILS,
     HOLDS,
     HOLDS_OPEN,
-    OVER_ALL,
     PARTLY,
     SO_FAR,
     SO_FAR_OPEN,
@@ -28,26 +25,14 @@ from leakscope_papers.claims import (
     UNTESTED,
     examine,
     examine_both,
+    printed_cells,
 )
 from leakscope_papers.comparing import Column, Measured
 from leakscope_papers.items import Check, Claim, item_files, read_item
 from leakscope_papers.measures import Value
-from leakscope_papers.published import Printed
 
 COLUMN = Column("", "")
 CONTRADICTED = ("the table contradicts it", "as drop rises, the mean number of iterations")
-
-
-def printed_cells(printed: Printed, column: Column) -> list[Measured]:
-    """Return the printed numbers as if they were measured, without intervals: a paper's claims on its own table."""
-    found: dict[str, tuple[Mapping[str, Plain], dict[str, Value]]] = {}
-    for row in printed.rows:
-        if row.value is not None:
-            own = found.setdefault(repr(sorted(row.where.items())), (row.where, {}))
-            own[1][row.measure] = Value(Estimate(row.value, math.nan, math.nan, 0, 0))
-            if row.measure in OVER_ALL:  # print has one such number, and claims are tested on all attacks
-                own[1].setdefault(OVER_ALL[row.measure], own[1][row.measure])
-    return [Measured(where, column, 0, values) for where, values in found.values()]
 
 
 @pytest.mark.parametrize("name", [name for name in item_files() if read_item(name).printed.rows])
