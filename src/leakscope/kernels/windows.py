@@ -238,34 +238,28 @@ def by_input(cotangent: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
         len(cotangent), width, in_channels, height, images
     )
     for phase in phases:
-        kernels, windows = [column.kernels for column in phase.columns], [column.windows for column in phase.columns]
         if down == across == 1:
-            phase.folded.multiply(sources, kernels[0], windows[0], whole.flatten(3))
+            phase.folded.multiply(sources, phase.kernels[0], phase.windows[0], whole.flatten(3))
         else:
-            targets = [whole[:, column.first :: across, :, phase.first :: down] for column in phase.columns]
-            phase.folded.spread(sources, kernels, windows, targets)
+            targets = [whole[:, column::across, :, phase.row :: down] for column in phase.columns]
+            phase.folded.spread(sources, phase.kernels, phase.windows, targets)
     return _as_images(whole)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """A phase of the stride by width: its first column, the kernels of all clients, and the windows they meet."""
+class Phase:
+    """A phase of the stride by height: its first row, its rows as channels, and for each of its phases by width the first column,
+    the kernels of all clients and the windows they meet.
+    """
 
-    first: int
-    kernels: Tensor
-    windows: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A phase of the stride by height: its first row, who folds, its phases by width."""
-
-    first: int
+    row: int
     folded: Folded
-    columns: list[Columns]
+    columns: list[int]
+    kernels: list[Tensor]
+    windows: list[Tensor]
 
 
-def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Rows]:
+def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Phase]:
     """Yield the phases that meet any output; `weight` has its columns side by side, whatever the dilation."""
     (height, width), (down, across), (up, left) = sizes.image, sizes.stride, sizes.padding
     ends = [_met(column, left, across, _span(sizes), width) for column in range(min(across, width))]
@@ -281,14 +275,15 @@ def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Rows]:
         apart = met[1] - met[0] if len(met) > 1 else 1
         rows = len(range(row, height, down))
         folded = Folded(Fold(met[0], apart, len(met), 1, rows, before, columns), like)
-        columns_met = []
+        phase = Phase(row, folded, [], [], [])
         for column, (number, start, wide) in enumerate(ends):
             if not wide:
                 continue
             turned = weight[:, :, :, first_row:last_row:row_step][..., (column + left) % across :: across].flip(-2, -1)
-            kernels = _each_column(turned.permute(0, 2, 4, 3, 1).flatten(2), number)
-            columns_met.append(Columns(column, kernels, folded.windows(before + start, 1, number, wide)))
-        yield Rows(row, folded, columns_met)
+            phase.columns.append(column)
+            phase.kernels.append(_each_column(turned.permute(0, 2, 4, 3, 1).flatten(2), number))
+            phase.windows.append(folded.windows(before + start, 1, number, wide))
+        yield phase
 
 
 def _met(column: int, left: int, across: int, span: int, width: int) -> tuple[int, int, int]:

@@ -25,19 +25,6 @@ class Candidate:
     accuracy: float
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The n best policies that the threshold left, their hybrid, and how many were rejected."""
-
-    kept: tuple[Candidate, ...]
-    rejected: int
-
-    @property
-    def hybrid(self) -> str:
-        """Return the hybrid of the kept policies; 'none' if none was kept."""
-        return "+".join(each.policy for each in self.kept) or "none"
-
-
 def draw_policies(number: int, seed: int, *, shortest: int = LONGEST, longest: int = LONGEST) -> list[str]:
     """Return `number` different random policies; every length in shortest..longest is equally likely.
 
@@ -64,6 +51,19 @@ def draw_policies(number: int, seed: int, *, shortest: int = LONGEST, longest: i
             drawn.setdefault(str(Policy(tuple(row[:length]))))
         block += 1
     return list(drawn)[:number]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The n best policies that the threshold left, their hybrid, and how many were rejected."""
+
+    kept: tuple[Candidate, ...]
+    rejected: int
+
+    @property
+    def hybrid(self) -> str:
+        """Return the hybrid of the kept policies; 'none' if none was kept."""
+        return "+".join(each.policy for each in self.kept) or "none"
 
 
 def select(candidates: Sequence[Candidate], *, threshold: float | None, keep: int) -> Selection:

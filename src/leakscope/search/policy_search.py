@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -67,10 +67,8 @@ def run_search(
         def train() -> bytes:
             return _network(search, data, network or directory / NETWORK, device, say)
 
-        if search.method == "random":
-            wanted = _random(search, directory, known, train, engine or local(), device, say, stop)
-        else:
-            wanted = _optuna(search, directory, known, train, device, say, stop)
+        run = _Run(search, directory, known, train, device, say, stop)
+        wanted = _random(run, engine or local()) if search.method == "random" else _optuna(run)
     return found_of(search, known, wanted)
 
 
@@ -99,56 +97,66 @@ def compare_methods(
     }
 
 
-def _random(
-    search: PolicySearch,
-    directory: Path,
-    known: dict[str, Candidate],
-    train: Callable[[], bytes],
-    engine: Engine,
-    device: str,
-    say: Callable[[str], None],
-    stop: Callable[[], bool],
-) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A search at work: its settings and directory, what is scored so far, and what trains the network when it is needed."""
+
+    search: PolicySearch
+    directory: Path
+    known: dict[str, Candidate]
+    train: Callable[[], bytes]
+    device: str
+    say: Callable[[str], None]
+    stop: Callable[[], bool]
+
+    def group(self, policies: tuple[str, ...], network: bytes) -> Group:
+        """Return policies to score together."""
+        return Group(f"{policies[0]}-and-{len(policies) - 1}-more", self.search, policies, self.device, network)
+
+    def land(self, name: str, scored: Sequence[Candidate]) -> None:
+        """Save a group, add it to what is known, and say so."""
+        write_scores(self.directory, name, scored, len(self.known))
+        self.known.update({each.policy: each for each in scored})
+        best = min(scored, key=lambda each: each.privacy)
+        total = self.search.candidates + 1
+        self.say(f"{len(self.known)}/{total} policies scored, best of the last {best.policy} {best.privacy:.4f}")
+
+
+def _random(run: _Run, engine: Engine) -> list[str]:
     """Return the policies that random search draws, after scoring those that are not known yet, on the engine."""
+    search = run.search
     wanted = [NONE, *draw_policies(search.candidates, search.seed, shortest=search.shortest, longest=search.longest)]
-    missing = [policy for policy in wanted if policy not in known]
+    missing = [policy for policy in wanted if policy not in run.known]
     if not missing:
         return wanted
-    network = train()
+    network = run.train()
     cuts = [tuple(missing[i : i + search.group]) for i in range(0, len(missing), search.group)]
-    needs = Needs(gpus=1 if device == "cuda" else 0)
-    groups = ((_group(search, cut, device, network), needs) for cut in cuts)
-    for group, scored in engine(score_group, groups, stop=stop):
-        _land(directory, group.name, scored, known, search, say)
+    needs = Needs(gpus=1 if run.device == "cuda" else 0)
+    groups = ((run.group(cut, network), needs) for cut in cuts)
+    for group, scored in engine(score_group, groups, stop=run.stop):
+        run.land(group.name, scored)
     return wanted
 
 
-def _optuna(
-    search: PolicySearch,
-    directory: Path,
-    known: dict[str, Candidate],
-    train: Callable[[], bytes],
-    device: str,
-    say: Callable[[str], None],
-    stop: Callable[[], bool],
-) -> list[str]:
+def _optuna(run: _Run) -> list[str]:
     """Return the policies that Optuna asked for, group after group: each group hears of all before it."""
+    search, known = run.search, run.known
     study = OptunaSearch(search.seed, shortest=search.shortest, longest=search.longest, sampler=search.sampler)
     before: list[Candidate] = []
-    for scored in read_groups(directory):
+    for scored in read_groups(run.directory):
         study.replay([each for each in scored if each.policy != NONE], before)
         before += scored
     network = b""
-    while not stop():
+    while not run.stop():
         left = search.candidates - sum(policy != NONE for policy in known)
         asked = study.ask(min(search.group, left), list(known.values())) if left > 0 else []
         cut = ((NONE,) if NONE not in known else ()) + tuple(asked)
         if not cut:
             break
-        network = network or train()
-        group = _group(search, cut, device, network)
+        network = network or run.train()
+        group = run.group(cut, network)
         scored = score_group(group)
-        _land(directory, group.name, scored, known, search, say)
+        run.land(group.name, scored)
         study.tell([each for each in scored if each.policy != NONE])
     return list(known)
 
@@ -181,23 +189,3 @@ def _network(search: PolicySearch, data: Dataset, directory: Path, device: str, 
         trained = train_network(recipe, examples, device=device, directory=directory)
     say(f"trained: test accuracy {trained.history[-1].test_accuracy:.3f}")
     return pack_checkpoint(trained.model, trained.model.parameters, trained.model.buffers, {})
-
-
-def _group(search: PolicySearch, policies: tuple[str, ...], device: str, network: bytes) -> Group:
-    return Group(f"{policies[0]}-and-{len(policies) - 1}-more", search, policies, device, network)
-
-
-def _land(
-    directory: Path,
-    name: str,
-    scored: Sequence[Candidate],
-    known: dict[str, Candidate],
-    search: PolicySearch,
-    say: Callable[[str], None],
-) -> None:
-    """Save a group, take it into what is known, and say so."""
-    write_scores(directory, name, scored, len(known))
-    known |= {each.policy: each for each in scored}
-    best = min(scored, key=lambda each: each.privacy)
-    total = search.candidates + 1
-    say(f"{len(known)}/{total} policies scored, best of the last {best.policy} {best.privacy:.4f}")

@@ -68,11 +68,13 @@ def attacks(settings: Settings, keep: Keep, say: Say, device: str) -> None:
             if not keep.done(key, where):
                 trained = network_of(settings, policy, keep, say, device)
                 say(f"policy {policy}, attack {name}: {settings['images']} pictures")
-                (made,) = attack_pictures(settings, trained.model, [policy], name, device)
+                (values,) = attack_pictures(settings, trained.model, [policy], name, device)
                 gained = (
-                    {} if name == "ig" or "ig" not in settings["attacks"] else gains(keep.values(f"{policy} ig"), made)
+                    {}
+                    if name == "ig" or "ig" not in settings["attacks"]
+                    else gains(keep.values(f"{policy} ig"), values)
                 )
-                keep.add(key, where, {**_with_deviation(made), **gained})
+                keep.add(key, where, {**_with_deviation(values), **gained})
 
 
 def attack_pictures(
@@ -87,20 +89,21 @@ def attack_pictures(
     if len(policies) > 1 and name != "ig":
         raise InputError(f"attack {name} depends on the policy: give one policy at a time, got {len(policies)}")
     attack = _attack(name, settings["iterations"], settings["bounds"].get(policies[0], (1.1, 0.4)))
-    made: list[dict[str, list[float]]] = [{"psnr": [], "psnr_private": [], "black_level": []} for _ in policies]
+    rows: list[dict[str, list[float]]] = [{"psnr": [], "psnr_private": [], "black_level": []} for _ in policies]
     for first in range(0, settings["images"], settings["at_once"]):
         places = range(first, min(first + settings["at_once"], settings["images"]))
         faced = face(settings, model, policies, places, aware=name == "ig_policy")
         execution = Execution(device=device, form=settings.get("form"))
-        found = attack.run(model, faced.update, faced.knowledge, faced.seeds, execution)
-        guess, seen = clean(found.inputs), clean(found.inputs if found.seen is None else found.seen)
-        for own, x, transformed, inputs, looked in zip(
-            made, *(each.split(len(places)) for each in (faced.truth, faced.transformed, guess, seen)), strict=True
+        reconstruction = attack.run(model, faced.update, faced.knowledge, faced.seeds, execution)
+        guess = clean(reconstruction.inputs)
+        seen = guess if reconstruction.seen is None else clean(reconstruction.seen)
+        for row, x, transformed, inputs, looked in zip(
+            rows, *(each.split(len(places)) for each in (faced.truth, faced.transformed, guess, seen)), strict=True
         ):
-            own["psnr"] += _decibels(transformed, looked)
-            own["psnr_private"] += _decibels(x, inputs)
-            own["black_level"] += [black_level(a[0], b[0]) for a, b in zip(transformed, looked, strict=True)]
-    return made
+            row["psnr"] += _decibels(transformed, looked)
+            row["psnr_private"] += _decibels(x, inputs)
+            row["black_level"] += [black_level(a[0], b[0]) for a, b in zip(transformed, looked, strict=True)]
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +133,22 @@ def face(settings: Settings, model: Model, policies: Sequence[str], places: rang
     return Faced(*joined, seeds * len(policies))
 
 
-def gains(default: Mapping[str, Sequence[float | None]], made: dict[str, list[float]]) -> dict[str, list[float]]:
+def gains(default: Mapping[str, Sequence[float | None]], values: dict[str, list[float]]) -> dict[str, list[float]]:
     """Return by how much an attack is above the default one, picture by picture: `psnr_gain`, and against x `psnr_private_gain`.
 
     >>> gains({"psnr": [6.0, 7.0], "psnr_private": [8.0, None]}, {"psnr": [9.0, 7.5], "psnr_private": [9.0, 9.0]})
     {'psnr_gain': [3.0, 0.5], 'psnr_private_gain': [1.0, nan]}
     """
     return {
-        f"{name}_gain": [b - (math.nan if a is None else a) for a, b in zip(default[name], made[name], strict=True)]
+        f"{name}_gain": [b - (math.nan if a is None else a) for a, b in zip(default[name], values[name], strict=True)]
         for name in ("psnr", "psnr_private")
     }
 
 
-def _with_deviation(made: dict[str, list[float]]) -> dict[str, list[float]]:
+def _with_deviation(values: dict[str, list[float]]) -> dict[str, list[float]]:
     """Return the numbers with `psnr_deviation`, the standard deviation of psnr over pictures, one number."""
-    found = made["psnr"]
-    return {**made, "psnr_deviation": [float(torch.tensor(found).std())]} if len(found) > 1 else made
+    psnr = values["psnr"]
+    return {**values, "psnr_deviation": [float(torch.tensor(psnr).std())]} if len(psnr) > 1 else values
 
 
 def black_level(target: Tensor, guess: Tensor) -> float:
@@ -185,11 +188,11 @@ def correlation(settings: Settings, keep: Keep, say: Say, device: str) -> None:
         for group in groups(missing, max(1, settings["at_once"] // settings["images"])):
             scores = _privacy(settings, keep, network, group, say, device)
             attacked = network_of(settings, "none", keep, say, device, augment=NETWORKS[network]).model
-            made = attack_pictures(settings, attacked, group, "ig", device)
-            for policy, own, found in zip(group, scores, made, strict=True):
+            attacks = attack_pictures(settings, attacked, group, "ig", device)
+            for policy, privacy, row in zip(group, scores, attacks, strict=True):
                 where = {"network": network, "policy": policy}
-                keep.add(_key(network, policy), where, {**found, "privacy_score": own})
-                say(f"{network}, {policy}: privacy score {sum(own) / len(own):.3f}")
+                keep.add(_key(network, policy), where, {**row, "privacy_score": privacy})
+                say(f"{network}, {policy}: privacy score {sum(privacy) / len(privacy):.3f}")
         where = {"network": network, "policy": ALL}
         if not keep.done(_key(network, ALL), where):
             rows = [keep.values(_key(network, policy)) for policy in policies]
@@ -205,7 +208,7 @@ def _privacy(
         scoring = scoring_network(settings, keep, say, device).model
         return score_privacy(settings, scoring, group, device, settings["scored"])
     known = [keep.values(_key(first, policy))["privacy_score"] for policy in group]
-    return [[math.nan if value is None else value for value in own] for own in known]
+    return [[math.nan if value is None else value for value in values] for values in known]
 
 
 def groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
@@ -235,17 +238,17 @@ def correlate(rows: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str,
         torch.tensor([_mean(row[name]) for row in rows], dtype=torch.float64)
         for name in ("privacy_score", "psnr", "psnr_private")
     )
-    found = float(torch.corrcoef(torch.stack([score, seen]))[0, 1])
-    made = {
-        "correlation": [found],
+    correlation = float(torch.corrcoef(torch.stack([score, seen]))[0, 1])
+    values = {
+        "correlation": [correlation],
         "rank_correlation": [float(spearmanr(score.numpy(), seen.numpy()).statistic)],
         "correlation_private": [float(torch.corrcoef(torch.stack([score, private]))[0, 1])],
     }
-    if len(rows) > 3 and abs(found) < 1:
+    if len(rows) > 3 and abs(correlation) < 1:
         half = 1.96 / math.sqrt(len(rows) - 3)
-        made["correlation_low"] = [math.tanh(math.atanh(found) - half)]
-        made["correlation_high"] = [math.tanh(math.atanh(found) + half)]
-    return made
+        values["correlation_low"] = [math.tanh(math.atanh(correlation) - half)]
+        values["correlation_high"] = [math.tanh(math.atanh(correlation) + half)]
+    return values
 
 
 def _mean(values: Sequence[float | None]) -> float:

@@ -42,12 +42,14 @@ def operations(settings: Settings, keep: Keep, say: Say, device: str) -> None:
         return
     trained = scoring_network(settings, keep, say, device).model
     scores = _scores(settings, trained, names, say, device)
-    means = {name: sum(own) / len(own) for name, own in zip(names, scores, strict=True)}
-    for name, own, new in zip(names, scores, missing, strict=True):
+    means = {name: sum(values) / len(values) for name, values in zip(names, scores, strict=True)}
+    for name, values, new in zip(names, scores, missing, strict=True):
         rank = 1 + sum(other < means[name] - 1e-9 for other in means.values())
         if new:
             keep.add(
-                name, {"policy": name, "operation": _kind(name)}, {"privacy_score": own, "privacy_rank": [float(rank)]}
+                name,
+                {"policy": name, "operation": _kind(name)},
+                {"privacy_score": values, "privacy_rank": [float(rank)]},
             )
     if not compared:
         keep.add(ALL, {"policy": ALL}, {"rank_correlation": [_agreement(means)]})
@@ -68,12 +70,12 @@ def _agreement(means: dict[str, float]) -> float:
 
 
 def _scores(settings: Settings, trained: Model, policies: Sequence[str], say: Say, device: str) -> list[list[float]]:
-    made: list[list[float]] = []
+    scores: list[list[float]] = []
     for first in range(0, len(policies), AT_ONCE):
         cut = policies[first : first + AT_ONCE]
-        made += score_privacy(settings, trained, cut, device, settings["images"])
-        say(f"{len(made)} of {len(policies)} policies scored")
-    return made
+        scores += score_privacy(settings, trained, cut, device, settings["images"])
+        say(f"{len(scores)} of {len(policies)} policies scored")
+    return scores
 
 
 # -- figure 6
@@ -90,7 +92,7 @@ def random_policies(settings: Settings, keep: Keep, say: Say, device: str) -> No
             continue
         policies = policies_of(name, settings["policies"], settings["seed"])
         trained = scoring_network(settings, keep, say, device).model
-        privacy = [sum(own) / len(own) for own in _scores(settings, trained, policies, say, device)]
+        privacy = [sum(scores) / len(scores) for scores in _scores(settings, trained, policies, say, device)]
         accuracy = score_accuracy(settings, policies, device)
         values = {"privacy_score": privacy, "accuracy_score": accuracy}
         if name != NONE:
@@ -101,7 +103,7 @@ def random_policies(settings: Settings, keep: Keep, say: Say, device: str) -> No
             ]
         if name in (TWO, THREE):
             others = [value or 0.0 for value in keep.values(RANDOM)["privacy_score"]]
-            values["share_beaten"] = [sum(other > own for other in others) / len(others) for own in privacy]
+            values["share_beaten"] = [sum(other > score for other in others) / len(others) for score in privacy]
         keep.add(name, {"policy": name}, values)
 
 

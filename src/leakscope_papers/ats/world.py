@@ -64,54 +64,56 @@ def scoring_network(settings: Settings, keep: Keep, say: Say, device: str) -> Tr
 
 def directory_of(recipe: Recipe, data: str, directory: Path) -> Path:
     """Return where a network lies beside the rows: named by its policy and by a digest of all that it is trained with."""
-    told = json.dumps([asdict(recipe), data], sort_keys=True)
-    return directory / NETWORKS / f"{recipe.transform.policy}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    decisive = json.dumps([asdict(recipe), data], sort_keys=True)
+    return directory / NETWORKS / f"{recipe.transform.policy}-{hashlib.sha256(decisive.encode()).hexdigest()[:16]}"
 
 
 @functools.lru_cache(maxsize=8)
 def _trained(recipe: Recipe, data: str, directory: Path | None, say: Say, device: str) -> Trained:
     """Return a trained network, made once for each process; one that lies in the directory is taken, or its training goes on."""
-    examples, own = examples_of(load(data)), None if directory is None else directory_of(recipe, data, directory)
-    found = None if own is None else load_trained(recipe, examples, own)
-    there, wanted = 0 if found is None else len(found.history), recipe.schedule.epochs
-    if found is not None and there == wanted:
-        return found
+    examples, folder = examples_of(load(data)), None if directory is None else directory_of(recipe, data, directory)
+    trained = None if folder is None else load_trained(recipe, examples, folder)
+    epochs, wanted = 0 if trained is None else len(trained.history), recipe.schedule.epochs
+    if trained is not None and epochs == wanted:
+        return trained
     name = f"network with policy {recipe.transform.policy}"
-    say(f"{name}: training, {there} of {wanted} epochs are there")
+    say(f"{name}: training, {epochs} of {wanted} epochs are there")
 
     def watch(epoch: Epoch) -> None:
         if (epoch.number + 1) % 20 == 0:
             say(f"{name}, epoch {epoch.number + 1}: test accuracy {epoch.test_accuracy:.3f}")
 
-    return train_network(recipe, examples, device=device, directory=own, watch=watch)
+    return train_network(recipe, examples, device=device, directory=folder, watch=watch)
 
 
 def named_rightly(settings: Settings, trained: Model, device: str) -> list[float]:
     """Return 1 for every test picture that a network names rightly, untransformed, and 0 for every other."""
-    data, model, made = data_of(settings), to(trained, device=device), []
+    data, model, correct = data_of(settings), to(trained, device=device), list[Tensor]()
     key = random.key(0, torch.device(device))
     with torch.no_grad():
         for first in range(0, data.size("test"), AT_ONCE):
             some = range(first, min(first + AT_ONCE, data.size("test")))
             x, y = (take("test", some).to(device) for take in (data.pictures, data.labels))
             output, _ = model.apply(model.parameters, model.buffers, data.statistics.scale(x, 3), key)
-            made.append((output.argmax(-1) == y).double().cpu())
-    return torch.cat(made).tolist()
+            correct.append((output.argmax(-1) == y).double().cpu())
+    return torch.cat(correct).tolist()
 
 
 def score_privacy(
     settings: Settings, trained: Model, policies: Sequence[str], device: str, images: int
 ) -> list[list[float]]:
     """Return the privacy score of every policy for each of so many test pictures (numbers 200, 205, ... as in the runs)."""
-    data, made = data_of(settings), []
+    data, scores = data_of(settings), []
     first, stride = settings.get("first", 200), settings.get("stride", 5)
     places = range(first, first + images * stride, stride)
     x, y = data.pictures("test", places).to(device), data.labels("test", places).to(device)
     model, hows = to(trained, device=device), [Transform(policy) for policy in policies]
     for place in range(images):  # one picture is one score; all policies at once
         cut = slice(place, place + 1)
-        made.append(privacy_scores(model, x[cut], y[cut], hows, scaling=data.statistics, seed=settings["seed"] + place))
-    return torch.stack(made, 1).tolist()
+        scores.append(
+            privacy_scores(model, x[cut], y[cut], hows, scaling=data.statistics, seed=settings["seed"] + place)
+        )
+    return torch.stack(scores, 1).tolist()
 
 
 def score_accuracy(settings: Settings, policies: Sequence[str], device: str) -> list[float]:

@@ -66,8 +66,8 @@ def lines(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> Non
             data = in_ink(settings["data"]["name"], ink)
             networks = _networks(settings, data, [one["round"] for _, _, one in wanted], say, device)
             for key, where, one in wanted:
-                found = _lines_of(settings, data, one, networks, device)
-                keep.add(key, where, statistics(found), curves=curves_of(found))
+                sampled = _lines_of(settings, data, one, networks, device)
+                keep.add(key, where, statistics(sampled), curves=curves_of(sampled))
 
 
 def _networks(
@@ -97,17 +97,17 @@ def _lines_of(
     )
 
 
-def curves_of(found: Lines) -> dict[str, dict[str, list[Any]]]:
+def curves_of(sampled: Lines) -> dict[str, dict[str, list[Any]]]:
     """Return what figures 3, 4 and 7 to 10 draw, client by client: cosines over alpha, shares over at most `PLACES` of the steps."""
-    steps = found.shares.shape[1]
+    steps = sampled.shares.shape[1]
     chosen = torch.linspace(0, steps - 1, min(steps, PLACES)).round().long()
     return {
-        COSINES: {"x": found.alphas.tolist(), "y": found.cosines.double().tolist()},
-        SHARES: {"x": (chosen + 1).tolist(), "y": found.shares.cpu()[:, chosen].double().tolist()},
+        COSINES: {"x": sampled.alphas.tolist(), "y": sampled.cosines.double().tolist()},
+        SHARES: {"x": (chosen + 1).tolist(), "y": sampled.shares.cpu()[:, chosen].double().tolist()},
     }
 
 
-def statistics(found: Lines) -> dict[str, list[float]]:
+def statistics(sampled: Lines) -> dict[str, list[float]]:
     """Return what tables and figures say of the lines, one number for each client; a `_deviation` is one for all.
 
     `top_inside` is 1 where the cosine is greatest at a place inside the line, `reversed_u` where it also rises up to there and falls
@@ -115,22 +115,22 @@ def statistics(found: Lines) -> dict[str, list[float]]:
     is left with at the true pictures (Eq. 2).
     """
     measured = {
-        "least_share": found.least_share,
-        "cosine_before": found.at_before,
-        "cosine_greatest": found.greatest,
-        "cosine_after": found.cosines[:, -1],
-        "cosine_least": found.cosines.amin(1),
-        "cosine_mean": found.cosines.mean(1),
-        "best_alpha": found.best_alpha,
-        "mean_share": found.mean_share,
-        "reversed_u": reversed_u(found.cosines),
-        "top_inside": (found.best_alpha > 0) & (found.best_alpha < 1),
-        "objective_error": (1 - found.at_before).clamp_min(0),  # rounding
+        "least_share": sampled.least_share,
+        "cosine_before": sampled.at_before,
+        "cosine_greatest": sampled.greatest,
+        "cosine_after": sampled.cosines[:, -1],
+        "cosine_least": sampled.cosines.amin(1),
+        "cosine_mean": sampled.cosines.mean(1),
+        "best_alpha": sampled.best_alpha,
+        "mean_share": sampled.mean_share,
+        "reversed_u": reversed_u(sampled.cosines),
+        "top_inside": (sampled.best_alpha > 0) & (sampled.best_alpha < 1),
+        "objective_error": (1 - sampled.at_before).clamp_min(0),  # rounding
     }
-    if found.shares.shape[1] > 2:
-        measured["share_fluctuation"] = found.shares.diff(dim=1).std(1)
+    if sampled.shares.shape[1] > 2:
+        measured["share_fluctuation"] = sampled.shares.diff(dim=1).std(1)
     values = {name: value.double().tolist() for name, value in measured.items()}
-    spread = {name: row.deviation for name, row in describe(found).items() if row.n > 1}
+    spread = {name: row.deviation for name, row in describe(sampled).items() if row.n > 1}
     return values | {f"{name}_deviation": [spread[name]] for name in PRINTED if name in spread}
 
 
@@ -169,8 +169,10 @@ def trained(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> N
         settings, ink, [*accuracies.values(), *(int(str(row[1]["round"])) for row in wanted)], say, device
     )
     for key, number in accuracies.items():
-        made = networks[number]
-        keep.add(key, _accuracy_place(number), {"accuracy": [1.0] * made.correct + [0.0] * (made.n - made.correct)})
+        network = networks[number]
+        keep.add(
+            key, _accuracy_place(number), {"accuracy": [1.0] * network.correct + [0.0] * (network.n - network.correct)}
+        )
     for key, where, attack in wanted:
         values, shown = _quality(settings, ink, where, attack, networks, device)
         if keep.directory is not None:
@@ -224,15 +226,15 @@ def _quality(
     )
     seen = client.observe(model, weights, batch, seeds)
     knowledge = told(model, client, batch, labels=True, local=attack["name"] == "dlfa")
-    made = recipe.run(model, seen, knowledge, seeds, Execution(device=device, form=form))
-    scores = score(batch.inputs, batch.labels, made.inputs.cpu(), made.labels.cpu())
+    reconstruction = recipe.run(model, seen, knowledge, seeds, Execution(device=device, form=form))
+    scores = score(batch.inputs, batch.labels, reconstruction.inputs.cpu(), reconstruction.labels.cpu())
     values = {"psnr": scores.psnr.clamp_max(PSNR_CAP).mean(1)}
     by_cosine = isinstance(recipe.objective, Match) and recipe.objective.distance is cosine
-    values |= {SIMILARITY: made.mismatch.cpu()} if by_cosine else similarity_of(made.learned)
-    kept = {name: value.double().tolist() for name, value in values.items()} | alphas_of(made.learned)
+    values |= {SIMILARITY: reconstruction.mismatch.cpu()} if by_cosine else similarity_of(reconstruction.learned)
+    rows = {name: value.double().tolist() for name, value in values.items()} | alphas_of(reconstruction.learned)
     if clients > 1:
-        kept |= {f"{name}_error": [float(v.double().std()) / clients**0.5] for name, v in values.items()}
-    return kept, first_client(batch, made, scores)
+        rows |= {f"{name}_error": [float(v.double().std()) / clients**0.5] for name, v in values.items()}
+    return rows, first_client(batch, reconstruction, scores)
 
 
 def similarity_of(learned: Tree) -> Tree:

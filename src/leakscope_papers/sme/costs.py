@@ -35,9 +35,9 @@ def costs(settings: Mapping[str, Any], keep: Keep, say: Callable[[str], None], d
             wanted = [row for row in rows if not keep.done(row[1], row[2])]
             if wanted:
                 say(f"  {network['model']['name']}, E = {one['epochs']}")
-                found = measure(settings, network, one, device)
+                measured = measure(settings, network, one, device)
                 for attack, key, where in wanted:
-                    keep.add(key, where, found[attack["name"]])
+                    keep.add(key, where, measured[attack["name"]])
 
 
 def _row(
@@ -69,7 +69,7 @@ def measure(
         for name, call in calls.items():
             seconds[name].append(_seconds(call, device))
     iterations = {attack["name"]: attack["iterations"] for attack in settings["attacks"]}
-    found = {
+    measured = {
         name: {
             "seconds_an_iteration": taken,
             "hours": [each * iterations[name] * ATTACKS / 3600 for each in taken],
@@ -77,11 +77,11 @@ def measure(
         }
         for name, taken in seconds.items()
     }
-    if SIMULATION in found and REFERENCE in found:
-        theirs, ours = found[SIMULATION], found[REFERENCE]
+    if SIMULATION in measured and REFERENCE in measured:
+        theirs, ours = measured[SIMULATION], measured[REFERENCE]
         theirs["time_ratio"] = [a / b for a, b in zip(theirs["hours"], ours["hours"], strict=True)]
         theirs["memory_ratio"] = [memory[SIMULATION] / memory[REFERENCE]]
-    return found
+    return measured
 
 
 def _iteration(
@@ -100,8 +100,8 @@ def _iteration(
     client = Client(LocalTraining(epochs=one["epochs"], batch_size=settings["batch"], rate=settings["rate"]))
     seen = client.observe(model, draw_parameters(model, Torch(), random.key([0], device=device)), batch, [0])
     knowledge = told(model, client, batch, labels=True, local=attack["name"] == SIMULATION)
-    own = network.get("settings", {}).get(attack["name"], {})  # what an attack's authors use for this data alone
-    recipe = KINDS["attack"].build({**attack, **own})
+    special = network.get("settings", {}).get(attack["name"], {})  # what an attack's authors use for this data alone
+    recipe = KINDS["attack"].build({**attack, **special})
     problem, _ = recipe.prepare(model, seen, knowledge, [0], Execution(device=device))
     evaluator = Evaluator(model, problem.unknowns, problem.facts, "native")
     zero = torch.zeros(1, dtype=torch.int64, device=device)

@@ -51,15 +51,6 @@ class Ink:
     scaling: Scaling
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """The global network after some rounds: its weights, and how many of the test examples it names rightly."""
-
-    weights: Tree
-    correct: int
-    n: int
-
-
 def in_ink(name: str, ink: str | None = None) -> Ink:
     """Return a data set of bytes in an ink; as it comes, where none is named."""
     data = load_data(name)
@@ -96,6 +87,15 @@ def first_weights(model: Model, init: str, seeds: Sequence[int]) -> Tree:
 def every_client(weights: Tree, clients: int) -> Tree:
     """Return one set of weights as that of every client."""
     return {name: value.expand(clients, *value.shape).contiguous() for name, value in weights.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The global network after some rounds: its weights, and how many of the test examples it names rightly."""
+
+    weights: Tree
+    correct: int
+    n: int
 
 
 def train_rounds(

@@ -8,7 +8,7 @@ gradients through normalisation layers.
 
 After a few calls the vmapped forms are traced into a flat graph of tensor operations. It runs the same operations, so the bits
 stay, without the cost of the function transforms: half the time of a narrow batch. What depends on the facts alone is computed
-once (see `hoist`). On a CUDA device their kernels are recorded instead and played in one launch (see `core.captured`), so that
+once (see `hoist`). On a CUDA device their kernels are recorded instead and played in one launch (see `kernels.recordings`), so that
 the thousands of short ones of a simulated training wait for Python no more; only what cannot be recorded is traced there.
 """
 
