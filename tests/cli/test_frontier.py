@@ -51,6 +51,6 @@ def test_few_clients_are_all_attacked(told: SimpleNamespace, clients: int, attac
 
 
 def test_no_clients_are_refused_by_the_name_of_the_option(told: SimpleNamespace) -> None:
-    with pytest.raises(InputError, match="clients must be at least 1, got 0") as refused:
+    with pytest.raises(InputError, match=r"clients .* 1, got 0") as refused:
         run("--clients", "0")
     assert "attacked" not in str(refused.value)

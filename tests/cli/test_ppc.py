@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -62,14 +63,14 @@ def test_it_trains_every_strength_once_and_writes_page_and_data(noise: Path, tmp
     assert f"page: {tmp_path / 'out' / 'index.html'}" in first.stdout
     trained = sorted((tmp_path / "out" / "trainings").iterdir())
     assert len(trained) == 2
-    told = json.loads((tmp_path / "out" / "characteristics.json").read_text())
-    curves = {curve["distance"]: curve for curve in told["curves"]}
+    data = json.loads((tmp_path / "out" / "characteristics.json").read_text())
+    curves = {curve["distance"]: curve for curve in data["curves"]}
     assert set(curves) == {"rMSE", "membership", "tracing"}
     assert [point["parameter"] for point in curves["rMSE"]["points"]] == [0.01, 1.0]
     page = (tmp_path / "out" / "index.html").read_text()
     assert "CAP of reconstruction" in page
-    assert "Reconstructions from each region" in page
-    assert told["command"] in page.replace("&#39;", "'")
+    assert 'id="examples"' in page
+    assert data["command"] in page.replace("&#39;", "'")
 
     (tmp_path / "own.yaml").write_text(TRAINING + "defences: [{name: gaussian_noise, sigma: 1.0}]\n")
     alone = CliRunner().invoke(app, ["train", str(tmp_path / "own.yaml"), "--out", str(tmp_path / "own")])
@@ -80,16 +81,16 @@ def test_it_trains_every_strength_once_and_writes_page_and_data(noise: Path, tmp
     again = ask(*words, "-q")
     assert again.output == ""
     assert [(path / "state.safetensors").stat().st_mtime_ns for path in trained] == before
-    assert json.loads((tmp_path / "out" / "characteristics.json").read_text()) == told
+    assert json.loads((tmp_path / "out" / "characteristics.json").read_text()) == data
 
 
 def test_accuracies_from_a_file_need_no_training(noise: Path, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("strength,accuracy,tests\n0.01,0.8,500\n1,0.4,500\n")
-    made = ask(noise, noise, "--accuracies", tmp_path / "a.csv", "--accuracies", tmp_path / "a.csv", "--out", tmp_path)
-    assert made.exit_code == 0, made.output
-    assert "no tracing at 0.01, 1, because not each of 10 participants" in made.stderr
-    told = json.loads((tmp_path / "characteristics.json").read_text())
-    assert [point["accuracy"] for point in told["curves"][0]["points"]] == [0.8, 0.4]
+    done = ask(noise, noise, "--accuracies", tmp_path / "a.csv", "--accuracies", tmp_path / "a.csv", "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert re.search(r"no tracing at 0\.01, 1, .* 10 participants", done.stderr)
+    data = json.loads((tmp_path / "characteristics.json").read_text())
+    assert [point["accuracy"] for point in data["curves"][0]["points"]] == [0.8, 0.4]
     assert not (tmp_path / "trainings").exists()
 
 
@@ -123,7 +124,7 @@ def test_mistakes_are_said_before_anything_is_trained(noise: Path, tmp_path: Pat
         with pytest.raises(InputError, match=said):
             ask(*words, "--out", out)
     file.write_text(TRAINING.replace("name: mlp, hidden: [8]", "name: lenet_dlg, width: 2"))
-    with pytest.raises(InputError, match=r"trains model \(name lenet_dlg"):
+    with pytest.raises(InputError, match="lenet_dlg"):
         ask(noise, "--training", file, "--out", out)
     assert not out.exists()
 
@@ -131,18 +132,19 @@ def test_mistakes_are_said_before_anything_is_trained(noise: Path, tmp_path: Pat
 def test_a_strength_that_means_two_things_is_pointed_out(noise: Path, tmp_path: Path) -> None:
     local = TRAINING.replace("server: {name: fedsgd, rate: 0.5}", "client: {local: {rate: 0.1}}")
     (tmp_path / "t.yaml").write_text(local)
-    made = ask(noise, "--training", tmp_path / "t.yaml", "--out", tmp_path / "out")
-    assert "a strength does not mean the same in both" in made.stderr
-    assert "a strength does not mean the same in both" in (tmp_path / "out" / "characteristics.json").read_text()
+    done = ask(noise, "--training", tmp_path / "t.yaml", "--out", tmp_path / "out")
+    (note,) = json.loads((tmp_path / "out" / "characteristics.json").read_text())["notes"][-1:]
+    assert ["gradients" in note, "weights" in note] == [True, True]
+    assert note in done.stderr
 
 
 def test_a_training_that_blows_up_counts_as_guessing_and_says_so(noise: Path, tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(TRAINING.replace("rate: 0.5", "rate: 1.0e+30").replace("rounds: 3", "rounds: 9"))
-    made = ask(noise, "--training", tmp_path / "t.yaml", "--out", tmp_path / "out", "-q")
-    assert made.output == ""
-    told = json.loads((tmp_path / "out" / "characteristics.json").read_text())
-    assert {point["accuracy"] for point in told["curves"][0]["points"]} == {0.1}
-    assert any("which counts as guessing" in note for note in told["notes"])
+    done = ask(noise, "--training", tmp_path / "t.yaml", "--out", tmp_path / "out", "-q")
+    assert done.output == ""
+    data = json.loads((tmp_path / "out" / "characteristics.json").read_text())
+    assert {point["accuracy"] for point in data["curves"][0]["points"]} == {0.1}
+    assert any("guessing" in note for note in data["notes"])
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -166,7 +168,7 @@ def test_a_cut_training_of_private_heads_goes_on_only_where_they_were_kept(
         during.setattr(TrainingProgress, "round_ended", cut)
         stopped = ask(*asked)
     assert stopped.exit_code == 130
-    assert ("go on with: leakscope ppc" in stopped.stderr) == keep
+    assert (": leakscope ppc" in stopped.stderr) == keep
     assert ("were not kept" in stopped.stderr) != keep
     assert bool(list((tmp_path / "spn" / "ppc").rglob("private/*"))) == keep
     if keep:

@@ -94,4 +94,4 @@ def test_the_command_prints_each_kind_and_refuses_others() -> None:
     assert json.loads(CliRunner().invoke(app, ["schema"]).output) == schema_of("scenario")
     refused = CliRunner().invoke(app, ["schema", "--kind", "trian"])
     assert isinstance(refused.exception, InputError)
-    assert "did you mean 'train'" in str(refused.exception)
+    assert "'train'" in str(refused.exception)

@@ -33,8 +33,8 @@ class Served:
 
     def grow(self, trials: int) -> None:
         scenario: dict[str, Any] = {**TINY, "name": "growing", "trials": trials}
-        told = leakscope("run", write(self.file, scenario), "--out", self.run, "-q", "--engine", "serial")
-        assert told.code == 0
+        output = leakscope("run", write(self.file, scenario), "--out", self.run, "-q", "--engine", "serial")
+        assert output.code == 0
 
     def get(self, path: str, host: str | None = None, method: str = "GET") -> tuple[int, str, str]:
         """Return status, body and policy of an answer."""
@@ -111,17 +111,17 @@ def test_only_this_machine_can_connect(served: Served) -> None:
     ("port", "said"), [("65536", "--port must lie in 0..65535"), ("-1", "--port must lie in 0..65535")]
 )
 def test_a_bad_port_is_one_clear_line(served: Served, port: str, said: str) -> None:
-    told = leakscope("serve", served.run, "--port", port)
-    assert (told.code, told.out) == (2, "")
-    assert said in told.err
+    output = leakscope("serve", served.run, "--port", port)
+    assert (output.code, output.out) == (2, "")
+    assert said in output.err
 
 
 def test_a_port_in_use_is_one_clear_line(served: Served) -> None:
-    told = leakscope("serve", served.run, "--port", served.port)
-    assert (told.code, told.out) == (2, "")
-    assert told.err == (
-        f"leakscope: port {served.port} cannot be used (Address already in use); --port 0 takes a free one\n"
-    )
+    output = leakscope("serve", served.run, "--port", served.port)
+    assert (output.code, output.out) == (2, "")
+    (line,) = output.err.splitlines()
+    assert line.startswith(f"leakscope: port {served.port} ")
+    assert "--port 0" in line
 
 
 @pytest.mark.slow

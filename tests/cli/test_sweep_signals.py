@@ -22,7 +22,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
 from sweeper import content
-from test_sweep_commands import TINY, events, leakscope, write
+from test_sweep_commands import TINY, events, leakscope, numbers_in, write
 
 from leakscope.store import Run
 
@@ -78,8 +78,8 @@ def logged(log: Path, event: str, **facts: object) -> bool:
     if not log.exists():
         return False
     whole = log.read_text(encoding="utf-8").rpartition("\n")[0]
-    told = [json.loads(line) for line in whole.splitlines()]
-    return any(each["event"] == event and facts.items() <= each.items() for each in told)
+    output = [json.loads(line) for line in whole.splitlines()]
+    return any(each["event"] == event and facts.items() <= each.items() for each in output)
 
 
 def workers_of(driver: int) -> list[int]:
@@ -126,13 +126,13 @@ def test_ctrl_c_finishes_the_chunk_in_hand_saves_and_says_how_to_go_on(
         out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
     assert out == ""
-    assert "stopping after the chunks in hand; press Ctrl-C again to stop at once" in err
+    assert logged(log, "said")  # how to stop at once
     assert "Traceback" not in err
     assert not workers_of(process.pid)
     last = events(log)[-1]
     assert last["event"] == "ended"
     assert 0 < last["left"] < 20
-    assert f"leakscope: stopped with {20 - last['left']} of 20 trials done and saved; go on with: " in err
+    assert f"leakscope: stopped with {20 - last['left']} of 20 " in err
     directory = tmp_path / "runs/many trials"
     assert len(Run.open(directory).done()) == last["landed"] == 20 - last["left"]
     assert {key: undisturbed[key] for key in content(directory)} == content(directory)
@@ -147,9 +147,8 @@ def test_ctrl_c_finishes_the_chunk_in_hand_saves_and_says_how_to_go_on(
         timeout=PATIENCE,
     )
     assert again.returncode == 0, again.stderr
-    assert f"'runs/many trials': 20 trials, {last['left']} of them now" in again.stdout.replace(
-        "runs/many trials:", "'runs/many trials':"
-    )
+    assert again.stdout.startswith("runs/many trials: ")
+    assert numbers_in(again.stdout) == [20, last["left"]]  # trials, now
     assert content(directory) == undisturbed
     assert len(Run.open(directory).plans()) == 1
     assert not list(directory.rglob("*.part"))
@@ -167,14 +166,14 @@ def test_a_second_ctrl_c_stops_at_once_and_the_run_goes_on_later(tmp_path: Path)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130
     assert "Traceback" not in err
-    assert "leakscope: stopped at once; what has landed is saved; go on with: leakscope run " in err
+    assert "leakscope: stopped at once" in err
     assert events(log)[-1]["event"] == "failed"
     before = content(tmp_path / "r")
     assert len(before) == 2
     shorter = {**LONG, "attacks": [{"name": "cpl", "iterations": 1}, {"name": "ig", "iterations": 1}]}
     write(file, shorter)
-    told = leakscope(*way_on(err))
-    assert told.code == 0
+    output = leakscope(*way_on(err))
+    assert output.code == 0
     after = content(tmp_path / "r")
     assert len(after) == 4
     assert before.items() <= after.items()
@@ -184,10 +183,11 @@ def test_a_second_process_is_refused_in_one_line_while_the_first_goes_on(tmp_pat
     log, file = tmp_path / "log.jsonl", write(tmp_path / "long.yaml", LONG)
     with started("run", file, "--out", tmp_path / "r", "--log-json", log, "--engine", "serial") as process:
         wait_for(lambda: logged(log, "landed"), process)
-        told = leakscope("run", file, "--out", tmp_path / "r", "--engine", "serial")
-        assert (told.code, told.out) == (2, "")
-        (line,) = told.err.splitlines()
-        assert line.startswith(f"leakscope: {tmp_path / 'r'} is being written by process {process.pid} on ")
+        output = leakscope("run", file, "--out", tmp_path / "r", "--engine", "serial")
+        assert (output.code, output.out) == (2, "")
+        (line,) = output.err.splitlines()
+        assert line.startswith(f"leakscope: {tmp_path / 'r'} ")
+        assert str(process.pid) in line
         assert leakscope("show", tmp_path / "r").code == 0  # reading is always allowed
         assert process.poll() is None
 
@@ -227,7 +227,7 @@ def test_ctrl_c_typed_into_a_terminal_reaches_the_driver_alone(tmp_path: Path, u
     assert "worker lost" not in text
     assert "Traceback" not in text
     left = events(log)[-1]["left"]
-    assert f"stopped with {20 - left} of 20 trials done and saved" in text
+    assert f"stopped with {20 - left} of 20 " in text
     assert content(tmp_path / "r").items() <= undisturbed.items()
     assert not workers_of(child)
 
@@ -267,5 +267,5 @@ def test_a_full_disk_ends_with_one_line_and_a_run_that_goes_on(
         pytest.skip("mounts are forbidden here")
     assert done.stdout.splitlines() == ["first 2", "second 0"], done.stderr
     (line,) = done.stderr.splitlines()
-    assert line.startswith(("leakscope: disk full while writing r: ", "leakscope: disk full while working in r; "))
+    assert re.match(r"leakscope: disk full while (writing|working in) r[:;] ", line)
     assert content(tmp_path / "kept") == undisturbed

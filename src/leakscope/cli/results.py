@@ -13,6 +13,7 @@ from leakscope.cli.text import terminal
 from leakscope.core.errors import InputError
 
 MORE = "a wider terminal shows more columns"
+NO_TRIAL = "no trial has landed yet"
 RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 
 
@@ -38,7 +39,7 @@ def show(
     table = tabulate(sheet, tuple(by)) if by else cell_table(sheet)
     console = terminal()
     if not table.rows:
-        console.print("no trial has landed yet")
+        console.print(NO_TRIAL)
         return
     shown, whole = result_table(console, table.rows, table.axes)
     console.print(shown)
