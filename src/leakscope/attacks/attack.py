@@ -202,8 +202,7 @@ class Matching:
 
     def most_evaluations(self) -> float:
         """Return how many evaluations a trial takes at most."""
-        inner = self.optimiser.inner if isinstance(self.optimiser, LBFGS) else 1
-        return float(self.stop.iterations * inner)
+        return float(self.stop.iterations * self.optimiser.evaluations)
 
     def _stamp(self, model: Model, problem: Problem) -> str:
         """Return a fingerprint of everything that determines the result, so that a run is never resumed as another."""

@@ -199,8 +199,7 @@ class Engine:
 
     def _move(self, state: State, moment: Moment, local: Problem) -> None:
         live = state.outcome == Outcome.RUNNING
-        inside = state.memory.get("inner")
-        midway = inside > 0 if inside is not None else torch.zeros_like(live)
+        midway = local.optimiser.midway(state.memory, moment)
         new, stuck = local.optimiser.move(state.unknowns, state.memory, moment, local.rules, local.facts.knowledge)
         state.unknowns = _where(live, new, state.unknowns)
         # a trial that cannot move ends the iteration it is in

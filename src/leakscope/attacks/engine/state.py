@@ -7,11 +7,10 @@ over the tree.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
-from leakscope.attacks.optimisers.rules import Optimiser, Rules
+from leakscope.attacks.optimisers.rules import Memory, Optimiser, Rules
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.view import Facts
 from leakscope.core.errors import InputError
@@ -74,7 +73,7 @@ class State:
     lane: Tensor
     unknowns: Tree
     last: Tree
-    memory: dict[str, Any]
+    memory: Memory
     iteration: Tensor
     evaluations: Tensor
     outcome: Tensor

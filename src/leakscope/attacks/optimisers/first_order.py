@@ -6,20 +6,45 @@ An unknown that rests (see `Rule`) keeps its value, its moments and its count: t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from leakscope.attacks.optimisers.rules import Moment, Rules, check_rate, check_turns, column, moving, projected
+from leakscope.attacks.optimisers.rules import Memory, Moment, Rules, check_rate, check_turns, column, moving, projected
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge
 
 
-def _settle(moment: Moment) -> tuple[Tensor, Tensor]:
-    ended = torch.full_like(moment.value, moment.tick > 0, dtype=torch.bool)
-    return ended, torch.zeros_like(ended)
+class _OneEvaluation(Protocol):
+    """What holds for optimisers whose iterations are one evaluation each."""
+
+    __slots__ = ()
+
+    @property
+    def evaluations(self) -> int:
+        """Return 1."""
+        return 1
+
+    def check(self, rules: Rules) -> None:
+        """Follow any rules but those under which all rest at once."""
+        check_turns(rules)
+
+    def settle(self, state: Memory, moment: Moment) -> tuple[Tensor, Tensor]:
+        """Return that every evaluation after the first ends an iteration."""
+        del state
+        ended = torch.full_like(moment.value, moment.tick > 0, dtype=torch.bool)
+        return ended, torch.zeros_like(ended)
+
+    def midway(self, state: Memory, moment: Moment) -> Tensor:
+        """Return that no trial is."""
+        del state
+        return _none(moment)
+
+
+def _none(moment: Moment) -> Tensor:
+    return torch.zeros_like(moment.value, dtype=torch.bool)
 
 
 def _signed(gradient: Tensor, sign: bool) -> Tensor:
@@ -31,7 +56,7 @@ def _zeros(unknowns: Tree) -> Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class Adam:
+class Adam(_OneEvaluation):
     """Adam (Kingma and Ba 2015) as torch.optim.Adam: one iteration is one evaluation."""
 
     rate: float | Tensor = 0.1
@@ -41,21 +66,12 @@ class Adam:
     def __post_init__(self) -> None:
         check_rate("Adam", self.rate)
 
-    def check(self, rules: Rules) -> None:
-        """Follow any rules but those under which all rest at once."""
-        check_turns(rules)
-
-    def begin(self, unknowns: Tree) -> dict[str, Any]:
+    def begin(self, unknowns: Tree) -> Memory:
         """Return zero moments."""
         return {"first": _zeros(unknowns), "second": _zeros(unknowns)}
 
-    def settle(self, state: dict[str, Any], moment: Moment) -> tuple[Tensor, Tensor]:
-        """Return that every evaluation after the first ends an iteration."""
-        del state
-        return _settle(moment)
-
     def move(
-        self, unknowns: Tree, state: dict[str, Any], moment: Moment, rules: Rules, knowledge: Knowledge
+        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
     ) -> tuple[Tree, Tensor]:
         """Return the unknowns after one Adam step."""
         b1, b2 = self.betas
@@ -69,11 +85,11 @@ class Adam:
             root = second.sqrt().div_((1 - b2**number) ** 0.5).add_(self.epsilon)
             rate = column(self.rate, value) * column(rule.factor(moment.iteration), value) / (1 - b1**number)
             new[name] = value - rate * (first / root)
-        return {**unknowns, **projected(new, rules, knowledge)}, torch.zeros_like(moment.value, dtype=torch.bool)
+        return {**unknowns, **projected(new, rules, knowledge)}, _none(moment)
 
 
 @dataclass(frozen=True, slots=True)
-class Adagrad:
+class Adagrad(_OneEvaluation):
     """Adagrad (Duchi et al. 2011) as torch.optim.Adagrad."""
 
     rate: float | Tensor = 0.01
@@ -82,21 +98,12 @@ class Adagrad:
     def __post_init__(self) -> None:
         check_rate("Adagrad", self.rate)
 
-    def check(self, rules: Rules) -> None:
-        """Follow any rules but those under which all rest at once."""
-        check_turns(rules)
-
-    def begin(self, unknowns: Tree) -> dict[str, Any]:
+    def begin(self, unknowns: Tree) -> Memory:
         """Return a zero sum of squares."""
         return {"squares": _zeros(unknowns)}
 
-    def settle(self, state: dict[str, Any], moment: Moment) -> tuple[Tensor, Tensor]:
-        """Return that every evaluation after the first ends an iteration."""
-        del state
-        return _settle(moment)
-
     def move(
-        self, unknowns: Tree, state: dict[str, Any], moment: Moment, rules: Rules, knowledge: Knowledge
+        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
     ) -> tuple[Tree, Tensor]:
         """Return the unknowns after one Adagrad step."""
         new = {}
@@ -106,11 +113,11 @@ class Adagrad:
             squares = state["squares"][name].addcmul_(g, g)
             rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
             new[name] = value - rate * (g / (squares.sqrt() + self.epsilon))
-        return {**unknowns, **projected(new, rules, knowledge)}, torch.zeros_like(moment.value, dtype=torch.bool)
+        return {**unknowns, **projected(new, rules, knowledge)}, _none(moment)
 
 
 @dataclass(frozen=True, slots=True)
-class SGD:
+class SGD(_OneEvaluation):
     """Gradient descent with optional momentum, as torch.optim.SGD."""
 
     rate: float | Tensor = 0.1
@@ -121,21 +128,12 @@ class SGD:
         if not 0 <= self.momentum < 1:
             raise InputError(f"SGD.momentum must be in [0, 1), got {self.momentum}")
 
-    def check(self, rules: Rules) -> None:
-        """Follow any rules but those under which all rest at once."""
-        check_turns(rules)
-
-    def begin(self, unknowns: Tree) -> dict[str, Any]:
+    def begin(self, unknowns: Tree) -> Memory:
         """Return a zero velocity, or nothing without momentum."""
         return {"velocity": _zeros(unknowns)} if self.momentum else {}
 
-    def settle(self, state: dict[str, Any], moment: Moment) -> tuple[Tensor, Tensor]:
-        """Return that every evaluation after the first ends an iteration."""
-        del state
-        return _settle(moment)
-
     def move(
-        self, unknowns: Tree, state: dict[str, Any], moment: Moment, rules: Rules, knowledge: Knowledge
+        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
     ) -> tuple[Tree, Tensor]:
         """Return the unknowns after one step."""
         new = {}
@@ -146,4 +144,4 @@ class SGD:
                 g = state["velocity"][name].mul_(self.momentum).add_(g)
             rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
             new[name] = value - rate * g
-        return {**unknowns, **projected(new, rules, knowledge)}, torch.zeros_like(moment.value, dtype=torch.bool)
+        return {**unknowns, **projected(new, rules, knowledge)}, _none(moment)

@@ -19,12 +19,11 @@ R^T c = D alpha - Y^T r  (D the diagonal of R). So both loops are triangular sol
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from leakscope.attacks.optimisers.rules import Moment, Rules, check_rate, column, projected
+from leakscope.attacks.optimisers.rules import Memory, Moment, Rules, check_rate, column, projected
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, rows
 from leakscope.core.types import Knowledge
@@ -72,7 +71,7 @@ class LBFGS:
                     "use Adam, Adagrad or SGD"
                 )
 
-    def begin(self, unknowns: Tree) -> dict[str, Any]:
+    def begin(self, unknowns: Tree) -> Memory:
         """Return an empty memory."""
         x = flatten(unknowns)
         T, D = x.shape
@@ -90,7 +89,7 @@ class LBFGS:
             "value": x.new_zeros(T),
         }
 
-    def settle(self, state: dict[str, Any], moment: Moment) -> tuple[Tensor, Tensor]:
+    def settle(self, state: Memory, moment: Moment) -> tuple[Tensor, Tensor]:
         """Return whose step() just ended (torch's four reasons), and whose gradient has vanished."""
         largest = torch.stack([rows(g).abs().amax(1) for g in moment.gradient.values()]).amax(0)
         flat = largest <= self.tolerance_gradient
@@ -102,8 +101,19 @@ class LBFGS:
         state["inner"].masked_fill_(ended, 0)
         return ended, flat & (state["inner"] == 0)
 
+    @property
+    def evaluations(self) -> int:
+        """Return the directions of an iteration: each is evaluated once."""
+        return self.inner
+
+    def midway(self, state: Memory, moment: Moment) -> Tensor:
+        """Return which trials have taken some of the directions of an iteration."""
+        del moment
+        begun: Tensor = state["inner"] > 0
+        return begun
+
     def move(
-        self, unknowns: Tree, state: dict[str, Any], moment: Moment, rules: Rules, knowledge: Knowledge
+        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
     ) -> tuple[Tree, Tensor]:
         """Return the unknowns one direction further, and which trials have no descent left."""
         g = flatten(moment.gradient)
@@ -132,26 +142,26 @@ class LBFGS:
             {name: torch.ones_like(value) * column(factors[name], value) for name, value in unknowns.items()}
         )
 
-    def _direction(self, state: dict[str, Any], g: Tensor, tick: int) -> Tensor:
+    def _direction(self, state: Memory, g: Tensor, tick: int) -> Tensor:
         """Return -H g after taking the newest pair into the memory."""
         y, s = g - state["gradient"], state["step"]
         ys = (y * s).sum(1)
-        kept = ys > CURVATURE
+        curved = ys > CURVATURE
         lanes = torch.arange(g.shape[0], device=g.device)
         slot = state["head"]
         for name, new in (("s", s), ("y", y)):
             memory = state[name]
-            memory[lanes, slot] = torch.where(kept[:, None], new, memory[lanes, slot])
-        state["gamma"] = torch.where(kept, ys / (y * y).sum(1), state["gamma"])
-        state["head"] = torch.where(kept, (slot + 1) % self.history, slot)
-        state["count"] = torch.where(kept, (state["count"] + 1).clamp_max(self.history), state["count"])
+            memory[lanes, slot] = torch.where(curved[:, None], new, memory[lanes, slot])
+        state["gamma"] = torch.where(curved, ys / (y * y).sum(1), state["gamma"])
+        state["head"] = torch.where(curved, (slot + 1) % self.history, slot)
+        state["count"] = torch.where(curved, (state["count"] + 1).clamp_max(self.history), state["count"])
 
         # as many rows as the memory can hold by now: the same for every trial whoever its neighbours are
         depth = min(self.history, -(-tick // BLOCK) * BLOCK)
         S, Y = state["s"][:, :depth], state["y"][:, :depth]
         products = torch.bmm(torch.stack([g, y], dim=1), S.mT)  # twice as fast on CPU as S times a column
         gram = state["gram"]
-        column_new = torch.where(kept[:, None], products[:, 1], gram[lanes, :depth, slot])
+        column_new = torch.where(curved[:, None], products[:, 1], gram[lanes, :depth, slot])
         gram[lanes, :depth, slot] = column_new
         gram[lanes, :depth, slot + self.history] = column_new
 
@@ -181,11 +191,11 @@ class LBFGS:
         Columns are stored twice over, side by side, so that a row read from its oldest column on is one piece of memory.
         """
         T, H, _ = gram.shape
-        rows_there = torch.arange(T, device=gram.device)[:, None] * H + order
+        row_numbers = torch.arange(T, device=gram.device)[:, None] * H + order
         windows = gram.reshape(-1).unfold(0, H, 1)
-        return windows.index_select(0, (rows_there * 2 * H + order[:, :1]).flatten()).reshape(T, H, H)
+        return windows.index_select(0, (row_numbers * 2 * H + order[:, :1]).flatten()).reshape(T, H, H)
 
-    def _by_age(self, state: dict[str, Any], depth: int) -> tuple[Tensor | None, Tensor]:
+    def _by_age(self, state: Memory, depth: int) -> tuple[Tensor | None, Tensor]:
         """Return the slots from oldest to newest (None while no memory has wrapped) and which of them are in use."""
         index = torch.arange(depth, device=state["count"].device)
         used = index < state["count"][:, None]

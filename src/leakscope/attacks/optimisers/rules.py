@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -66,11 +66,6 @@ class Rule:
         if not isinstance(self.every, int) or self.every < 1:
             raise InputError(f"Rule.every must be a whole number of at least 1, got {self.every}")
 
-    def __repr__(self) -> str:
-        """Return the fields as text; `every` where it is not 1, so that states saved before it was there are still known."""
-        told = [field.name for field in fields(self) if field.name != "every" or self.every != 1]
-        return f"Rule({', '.join(f'{name}={getattr(self, name)!r}' for name in told)})"
-
     def factor(self, iteration: Tensor) -> Tensor | float:
         """Return rate times schedule for every trial."""
         if self.schedule is None:
@@ -103,26 +98,38 @@ class Moment:
     tick: int
 
 
+Memory = dict[str, Any]  # an optimiser's own: nested dicts of tensors, every one with the trial dimension in front
+
+
 class Optimiser(Protocol):
     """Advances T trials. `settle` reads an evaluation and says whose iteration just ended; `move` takes the step.
 
-    Both may change `state` in place: the engine owns it. Every tensor of `state` leads with the trial dimension.
+    Both may change `state` in place: the engine owns it, and passes it on without looking inside.
     """
+
+    @property
+    def evaluations(self) -> int:
+        """Return how many evaluations an iteration takes at most."""
+        ...
 
     def check(self, rules: Rules) -> None:
         """Refuse rules this optimiser cannot follow."""
         ...
 
-    def begin(self, unknowns: Tree) -> dict[str, Any]:
+    def begin(self, unknowns: Tree) -> Memory:
         """Return the state before the first evaluation."""
         ...
 
-    def settle(self, state: dict[str, Any], moment: Moment) -> tuple[Tensor, Tensor]:
+    def settle(self, state: Memory, moment: Moment) -> tuple[Tensor, Tensor]:
         """Return (iteration just ended, nothing left to gain) per trial."""
         ...
 
+    def midway(self, state: Memory, moment: Moment) -> Tensor:
+        """Return which trials have evaluated an iteration in part: one that cannot move ends it."""
+        ...
+
     def move(
-        self, unknowns: Tree, state: dict[str, Any], moment: Moment, rules: Rules, knowledge: Knowledge
+        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
     ) -> tuple[Tree, Tensor]:
         """Return (new unknowns, could not move) per trial."""
         ...
@@ -147,9 +154,9 @@ def projected(new: Tree, rules: Rules, knowledge: Knowledge) -> Tree:
 def check_turns(rules: Rules) -> None:
     """Refuse rules under which there are iterations in which every unknown rests."""
     if rules and all(rule.every > 1 for rule in rules.values()):
-        found = ", ".join(f"{name} {rule.every}" for name, rule in rules.items())
+        turns = ", ".join(f"{name} {rule.every}" for name, rule in rules.items())
         raise InputError(
-            f"Rule.every must be 1 for one unknown at least, or iterations pass without a move; got {found}"
+            f"Rule.every must be 1 for one unknown at least, or iterations pass without a move; got {turns}"
         )
 
 
