@@ -126,14 +126,14 @@ def advise(
     course: Course | str = find_course(subject)
     candidates, skipped = _candidates(trial, options, judge)
     best = max(run.summary.content.value for run in runs)
-    control, found, late = _judged(Hearing(control_case(trial, judge), candidates, best, budget, tell), course)
+    control, remedies, late = _judged(Hearing(control_case(trial, judge), candidates, best, budget, tell), course)
     if control is None or not control.enough:
         whole = control is not None and control.whole
         why = f"{judge} with all its iterations" if whole else "in the time left the attack"
         why += f" recovers too little even without one{'' if whole else f'; {MORE_TIME}'}"
         reason = "nothing to judge by" if whole else LATE
         return Advice((), why, (*skipped, *((each.words, reason) for each in candidates), *ELSEWHERE))
-    return _sorted(found, (*skipped, *late, *ELSEWHERE), course, control)
+    return _sorted(remedies, (*skipped, *late, *ELSEWHERE), course, control)
 
 
 def _judge(runs: Sequence[AttackResult], able: Sequence[str]) -> str | None:
@@ -147,14 +147,14 @@ def _candidates(
     trial: Trial, options: Sequence[tuple[str, str, Defence]], attack: str
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
     """Return the remedies ready to be attacked, and (name, why) of those that cannot be."""
-    made: list[Candidate] = []
+    candidates: list[Candidate] = []
     skipped: list[tuple[str, str]] = []
     for name, strength, defence in options:
         try:
-            made.append(make_candidate(trial, name, strength, defence, attack))
+            candidates.append(make_candidate(trial, name, strength, defence, attack))
         except InputError as error:
             skipped.append((f"{name} ({strength})", str(error)))
-    return made, skipped
+    return candidates, skipped
 
 
 def _judged(hearing: Hearing, course: Course | str) -> tuple[Control | None, list[Remedy], list[tuple[str, str]]]:
@@ -173,19 +173,19 @@ def _judged(hearing: Hearing, course: Course | str) -> tuple[Control | None, lis
     if 0 not in first.runs:
         return None, [], late
     control = _control(hearing, first.runs[0], first.iterations)
-    found = {n: _found(one, first.runs[n], control, course) for n, one in numbered.items() if n in first.runs}
+    remedies = {n: _found(one, first.runs[n], control, course) for n, one in numbered.items() if n in first.runs}
     if not control.whole:
-        control = _to_the_end(hearing, found, first, control, _key(course, control))
-    return control, list(found.values()), late
+        control = _to_the_end(hearing, remedies, first, control, _key(course, control))
+    return control, list(remedies.values()), late
 
 
-def _to_the_end(hearing: Hearing, found: dict[int, Remedy], first: Met, control: Control, order: Key) -> Control:
+def _to_the_end(hearing: Hearing, remedies: dict[int, Remedy], first: Met, control: Control, order: Key) -> Control:
     """Return the control of the whole attack, and write into `found` what it shows of as many remedies as there is time for.
 
     The time is foreseen from the pace of the first attack; what is left over goes to the next ones.
     """
     cases, budget, last = hearing.cases, hearing.budget, control
-    waiting = sorted(found, key=lambda n: (found[n].finding in SETTLED, order(found[n])))
+    waiting = sorted(remedies, key=lambda n: (remedies[n].finding in SETTLED, order(remedies[n])))
     while chosen := fitting(waiting, first, control.most, MARGIN * budget.left, control=not last.whole):
         numbers = chosen if last.whole else [0, *chosen]
         met = meet([cases[n] for n in numbers], control.most, budget, hearing.tell)
@@ -195,8 +195,8 @@ def _to_the_end(hearing: Hearing, found: dict[int, Remedy], first: Met, control:
         if not last.whole:
             return control
         for n in set(chosen) & set(runs):
-            made = _found(hearing.candidates[n - 1], runs[n], last, None)
-            found[n] = replace(made, accuracy=found[n].accuracy, lost=found[n].lost)
+            remedy = _found(hearing.candidates[n - 1], runs[n], last, None)
+            remedies[n] = replace(remedy, accuracy=remedies[n].accuracy, lost=remedies[n].lost)
         waiting = [n for n in waiting if n not in chosen]
     return last
 
@@ -216,11 +216,11 @@ def _found(candidate: Candidate, run: AttackResult, control: Control, course: Co
         finding = Finding.SHORT
     knows = "it and the labels" if candidate.knows else "the labels"
     met = f"{control.attack} that knows {knows}, {control.iterations} of {control.most} iterations"
-    made = Remedy(candidate.name, candidate.strength, candidate.defence, worst, finding, met)
+    remedy = Remedy(candidate.name, candidate.strength, candidate.defence, worst, finding, met)
     if not isinstance(course, Course):
-        return made
+        return remedy
     accuracy = accuracy_with(course, candidate.case.exposure.client.defences)
-    return replace(made, accuracy=accuracy, lost=course.accuracy - accuracy)
+    return replace(remedy, accuracy=accuracy, lost=course.accuracy - accuracy)
 
 
 def _key(course: Course | str, control: Control) -> Key:
@@ -229,16 +229,16 @@ def _key(course: Course | str, control: Control) -> Key:
 
 
 def _sorted(
-    found: Sequence[Remedy], skipped: tuple[tuple[str, str], ...], course: Course | str, control: Control
+    remedies: Sequence[Remedy], skipped: tuple[tuple[str, str], ...], course: Course | str, control: Control
 ) -> Advice:
     """Return the advice: what helps apart from what does not and from what nobody knows."""
 
     def those(*kinds: Finding) -> tuple[Remedy, ...]:
-        return tuple(sorted((remedy for remedy in found if remedy.finding in kinds), key=_key(course, control)))
+        return tuple(sorted((remedy for remedy in remedies if remedy.finding in kinds), key=_key(course, control)))
 
     return Advice(
         remedies=those(Finding.HELPS),
-        ranking=_ranking(found, course, control),
+        ranking=_ranking(remedies, course, control),
         skipped=skipped,
         accuracy=None if isinstance(course, str) else course.accuracy,
         useless=those(Finding.USELESS),
@@ -246,9 +246,9 @@ def _sorted(
     )
 
 
-def _ranking(found: Sequence[Remedy], course: Course | str, control: Control) -> str:
+def _ranking(remedies: Sequence[Remedy], course: Course | str, control: Control) -> str:
     """Return in words how remedies were ranked, against what, and how many were shown nothing about."""
-    summary, counts = control.run.summary, Counter(remedy.finding for remedy in found)
+    summary, counts = control.run.summary, Counter(remedy.finding for remedy in remedies)
     against = (
         f"; without a remedy {control.attack}, told the labels, recovers {summary.content.value:.0%} of {summary.samples} "
         f"examples in {control.iterations} iterations"

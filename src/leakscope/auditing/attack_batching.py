@@ -74,22 +74,22 @@ class Pace:
         return sum(known) * len(each) / len(known) if known else None
 
 
-def _slope(told: Sequence[tuple[float, int]]) -> float | None:
+def _slope(reports: Sequence[tuple[float, int]]) -> float | None:
     """Return seconds for each iteration from the middle one to the last; None where nothing moved."""
-    end, last = told[-1]
-    began, first = next(each for each in told if each[1] >= last / 2)
+    end, last = reports[-1]
+    began, first = next(each for each in reports if each[1] >= last / 2)
     return (end - began) / (last - first) if last > first else None
 
 
 def batches(cases: Sequence[Case]) -> list[list[int]]:
     """Return which cases run as one batch, by their numbers; in the order of the first of each."""
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for number, case in enumerate(cases):
         attack = case.entry.make(1)
         # settings with a value for each trial belong to the trials of one exposure
         alone = f" {number}" if any(True for _ in tensors(attack)) else ""
-        found.setdefault(f"{readable(attack)} {_kind(_needed(attack, case))}{alone}", []).append(number)
-    return list(found.values())
+        groups.setdefault(f"{readable(attack)} {_kind(_needed(attack, case))}{alone}", []).append(number)
+    return list(groups.values())
 
 
 def run_together(cases: Sequence[Case], iterations: int, pace: Pace | None = None) -> list[AttackResult]:
@@ -128,7 +128,7 @@ def _kind(known: Knowledge) -> str:
     return f"{shapes} {plain}"
 
 
-def _parts(made: Reconstruction, widths: Sequence[int]) -> list[Reconstruction]:
+def _parts(whole: Reconstruction, widths: Sequence[int]) -> list[Reconstruction]:
     """Return the trials of each case."""
     ends = torch.tensor(list(widths)).cumsum(0).tolist()
-    return [take(made, slice(end - width, end)) for end, width in zip(ends, widths, strict=True)]
+    return [take(whole, slice(end - width, end)) for end, width in zip(ends, widths, strict=True)]

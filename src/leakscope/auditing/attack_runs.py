@@ -53,7 +53,7 @@ class CutShort:
 
 
 def find_cut(
-    name: str, made: Reconstruction, iterations: int, most: int | None, done: Tensor | None = None
+    name: str, reconstruction: Reconstruction, iterations: int, most: int | None, done: Tensor | None = None
 ) -> CutShort | None:
     """Return how an attack was cut short; None where it was not.
 
@@ -62,11 +62,11 @@ def find_cut(
     """
     if most is None or iterations >= most:
         return None
-    open_ = made.outcome == Outcome.EXHAUSTED
+    open_ = reconstruction.outcome == Outcome.EXHAUSTED
     if done is not None:
         open_ = open_ & ~done
     working = int(open_.sum())
-    return CutShort(name, iterations, most, working, made.trials) if working else None
+    return CutShort(name, iterations, most, working, reconstruction.trials) if working else None
 
 
 def find_cut_of(run: AttackResult, iterations: int, most: int | None) -> CutShort | None:

@@ -179,17 +179,17 @@ def infer_first(capture: Capture, model: Model, target: Target) -> Inferred:
 
 def local_training(chosen: Chosen, model: Model, target: Target, notes: list[str]) -> LocalTraining | None:
     """Return the local training that the server's own configuration tells; else one step that moves as far."""
-    told, first = chosen.told, chosen.captures[0]
+    stated, first = chosen.told, chosen.captures[0]
     weights = first.shares == "weights"
     inferred = chosen.inferred
-    if inferred is None and weights and told.rate is None:
+    if inferred is None and weights and stated.rate is None:
         inferred = infer_first(first, model, target)
     if inferred is not None:
         notes.append(_labels_note(inferred, chosen.samples))
     if not weights:
         return None
-    if told.rate is not None:
-        return LocalTraining(rate=told.rate, epochs=told.epochs, batch_size=told.batch_size)
+    if stated.rate is not None:
+        return LocalTraining(rate=stated.rate, epochs=stated.epochs, batch_size=stated.batch_size)
     if inferred is None:
         return None
     product = inferred.rate_times_steps
@@ -233,25 +233,25 @@ def ask_truth(
     if any(capture.partition is None for capture in captures):
         notes.append("a capture does not say its partition: the truth could not be looked up")
         return None
-    told = [_ask(target.truth, int(capture.partition or 0), model, samples) for capture in captures]
-    return torch.stack([x for x, _ in told]), torch.stack([y for _, y in told])
+    answers = [_ask(target.truth, int(capture.partition or 0), model, samples) for capture in captures]
+    return torch.stack([x for x, _ in answers]), torch.stack([y for _, y in answers])
 
 
 def _ask(truth: Truth, partition: int, model: Model, samples: int) -> tuple[Tensor, Tensor]:
     """Return the inputs and labels of one partition."""
     where = f"truth({partition})"
     try:
-        told = truth(partition)
+        answer = truth(partition)
     except Exception as error:  # a user's function may raise anything
-        said = (str(error).strip() or "no message").splitlines()[0]
-        raise InputError(f"{where} raised {type(error).__name__}: {said}") from None
-    if not isinstance(told, tuple | list) or len(told) != 2:
-        raise InputError(f"{where} must return (inputs, labels), got {type(told).__name__}")
+        message = (str(error).strip() or "no message").splitlines()[0]
+        raise InputError(f"{where} raised {type(error).__name__}: {message}") from None
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        raise InputError(f"{where} must return (inputs, labels), got {type(answer).__name__}")
     try:
-        x = check_inputs(told[0], [])
+        x = check_inputs(answer[0], [])
         if len(x) != samples or tuple(x.shape[1:]) != model.input_shape:
             raise InputError(f"must give {samples} inputs of shape {model.input_shape}, got {tuple(x.shape)}")
-        return x, class_numbers(told[1], samples, model.classes, [])
+        return x, class_numbers(answer[1], samples, model.classes, [])
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 

@@ -71,18 +71,18 @@ def _alike(slope: Tensor, known: Tensor) -> bool:
 
 def _value(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     """Return the loss with class numbers, or with one-hot rows where it wants those."""
-    said = ""
+    message = ""
     for wanted in (labels, targets):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                made = loss(output, wanted)
+                value = loss(output, wanted)
         except Exception as error:  # a user's loss may raise anything
-            said = said or _line(error)
+            message = message or _line(error)
             continue
-        if isinstance(made, Tensor):
-            return made
-    raise InputError(f"the loss cannot compare the model's output with labels: {said or 'it returns no tensor'}")
+        if isinstance(value, Tensor):
+            return value
+    raise InputError(f"the loss cannot compare the model's output with labels: {message or 'it returns no tensor'}")
 
 
 def _line(error: BaseException) -> str:

@@ -59,8 +59,8 @@ def _data(transform: DataDefence) -> str:
 def _network(guard: Polarisation) -> str:
     """Return that there is a private head, with its settings."""
     settings = ((field.name, getattr(guard, field.name)) for field in fields(guard))
-    told = ", ".join(f"{name} {_value(value)}" for name, value in settings if value is not None)
-    return f"a private head ({told})"
+    text = ", ".join(f"{name} {_value(value)}" for name, value in settings if value is not None)
+    return f"a private head ({text})"
 
 
 def _value(value: float | Tensor) -> str:
@@ -73,30 +73,30 @@ def told_facts(exposure: Exposure) -> tuple[tuple[str, str], ...]:
     if informed is None:
         return ()
     update = direction(exposure.observation.rounds[0], exposure.observation.shares)
-    found = [(str(each), _of_update(informed, set(revealed((each,), update)))) for each in client.defences]
+    facts = [(str(each), _of_update(informed, set(revealed((each,), update)))) for each in client.defences]
     if client.on_data is not None:
-        found.append(("what is done to its data", _of_data(informed)))
+        facts.append(("what is done to its data", _of_data(informed)))
     if client.on_model is not None:
-        found.append(("the private head", _of_head(informed)))
-    return tuple(found)
+        facts.append(("the private head", _of_head(informed)))
+    return tuple(facts)
 
 
 def _of_update(informed: Knowledge, names: set[str]) -> str:
     """Return the facts of a defence on the update; noises are told together, for their variances add."""
-    said = []
+    facts = []
     if "mask" in names and informed.mask is not None:
         sent = sum(int((value != 0).sum()) for value in informed.mask.values())
-        said.append(
+        facts.append(
             f"which coordinates were sent ({sent / sum(value.numel() for value in informed.mask.values()):.0%})"
         )
     if "bound" in names and informed.bound is not None:
-        said.append(f"the bound ({_number(informed.bound)}{' for each tensor' if informed.bound_each else ''})")
+        facts.append(f"the bound ({_number(informed.bound)}{' for each tensor' if informed.bound_each else ''})")
     if "bits" in names and informed.bits is not None:
-        said.append(f"the bits of a number ({_number(informed.bits)})")
+        facts.append(f"the bits of a number ({_number(informed.bits)})")
     if "sigma" in names and informed.sigma is not None:
         level = f" ({_number(informed.sigma)})" if informed.sigma_each is None else " on each tensor"
-        said.append(f"the standard deviation of all noise{level}, not its draws")
-    return ", ".join(said) or NOT_USED
+        facts.append(f"the standard deviation of all noise{level}, not its draws")
+    return ", ".join(facts) or NOT_USED
 
 
 def _of_data(informed: Knowledge) -> str:

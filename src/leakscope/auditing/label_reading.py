@@ -42,9 +42,9 @@ def read_labels(exposure: Exposure) -> LabelReading | Untested:
     except (InputError, RuntimeError) as error:
         return Untested("label recovery", (str(error).strip() or type(error).__name__).splitlines()[0])
     truth, mask = exposure.batch.labels, exposure.batch.mask
-    found, blind = label_overlap(truth, guess, mask), expected_overlap(truth, mask, knowledge.classes)
-    low, high = overlap_interval(found, knowledge.samples)
-    return LabelReading(rule, float(found.double().mean()), blind, int(mask.sum()), low, high)
+    overlap, blind = label_overlap(truth, guess, mask), expected_overlap(truth, mask, knowledge.classes)
+    low, high = overlap_interval(overlap, knowledge.samples)
+    return LabelReading(rule, float(overlap.double().mean()), blind, int(mask.sum()), low, high)
 
 
 def expected_overlap(labels: Tensor, mask: Tensor, classes: int) -> float:
@@ -60,9 +60,9 @@ def expected_overlap(labels: Tensor, mask: Tensor, classes: int) -> float:
     from scipy.stats import binom
 
     shares = []
-    for own, real in zip(labels, mask, strict=True):
+    for client_labels, real in zip(labels, mask, strict=True):
         number = int(real.sum())
-        counts = torch.bincount(own[real], minlength=classes).tolist()
+        counts = torch.bincount(client_labels[real], minlength=classes).tolist()
         at_least = [float(binom.sf(k, number, 1 / classes)) for k in range(max(counts))]  # P(B >= 1), P(B >= 2), ...
         shares.append(sum(sum(at_least[:count]) for count in counts) / max(number, 1))
     return sum(shares) / len(shares)

@@ -72,14 +72,14 @@ def whole_number(value: object, what: str, low: int, high: int) -> int:
     3
     """
     try:
-        found = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)  # type: ignore[arg-type]
+        number = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        found = None
-    if found is None or isinstance(value, bool):
+        number = None
+    if number is None or isinstance(value, bool):
         raise InputError(f"{what} must be a whole number, got {_shown(value)}")
-    if not low <= found <= high:
-        raise InputError(f"{what} must lie in {low}..{_power(high)}, got {_shown(found)}")
-    return found
+    if not low <= number <= high:
+        raise InputError(f"{what} must lie in {low}..{_power(high)}, got {_shown(number)}")
+    return number
 
 
 def positive_number(value: object, what: str, high: float) -> float:
@@ -89,12 +89,12 @@ def positive_number(value: object, what: str, high: float) -> float:
     2.0
     """
     try:
-        found = math.nan if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]
+        number = math.nan if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not 0 < found <= high:
+        number = math.nan
+    if not 0 < number <= high:
         raise InputError(f"{what} must be a number in (0, {high:g}], got {_shown(value)}")
-    return found
+    return number
 
 
 def check_numbers(clients: object, seed: object) -> tuple[int, int]:

@@ -88,15 +88,15 @@ def remedies_for(exposure: Exposure) -> list[tuple[str, str, Defence]]:
     weak: list[tuple[str, str, Defence]] = []
     strong: list[tuple[str, str, Defence]] = []
     for name, make in DEFENCES.items():
-        found = strengths_of(make)
-        if found is None:
+        strengths = strengths_of(make)
+        if strengths is None:
             weak.append((name, ONE_STRENGTH, make()))
             continue
-        unit = units[found.unit]
-        for made, strength in ((weak, found.weak), (strong, found.strong)):
+        unit = units[strengths.unit]
+        for options, strength in ((weak, strengths.weak), (strong, strengths.strong)):
             value = strength if unit is None else strength * unit
-            words = f"{found.setting} {value:g}" if unit is None else f"{found.setting} {value:.2g}"
-            made.append((name, words, make(**{found.setting: value})))
+            words = f"{strengths.setting} {value:g}" if unit is None else f"{strengths.setting} {value:.2g}"
+            options.append((name, words, make(**{strengths.setting: value})))
     return [*weak, *strong]
 
 

@@ -70,8 +70,8 @@ def control_case(trial: Trial, attack: str) -> Case:
 def make_candidate(trial: Trial, name: str, strength: str, defence: Defence, attack: str) -> Candidate:
     """Return the same clients with a remedy, before its attack; the division, where the first layer allows it, is done at once."""
     subject = trial.subject
-    own = stacked(subject.client.defences, defence)
-    exposure = expose_clients(subject, trial.clients, trial.seed, defences=own).with_labels()
+    stack = stacked(subject.client.defences, defence)
+    exposure = expose_clients(subject, trial.clients, trial.seed, defences=stack).with_labels()
     case = Case(exposure, entry_of(exposure, attack), f"{name} ({strength})")
     divided = [run_with(exposure, each, 0) for each in plan_exposure(exposure)[0] if each.most is None]
     update = direction(exposure.observation.rounds[0], exposure.observation.shares)
@@ -102,7 +102,7 @@ def meet(cases: Sequence[Case], iterations: int, budget: Budget, tell: Tell) -> 
         tell(f"{cases[0].entry.name}, {iterations} iterations, together: {names}")
         pace = Pace(budget.clock, until=budget.began + (1 + OVERTIME) * budget.seconds)
         try:
-            made = run_together([cases[number] for number in numbers], iterations, pace)
+            results = run_together([cases[number] for number in numbers], iterations, pace)
         except OutOfTimeError:
             continue
         except InputError as error:
@@ -110,16 +110,16 @@ def meet(cases: Sequence[Case], iterations: int, budget: Budget, tell: Tell) -> 
                 met.failed[numbers[0]] = str(error)
             queue = [[number] for number in numbers if len(numbers) > 1] + queue
             continue
-        met.runs |= dict(zip(numbers, made, strict=True))
+        met.runs |= dict(zip(numbers, results, strict=True))
         met.paces.append((numbers, pace.seconds))
     return met
 
 
 def fitting(ranked: Sequence[int], met: Met, most: int, seconds: float, *, control: bool) -> list[int]:
     """Return as many cases, from the first, as the whole attack has time for; with `control`, case 0 comes with them."""
-    own = {0} if control else set()
+    always = {0} if control else set()
     for number in range(len(ranked), 0, -1):
-        if whole_seconds(own | set(ranked[:number]), met, most) <= seconds:
+        if whole_seconds(always | set(ranked[:number]), met, most) <= seconds:
             return list(ranked[:number])
     return []
 

@@ -69,11 +69,11 @@ class Audit:
 
         A limit of `asr` also holds for transformed pictures as the network saw them: who looks at them reads them all the same.
         """
-        found, best = failures(self.measures, limits), most_as_seen(self.as_seen)
+        lines, best = failures(self.measures, limits), most_as_seen(self.as_seen)
         if best is not None and best.recovered.value > limits.get("asr", math.inf):
             share, limit = best.recovered.value, limits["asr"]
-            found.append(f"asr of transformed pictures, as the network saw them, is {share:.4g}, above {limit:g}")
-        return found
+            lines.append(f"asr of transformed pictures, as the network saw them, is {share:.4g}, above {limit:g}")
+        return lines
 
     def __str__(self) -> str:
         return audit_text(self)
@@ -219,8 +219,8 @@ def not_shown_lines(advice: Advice) -> list[str]:
     for remedy in (*advice.useless, *advice.unproven):
         apart.setdefault((remedy.finding.value, remedy.met), []).append(remedy.words)
     return [
-        f"{found} ({len(names)}): {', '.join(names)}{f' [against {met}]' if met else ''}"
-        for (found, met), names in apart.items()
+        f"{finding} ({len(names)}): {', '.join(names)}{f' [against {met}]' if met else ''}"
+        for (finding, met), names in apart.items()
     ]
 
 

@@ -140,24 +140,24 @@ def _made_for(informed: Knowledge, settings: _Settings) -> list[Entry]:
 def _through_policy(settings: _Settings, informed: Knowledge) -> Callable[[int], Attack]:
     def make(iterations: int) -> Attack:
         given: dict[str, Any] = {"iterations": iterations, "labels": settings.labels}
-        made = ATTACKS["ig_policy"](**given)
-        if not isinstance(made, KnownPolicy):
+        attack = ATTACKS["ig_policy"](**given)
+        if not isinstance(attack, KnownPolicy):
             raise TypeError("ig_policy is no attack through a policy")
-        return replace(made, base=aware(made.base, replace(informed, policies=None)))
+        return replace(attack, base=aware(attack.base, replace(informed, policies=None)))
 
     return make
 
 
 def _dummy_head(settings: _Settings, informed: Knowledge) -> Callable[[int], Attack]:
-    told = {name: float(value.double().mean()) for name, value in (informed.private_head or {}).items()}
+    head = {name: float(value.double().mean()) for name, value in (informed.private_head or {}).items()}
 
     def make(iterations: int) -> Attack:
         given: dict[str, Any] = {"iterations": iterations, "labels": settings.labels}
-        given |= {**told, "bits": round(told["bits"])}
-        made = ATTACKS["spn_aware"](**given)
-        if not isinstance(made, Matching):
+        given |= {**head, "bits": round(head["bits"])}
+        attack = ATTACKS["spn_aware"](**given)
+        if not isinstance(attack, Matching):
             raise TypeError("spn_aware is no matching attack")
-        return aware(made, informed)
+        return aware(attack, informed)
 
     return make
 
@@ -195,15 +195,15 @@ def _recipe(name: str, iterations: int, settings: _Settings) -> Matching:
     given: dict[str, Any] = {"iterations": iterations, "labels": settings.labels}
     if name != "cpl" and not settings.pictures:
         given["tv"] = 0.0  # neighbours in a table mean nothing
-    made = ATTACKS[name](**given)
-    if not isinstance(made, Matching):
+    attack = ATTACKS[name](**given)
+    if not isinstance(attack, Matching):
         raise TypeError(f"{name} is no matching attack")
-    return made
+    return attack
 
 
 def _maker(name: str, settings: _Settings, informed: Knowledge | None) -> Callable[[int], Attack]:
     def make(iterations: int) -> Attack:
-        made = _recipe(name, iterations, settings)
-        return made if informed is None else aware(made, informed)
+        attack = _recipe(name, iterations, settings)
+        return attack if informed is None else aware(attack, informed)
 
     return make

@@ -173,10 +173,10 @@ def check_inputs(inputs: Tensor, notes: list[str]) -> Tensor:
 def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
     """Return a copy on the CPU in float32, batch norm in train mode replaced by one that can run under vmap."""
     try:
-        own = copy.deepcopy(module)
+        copied = copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"the model cannot be copied ({_line(error)}); give one that was just built") from None
-    values = [*own.parameters(), *own.buffers()]
+    values = [*copied.parameters(), *copied.buffers()]
     if any(value.device.type == "meta" for value in values):
         raise InputError("the model has weights on the meta device, which holds no numbers; load its weights first")
     if any(value.device.type != "cpu" for value in values):
@@ -184,13 +184,13 @@ def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
     kinds = {str(value.dtype) for value in values if value.is_floating_point() and value.dtype != torch.float32}
     if kinds:
         notes.append(f"the model was converted from {', '.join(sorted(kinds))} to float32: rounding hides a little")
-    own = own.to("cpu").float()
-    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in own.modules()):
-        torch.func.replace_all_batch_norm_modules_(own)
+    copied = copied.to("cpu").float()
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in copied.modules()):
+        torch.func.replace_all_batch_norm_modules_(copied)
         notes.append(
             "batch norm in train mode normalises by the client's own batch; its running statistics are left out"
         )
-    return own
+    return copied
 
 
 def _check_runs(module: nn.Module, inputs: Tensor) -> None:

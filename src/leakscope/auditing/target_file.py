@@ -67,9 +67,9 @@ def load_build(name: str) -> Target:
         raise InputError(
             f"what to audit must be package.module:function, a YAML file or captures, got {name!r:.80}{hint}"
         )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    directory = str(Path.cwd())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything when it is imported
@@ -81,26 +81,26 @@ def load_build(name: str) -> Target:
     if not callable(function):
         raise InputError(f"{module_name} has no function {function_name!r}")
     try:
-        made = function()
+        built = function()
     except InputError:
         raise
     except Exception as error:
         raise InputError(f"{name}() raised {type(error).__name__}: {_line(error)}") from None
-    return _target(name, made)
+    return _target(name, built)
 
 
-def _target(name: str, made: object) -> Target:
-    if isinstance(made, Target):
-        return made
-    if isinstance(made, nn.Module):
-        return Target(model=made)
-    if isinstance(made, Mapping):
+def _target(name: str, built: object) -> Target:
+    if isinstance(built, Target):
+        return built
+    if isinstance(built, nn.Module):
+        return Target(model=built)
+    if isinstance(built, Mapping):
         try:
-            return Target(**made)
+            return Target(**built)
         except TypeError as error:
             raise InputError(f"{name}() returns fields that Target does not take: {_line(error)}") from None
     raise InputError(
-        f"{name}() must return a Target, a mapping of its fields or an nn.Module, got {type(made).__name__}"
+        f"{name}() must return a Target, a mapping of its fields or an nn.Module, got {type(built).__name__}"
     )
 
 

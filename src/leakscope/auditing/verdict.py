@@ -59,8 +59,8 @@ class Measures:
         """Return one of them as a number."""
         if name == "asr":
             return None if self.asr is None else self.asr.value
-        found: float | None = getattr(self, name)
-        return found
+        value: float | None = getattr(self, name)
+        return value
 
 
 def excess(run: AttackResult, nulls: Sequence[AttackResult]) -> Tensor:
@@ -128,8 +128,8 @@ def parse_gate(text: str) -> dict[str, float]:
     """
     limits: dict[str, float] = {}
     for part in text.split(","):
-        name, found, number = part.strip().partition("=")
-        if name not in GATES or not found:
+        name, equals, number = part.strip().partition("=")
+        if name not in GATES or not equals:
             raise InputError(
                 f"--fail-above takes limits such as asr=0.05,psnr=18 ({', '.join(GATES)}), got {part!r:.60}"
             )
@@ -144,14 +144,14 @@ def parse_gate(text: str) -> dict[str, float]:
 
 def failures(measures: Measures, limits: Mapping[str, float]) -> list[str]:
     """Return a line for every limit that is exceeded, or that nothing was measured for: untested never passes."""
-    found = []
+    lines = []
     for name, limit in limits.items():
         value = measures.value(name)
         if value is None or math.isnan(value):
-            found.append(f"{name} was not measured, so it cannot be said to stay under {limit:g}")
+            lines.append(f"{name} was not measured, so it cannot be said to stay under {limit:g}")
         elif value > limit:
-            found.append(f"{name} is {value:.4g}, above {limit:g}")
-    return found
+            lines.append(f"{name} is {value:.4g}, above {limit:g}")
+    return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +164,10 @@ class AsSeen:
     @property
     def words(self) -> str:
         """Return how many came back, with the interval of their share."""
-        found = self.recovered
+        rate = self.recovered
         return (
-            f"as the network saw them, transformed, {self.name} recovered {round(found.value * found.n)} of {found.n} pictures "
-            f"(95 % interval {100 * found.low:.0f} % to {100 * found.high:.0f} %)"
+            f"as the network saw them, transformed, {self.name} recovered {round(rate.value * rate.n)} of {rate.n} pictures "
+            f"(95 % interval {100 * rate.low:.0f} % to {100 * rate.high:.0f} %)"
         )
 
 
@@ -176,16 +176,16 @@ def recovered_as_seen(exposure: Exposure, runs: Sequence[AttackResult]) -> tuple
     if exposure.client.on_data is None:
         return ()
     truth = exposure.client.transformed(exposure.batch, exposure.seeds)
-    found = []
+    results = []
     for run in runs:
-        made = run.reconstruction
-        guess = made.inputs if made.seen is None else made.seen
+        reconstruction = run.reconstruction
+        guess = reconstruction.inputs if reconstruction.seen is None else reconstruction.seen
         scores = score(truth.inputs, truth.labels, guess, None, mask=truth.mask)
-        found.append(AsSeen(run.name, estimate_rate(DEFAULT_RULE.recovered(scores), scores.scored)))
-    return tuple(found)
+        results.append(AsSeen(run.name, estimate_rate(DEFAULT_RULE.recovered(scores), scores.scored)))
+    return tuple(results)
 
 
-def most_as_seen(found: Sequence[AsSeen]) -> AsSeen | None:
+def most_as_seen(results: Sequence[AsSeen]) -> AsSeen | None:
     """Return the attack that recovered most of the transformed pictures; None where none recovered any."""
-    best = max(found, key=lambda each: each.recovered.value, default=None)
+    best = max(results, key=lambda each: each.recovered.value, default=None)
     return best if best is not None and best.recovered.value > 0 else None

@@ -62,8 +62,8 @@ def telling_matters(settings: CellSettings) -> bool:
 @functools.cache
 def made_for_heads(attack: str) -> bool:
     """Return whether an attack, by its name, reckons with a private head by itself, told or not."""
-    made = ATTACKS[attack]() if attack in ATTACKS else None
-    return isinstance(made, Matching) and isinstance(made.simulate, DummyPolarised | HeadGradient | Pulled)
+    method = ATTACKS[attack]() if attack in ATTACKS else None
+    return isinstance(method, Matching) and isinstance(method.simulate, DummyPolarised | HeadGradient | Pulled)
 
 
 def simulated_steps(settings: CellSettings) -> int:

@@ -97,8 +97,8 @@ def _axis(fields: list[tuple[str, Any]], places: list[Path], problems: list[Prob
         return []
     lengths = {len(values) for _, values in fields}
     if len(lengths) > 1:
-        told = ", ".join(f"{text}: {len(values)}" for text, values in fields)
-        problems.append(Problem(places[0], f"the lists of one zip must be of equal length, got {told}"))
+        lengths_text = ", ".join(f"{text}: {len(values)}" for text, values in fields)
+        problems.append(Problem(places[0], f"the lists of one zip must be of equal length, got {lengths_text}"))
         return []
     number = lengths.pop()
     return [
@@ -113,19 +113,19 @@ def _axis(fields: list[tuple[str, Any]], places: list[Path], problems: list[Prob
 
 def _clashes(axes: Sequence[Axis]) -> list[Problem]:
     """Return a problem for every two axes that set the same field, or one inside the other's."""
-    said = [
+    fields = [
         (path, place)
         for axis in axes
         if axis.name != "attack"
         for path, place in zip(axis.paths, axis.places[0], strict=True)
     ]
     problems = []
-    for number, (path, place) in enumerate(said):
-        for other, _ in said[:number]:
+    for number, (path, place) in enumerate(fields):
+        for other, _ in fields[:number]:
             shorter = min(len(path), len(other))
             if path[:shorter] == other[:shorter]:
                 problems.append(Problem(place[:-1], f"sets the same field as {dotted(other)}"))
-    varied = {path[0] for path, _ in said if len(path) == 1}
+    varied = {path[0] for path, _ in fields if len(path) == 1}
     if "attack" in varied and any(axis.name == "attack" for axis in axes):
         problems.append(Problem(("grid", "attack"), "give the attacks in `attacks`, or vary attack in grid, not both"))
     return problems
@@ -133,32 +133,32 @@ def _clashes(axes: Sequence[Axis]) -> list[Problem]:
 
 def set_path(data: dict[str, Any], path: Path, value: Any) -> str | None:
     """Set a field of raw data in place; return why it cannot be done, if it cannot."""
-    here: Any = data
+    node: Any = data
     for number, part in enumerate(path[:-1]):
-        inner = here[part] if _has(here, part) else None
+        inner = node[part] if _has(node, part) else None
         if isinstance(inner, str) and (isinstance(part, int) or number == 0):
             inner = {"name": inner}  # a piece given by its name alone
         elif (
-            inner is None and isinstance(here, dict) and isinstance(part, str) and not isinstance(path[number + 1], int)
+            inner is None and isinstance(node, dict) and isinstance(part, str) and not isinstance(path[number + 1], int)
         ):
             inner = {}
         if not isinstance(inner, dict | list):
             return f"there is no {dotted(path[: number + 1])} to set {dotted(path[number + 1 :])} of"
-        here[part] = inner
-        here = inner
+        node[part] = inner
+        node = inner
     last = path[-1]
-    if isinstance(here, list) and not _has(here, last):
-        return f"{dotted(path[:-1])} has {len(here)} items; {last} is none of them"
-    if isinstance(here, dict) and not isinstance(last, str):
+    if isinstance(node, list) and not _has(node, last):
+        return f"{dotted(path[:-1])} has {len(node)} items; {last} is none of them"
+    if isinstance(node, dict) and not isinstance(last, str):
         return f"{dotted(path[:-1])} is no list"
-    here[last] = copy.deepcopy(value)
+    node[last] = copy.deepcopy(value)
     return None
 
 
-def _has(here: Any, part: str | int) -> bool:
-    if isinstance(here, list):
-        return isinstance(part, int) and part < len(here)
-    return isinstance(here, dict) and part in here
+def _has(node: Any, part: str | int) -> bool:
+    if isinstance(node, list):
+        return isinstance(part, int) and part < len(node)
+    return isinstance(node, dict) and part in node
 
 
 def value_at(data: Any, path: Path) -> Any:

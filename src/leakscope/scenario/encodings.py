@@ -29,8 +29,8 @@ def decoders_of(cells: Iterable[Cell]) -> dict[str, Decoder]:
     """Return data set -> decoder of its rows; pictures, and a set that cannot be read here, are left out."""
     chosen = [cell.settings.get("data") for cell in cells]
     names = dict.fromkeys(str(data["name"]) for data in chosen if isinstance(data, Mapping) and "name" in data)
-    found = {name: decoder_of(name) for name in names if name in SOURCES and SOURCES[name].kind == "table"}
-    return {name: decoder for name, decoder in found.items() if decoder is not None}
+    decoders = {name: decoder_of(name) for name in names if name in SOURCES and SOURCES[name].kind == "table"}
+    return {name: decoder for name, decoder in decoders.items() if decoder is not None}
 
 
 def decoder_of(name: str) -> Decoder | None:

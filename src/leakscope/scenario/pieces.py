@@ -105,14 +105,17 @@ def _tuples(value: Any) -> Any:
 def said_fields(make: Callable[..., Any], hidden: frozenset[str]) -> dict[str, tuple[Any, Any]]:
     """Return name -> (type, default) of the arguments that a file can say; `...` where there is no default."""
     hints = get_type_hints(make) if not isinstance(make, type) else get_type_hints(make, include_extras=True)
-    found: dict[str, tuple[Any, Any]] = {}
+    fields: dict[str, tuple[Any, Any]] = {}
     for name, argument in inspect.signature(make).parameters.items():
         if name in hidden or (name == "name" and argument.default is not inspect.Parameter.empty):
             continue
-        said = _said_type(name, hints.get(name))
-        if said is not None:
-            found[name] = (said, ... if argument.default is inspect.Parameter.empty else _default(make, name, argument))
-    return found
+        checked = _said_type(name, hints.get(name))
+        if checked is not None:
+            fields[name] = (
+                checked,
+                ... if argument.default is inspect.Parameter.empty else _default(make, name, argument),
+            )
+    return fields
 
 
 def _default(make: Callable[..., Any], name: str, argument: inspect.Parameter) -> Any:

@@ -43,8 +43,8 @@ class UserFile:
         try:
             return model.model_validate(self.data).model_dump()
         except ValidationError as error:
-            found = [problem_of(self.data, item, model, kinds) for item in error.errors(include_url=False)]
-            raise self.error(found) from None
+            problems = [problem_of(self.data, item, model, kinds) for item in error.errors(include_url=False)]
+            raise self.error(problems) from None
 
 
 def read_user_file(path: FilePath | str, kind: str) -> UserFile:

@@ -93,8 +93,8 @@ def _scenario(file: UserFile) -> Scenario:
     if _too_many(axes):
         raise ScenarioError([_located(p, read, ()) for p in problems], source)
     raw = {k: v for k, v in data.items() if k not in OUTSIDE}
-    bases, resolved, found = _resolve(raw, axes, sound=not problems)
-    problems += found
+    bases, resolved, more = _resolve(raw, axes, sound=not problems)
+    problems += more
     if problems:
         unique = {(p.path, p.message): p for p in problems}
         raise ScenarioError([_located(p, read, tuple(axes)) for p in unique.values()], source)
@@ -120,11 +120,11 @@ def _against_both(scenario: Scenario) -> Scenario:
     few = replace(scenario, axes=looked_at(scenario.axes))
     if not any(telling_matters(read_settings(cell.settings)) for cell in few.cells()):
         return scenario
-    made = replace(scenario, axes=(*scenario.axes, BOTH), both=True)
-    problems = _too_many(made.axes)
+    doubled = replace(scenario, axes=(*scenario.axes, BOTH), both=True)
+    problems = _too_many(doubled.axes)
     if problems:
-        raise made.error(problems)
-    return made
+        raise doubled.error(problems)
+    return doubled
 
 
 def _total(scenario: Scenario) -> int:
@@ -177,7 +177,7 @@ def _point(
 ) -> dict[str, Any] | None:
     """Return the checked settings with each axis at its chosen point (else its first)."""
     raw = copy.deepcopy(start)
-    there: dict[Path, Path] = {("attack",): ("attacks", attack)}
+    places: dict[Path, Path] = {("attack",): ("attacks", attack)}
     for axis in axes:
         point = chosen.get(axis.name, 0)
         for path, value, place in zip(axis.paths, axis.rows[point], axis.places[point], strict=True):
@@ -187,16 +187,16 @@ def _point(
             if refused:
                 problems.append(Problem(place[:-1], refused))
                 continue
-            there[path] = place
-    settings, found = check_cell(raw)
-    problems += [_moved(problem, there) for problem in (*found, *idle_defences(raw))]
+            places[path] = place
+    settings, wrong = check_cell(raw)
+    problems += [_moved(problem, places) for problem in (*wrong, *idle_defences(raw))]
     return settings
 
 
-def _moved(problem: Problem, there: Mapping[Path, Path]) -> Problem:
+def _moved(problem: Problem, places: Mapping[Path, Path]) -> Problem:
     """Return a problem at the place in the file that its field came from."""
     for length in range(len(problem.path), 0, -1):
-        place = there.get(problem.path[:length])
+        place = places.get(problem.path[:length])
         if place is not None:
             return replace(problem, path=(*place, *problem.path[length:]))
     return problem

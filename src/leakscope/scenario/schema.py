@@ -126,16 +126,16 @@ def _without(data: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
 
     What must be given and was not, or was removed, gets a harmless value: only the problems of the rest are asked for.
     """
-    kept: dict[str, Any] = copy.deepcopy(dict(data))
+    rest: dict[str, Any] = copy.deepcopy(dict(data))
     for path in paths:
-        here: Any = kept
+        node: Any = rest
         for number, part in enumerate(path):
-            whole = number == len(path) - 1 or not isinstance(here.get(part), Mapping)
+            whole = number == len(path) - 1 or not isinstance(node.get(part), Mapping)
             if whole:
-                here.pop(part, None)
+                node.pop(part, None)
                 break
-            here = here[part]
-    return {"data": "fashion_mnist", "model": "lenet_cpl", "attack": "cpl"} | kept
+            node = node[part]
+    return {"data": "fashion_mnist", "model": "lenet_cpl", "attack": "cpl"} | rest
 
 
 def _built(name: str, value: Any) -> list[Problem]:
@@ -159,15 +159,15 @@ def _built(name: str, value: Any) -> list[Problem]:
 def idle_defences(data: Mapping[str, Any]) -> list[Problem]:
     """Return the defences of raw settings that say no strength: they would do nothing. A strength of 0 is said."""
     given = data.get("defences")
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for place, item in enumerate(given if isinstance(given, list) else []):
-        said = _by_name(item)
-        name = said.get("name") if isinstance(said, Mapping) else None
+        defence = _by_name(item)
+        name = defence.get("name") if isinstance(defence, Mapping) else None
         wanted = STRENGTHS.get(name, ()) if isinstance(name, str) else ()
-        if wanted and all(said.get(key) is None for key in wanted):
+        if wanted and all(defence.get(key) is None for key in wanted):
             words = f"{name} without a strength does nothing: give {' or '.join(wanted)}"
-            found.append(Problem(("defences", place), words))
-    return found
+            problems.append(Problem(("defences", place), words))
+    return problems
 
 
 def _refused(path: Path, value: Any, build: Callable[[Any], object], most: int = 9) -> list[Problem]:
@@ -182,10 +182,10 @@ def _refused(path: Path, value: Any, build: Callable[[Any], object], most: int =
             problems.append(Problem((*path, *field), str(error)))
             if not field:
                 break
-            here = item
+            node = item
             for part in field[:-1]:
-                here = here[part]
-            del here[field[-1]]
+                node = node[part]
+            del node[field[-1]]
         else:
             break
     return problems
@@ -203,8 +203,8 @@ def _find(value: Any, word: str) -> Path:
         return ()
     if word in value:
         return (word,)
-    found = ((key, *_find(inner, word)) for key, inner in value.items())
-    return next((path for path in found if len(path) > 1), ())
+    paths = ((key, *_find(inner, word)) for key, inner in value.items())
+    return next((path for path in paths if len(path) > 1), ())
 
 
 def make_client(settings: Mapping[str, Any], defences: Sequence[Any], **filled: Any) -> Client:
@@ -214,10 +214,10 @@ def make_client(settings: Mapping[str, Any], defences: Sequence[Any], **filled: 
     from leakscope.defences.on_model import Polarisation
 
     local, guard = settings["local"], settings["on_model"]
-    made = None if local is None else LocalTraining(**local)
+    training = None if local is None else LocalTraining(**local)
     on_model = None if guard is None else Polarisation(**guard)
     on_data = None if settings["on_data"] is None else Transform(**settings["on_data"])
-    chosen = {**settings, "local": made, "on_model": on_model, "on_data": on_data}
+    chosen = {**settings, "local": training, "on_model": on_model, "on_data": on_data}
     return Client(**chosen, defences=tuple(defences), **filled)
 
 
@@ -256,14 +256,14 @@ def _place(
     path: list[str | int] = []
     model = root
     kind: Kind | None = None
-    here = data
+    node = data
     for number, part in enumerate(loc):
         last = number == len(loc) - 1
         if (
             kind is not None
             and isinstance(part, str)
             and part in kind.table
-            and not (isinstance(here, Mapping) and part in here)
+            and not (isinstance(node, Mapping) and part in node)
         ):
             model = model_of(kind.table[part], f"{kind.name} {part}", kind.hidden, part)
             kind = None
@@ -271,7 +271,7 @@ def _place(
         path.append(part)
         if not last and isinstance(part, str):
             model, kind = _inside(model, part, kind, kinds)
-        here = here[part] if isinstance(here, Mapping) and part in here else None
+        node = node[part] if isinstance(node, Mapping) and part in node else None
     return tuple(path), model
 
 
@@ -283,5 +283,5 @@ def _inside(
         return model, kinds[part]
     inner = model.model_fields[part].annotation if part in model.model_fields else None
     options = getattr(inner, "__args__", None) or (inner,)
-    found = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
-    return (found[0] if found else model), kind
+    models = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+    return (models[0] if models else model), kind

@@ -62,13 +62,13 @@ def read_text(text: str, source: str = "", *, own: bool = False) -> Text:
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = " ".join(part for part in (error.context, error.problem) if part) or "not YAML"
+        message = " ".join(part for part in (error.context, error.problem) if part) or "not YAML"
         raise ScenarioError(
-            [Problem((), f"not readable as YAML: {said}", mark.line + 1 if mark else None)], source
+            [Problem((), f"not readable as YAML: {message}", mark.line + 1 if mark else None)], source
         ) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        said = str(error).split("\n")[0] or type(error).__name__
-        raise ScenarioError([Problem((), f"not readable as YAML: {said}")], source) from None
+        message = str(error).split("\n")[0] or type(error).__name__
+        raise ScenarioError([Problem((), f"not readable as YAML: {message}")], source) from None
     if node is None:
         raise ScenarioError([Problem((), "the file is empty; see examples/ for scenarios to start from", 1)], source)
     walk = _Walk(loader)
@@ -110,18 +110,18 @@ class _Walk:
         return self._scalar(node, path, line)
 
     def _mapping(self, node: yaml.MappingNode, path: Path, inside: tuple[int, ...]) -> dict[str, object]:
-        made: dict[str, object] = {}
+        mapping: dict[str, object] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problems.append(Problem(path, "a key must be a plain word", line))
                 continue
             key = str(key_node.value)
-            if key in made:
+            if key in mapping:
                 self.problems.append(Problem((*path, key), "given twice", line))
             self.lines[(*path, key)] = line
-            made[key] = self.value(value_node, (*path, key), inside)
-        return made
+            mapping[key] = self.value(value_node, (*path, key), inside)
+        return mapping
 
     def _scalar(self, node: yaml.Node, path: Path, line: int) -> object:
         if node.tag == "tag:yaml.org,2002:float":
@@ -133,6 +133,6 @@ class _Walk:
             str(node.value).encode("utf-8")
             return self.loader.construct_object(node)
         except (yaml.YAMLError, ValueError, OverflowError) as error:  # a lone surrogate is a ValueError
-            said = str(error).split("\n")[0]
-            self.problems.append(Problem(path, f"not a plain value ({said})", line))
+            message = str(error).split("\n")[0]
+            self.problems.append(Problem(path, f"not a plain value ({message})", line))
             return None

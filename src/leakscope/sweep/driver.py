@@ -248,10 +248,10 @@ def _to_do(
     chunks: list[Chunk] = []
     seconds = 0.0
     for stored in reversed(run.plans()):
-        found = chunks_of(stored["plan"], by_id, sweep.cells, pending, device)  # type: ignore[arg-type]
-        chunks += [on(chunk, plan=int(stored["id"]), work=run.work) for chunk in found]  # type: ignore[call-overload]
-        pending -= {trial.id for chunk in found for trial in chunk.trials}
-        seconds += _share(stored["plan"], found)
+        left = chunks_of(stored["plan"], by_id, sweep.cells, pending, device)  # type: ignore[arg-type]
+        chunks += [on(chunk, plan=int(stored["id"]), work=run.work) for chunk in left]  # type: ignore[call-overload]
+        pending -= {trial.id for chunk in left for trial in chunk.trials}
+        seconds += _share(stored["plan"], left)
     if pending:
         rest = [trial for trial in sweep.trials if trial.id in pending]
         if plan is None or {t.id for c in plan.chunks for t in c.trials} != pending:

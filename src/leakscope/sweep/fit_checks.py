@@ -100,7 +100,7 @@ def _dropout_misfit(settings: CellSettings) -> str:
 
 def _update_misfit(settings: CellSettings, attack: Matching) -> str:
     """Return why the attack does not suit what the client shares and the attacker knows of it; nothing where it does."""
-    local, told = settings.client.local, settings.knowledge.local
+    local, knows_local = settings.client.local, settings.knowledge.local
     kinds = simulator_kinds(attack.simulate)
     if local is None:
         needs = kinds & {OnTheLine, LocalSteps}
@@ -110,10 +110,10 @@ def _update_misfit(settings: CellSettings, attack: Matching) -> str:
         words = (
             "simulates the client's local steps: give knowledge.local: true, or use sme or ig_update, which need none"
         )
-        return "" if told else f"{attack.name} {words}"
+        return "" if knows_local else f"{attack.name} {words}"
     if OnTheLine in kinds or not compares_lengths(attack.objective):
         return ""
-    if not told:
+    if not knows_local:
         words = "a change of weights has the length of a gradient only by the rate: give knowledge.local: true"
         return f"{attack.name} compares lengths, and {words}, or use ig, ig_update or sme"
     simulated = settings.knowledge.defence  # who knows the defences simulates the steps
@@ -125,13 +125,13 @@ def _update_misfit(settings: CellSettings, attack: Matching) -> str:
 
 def _rule_misfit(settings: CellSettings, attack: Matching, model: Model) -> str:
     """Return why the attack's rule cannot read the labels, another loss than cross entropy aside; nothing where it can."""
-    samples, told = settings.data.samples, settings.knowledge.labels
-    rule = chosen_rule(attack.labels, samples, told=told)
+    samples, knows_labels = settings.data.samples, settings.knowledge.labels
+    rule = chosen_rule(attack.labels, samples, told=knows_labels)
     if rule == JOINT:
         return ""
     if rule == "known":
         words = f"give knowledge.labels: true, or attack.labels: {'cpl' if samples == 1 else 'counts'} or {JOINT}"
-        return "" if told else f"label rule 'known' needs the labels told: {words}"
+        return "" if knows_labels else f"label rule 'known' needs the labels told: {words}"
     if rule in ONE_EXAMPLE and samples > 1:
         return (
             f"label rule {rule!r} is for one example, data.samples is {samples}: give attack.labels: counts or {JOINT}"
@@ -167,25 +167,25 @@ def _too_few(settings: CellSettings, data: Dataset) -> list[Problem]:
     if wanted <= size:
         return []
     most = max(0, (size - chosen.first) // chosen.samples)
-    said = f"{wanted:,} examples are asked for, {chosen.name} {chosen.part} has {size:,}: at most {most} trials"
-    return [Problem(("trials",), said)]
+    message = f"{wanted:,} examples are asked for, {chosen.name} {chosen.part} has {size:,}: at most {most} trials"
+    return [Problem(("trials",), message)]
 
 
 def _mix_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
     """Return why there are not as many batches of the label mix as there are clients."""
     chosen = settings.data
     where, samples = f"{chosen.name} {chosen.part} from number {chosen.first} on", chosen.samples
-    there = len(mixed_batches(chosen))
-    if there >= settings.trials:
+    batches = len(mixed_batches(chosen))
+    if batches >= settings.trials:
         return []
-    if there or chosen.mix == "random":
-        said = f"{settings.trials:,} batches of {samples} with mix {chosen.mix!r} are asked for"
-        return [Problem(("trials",), f"{said}, {where} has {there:,}: at most {there} trials")]
+    if batches or chosen.mix == "random":
+        message = f"{settings.trials:,} batches of {samples} with mix {chosen.mix!r} are asked for"
+        return [Problem(("trials",), f"{message}, {where} has {batches:,}: at most {batches} trials")]
     labels = data.labels(chosen.part, slice(chosen.first, None) if chosen.order == "given" else slice(None))
     need = f"{samples} of one class" if chosen.mix == "equal" else f"{-(-samples // 2)} of each of two classes"
     most = int(torch.bincount(labels).max()) if len(labels) else 0
-    said = f"mix {chosen.mix!r} with {samples} samples needs {need}, {where} has at most {most} of one class"
-    return [Problem(("data", "mix"), said)]
+    message = f"mix {chosen.mix!r} with {samples} samples needs {need}, {where} has at most {most} of one class"
+    return [Problem(("data", "mix"), message)]
 
 
 def _baseline_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
@@ -194,8 +194,8 @@ def _baseline_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
     asked = [name for name in settings.baselines if name != "prior_only"]
     numbers = data.size(public) * math.prod(data.input_shape)
     if asked and not numbers:
-        said = f"{asked[0]} needs public examples, {data.name} has none in its part {public}: leave it out"
-        return [Problem(("baselines",), said)]
+        message = f"{asked[0]} needs public examples, {data.name} has none in its part {public}: leave it out"
+        return [Problem(("baselines",), message)]
     if asked and numbers > MOST_PUBLIC and data.side is not None:
         held = f"{numbers * 4 / 2**30:.0f} GiB of public pictures"
         return [Problem(("baselines",), f"{asked[0]} would hold {held} at size {data.side}: leave it out")]
@@ -227,13 +227,13 @@ def _code_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
 
 def _label_misfits(settings: CellSettings) -> list[Problem]:
     """Return that the attack would read labels off gradients of another loss than cross entropy, as `attacks.labels` refuses."""
-    loss, said = settings.client.loss, settings.recipe.label_rule
-    if loss == "cross_entropy" or said is None:
+    loss, asked = settings.client.loss, settings.recipe.label_rule
+    if loss == "cross_entropy" or asked is None:
         return []
-    rule = chosen_rule(said, settings.data.samples, told=settings.knowledge.labels)
+    rule = chosen_rule(asked, settings.data.samples, told=settings.knowledge.labels)
     if rule in (JOINT, "known"):
         return []
-    other = "knowledge.labels: true" + ("" if said == "auto" else " with attack.labels: auto")
+    other = "knowledge.labels: true" + ("" if asked == "auto" else " with attack.labels: auto")
     words = f"label rule {rule!r} reads cross entropy gradients, client.loss is {loss!r}"
     return [Problem(("attack", "labels"), f"{words}; give attack.labels: {JOINT}, or {other}")]
 

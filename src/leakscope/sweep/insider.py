@@ -46,11 +46,11 @@ def public_examples(data: Dataset, private: Part, labels: Tensor, seeds: Sequenc
     drawn = lift(lambda key: random.uniform(key, (labels.shape[1],)))(keys)
     places = torch.zeros_like(labels)
     for label in labels.unique().tolist():
-        own = (known == label).nonzero()[:, 0]
-        if not len(own):
+        of_class = (known == label).nonzero()[:, 0]
+        if not len(of_class):
             raise InputError(f"an insider needs a public example of class {label}, {data.name} {part} has none")
-        here = labels == label
-        places[here] = own[(drawn[here] * len(own)).long().clamp_max(len(own) - 1)]
+        positions = labels == label
+        places[positions] = of_class[(drawn[positions] * len(of_class)).long().clamp_max(len(of_class) - 1)]
     return data.pictures(part, places.reshape(-1)).reshape(*labels.shape, *data.input_shape)
 
 

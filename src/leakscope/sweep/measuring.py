@@ -91,5 +91,5 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
             live = min(width, total) * restarts
             form, rates = choose_form(model, sample, device, each_lane, native=rates["native"], live=live)
     rate = max(rates.values())
-    told = {name: round(value, 3) for name, value in rates.items()}
-    return Measured(form or "native", int(min(fits, 10**9)), evaluations / rate, told, each * restarts)
+    rounded = {name: round(value, 3) for name, value in rates.items()}
+    return Measured(form or "native", int(min(fits, 10**9)), evaluations / rate, rounded, each * restarts)

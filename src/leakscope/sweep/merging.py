@@ -61,9 +61,9 @@ def _walk(values: list[Any], on_strengths: Any) -> Any:
     first = values[0]
     if dataclasses.is_dataclass(first) and not isinstance(first, type):
         names = [field.name for field in dataclasses.fields(first)]
-        made = {name: _field(first, name, [getattr(v, name) for v in values], on_strengths) for name in names}
+        fields = {name: _field(first, name, [getattr(v, name) for v in values], on_strengths) for name in names}
         copy = object.__new__(type(first))
-        for name, value in made.items():
+        for name, value in fields.items():
             object.__setattr__(copy, name, value)
         return copy
     if isinstance(first, tuple | list):

@@ -123,17 +123,17 @@ def make_plan(
     measured: dict[str, Measured] = {}
     seconds = 0.0
     for place, (group, width) in enumerate(zip(groups, widths, strict=True)):
-        found = Measured(form=_forced(group, table))
+        measurement = Measured(form=_forced(group, table))
         if measure and not group.baseline:
             say(f"measuring group {len(measured) + 1} of {sum(not g.baseline for g in groups)}")
-            found = measure_group(
+            measurement = measure_group(
                 _chunk("probe", group.trials[:4], table, device, threads), len(group.trials), width, limit
             )
-            width = min(width, found.width)
-            measured[f"group {place + 1}"] = found
-            seconds += found.seconds
+            width = min(width, measurement.width)
+            measured[f"group {place + 1}"] = measurement
+            seconds += measurement.seconds
         chunks += [
-            _chunk(f"g{place + 1}-c{count + 1}", part, table, device, threads, found.form, group.baseline)
+            _chunk(f"g{place + 1}-c{count + 1}", part, table, device, threads, measurement.form, group.baseline)
             for count, part in enumerate(_parts(group.trials, width))
         ]
     return Plan(tuple(chunks), seconds / workers, measured)
@@ -174,8 +174,8 @@ def _chunk(
     form: str | None = None,
     baseline: bool = False,
 ) -> Chunk:
-    own = {trial.cell: table[trial.cell] for trial in trials}
-    return Chunk(name, tuple(trials), own, form, threads, device, baseline)
+    cells = {trial.cell: table[trial.cell] for trial in trials}
+    return Chunk(name, tuple(trials), cells, form, threads, device, baseline)
 
 
 def chunks_of(
@@ -188,14 +188,14 @@ def chunks_of(
     table = dict(enumerate(cells))
     return [
         _chunk(
-            told["name"],
-            [by_id[trial] for trial in told["trials"]],
+            chunk["name"],
+            [by_id[trial] for trial in chunk["trials"]],
             table,
-            told["device"],
-            told["threads"],
-            told["form"],
-            told["baseline"],
+            chunk["device"],
+            chunk["threads"],
+            chunk["form"],
+            chunk["baseline"],
         )
-        for told in plain["chunks"]
-        if told["device"] == device and pending.issuperset(told["trials"])
+        for chunk in plain["chunks"]
+        if chunk["device"] == device and pending.issuperset(chunk["trials"])
     ]

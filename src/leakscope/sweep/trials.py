@@ -27,10 +27,10 @@ class Trial:
 
 def unique_cells(cells: Iterable[Cell]) -> list[Cell]:
     """Return the cells without repetition: equal settings are one cell, under the axes it was first given."""
-    found: dict[str, Cell] = {}
+    by_id: dict[str, Cell] = {}
     for cell in cells:
-        found.setdefault(cell.id, cell)
-    return list(found.values())
+        by_id.setdefault(cell.id, cell)
+    return list(by_id.values())
 
 
 def trials_of(cells: list[Cell]) -> list[Trial]:

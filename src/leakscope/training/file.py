@@ -188,9 +188,9 @@ def _built(name: str, settings: Mapping[str, Any]) -> list[Problem]:
     """Return what the constructors themselves refuse in one field."""
     value = settings[name]
     tries: list[tuple[Path, Callable[[], object]]] = []
-    made: Mapping[str, Callable[..., object]] = {"data": TrainingData, "decay": _decay, "precision": HowToRun}
-    if name in made:
-        tries = [((name,), lambda: made[name](**value))]
+    makers: Mapping[str, Callable[..., object]] = {"data": TrainingData, "decay": _decay, "precision": HowToRun}
+    if name in makers:
+        tries = [((name,), lambda: makers[name](**value))]
     elif name == "client":
         tries = [((name,), lambda: _client(value, ()))]
     elif name == "defences":
@@ -205,8 +205,8 @@ def _built(name: str, settings: Mapping[str, Any]) -> list[Problem]:
             problems.append(Problem(closer(path, value, str(error)), str(error)))
     late = [number for number in settings["checkpoints"] if number > settings["rounds"]]
     if name == "checkpoints" and late:
-        said = f"must be rounds of the training, which has {settings['rounds']}, got {late[0]}"
-        problems.append(Problem((name, value.index(late[0])), said))
+        message = f"must be rounds of the training, which has {settings['rounds']}, got {late[0]}"
+        problems.append(Problem((name, value.index(late[0])), message))
     return problems
 
 
@@ -216,8 +216,8 @@ def _together(settings: Mapping[str, Any]) -> list[Problem]:
     asked = settings["selection"].get("number")
     problems = []
     if clients is not None and asked is not None and asked > clients:
-        said = f"must be at most the {clients} clients there are, got {asked}"
-        problems.append(Problem(("selection", "number"), said))
+        message = f"must be at most the {clients} clients there are, got {asked}"
+        problems.append(Problem(("selection", "number"), message))
     try:
         check_stack([KINDS["defences"].build(item) for item in settings["defences"]])
     except InputError as error:

@@ -40,9 +40,9 @@ def training_under(training: Training, settings: Mapping[str, Any]) -> Training:
             raise InputError(
                 f"{source} trains {what} ({_said(mine)}), the run attacks ({_said(other)}): a characteristic needs both of one"
             )
-    found = defence_of(settings)
-    given["defences"] = found["defences"]
-    given["client"] |= {name: found[name] for name in ("on_model", "on_data")}
+    defence = defence_of(settings)
+    given["defences"] = defence["defences"]
+    given["client"] |= {name: defence[name] for name in ("on_model", "on_data")}
     changed = training_of(given)
     return replace(changed, file=replace(changed.file, source=training.file.source))
 
@@ -84,7 +84,7 @@ def read_accuracies(path: Path) -> dict[float, tuple[float, int | None]]:
     rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
     if not {"strength", "accuracy"} <= set(rows.fieldnames or ()):
         raise InputError(f"{path} needs columns strength and accuracy (and tests), got {rows.fieldnames}")
-    found: dict[float, tuple[float, int | None]] = {}
+    accuracies: dict[float, tuple[float, int | None]] = {}
     for row in rows:
         try:
             strength, accuracy = float(row["strength"]), float(row["accuracy"])
@@ -95,10 +95,10 @@ def read_accuracies(path: Path) -> dict[float, tuple[float, int | None]]:
             raise InputError(
                 f"{path}, line {rows.line_num}: accuracy must be a share in [0, 1] over at least one test, got {row}"
             )
-        if strength in found:
+        if strength in accuracies:
             raise InputError(f"{path}, line {rows.line_num}: strength {strength:g} has an accuracy already")
-        found[strength] = (accuracy, tests)
-    return found
+        accuracies[strength] = (accuracy, tests)
+    return accuracies
 
 
 def accuracies_from(path: Path, lines: Sequence[Line]) -> AccuracyOf:
@@ -110,9 +110,9 @@ def accuracies_from(path: Path, lines: Sequence[Line]) -> AccuracyOf:
 
     def accuracy(settings: Mapping[str, Any], strength: float) -> tuple[float, int | None]:
         del settings
-        for value, found in known.items():
+        for value, accuracy_and_n in known.items():
             if math.isclose(value, strength, rel_tol=1e-9):
-                return found
+                return accuracy_and_n
         raise InputError(f"{path} has no accuracy for strength {strength:g}; it has {', '.join(map(str, known))}")
 
     return accuracy

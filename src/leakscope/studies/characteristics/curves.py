@@ -56,18 +56,20 @@ def measure_curves(
     for line, who in zip(lines, named, strict=True):  # all of them before the first accuracy, which may take an hour
         tell(who)
         settings.append(list(_settings(line, who, counted, participants, notes)))
-    if not any(setting.strength for own in settings for setting in own):
+    if not any(setting.strength for of_line in settings for setting in of_line):
         raise InputError("no trial has landed at a strength above 0: there is nothing to draw yet")
-    for line, own, accuracy, who, names in zip(lines, settings, accuracy_of, named, name_lines(lines), strict=True):
+    for line, of_line, accuracy, who, names in zip(lines, settings, accuracy_of, named, name_lines(lines), strict=True):
         points: dict[str, list[Point]] = {}
-        for setting in own:
-            found = setting.points(*accuracy(setting.cell.settings, setting.strength))
+        for setting in of_line:
+            by_distance = setting.points(*accuracy(setting.cell.settings, setting.strength))
             if setting.strength == 0:
-                said = ", ".join(f"{name} {point.distance.value:.3g}" for name, point in found.items())
-                notes.append(f"{who}: at strength 0, which is in no CAP, accuracy {found[RMSE].accuracy:.1%}, {said}")
+                text = ", ".join(f"{name} {point.distance.value:.3g}" for name, point in by_distance.items())
+                notes.append(
+                    f"{who}: at strength 0, which is in no CAP, accuracy {by_distance[RMSE].accuracy:.1%}, {text}"
+                )
                 continue
             examples.append(replace(setting.example, defence=f"{names[0]} {setting.strength:g}"))
-            for name, point in found.items():
+            for name, point in by_distance.items():
                 points.setdefault(name, []).append(point)
         chances = {MEMBERSHIP: 1 - guessing(line.settings), TRACING: 1 - 1 / participants}
         curves += [
@@ -86,8 +88,8 @@ def _missing(points: Mapping[str, Sequence[Point]], who: str, participants: int)
     }
     every = [point.parameter for point in points.get(RMSE, ())]
     for name, reason in reasons.items():
-        there = [point.parameter for point in points.get(name, ())]
-        lost = [f"{value:g}" for value in every if value not in there]
+        present = [point.parameter for point in points.get(name, ())]
+        lost = [f"{value:g}" for value in every if value not in present]
         if lost:
             yield f"{who}: no {name} at {', '.join(lost)}, because {reason}"
 
@@ -105,13 +107,13 @@ class _Setting:
 
     def points(self, accuracy: float, tests: int | None) -> dict[str, Point]:
         """Return its points by distance."""
-        found = {
+        by_distance = {
             name: measured(self.strength, self.ratio, accuracy, value, finite, tests=tests)
             for name, (value, finite) in self.distances.items()
         }
         if self.traced is not None:
-            found[TRACING] = Point(self.strength, found[RMSE].ratio, accuracy, self.traced, tests=tests)
-        return found
+            by_distance[TRACING] = Point(self.strength, by_distance[RMSE].ratio, accuracy, self.traced, tests=tests)
+        return by_distance
 
 
 def _settings(line: Line, who: str, rule: Rule, participants: int, notes: list[str]) -> Iterator[_Setting]:
@@ -128,8 +130,8 @@ def _settings(line: Line, who: str, rule: Rule, participants: int, notes: list[s
         ratio = _ratio(cell, held.records)
         each = _distances(held, rule)
         kinds = _kinds(held, settings, each)
-        found = measured(strength, ratio, 0.0, *kinds[RMSE])
-        example = _example(held, each[0], found)
+        point = measured(strength, ratio, 0.0, *kinds[RMSE])
+        example = _example(held, each[0], point)
         yield _Setting(strength, cell, ratio, kinds, _traced(held, participants), example)
 
 
@@ -163,11 +165,11 @@ def _distances(held: _Held, rule: Rule) -> tuple[Tensor, Tensor]:
 
 def _kinds(held: _Held, settings: CellSettings, each: tuple[Tensor, Tensor]) -> dict[str, tuple[Tensor, Tensor | None]]:
     """Return the distances of reconstruction and, where labels are in question, of membership."""
-    found: dict[str, tuple[Tensor, Tensor | None]] = {RMSE: each}
+    kinds: dict[str, tuple[Tensor, Tensor | None]] = {RMSE: each}
     correct = [[sample.label_correct for sample in record.samples] for record in held.records]
-    if not settings.knowledge.labels and all(value is not None for own in correct for value in own):
-        found[MEMBERSHIP] = (~torch.tensor(correct, dtype=torch.bool), None)
-    return found
+    if not settings.knowledge.labels and all(value is not None for row in correct for value in row):
+        kinds[MEMBERSHIP] = (~torch.tensor(correct, dtype=torch.bool), None)
+    return kinds
 
 
 def _traced(held: _Held, participants: int) -> Estimate | None:
@@ -184,7 +186,7 @@ def _traced(held: _Held, participants: int) -> Estimate | None:
 
 def _ratio(cell: Cell, records: Sequence[Record]) -> Tensor:
     """Return ||B|| / ||E|| of every trial, from its client's first round with the defence and without it."""
-    found = []
+    ratios = []
     for first in range(0, len(records), AT_ONCE):
         trials = tuple(
             Trial(record.trial, 0, record.number, record.seed, record.items)
@@ -192,8 +194,8 @@ def _ratio(cell: Cell, records: Sequence[Record]) -> Tensor:
         )
         chunk = Chunk(name="ratio", trials=trials, cells={0: cell})
         plain, sent = (observe_chunk(chunk, defended=defended) for defended in (False, True))
-        found.append(bias_ratio(direction(plain.rounds[0], plain.shares), direction(sent.rounds[0], sent.shares)))
-    return torch.cat(found)
+        ratios.append(bias_ratio(direction(plain.rounds[0], plain.shares), direction(sent.rounds[0], sent.shares)))
+    return torch.cat(ratios)
 
 
 def _example(held: _Held, distances: Tensor, point: Point) -> Example:

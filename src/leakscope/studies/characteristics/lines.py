@@ -44,11 +44,11 @@ def lines_of(run: Run, along: str | None = None) -> list[Line]:
     """Return the lines of a run along a strength: the one named, or the only one there is."""
     cells = [cell for cell in run.cells() if not cell.baseline]
     strength = _along(run, cells, along)
-    found: dict[str, list[tuple[float, Cell]]] = {}
+    groups: dict[str, list[tuple[float, Cell]]] = {}
     for cell in cells:
         key = json.dumps(_without(cell.settings, strength), sort_keys=True)
-        found.setdefault(key, []).append((float(str(cell.axes[strength])), cell))
-    return [Line(run, strength, tuple(sorted(own, key=lambda pair: pair[0]))) for own in found.values()]
+        groups.setdefault(key, []).append((float(str(cell.axes[strength])), cell))
+    return [Line(run, strength, tuple(sorted(group, key=lambda pair: pair[0]))) for group in groups.values()]
 
 
 def _along(run: Run, cells: Sequence[Cell], named: str | None) -> str:
@@ -60,13 +60,13 @@ def _along(run: Run, cells: Sequence[Cell], named: str | None) -> str:
         return able[0]
     if named in able:
         return str(named)
-    said = f"those of this run: {', '.join(able) or 'none'}"
+    message = f"those of this run: {', '.join(able) or 'none'}"
     if any(" + " in axis and any(field.startswith(DEFENDED) for field in axis.split(" + ")) for axis in axes):
-        said += "; a zip changes other fields with a strength, and cannot be used"
+        message += "; a zip changes other fields with a strength, and cannot be used"
     wanted = "--along names one" if named is None else f"--along {named!r} is not one"
     raise InputError(
         f"{run.directory}: a characteristic goes along one strength of a defence, a number in every cell "
-        f"(grid: {{defences.0.sigma: [...]}}); {wanted}; {said}"
+        f"(grid: {{defences.0.sigma: [...]}}); {wanted}; {message}"
     )
 
 
