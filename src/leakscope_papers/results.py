@@ -62,7 +62,7 @@ def result_of(item: Item, scale: str, out: Path) -> Result | None:
         runs[part.name] = directory
         run = read_part(item, part, directory)
         rows += run.cells
-        facts[part.name] = run.facts
+        facts[part.name] = _undated(run.facts)
         settings |= run.settings
         whole = wanted(item, part, scale, functools.partial(stands, item, part))
         words = partly(run.done, whole, rows=bool(home_of(item, part)[1].program))
@@ -77,13 +77,17 @@ def result_of(item: Item, scale: str, out: Path) -> Result | None:
 def recorded_result(item: Item, scale: str, path: Path) -> Result:
     """Return the result of an item at a scale from a recorded file."""
     recorded = read_recorded(path, item.name, scale)
-    facts = {row.part: row.source for row in reversed(recorded.rows) if not row.earlier}
+    facts = {row.part: _undated(row.source) for row in reversed(recorded.rows) if not row.earlier}
     result = _assembled(item, recorded, gathered_facts(facts))
     measured = Counter(cell.part for cell in result.cells)
     planned = Counter(plan.part for plan in planned_cells(item.name, scale))
     missing = tuple(part.name for part in parts_at(item, scale) if not measured[part.name] and not part.joins)
     partial = {part: words for part, n in measured.items() if (words := partly(n, planned[part], rows=True))}
     return replace(result, missing=missing, partial=partial)
+
+
+def _undated(facts: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in facts.items() if name != "date"}
 
 
 def _assembled(item: Item, recorded: Recorded, facts: dict[str, str]) -> Result:

@@ -36,7 +36,7 @@ def missing_reason(item: Item, counts: Mapping[str, RowCount]) -> str:
     """Return why rows are missing: what the item says of its scales and of printed measures, and which parts have no row."""
     reasons: list[str] = []
     for scale, count in counts.items():
-        if scale == "smoke" or not count.measured:
+        if not count.measured and not count.earlier:
             continue
         reasons += [f"{scale}: no row of {', '.join(count.missing)}"] if count.missing else []
         reasons += [f"{scale}: {count.earlier} rows of an earlier setting"] if count.earlier else []

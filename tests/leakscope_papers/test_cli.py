@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +101,39 @@ def test_report_writes_the_page(made: tuple[Path, Told]) -> None:
     assert all(f'id="{name}"' in page for name in ("mixing-figure-1", "mixing-table-1"))
 
 
+def test_record_writes_the_rows_and_a_report_reads_them(made: tuple[Path, Told], tmp_path: Path) -> None:
+    out, _ = made
+    told = leakscope("paper", "record", out, "--out", tmp_path)
+    assert told.code == 0, told.err
+    path = tmp_path / "mixing-table-1.smoke.json"
+    assert f"{path}: " in told.out
+    data = json.loads(path.read_text("utf-8"))
+    assert {row["n"] for row in data["rows"]} == {2}
+    assert data["sources"][0]["command"].startswith("leakscope paper run mixing-")
+    assert leakscope("paper", "report", tmp_path).code == 0
+    assert 'id="mixing-table-1"' in (tmp_path / "papers.html").read_text("utf-8")
+    again = leakscope("paper", "record", out, "--out", tmp_path)
+    assert again.out == told.out
+    assert json.loads(path.read_text("utf-8")) == data
+
+
+def test_a_report_of_what_is_recorded_needs_no_runs(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    told = leakscope("paper", "report", "--recorded", "--only", "sme-table-7", "--out", page)
+    assert told.code == 0, told.err
+    text = page.read_text("utf-8")
+    assert "of an earlier setting: EMNIST as it comes" in text
+    assert "settings not recorded" in text
+
+
+def test_status_counts_recorded_rows_of_planned_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    told = leakscope("paper", "status", "--only", "sme-figure-6", "--only", "sme-figure-14")
+    assert told.code == 0, told.err
+    assert re.search(r"sme-figure-6 +0/4 +4/6 +0/12 +small leaves out cifar100-dlfa", told.out)
+    assert "small: 6 rows of an earlier setting" in told.out
+
+
 def test_report_of_one_item_and_scale(made: tuple[Path, Told], tmp_path: Path) -> None:
     out, _ = made
     page = tmp_path / "page.html"
@@ -119,6 +154,8 @@ def test_report_of_one_item_and_scale(made: tuple[Path, Told], tmp_path: Path) -
         (("run", "cpl-table-2", "--memory", "much"), "--memory must be a size such as 500M or 4G, got 'much'"),
         (("report", "--scale", "tiny"), "unknown --scale 'tiny'"),
         (("report", "--only", "cpl-tabel-2"), "unknown item 'cpl-tabel-2'"),
+        (("record", "--scale", "tiny"), "unknown --scale 'tiny'"),
+        (("render", "cpk"), "unknown paper with results 'cpk'; did you mean 'cpl'"),
     ],
 )
 def test_mistakes_end_with_one_line(

@@ -2,12 +2,14 @@
 
 import typer
 
-from leakscope_papers.cli.results import record, render, report, status
-from leakscope_papers.cli.run import list_items, run
-
 paper = typer.Typer(
     help="The tables and figures of papers as experiments: published beside measured.", no_args_is_help=True
 )
+
+# After `paper`: what these import loads the command line, which looks for it here.
+from leakscope_papers.cli.results import record, render, report, status  # noqa: E402
+from leakscope_papers.cli.run import list_items, run  # noqa: E402
+
 paper.command("list")(list_items)
 for command in (run, report, record, render, status):
     paper.command()(command)
