@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.attack import Attack
 from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client
 from leakscope.core.errors import InputError

@@ -14,19 +14,7 @@ from torch.testing import assert_close
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import LENGTH, PULL, AveragedDropout, KnownDropout, aware, merge_rounds
-from leakscope.attacks.defended import (
-    AtLeast,
-    Clipped,
-    InNoiseUnits,
-    LargestSent,
-    PerGradient,
-    Rounded,
-    Scaled,
-    Sent,
-    ToLength,
-    Whitened,
-    bound_of,
-)
+from leakscope.attacks.defended import Clipped, LargestSent, Rounded, Sent, Whitened, bound_of
 from leakscope.attacks.distances import angle, cosine, disagreement, l2, squared_l2
 from leakscope.attacks.engine.forms import evaluate_one
 from leakscope.attacks.engine.plan import Execution
@@ -39,6 +27,7 @@ from leakscope.attacks.recipes import cpl, dlg, idlg, ig
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine
 from leakscope.attacks.surrogate import ig_update, sme
 from leakscope.attacks.translate import ThroughMap
+from leakscope.attacks.units import AtLeast, InNoiseUnits, PerGradient, Scaled, ToLength
 from leakscope.attacks.view import Clock, Facts, Pieces, Simulated, View
 from leakscope.clients import Client, told
 from leakscope.clients.client import tell_defences

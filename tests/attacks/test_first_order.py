@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from leakscope.attacks.optimisers import SGD, Adagrad, Adam, Exponential, Optimiser, Rule, Steps
-from leakscope.attacks.optimisers.rules import Moment, column, moving
-from leakscope.attacks.projections import Interval, into_box
+from leakscope.attacks.optimisers.rules import Interval, Moment, column, into_box, moving
 from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, take

@@ -12,22 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.attacks.defended import (
-    AtLeast,
-    Clipped,
-    InNoiseUnits,
-    LargestSent,
-    PerGradient,
-    Rounded,
-    Scaled,
-    Sent,
-    ToLength,
-    Whitened,
-    nearest,
-    shrink,
-)
+from leakscope.attacks.defended import Clipped, LargestSent, Rounded, Sent, Whitened, nearest, shrink
 from leakscope.attacks.distances import DISTANCES, angle, cosine, disagreement, l1, l2, squared_l2
 from leakscope.attacks.objectives import Match, facts_needed, local_steps, reported, update_length, without_unneeded
+from leakscope.attacks.units import AtLeast, InNoiseUnits, PerGradient, Scaled, ToLength
 from leakscope.attacks.view import Clock, Objective, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from leakscope.attacks.optimisers.rules import Interval, into_box
 from leakscope.attacks.priors import GUESS, PRIORS, BoxPenalty, LabelRegulariser, Norm, TotalVariation
-from leakscope.attacks.projections import Interval, into_box
 from leakscope.attacks.view import Clock, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError

@@ -17,8 +17,8 @@ from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import LBFGS, Adam, Rule
+from leakscope.attacks.optimisers.rules import Interval, into_box
 from leakscope.attacks.priors import BoxPenalty, LabelRegulariser, Norm, TotalVariation
-from leakscope.attacks.projections import Interval, into_box
 from leakscope.attacks.recipes import cpl, dlg
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, shift
 from leakscope.attacks.starts import Insider, Normal

@@ -10,10 +10,11 @@ import torch
 from torch.testing import assert_close
 
 from leakscope.attacks.aware import aware, merge_rounds
-from leakscope.attacks.defended import MOST, InNoiseUnits, Whitened, noise_factors
+from leakscope.attacks.defended import MOST, Whitened, noise_factors
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.recipes import cpl
+from leakscope.attacks.units import InNoiseUnits
 from leakscope.attacks.view import Simulated, View
 from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random

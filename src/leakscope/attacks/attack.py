@@ -141,7 +141,7 @@ class Matching:
     def _with_order(self, knowledge: Knowledge, keys: Tensor) -> Knowledge:
         """Return what is known with the attacker's own order of the examples drawn, where steps are simulated and none is told.
 
-        Once and here: inside a compiled evaluation inductor (torch 2.13) gets such draws wrong.
+        Drawn outside the evaluation, because inductor (torch 2.13) gets such draws wrong.
         """
         local = knowledge.local
         if local is None or knowledge.order is not None or LocalSteps not in simulator_kinds(self.simulate):
@@ -189,8 +189,8 @@ class Matching:
             unknowns[LABEL] = random.normal(random.fold(keys, LABEL), shape, dtype)
         for name, extra in self.extras.items():
             begin = extra.for_model(model) if isinstance(extra, Fitted) else extra
-            made = lift(lambda k, w, begin=begin: begin(k, w))(random.fold(keys, name), facts.knowledge)
-            unknowns[name] = made.to(keys.device, dtype)
+            value = lift(lambda k, w, begin=begin: begin(k, w))(random.fold(keys, name), facts.knowledge)
+            unknowns[name] = value.to(keys.device, dtype)
         for name, rule in self.rules.items():
             if name not in unknowns:
                 raise InputError(

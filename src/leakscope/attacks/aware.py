@@ -35,19 +35,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack, Matching
-from leakscope.attacks.defended import (
-    AtLeast,
-    Clipped,
-    Gain,
-    InNoiseUnits,
-    LargestSent,
-    PerGradient,
-    Rounded,
-    Scaled,
-    Sent,
-    ToLength,
-    Whitened,
-)
+from leakscope.attacks.defended import Clipped, LargestSent, Rounded, Sent, Whitened
 from leakscope.attacks.distances import FLOORED, SCALED, angle, angle_per_tensor, disagreement, power_of
 from leakscope.attacks.known_policy import learn_policy
 from leakscope.attacks.objectives import (
@@ -60,6 +48,7 @@ from leakscope.attacks.objectives import (
 )
 from leakscope.attacks.pulled import learn_pull
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, simulator_kinds
+from leakscope.attacks.units import AtLeast, Gain, InNoiseUnits, PerGradient, Scaled, ToLength
 from leakscope.attacks.view import Clock, Objective, Simulated, Simulator
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -90,12 +79,12 @@ def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simul
     )
     if stepped:
         attack = replace(attack, simulate=_with_steps(attack.simulate))
-    told = any(fact is not None for fact in (knowledge.mask, knowledge.bound, knowledge.bits, knowledge.sigma))
-    if not told and not stepped:
+    defended = any(fact is not None for fact in (knowledge.mask, knowledge.bound, knowledge.bits, knowledge.sigma))
+    if not defended and not stepped:
         return attack
     if isinstance(attack.objective, Match):
         return _in_units(attack, _comparison(attack, attack.objective, knowledge, reclip, stepped), knowledge)
-    return _undone_inside(attack, knowledge) if told else attack
+    return _undone_inside(attack, knowledge) if defended else attack
 
 
 def _undone_inside(attack: Matching, knowledge: Knowledge) -> Matching:
@@ -195,8 +184,8 @@ def _with_steps(simulate: Simulator) -> Simulator:
     if inner is None:
         raise InputError(f"{type(simulate).__name__} holds no OneGradient whose place local steps could take")
     wrapper: Any = simulate
-    made: Simulator = replace(wrapper, inner=_with_steps(inner))
-    return made
+    replaced: Simulator = replace(wrapper, inner=_with_steps(inner))
+    return replaced
 
 
 # -- several rounds
@@ -277,13 +266,13 @@ class AveragedDropout:
     def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
         """Return the mean update and the mean output."""
         still = torch.zeros_like(clock.iteration)
-        own = random.fold(clock.key, "averaged_dropout")
-        made = [
-            self.inner(model, unknowns, seen, knowledge, Clock(still, random.fold(own, draw)))
+        key = random.fold(clock.key, "averaged_dropout")
+        single = [
+            self.inner(model, unknowns, seen, knowledge, Clock(still, random.fold(key, draw)))
             for draw in range(self.draws)
         ]
-        total = made[0].update
-        for one in made[1:]:
+        total = single[0].update
+        for one in single[1:]:
             total = add(total, one.update)
-        output = torch.stack([one.output for one in made]).mean(0)
-        return Simulated(scale(total, 1 / self.draws), output, made[0].targets)
+        output = torch.stack([one.output for one in single]).mean(0)
+        return Simulated(scale(total, 1 / self.draws), output, single[0].targets)

@@ -85,7 +85,7 @@ class EpochCopies:
         samples, present = guess.shape[0], present_of(guess, knowledge)
         order = draw_order(local, samples, clock.key, present) if knowledge.order is None else knowledge.order
         epoch = torch.arange(order.shape[0], device=order.device) // (order.shape[0] // local.epochs)
-        own = torch.where(order < 0, order, order + samples * epoch[:, None])
+        own_copy = torch.where(order < 0, order, order + samples * epoch[:, None])
         wide = {**unknowns, GUESS: every_copy(unknowns, local.epochs).flatten(0, 1)}
         if LABEL in unknowns:
             wide[LABEL] = unknowns[LABEL].repeat(local.epochs, 1)
@@ -95,7 +95,7 @@ class EpochCopies:
             samples=samples * local.epochs,
             labels=labels,
             present=present.repeat(local.epochs),
-            order=own,
+            order=own_copy,
         )
         segment = math.isqrt(order.shape[0]) if self.inner.segment is None else self.inner.segment
         return replace(self.inner, segment=segment, shown=samples)(model, wide, seen, copied, clock)
@@ -194,16 +194,16 @@ class OrderInvariant:
     def _responses(self, copies: Tensor, key: Tensor) -> Tensor:
         channels = copies.shape[2]
         drawn = random.normal(random.fold(key, "order_invariant"), (self.filters, channels, 3, 3), copies.dtype)
-        made: Tensor = F.conv2d(copies.flatten(0, 1), drawn / math.sqrt(9 * channels), padding=1)
-        return made.reshape(*copies.shape[:2], *made.shape[1:])
+        responses: Tensor = F.conv2d(copies.flatten(0, 1), drawn / math.sqrt(9 * channels), padding=1)
+        return responses.reshape(*copies.shape[:2], *responses.shape[1:])
 
 
 def _over_samples(values: Tensor, present: Tensor, *, largest: bool) -> Tensor:
     """Return the maximum or the mean over the present samples of E x N x D."""
-    here = present[None, :, None]
+    mask = present[None, :, None]
     if largest:
-        return torch.where(here, values, -torch.inf).amax(1)
-    return torch.where(here, values, 0).sum(1) / present.sum().clamp_min(1)
+        return torch.where(mask, values, -torch.inf).amax(1)
+    return torch.where(mask, values, 0).sum(1) / present.sum().clamp_min(1)
 
 
 def average_copies(unknowns: Tree, knowledge: Knowledge) -> Tree:
@@ -213,22 +213,23 @@ def average_copies(unknowns: Tree, knowledge: Knowledge) -> Tree:
     Works on all trials; every tensor leads with T.
     """
     epochs, rank = local_of(knowledge).epochs, len(knowledge.input_shape)
-    made = []
+    guesses = []
     for trial in range(unknowns[GUESS].shape[0]):
         copies = every_copy({name: value[trial] for name, value in unknowns.items()}, epochs)
         present = None if knowledge.present is None else knowledge.present[trial]
-        here = torch.arange(copies.shape[1]) if present is None else present.cpu().nonzero()[:, 0]
-        if not len(here):
-            made.append(copies[0])
+        slots = torch.arange(copies.shape[1]) if present is None else present.cpu().nonzero()[:, 0]
+        slots = slots.to(copies.device)
+        if not len(slots):
+            guesses.append(copies[0])
             continue
-        own = copies[:, here.to(copies.device)]
-        first = knowledge.scaling.unscale(own[0], rank)
-        paired = [own[0]]
-        for later in own[1:]:
+        filled = copies[:, slots]
+        first = knowledge.scaling.unscale(filled[0], rank)
+        paired = [filled[0]]
+        for later in filled[1:]:
             cost = squared_distances(first, knowledge.scaling.unscale(later, rank)).clamp_min(1e-12).log10()
             paired.append(later[pair(cost).to(later.device)])
-        made.append(copies[0].index_copy(0, here.to(copies.device), torch.stack(paired).mean(0)))
-    return {**unknowns, GUESS: torch.stack(made)}
+        guesses.append(copies[0].index_copy(0, slots, torch.stack(paired).mean(0)))
+    return {**unknowns, GUESS: torch.stack(guesses)}
 
 
 def dlfa(

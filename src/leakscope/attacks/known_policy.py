@@ -23,8 +23,8 @@ from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import Adam, Rule, Steps
+from leakscope.attacks.optimisers.rules import Interval, into_box
 from leakscope.attacks.priors import GUESS, TotalVariation
-from leakscope.attacks.projections import Interval, into_box
 from leakscope.attacks.simulate import OneGradient, simulator_kinds
 from leakscope.attacks.starts import Normal, Start
 from leakscope.attacks.surrogate import milestones
@@ -43,9 +43,9 @@ MOST_WAYS = 64
 
 def mixture(pictures: Tensor, policies: Sequence[PolicyFacts], signs: Tensor, weights: Tensor) -> Tensor:
     """Return `sum_p w_p T_p(x)` for pictures in [0, 1] (N x C x H x W); signs N x 3, weights N x policies."""
-    made = [transform(pictures, policy, signs) for policy in policies]
+    transformed = [transform(pictures, policy, signs) for policy in policies]
     share = weights.to(pictures.dtype).mT[..., None, None, None]
-    return (torch.stack(made) * share).sum(0)
+    return (torch.stack(transformed) * share).sum(0)
 
 
 def _seen_by(
@@ -93,8 +93,8 @@ class AddTransformed:
     def __call__(self, unknowns: Tree, knowledge: Knowledge) -> Tree:
         """Return the unknowns with the guess as the client's network saw it."""
         signs, weights = (each.flatten(0, 1).cpu() for each in _draws(unknowns, self.signs, self.weights))
-        made = _seen_by(knowledge, self.policies, unknowns[GUESS].flatten(0, 1), signs, weights)
-        return {**unknowns, SEEN: made.reshape(unknowns[GUESS].shape)}
+        transformed = _seen_by(knowledge, self.policies, unknowns[GUESS].flatten(0, 1), signs, weights)
+        return {**unknowns, SEEN: transformed.reshape(unknowns[GUESS].shape)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +201,10 @@ class KnownPolicy:
             simulate=ThroughPolicy(knowledge.policies, *draws, inner=base.simulate),
             finish=AddTransformed(knowledge.policies, *draws),
         )
-        seen, told = take((observation, knowledge), lanes)
-        made = attack.run(model, seen, told, [seeds[int(lane)] for lane in lanes], execution)
-        mismatch = torch.nan_to_num(made.mismatch, nan=float("inf")).reshape(total, each)
-        return take(made, torch.arange(total) * each + mismatch.argmin(1))
+        seen, known = take((observation, knowledge), lanes)
+        result = attack.run(model, seen, known, [seeds[int(lane)] for lane in lanes], execution)
+        mismatch = torch.nan_to_num(result.mismatch, nan=float("inf")).reshape(total, each)
+        return take(result, torch.arange(total) * each + mismatch.argmin(1))
 
 
 def ig_policy(

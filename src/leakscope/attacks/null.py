@@ -142,12 +142,12 @@ class PriorOnly:
         nothing = Model("nothing", _no_network, {}, {}, shape, classes)
         unseen = Observation((Round({}, {}, {}),), Shares.GRADIENT, torch.full((len(seeds),), knowledge.samples))
         plain = replace(execution, form=execution.form or "native")  # no network whose forms are worth measuring
-        made = self._silenced(shape).run(nothing, unseen, knowledge, seeds, plain)
+        result = self._silenced(shape).run(nothing, unseen, knowledge, seeds, plain)
         return replace(
-            made,
-            mismatch=torch.full_like(made.mismatch, torch.nan),
-            trace=torch.full_like(made.trace, torch.nan),
-            trace_at=torch.full_like(made.trace_at, -1),
+            result,
+            mismatch=torch.full_like(result.mismatch, torch.nan),
+            trace=torch.full_like(result.trace, torch.nan),
+            trace_at=torch.full_like(result.trace_at, -1),
         )
 
     def _silenced(self, shape: tuple[int, ...]) -> Matching:

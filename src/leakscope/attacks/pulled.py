@@ -130,15 +130,15 @@ def spn_pull(
 
 
 def learn_pull(attack: Matching, knowledge: Knowledge) -> Matching:
-    """Return the attack of one who was told of a private head: it learns the pull; the same attack where nothing is told.
+    """Return the attack of one who knows of a private head: it learns the pull. The same attack where Knowledge has no such fact.
 
-    The simulator of one gradient is replaced by that with a pull, wherever it stands; all else stays. Attacks that reckon with a
-    private head already are left as they are.
+    The simulator of one gradient is replaced by that with a pull, wherever it stands; all else stays. Attacks that model a
+    private head already stay as they are.
     """
-    told = knowledge.private_head
-    if told is None or simulator_kinds(attack.simulate) & {Pulled, DummyPolarised, HeadGradient}:
+    head = knowledge.private_head
+    if head is None or simulator_kinds(attack.simulate) & {Pulled, DummyPolarised, HeadGradient}:
         return attack
-    simulate = _in_place(attack.simulate, Pulled(told["alpha1"]))
+    simulate = _in_place(attack.simulate, Pulled(head["alpha1"]))
     return replace(attack, simulate=simulate, extras={**attack.extras, PULL: NoPull()})
 
 
@@ -150,5 +150,5 @@ def _in_place(simulate: Simulator, pulled: Pulled) -> Simulator:
     if inner is None:
         raise InputError(f"{type(simulate).__name__} holds no OneGradient that a private head could pull at")
     wrapper: Any = simulate
-    made: Simulator = replace(wrapper, inner=_in_place(inner, pulled))
-    return made
+    replaced: Simulator = replace(wrapper, inner=_in_place(inner, pulled))
+    return replaced

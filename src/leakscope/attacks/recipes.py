@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.distances import cosine, squared_l2
 from leakscope.attacks.dlfa import dlfa
 from leakscope.attacks.engine.state import Stop
+from leakscope.attacks.exact.analytic import Analytic
+from leakscope.attacks.exact.linear_system import LinearSystem
 from leakscope.attacks.known_policy import ig_policy
 from leakscope.attacks.labels import JOINT
-from leakscope.attacks.linear_system import LinearSystem
 from leakscope.attacks.null import PriorOnly
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import LBFGS, Adam, Optimiser, Rule, Steps
+from leakscope.attacks.optimisers.rules import into_box
 from leakscope.attacks.polarised import spn_aware, spn_head, spn_unaware
 from leakscope.attacks.priors import GUESS, LabelRegulariser, TotalVariation
-from leakscope.attacks.projections import into_box
 from leakscope.attacks.pulled import spn_pull
 from leakscope.attacks.starts import Normal, Patterned, Start
 from leakscope.attacks.surrogate import ig_update, milestones, sme

@@ -20,8 +20,8 @@ from leakscope.attacks.distances import cosine
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import Adam, Rule, Steps
+from leakscope.attacks.optimisers.rules import Interval, into_box
 from leakscope.attacks.priors import GUESS, TotalVariation
-from leakscope.attacks.projections import Interval, into_box
 from leakscope.attacks.simulate import ALPHA, OneGradient, OnTheLine
 from leakscope.attacks.starts import Normal, Start
 from leakscope.attacks.view import Objective

@@ -22,8 +22,8 @@ from leakscope.attacks.distances import cosine
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import Adam, Rule, Steps
+from leakscope.attacks.optimisers.rules import into_box
 from leakscope.attacks.priors import GUESS, TotalVariation
-from leakscope.attacks.projections import into_box
 from leakscope.attacks.simulate import SHIFT, OneGradient, shift
 from leakscope.attacks.starts import Normal, Start
 from leakscope.attacks.surrogate import milestones

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.aware import aware
+from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.known_policy import KnownPolicy, ways
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.recipes import ATTACKS

@@ -11,10 +11,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.analytic import Analytic
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Progress
+from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.recipes import cpl, dlg
 from leakscope.attacks.starts import Normal
 from leakscope.clients import Client

@@ -15,7 +15,7 @@ from leakscope.analysis.convergence import image_curves
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.aware import AveragedDropout, KnownDropout, aware, merge_rounds
 from leakscope.attacks.engine.plan import Execution
-from leakscope.attacks.linear_system import LinearSystem
+from leakscope.attacks.exact.linear_system import LinearSystem
 from leakscope.attacks.null import class_mean
 from leakscope.attacks.recipes import prior_only
 from leakscope.clients import Client, client_keys

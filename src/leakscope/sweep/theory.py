@@ -9,8 +9,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from leakscope.analysis.linear_system import inspect_layer
-from leakscope.attacks.analytic import first_layer
-from leakscope.attacks.linear_system import index_set
+from leakscope.attacks.exact.analytic import first_layer
+from leakscope.attacks.exact.linear_system import index_set
 from leakscope.core.model import Model
 from leakscope.core.types import Knowledge, Observation
 

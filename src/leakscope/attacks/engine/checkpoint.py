@@ -69,14 +69,14 @@ class Checkpoint:
         try:
             with safe_open(self.path, framework="pt") as file:
                 about = json.loads((file.metadata() or {})["leakscope"])
-                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, KeyError, ValueError, OSError) as error:
             raise InputError(
                 f"{self.path.name} is not a readable state ({error}); delete it to start this chunk again"
             ) from None
         if about["stamp"] != self.stamp:
             raise InputError(f"{self.path.name} was saved by another run; use an empty directory or the same settings")
-        return Saved(found, int(about["tick"]))
+        return Saved(tensors, int(about["tick"]))
 
     def remove(self) -> None:
         """Delete the file once the chunk is done."""

@@ -38,9 +38,9 @@ def measure_ends(
     `ended` has one row for each trial, `lane` says which of the lanes of `facts` it is. Trials are measured one by one in the forms
     that evaluate them so, else together, as many as fit into memory.
     """
-    own = to(dict(measures), device=torch.device(execution.device), dtype=DTYPES[execution.dtype])
+    on_device = to(dict(measures), device=torch.device(execution.device), dtype=DTYPES[execution.dtype])
     with precision(execution.tf32):
-        return {name: _Ends(model, facts, ended, lane, each, execution).values() for name, each in own.items()}
+        return {name: _Ends(model, facts, ended, lane, each, execution).values() for name, each in on_device.items()}
 
 
 def value_at(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> Tensor:
@@ -72,8 +72,8 @@ class _Ends:
         if self.execution.chunk and not self.execution.memory:
             return width
         first = torch.zeros(1, dtype=torch.int64)
-        kept = sum(t.numel() * t.element_size() for t in tensors(self._problem(first)))
-        each = peak_bytes(lambda: self._one_by_one(first)) + 2 * kept
+        stored = sum(t.numel() * t.element_size() for t in tensors(self._problem(first)))
+        each = peak_bytes(lambda: self._one_by_one(first)) + 2 * stored
         limit = self.execution.memory or int(available(self.device) * SHARE_OF_FREE)
         return max(min(width, limit // each - self.spare), 1)
 
@@ -83,12 +83,12 @@ class _Ends:
         try:
             with torch.no_grad(), mode():
                 problem = self._problem(padded(part, lanes(len(part), self.spare)))
-                made: Tensor = lift(partial(value_at, self.model))(*problem)
+                values: Tensor = lift(partial(value_at, self.model))(*problem)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return self._one_by_one(part)
-        return made[: len(part)].cpu()
+        return values[: len(part)].cpu()
 
     def _one_by_one(self, part: Tensor) -> Tensor:
         with torch.no_grad():

@@ -60,7 +60,7 @@ class Engine:
         self.timed = timed
         self.evaluating: list[float] = []
         self.stepping: list[float] = []
-        self._told = 0.0
+        self._reported_at = 0.0
 
     def run(self) -> Finished:
         """Return every trial's end."""
@@ -81,11 +81,11 @@ class Engine:
                 local, evaluators = self._bind(state)
             if self.checkpoint is not None and self.checkpoint.due():
                 self._save(state)
-            self._tell(state)
+            self._report(state)
             self.evaluating.append(between - began)
             self.stepping.append(self._now() - between)
         self._flush(state)
-        self._tell(state, force=True)
+        self._report(state, force=True)
         return self._finished()
 
     def _now(self) -> float:
@@ -146,7 +146,7 @@ class Engine:
         if form == "compiled" and len(state.lane) < self.width(self.total):
             form = "im2col"  # the tail of a chunk is not worth a second compilation
         if form == "compiled":
-            self._tell(state, force=True, note="compiling the step (once for this shape; kept on disk)")
+            self._report(state, force=True, note="compiling the step (once for this shape; kept on disk)")
         self.laid_out = int((state.lane >= 0).sum())
         make = partial(Evaluator, self.model, state.unknowns, local.facts, form, real=self.laid_out)
         return local, cache(lambda turn: make(wanted=turn))
@@ -224,18 +224,18 @@ class Engine:
         if not len(live):
             return state  # those left could not move: the next look ends the run
         index = padded(live, self.width(len(live)))
-        kept = take(state, index)
-        kept.lane[len(live) :] = -1
-        kept.outcome[len(live) :] = int(Outcome.EXHAUSTED)
-        return kept
+        compact = take(state, index)
+        compact.lane[len(live) :] = -1
+        compact.outcome[len(live) :] = int(Outcome.EXHAUSTED)
+        return compact
 
     def _flush(self, state: State) -> None:
         """Write the trials that are done into the results."""
         done = (state.lane >= 0) & (state.outcome != Outcome.RUNNING)
         diverged = (state.outcome == Outcome.DIVERGED) & done
-        there = done.nonzero()[:, 0]
+        rows_done = done.nonzero()[:, 0]
         ended = replace(state, unknowns=_where(diverged, state.last, state.unknowns), memory={})
-        part = map_tensors(lambda t: t[there].cpu(), ended)
+        part = map_tensors(lambda t: t[rows_done].cpu(), ended)
         if self.results is None:
             self.results = map_tensors(lambda t: t.new_zeros((self.total, *t.shape[1:])), part)
         map_tensors(lambda whole, new: whole.index_copy_(0, part.lane, new), self.results, part)
@@ -282,13 +282,13 @@ class Engine:
             self.ledger = self.results.outcome.clone()
         return state
 
-    def _tell(self, state: State, *, force: bool = False, note: str = "") -> None:
+    def _report(self, state: State, *, force: bool = False, note: str = "") -> None:
         now = time.monotonic()
-        if self.progress is None or (now - self._told < 0.2 and not force):
+        if self.progress is None or (now - self._reported_at < 0.2 and not force):
             return
-        self._told = now
-        own = (state.lane >= 0).cpu()
-        self.ledger[state.lane.cpu()[own]] = state.outcome.cpu()[own]
+        self._reported_at = now
+        real = (state.lane >= 0).cpu()
+        self.ledger[state.lane.cpu()[real]] = state.outcome.cpu()[real]
         number = torch.bincount(self.ledger, minlength=len(Outcome)).tolist()
         self.progress(
             Progress(

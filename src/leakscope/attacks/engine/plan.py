@@ -93,13 +93,13 @@ class Plan:
         if not path.exists():
             return None
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            if told.pop("stamp") != stamp:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            if saved.pop("stamp") != stamp:
                 raise InputError(
                     f"{directory} holds another run; use an empty directory or the same settings and seeds"
                 )
-            told["chunks"] = tuple((int(a), int(b)) for a, b in told["chunks"])
-            return Plan(**told)
+            saved["chunks"] = tuple((int(a), int(b)) for a, b in saved["chunks"])
+            return Plan(**saved)
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, InputError):
                 raise
@@ -152,8 +152,8 @@ def predict_bytes(model: Model, problem: Problem, form: str) -> tuple[int, int]:
             Evaluator(model, part.unknowns, part.facts, form)(part.unknowns, iteration)
             del state
 
-        kept = sum(t.numel() * t.element_size() for t in tensors((part.facts, part.unknowns)))
-        sizes.append(peak_bytes(once) + 2 * kept)
+        stored = sum(t.numel() * t.element_size() for t in tensors((part.facts, part.unknowns)))
+        sizes.append(peak_bytes(once) + 2 * stored)
     each = max((sizes[1] - sizes[0]) // (widths[1] - widths[0]), 1)
     return each, max(sizes[0] - each, 0)
 
@@ -199,15 +199,7 @@ def choose_form(
     try_form("im2col")
     try_form("loop", narrow(problem, min(width, 2)))
     if device.type == "cpu":
-        hopes = dict.fromkeys(THREADED, GAINS["loop"] * rates["loop"] * threads)
-        if len(model.input_shape) != 3:
-            del hopes["channels_last"]
-        if threads > 1:
-            hopes["split"] = GAINS["vmap"] * rates["native"] * threads * counts["split"] / counts["native"]
-        hopes |= {form: GAINS["vmap"] * rates[form] for form in ("native", "im2col") if form in rates}
-        hopeful = [form for form, rate in hopes.items() if rate > max(rates.values())]
-        if len(hopeful) == 1 and hopeful[0] in rates:
-            hopeful = []  # nothing to compare it with
+        hopeful = _hopeful_forms(model, rates, counts)
         few = narrow(problem, min(width, 2 * threads))
         for form in hopeful:
             if time.perf_counter() - began < MEASURING * work():
@@ -220,6 +212,19 @@ def choose_form(
     if device.type == "cuda" and work() > COMPILE_PAYS_AFTER and _may_be_compiled(model, problem):
         best = "compiled"
     return best, rates
+
+
+def _hopeful_forms(model: Model, rates: dict[str, float], shares: dict[str, float]) -> list[str]:
+    """Return the forms on a CPU that may be faster than all measured so far, if tracing gains as much as it was seen to gain."""
+    threads = torch.get_num_threads()
+    hopes = dict.fromkeys(THREADED, GAINS["loop"] * rates["loop"] * threads)
+    if len(model.input_shape) != 3:
+        del hopes["channels_last"]
+    if threads > 1:
+        hopes["split"] = GAINS["vmap"] * rates["native"] * threads * shares["split"] / shares["native"]
+    hopes |= {form: GAINS["vmap"] * rates[form] for form in ("native", "im2col") if form in rates}
+    hopeful = [form for form, rate in hopes.items() if rate > max(rates.values())]
+    return [] if len(hopeful) == 1 and hopeful[0] in rates else hopeful  # one alone has nothing to be compared with
 
 
 def _may_be_compiled(model: Model, problem: Problem) -> bool:

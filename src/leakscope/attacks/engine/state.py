@@ -144,10 +144,10 @@ class Recorder:
         """Put mismatch, single numbers and guess of the trials at a boundary into their slots."""
         along = [(state.trace, state.mismatch)]
         along += [(course, state.unknowns[name]) for name, course in state.courses.items()]
-        kept = [(self.trace_at, along), (self.snapshots_at, [(state.snapshots, state.unknowns[GUESS])])]
-        for marks, places in kept:
+        recorded = [(self.trace_at, along), (self.snapshots_at, [(state.snapshots, state.unknowns[GUESS])])]
+        for marks, places in recorded:
             for iteration in reached.intersection(marks):
-                there = (boundary & (state.iteration == iteration)).nonzero()[:, 0]
+                trials = (boundary & (state.iteration == iteration)).nonzero()[:, 0]
                 slot = marks.index(iteration)
                 for place, source in places:
-                    place[there, slot] = source[there].to(place.dtype)
+                    place[trials, slot] = source[trials].to(place.dtype)

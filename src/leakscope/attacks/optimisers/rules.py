@@ -49,6 +49,24 @@ Schedule = Callable[[Tensor], Tensor]
 Projection = Callable[[Tensor, Knowledge], Tensor]
 
 
+def into_box(value: Tensor, knowledge: Knowledge) -> Tensor:
+    """Return the guess pushed into the valid box of the network's input."""
+    return knowledge.scaling.clamp(value, len(knowledge.input_shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Clamp an unknown to [low, high] after every step (SME's alpha to [0, 1]; a shift to its bounds)."""
+
+    low: float
+    high: float
+
+    def __call__(self, value: Tensor, knowledge: Knowledge) -> Tensor:
+        """Return the clamped value."""
+        del knowledge
+        return value.clamp(self.low, self.high)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How one unknown moves: `rate` times the optimiser's own, sign or value of the gradient, schedule, projection.

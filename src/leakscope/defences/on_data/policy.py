@@ -43,10 +43,10 @@ def parse_policies(text: str | int) -> tuple[Policy, ...]:
     >>> [str(policy) for policy in parse_policies("3-1-7+43-18-18")], parse_policies("none")
     (['3-1-7', '43-18-18'], ())
     """
-    said = str(text).strip().lower()
-    if said == NONE:
+    words = str(text).strip().lower()
+    if words == NONE:
         return ()
-    parts = [part.strip() for part in said.split("+")]
+    parts = [part.strip() for part in words.split("+")]
     if not all(re.fullmatch(r"[0-9]{1,6}(-[0-9]{1,6})*", part) for part in parts):
         raise InputError(f"policy {FORM}, got {text!r}")
     return tuple(Policy(tuple(int(index) for index in part.split("-"))) for part in parts)

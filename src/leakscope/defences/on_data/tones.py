@@ -61,9 +61,9 @@ def smoothed(pictures: Tensor) -> Tensor:
     height, width = wide.shape[-2:]
     total = sum(wide[..., i : height - 2 + i, j : width - 2 + j] for i in range(3) for j in range(3))
     inner = (2 * (total + 4 * wide[..., 1:-1, 1:-1]) + 13) // 26
-    made = pictures.clone()
-    made[..., 1:-1, 1:-1] = inner.to(torch.uint8)
-    return made
+    smooth = pictures.clone()
+    smooth[..., 1:-1, 1:-1] = inner.to(torch.uint8)
+    return smooth
 
 
 def invert(pictures: Tensor) -> Tensor:
@@ -78,8 +78,8 @@ def solarize(pictures: Tensor, threshold: float) -> Tensor:
 
 def posterize(pictures: Tensor, bits: int) -> Tensor:
     """Return the highest `bits` bits of every byte."""
-    kept = LEVELS - (1 << (8 - bits))
-    return pictures & kept
+    high_bits = LEVELS - (1 << (8 - bits))
+    return pictures & high_bits
 
 
 def autocontrast(pictures: Tensor) -> Tensor:
@@ -88,8 +88,8 @@ def autocontrast(pictures: Tensor) -> Tensor:
     high = pictures.amax((-2, -1), keepdim=True).to(torch.float64)
     span = (high - low).clamp_min(1)
     scale = torch.full_like(span, 255.0) / span  # a number over a tensor would go through the reciprocal
-    made = (pictures.to(torch.float64) * scale + -low * scale).clamp(0, 255).to(torch.uint8)
-    return torch.where(high > low, made, pictures)
+    stretched = (pictures.to(torch.float64) * scale + -low * scale).clamp(0, 255).to(torch.uint8)
+    return torch.where(high > low, stretched, pictures)
 
 
 def equalize(pictures: Tensor) -> Tensor:

@@ -82,11 +82,11 @@ class Transform:
         if not self.policies:
             return pictures
         as_bytes = to_bytes(pictures) if pictures.is_floating_point() else pictures
-        made = run_policy(as_bytes, self.policies[0], draws.signs)
+        changed = run_policy(as_bytes, self.policies[0], draws.signs)
         for number, policy in enumerate(self.policies[1:], start=1):
             mine = (draws.choice == number)[:, None, None, None]
-            made = torch.where(mine, run_policy(as_bytes, policy, draws.signs), made)
-        return to_unit(made, pictures.dtype) if pictures.is_floating_point() else made
+            changed = torch.where(mine, run_policy(as_bytes, policy, draws.signs), changed)
+        return to_unit(changed, pictures.dtype) if pictures.is_floating_point() else changed
 
     def protect_data(self, pictures: Tensor, key: Tensor) -> Tensor:
         """Return the private pictures of ONE trial, N x C x H x W, transformed; every draw comes from the key."""
@@ -96,8 +96,8 @@ class Transform:
 
 def picture_keys(key: Tensor, number: int) -> Tensor:
     """Return the keys of the `number` pictures of one trial."""
-    own = random.fold(key, "on_data").expand(number)
-    return random.fold(own, torch.arange(number, device=key.device))
+    keys = random.fold(key, "on_data").expand(number)
+    return random.fold(keys, torch.arange(number, device=key.device))
 
 
 def run_policy(pictures: Tensor, policy: Policy, signs: Tensor) -> Tensor:

@@ -90,14 +90,14 @@ class Polarisation:
 
     def draw(self, model: Model, keys: Tensor) -> Tree:
         """Return the secrets of a client for each key: private weight, private bias if any, codes; `model` is polarised."""
-        own = random.fold(keys, "polarisation")
+        keys = random.fold(keys, "polarisation")
         weight = model.parameters[WEIGHT]
         edge = 1 / math.sqrt(weight.shape[1]) if self.spread is None else self.spread
-        made = {}
+        secrets = {}
         for name in sorted(model.private & {WEIGHT, BIAS, CODES}):
-            drawn = 2 * random.uniform(random.fold(own, name), model.parameters[name].shape, weight.dtype) - 1
-            made[name] = distinct(drawn >= 0).to(weight.dtype) * 2 - 1 if name == CODES else edge * drawn
-        return made
+            drawn = 2 * random.uniform(random.fold(keys, name), model.parameters[name].shape, weight.dtype) - 1
+            secrets[name] = distinct(drawn >= 0).to(weight.dtype) * 2 - 1 if name == CODES else edge * drawn
+        return secrets
 
 
 def distinct(bits: Tensor) -> Tensor:
@@ -116,14 +116,14 @@ def distinct(bits: Tensor) -> Tensor:
     places, variants = 2 ** torch.arange(digits, device=bits.device), 2**digits
     first, rest = (bits[..., :digits] * places).sum(-1), bits[..., digits:]  # first bits as numbers
     none = first.new_zeros(*first.shape[:-1], variants + 1)
-    found = [first[..., 0]]
-    for own in range(1, classes):
-        alike = (rest[..., :own, :] == rest[..., own : own + 1, :]).all(-1)
-        theirs = torch.where(alike, torch.stack(found, -1) ^ first[..., own, None], variants)
+    chosen = [first[..., 0]]
+    for label in range(1, classes):
+        alike = (rest[..., :label, :] == rest[..., label : label + 1, :]).all(-1)
+        theirs = torch.where(alike, torch.stack(chosen, -1) ^ first[..., label, None], variants)
         taken = none.scatter(-1, theirs, 1)[..., :variants]
-        found.append(first[..., own] ^ taken.argmin(-1))
-    told = (torch.stack(found, -1)[..., None] & places) > 0
-    return torch.cat([told, rest], -1)
+        chosen.append(first[..., label] ^ taken.argmin(-1))
+    first_bits = (torch.stack(chosen, -1)[..., None] & places) > 0
+    return torch.cat([first_bits, rest], -1)
 
 
 @dataclass(frozen=True, slots=True)

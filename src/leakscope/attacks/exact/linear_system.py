@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks.analytic import Analytic, _packed, _residual, first_layer
 from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.exact.analytic import exact_result, first_layer, labels_of, relative_residual
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.types import Knowledge, Observation, Reconstruction
@@ -60,10 +60,10 @@ class LinearSystem:
         diagonal, right = select(weight, bias, index_set(weight, bias, pairs))
         _warn_of_singular(diagonal)
         flat = solve(diagonal, right)[:, None]
-        labels = Analytic._labels(model, observation, knowledge, seeds)
+        labels = labels_of(model, observation, knowledge, seeds)
         inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
         pictures = knowledge.scaling.unscale(inputs, len(knowledge.input_shape))
-        return _packed(pictures, labels, _residual(weight, bias, flat, pairs), self.threshold)
+        return exact_result(pictures, labels, relative_residual(weight, bias, flat, pairs), self.threshold)
 
 
 def index_set(weight: Tensor, bias: Tensor, pairs: Tensor | None) -> Tensor:

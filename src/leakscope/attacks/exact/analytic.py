@@ -72,24 +72,25 @@ class Analytic:
             )
         weight, bias, pairs = first_layer(entry.weight, entry.bias, observation, knowledge)
         flat = _recover(weight, bias, knowledge) if pairs is None else _recover_one(weight, bias, pairs)
-        fit = _residual(weight, bias, flat, pairs)
-        labels = self._labels(model, observation, knowledge, seeds)
+        fit = relative_residual(weight, bias, flat, pairs)
+        labels = labels_of(model, observation, knowledge, seeds)
         inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
         pictures = knowledge.scaling.unscale(inputs, len(knowledge.input_shape))
-        return _packed(pictures, labels, fit, self.threshold)
+        return exact_result(pictures, labels, fit, self.threshold)
 
-    @staticmethod
-    def _labels(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> Tensor:
-        if knowledge.labels is not None:
-            return knowledge.labels
-        rule = "idlg" if knowledge.samples == 1 else "counts"
-        try:
-            return LABEL_RULES[rule](model, observation, knowledge, random.key(list(seeds)))
-        except InputError as error:  # pictures need no labels
-            why = str(error).partition("; use ")[0]  # no other rule is asked for here
-            warnings.warn(f"labels are drawn at random, they cannot be read: {why}", stacklevel=3)
-            device = next(iter(observation.rounds[0].sent.values())).device
-            return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
+
+def labels_of(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> Tensor:
+    """Return the labels as told, read off the update, or drawn at random with a warning."""
+    if knowledge.labels is not None:
+        return knowledge.labels
+    rule = "idlg" if knowledge.samples == 1 else "counts"
+    try:
+        return LABEL_RULES[rule](model, observation, knowledge, random.key(list(seeds)))
+    except InputError as error:  # pictures need no labels
+        why = str(error).partition("; use ")[0]  # no other rule is asked for here
+        warnings.warn(f"labels are drawn at random, they cannot be read: {why}", stacklevel=3)
+        device = next(iter(observation.rounds[0].sent.values())).device
+        return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
 
 
 def first_layer(
@@ -138,7 +139,7 @@ def _recover(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:
     return torch.stack([rows[lanes, c] for c in chosen], dim=1)
 
 
-def _residual(weight: Tensor, bias: Tensor, flat: Tensor, pairs: Tensor | None = None) -> Tensor:
+def relative_residual(weight: Tensor, bias: Tensor, flat: Tensor, pairs: Tensor | None = None) -> Tensor:
     """Return how far each row is from its bias gradient times the nearest recovered input, relative to all rows.
 
     Of the rows' coordinates in `pairs`, and all of an input that has none: nothing explains those. NaN where nothing counts: there is
@@ -153,7 +154,8 @@ def _residual(weight: Tensor, bias: Tensor, flat: Tensor, pairs: Tensor | None =
     return (apart / weight.square().sum((1, 2))).sqrt()
 
 
-def _packed(pictures: Tensor, labels: Tensor, fit: Tensor, threshold: float) -> Reconstruction:
+def exact_result(pictures: Tensor, labels: Tensor, fit: Tensor, threshold: float) -> Reconstruction:
+    """Return the result of an attack of one step: explained (converged) where the residual `fit` is at most the threshold."""
     T = len(pictures)
     ended = torch.where(fit <= threshold, int(Outcome.CONVERGED), int(Outcome.EXHAUSTED))
     ones = torch.ones(T, dtype=torch.int64)
