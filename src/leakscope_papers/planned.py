@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from leakscope.core.record import Plain
-from leakscope_papers.items import Item, Part, home_of, read_item
+from leakscope_papers.items import Item, Part, home_of, item_files, read_item
 from leakscope_papers.naming import Column, places_of
 from leakscope_papers.scales import parts_at, rows_at, scenario_at, settings_at
 
@@ -40,10 +40,21 @@ def settings_of_cells(item: Item, part: Part, scale: str) -> list[Settings]:
     return [cell.settings for cell in scenario_at(item, part, scale).cells() if not cell.baseline]
 
 
-@functools.cache
-def planned_cells(name: str, scale: str) -> tuple[PlannedCell, ...]:
+def planned_cells(item: Item, scale: str) -> tuple[PlannedCell, ...]:
     """Return every cell that an item plans at a scale, for each reading and attacker it belongs to."""
-    item = read_item(name)
+    return _planned_by_name(item.name, scale) if _is_on_file(item) else _planned(item, scale)
+
+
+@functools.cache
+def _planned_by_name(name: str, scale: str) -> tuple[PlannedCell, ...]:
+    return _planned(read_item(name), scale)
+
+
+def _is_on_file(item: Item) -> bool:
+    return item.name in item_files() and read_item(item.name) is item
+
+
+def _planned(item: Item, scale: str) -> tuple[PlannedCell, ...]:
     caps = [{item.caps.axis: cap} for cap in item.caps.at] if item.caps else [{}]
     return tuple(
         PlannedCell(part.name, {**where, **cap}, column)
@@ -75,10 +86,8 @@ def compared_settings(settings: Settings) -> dict[str, Any]:
     return plain
 
 
-@functools.cache
-def present_hashes(name: str, part: str, scale: str) -> Mapping[str, Settings]:
+def present_hashes(item: Item, part: str, scale: str) -> dict[str, Settings]:
     """Return hash -> settings of the cells that a part has at a scale as the item's file is now; none where the scale leaves it out."""
-    item = read_item(name)
     chosen = next((each for each in parts_at(item, scale) if each.name == part), None)
     if chosen is None:
         return {}

@@ -80,7 +80,7 @@ def recorded_result(item: Item, scale: str, path: Path) -> Result:
     facts = {row.part: _undated(row.source) for row in reversed(recorded.rows) if not row.earlier}
     result = _assembled(item, recorded, gathered_facts(facts))
     measured = Counter(cell.part for cell in result.cells)
-    planned = Counter(plan.part for plan in planned_cells(item.name, scale))
+    planned = Counter(plan.part for plan in planned_cells(item, scale))
     missing = tuple(part.name for part in parts_at(item, scale) if not measured[part.name] and not part.joins)
     partial = {part: words for part, n in measured.items() if (words := partly(n, planned[part], rows=True))}
     return replace(result, missing=missing, partial=partial)
@@ -92,7 +92,9 @@ def _undated(facts: Mapping[str, str]) -> dict[str, str]:
 
 def _assembled(item: Item, recorded: Recorded, facts: dict[str, str]) -> Result:
     """Return the result of these rows: those of the present settings compared and examined, the others apart."""
-    rows = [_with_standing(item, recorded, row) for row in recorded.rows]
+    parts = dict.fromkeys(row.part for row in recorded.rows if row.settings and not row.earlier)
+    present_settings = {part: present_hashes(item, part, recorded.scale) for part in parts}
+    rows = [_with_standing(row, recorded, present_settings) for row in recorded.rows]
     joins = {part.name for part in item.parts if part.joins}
     present = [row for row in rows if not row.earlier]
     beside = [row for row in present if row.part in joins]
@@ -106,7 +108,7 @@ def _assembled(item: Item, recorded: Recorded, facts: dict[str, str]) -> Result:
 
 
 def _findings(item: Item, cells: Sequence[Measured], comparison: Comparison) -> tuple[Finding, ...]:
-    unmeasured = unmeasured_cells(planned_cells(item.name, FULL), cells)
+    unmeasured = unmeasured_cells(planned_cells(item, FULL), cells)
     return tuple(
         finding
         for claim in item.claims
@@ -115,14 +117,11 @@ def _findings(item: Item, cells: Sequence[Measured], comparison: Comparison) -> 
     )
 
 
-def _with_standing(item: Item, recorded: Recorded, row: Measured) -> Measured:
-    """Return a row that says what its settings differ in, if they differ from the item's present ones."""
-    if row.earlier or not row.settings:
+def _with_standing(row: Measured, recorded: Recorded, present: Mapping[str, Mapping[str, Settings]]) -> Measured:
+    """Return a row that says what its settings differ in, if they differ from the present ones of its part."""
+    if row.earlier or not row.settings or row.settings in present[row.part]:
         return row
-    present = present_hashes(item.name, row.part, recorded.scale)
-    if row.settings in present:
-        return row
-    return replace(row, earlier=what_differs(recorded.settings[row.settings], present))
+    return replace(row, earlier=what_differs(recorded.settings[row.settings], present[row.part]))
 
 
 def gathered_facts(parts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -24,7 +24,7 @@ class RowCount:
 
 def rows_of(item: Item, scale: str) -> RowCount:
     """Return how many rows of an item are recorded at a scale, of how many."""
-    planned = len(planned_cells(item.name, scale))
+    planned = len(planned_cells(item, scale))
     path = recorded_file(item.name, scale)
     if not path.is_file():
         return RowCount(0, planned)

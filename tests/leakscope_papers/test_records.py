@@ -155,9 +155,7 @@ def test_every_recorded_file_is_of_an_item_and_its_rows_stand_where_the_item_pla
             path = recorded_file(item.name, scale)
             if path.is_file():
                 seen += 1
-                planned = {
-                    (repr(sorted(map(repr, c.where.items()))), c.column) for c in planned_cells(item.name, scale)
-                }
+                planned = {(repr(sorted(map(repr, c.where.items()))), c.column) for c in planned_cells(item, scale)}
                 for row in recorded_result(item, scale, path).cells:
                     assert (repr(sorted(map(repr, row.where.items()))), row.column) in planned, (item.name, row.where)
     files = list(recorded_file("cpl-table-1", "small").parents[2].glob("*/results/*.json"))

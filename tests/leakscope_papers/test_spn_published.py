@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
-import leakscope_papers
 from leakscope_papers.published import printed_files, read_printed
 
 FIGURES = (1, 4, 5, 6, 7, 9, 12, 16, 17, 20, 21, 24, 26, 27, 28, 29)
@@ -97,8 +95,3 @@ def test_table_11_has_every_setting_on_every_set() -> None:
     assert found["svhn", "ppdl", 0.3, 0.1, None] == 0.8424
     assert found["cifar100", "spn", None, None, 0.01] == 0.3843
     assert found["cifar10", "spn", None, None, 0.0001] - found["cifar10", "spn", None, None, 0.5] < 0.06
-
-
-def test_the_readme_counts_them() -> None:
-    readme = (Path(leakscope_papers.__file__).parent / "README.md").read_text("utf-8")
-    assert all(f"| {name} |" in readme for name in ITEMS)

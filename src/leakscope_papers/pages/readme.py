@@ -91,7 +91,7 @@ def _item_cells(item: Item, result: Result | None) -> list[str]:
     """Return scale, rows, verdicts on the printed numbers and what is missing, in words."""
     if result is None:
         return ["", "none", "", "not run"]
-    planned = len(planned_cells(item.name, result.scale))
+    planned = len(planned_cells(item, result.scale))
     numbers = _numbers(result)
     missing = [f"not run: {', '.join(result.missing)}"] if result.missing else []
     left_out = scale_of(item, result.scale).leave_out
