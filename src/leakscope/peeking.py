@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.attack import Attack
-from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client
@@ -76,7 +76,7 @@ def peek(
     iterations: int = 60,
     noise: bool = True,
     seed: int = 0,
-    execution: Execution = Execution(),  # noqa: B008  frozen
+    execution: Execution = DEFAULT,
 ) -> Peek:
     """Return what the gradient of `loss(model(x), y)` gives away of `x`.
 

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from leakscope.attacks.engine.checkpoint import Checkpoint
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client, told
@@ -27,6 +26,7 @@ from leakscope.core.types import Batch, LocalTraining, make_batch
 from leakscope.defences import GaussianNoise
 from leakscope.defences.on_model import Polarisation
 from leakscope.defences.on_model.polarisation import distinct
+from leakscope.kernels.checkpoint import Checkpoint
 from leakscope.learning.polarisation import BIAS, CODES, WEIGHT
 from leakscope.models import Uniform, build, draw_parameters
 from leakscope.scenario import scenario_of

@@ -4,7 +4,7 @@
 with rules, and when to stop. `aware` makes one use what the attacker was told of the defences.
 """
 
-from leakscope.attacks.analytic import Analytic as Analytic
+from leakscope.attacks.exact.analytic import Analytic as Analytic
 from leakscope.attacks.attack import (
     SEEN as SEEN,
     Attack as Attack,
@@ -49,7 +49,7 @@ from leakscope.attacks.known_policy import (
     learn_policy as learn_policy,
 )
 from leakscope.attacks.labels import JOINT as JOINT, LABEL_RULES as LABEL_RULES
-from leakscope.attacks.linear_system import LinearSystem as LinearSystem
+from leakscope.attacks.exact.linear_system import LinearSystem as LinearSystem
 from leakscope.attacks.null import ClassMean as ClassMean, PriorOnly as PriorOnly, class_mean as class_mean
 from leakscope.attacks.objectives import Explains as Explains, Match as Match
 from leakscope.attacks.optimisers import (
@@ -80,7 +80,7 @@ from leakscope.attacks.priors import (
     Norm as Norm,
     TotalVariation as TotalVariation,
 )
-from leakscope.attacks.projections import Interval as Interval, into_box as into_box
+from leakscope.attacks.optimisers.rules import Interval as Interval, into_box as into_box
 from leakscope.attacks.pulled import (
     PULL as PULL,
     NoPull as NoPull,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.engine.end_measures import measure_ends
-from leakscope.attacks.engine.plan import DTYPES, Execution
+from leakscope.attacks.engine.plan import DEFAULT, DTYPES, Execution
 from leakscope.attacks.engine.runner import run_problem
 from leakscope.attacks.engine.state import Finished, Problem, Stop, single_numbers
 from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule, chosen_rule
@@ -27,7 +27,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.registry import lookup
 from leakscope.core.tree import Tree, flat_names, lift, map_tensors, take, to
-from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, Shares, to_gradient
+from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, Seeds, Shares, to_gradient
 from leakscope.learning.local import draw_order
 
 Extra = Callable[[Tensor, Knowledge], Tensor]
@@ -52,12 +52,7 @@ class Attack(Protocol):
         ...
 
     def run(
-        self,
-        model: Model,
-        observation: Observation,
-        knowledge: Knowledge,
-        seeds: Sequence[int],
-        execution: Execution = Execution(),  # noqa: B008  frozen
+        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return what the attack makes of every trial."""
         ...
@@ -97,12 +92,7 @@ class Matching:
             raise InputError(f"Matching.measures must not have the name of an unknown, got {taken[0]!r}")
 
     def run(
-        self,
-        model: Model,
-        observation: Observation,
-        knowledge: Knowledge,
-        seeds: Sequence[int],
-        execution: Execution = Execution(),  # noqa: B008  frozen
+        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the reconstruction of every trial; `seeds` has one number per trial."""
         problem, restarts = self.prepare(model, observation, knowledge, seeds, execution)
@@ -114,12 +104,7 @@ class Matching:
         return self._reconstruction(problem, ended, best, measured)
 
     def prepare(
-        self,
-        model: Model,
-        observation: Observation,
-        knowledge: Knowledge,
-        seeds: Sequence[int],
-        execution: Execution = Execution(),  # noqa: B008  frozen
+        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> tuple[Problem, int]:
         """Return the problem the engine optimises, restarts laid out as neighbouring lanes, and their number."""
         check_observation(model, observation, knowledge, seeds)

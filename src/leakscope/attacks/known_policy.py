@@ -19,7 +19,7 @@ from torch import Tensor
 
 from leakscope.attacks.attack import SEEN, Matching
 from leakscope.attacks.distances import cosine
-from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import Adam, Rule, Steps
@@ -33,7 +33,7 @@ from leakscope.attacks.view import Clock, Objective, Simulated, Simulator
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, take
-from leakscope.core.types import Knowledge, Observation, Reconstruction, Round
+from leakscope.core.types import Knowledge, Observation, Reconstruction, Round, Seeds
 from leakscope.learning.transforms import SIGNED, PolicyFacts, transform
 
 SIGNS, CHOICE = "signs", "choice"
@@ -172,12 +172,7 @@ class KnownPolicy:
         return self.base.restarts
 
     def run(
-        self,
-        model: Model,
-        observation: Observation,
-        knowledge: Knowledge,
-        seeds: Sequence[int],
-        execution: Execution = Execution(),  # noqa: B008  frozen
+        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the reconstruction of every trial."""
         if knowledge.policies is None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine.plan import DTYPES, Execution
+from leakscope.attacks.engine.plan import DEFAULT, DTYPES, Execution
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.priors import GUESS, Norm, TotalVariation
 from leakscope.attacks.simulate import targets_of
@@ -23,7 +23,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree
-from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Outcome, Reconstruction, Round, Shares
+from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Outcome, Reconstruction, Round, Seeds, Shares
 
 _AT_ONCE = 2**22  # numbers of a public set summed at a time
 
@@ -59,24 +59,14 @@ class ClassMean:
     name: str = "class_mean"
 
     def run(
-        self,
-        model: Model,
-        observation: Observation,
-        knowledge: Knowledge,
-        seeds: Sequence[int],
-        execution: Execution = Execution(),  # noqa: B008  frozen
+        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the means; network and update are not read."""
         del model
         check_seeds(observation.trials, seeds)
         return self.guess(knowledge, observation.trials, execution)
 
-    def guess(
-        self,
-        knowledge: Knowledge,
-        trials: int,
-        execution: Execution = Execution(),  # noqa: B008  frozen
-    ) -> Reconstruction:
+    def guess(self, knowledge: Knowledge, trials: int, execution: Execution = DEFAULT) -> Reconstruction:
         """Return the same from Knowledge alone."""
         shape, dtype = tuple(self.overall.shape), DTYPES[execution.dtype]
         if tuple(knowledge.input_shape) != shape:
@@ -117,24 +107,14 @@ class PriorOnly:
     name: str = "prior_only"
 
     def run(
-        self,
-        model: Model,
-        observation: Observation,
-        knowledge: Knowledge,
-        seeds: Sequence[int],
-        execution: Execution = Execution(),  # noqa: B008  frozen
+        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return what the priors make of the start; network and update are not read."""
         del model
         check_seeds(observation.trials, seeds)
         return self.guess(knowledge, seeds, execution)
 
-    def guess(
-        self,
-        knowledge: Knowledge,
-        seeds: Sequence[int],
-        execution: Execution = Execution(),  # noqa: B008  frozen
-    ) -> Reconstruction:
+    def guess(self, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT) -> Reconstruction:
         """Return the same from Knowledge and seeds alone."""
         shape, classes = tuple(knowledge.input_shape), knowledge.classes
         if knowledge.labels is None:
@@ -163,7 +143,7 @@ class PriorOnly:
         )
 
 
-def draw_labels(seeds: Sequence[int], samples: int, classes: int) -> Tensor:
+def draw_labels(seeds: Seeds, samples: int, classes: int) -> Tensor:
     """Return T x N labels, uniform over the classes, each trial's from its own seed."""
     drawn = random.uniform(random.fold(random.key(list(seeds)), "null labels"), (samples,), torch.float64)
     return (drawn * classes).to(torch.int64)

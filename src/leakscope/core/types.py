@@ -14,6 +14,7 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from leakscope.core.fields import check_fields
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, scale, subtract, trials
 
+Seeds: TypeAlias = Sequence[int]  # one for each trial
 IMAGE_RANK = 3  # dimensions of one image: C x H x W
 
 

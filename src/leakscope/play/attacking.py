@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack
-from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.engine.state import Progress
 from leakscope.core.tree import take
 from leakscope.core.types import Batch, Reconstruction
@@ -49,7 +49,7 @@ def attack(
     name: str = "",
     note: str = "",
     informed: bool = False,
-    execution: Execution = Execution(),  # noqa: B008  frozen
+    execution: Execution = DEFAULT,
     report: Report | None = None,
 ) -> AttackResult:
     """Return the result of an attack; the attack gets Observation and Knowledge, the truth only meets its result.

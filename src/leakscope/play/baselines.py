@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.null import PriorOnly, check_public, check_seeds, class_mean, guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.core.errors import InputError
@@ -37,7 +37,7 @@ def baselines(
     seeds: Sequence[int],
     scaling: Scaling = Scaling(),  # noqa: B008  frozen
     prior: PriorOnly = prior_only(),  # noqa: B008  frozen
-    execution: Execution = Execution(),  # noqa: B008  frozen
+    execution: Execution = DEFAULT,
 ) -> dict[str, Reconstruction]:
     """Return the three baselines of a private batch by name, each as an attack would hand it back.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack
-from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.core.tree import Tree, take
 from leakscope.core.types import Batch
 from leakscope.defences import GaussianNoise
@@ -76,7 +76,7 @@ def sweep_noise(
     method: Attack,
     *,
     sigmas: Sequence[float] = NOISE_LEVELS,
-    execution: Execution = Execution(),  # noqa: B008  frozen
+    execution: Execution = DEFAULT,
 ) -> NoiseResult:
     """Return the attack on every trial under every noise level; levels and trials are one batch.
 

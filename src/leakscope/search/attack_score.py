@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.recipes import ig
 from leakscope.clients import Client, told
 from leakscope.core import random
@@ -30,7 +30,7 @@ def attack_scores(
     scaling: Scaling,
     seed: int = 0,
     iterations: int = 1200,
-    execution: Execution = Execution(),  # noqa: B008  frozen
+    execution: Execution = DEFAULT,
 ) -> Tensor:
     """Return the mean PSNR (dB, lower is more private) of `ig` against the private pictures, for every policy.
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.engine.forms import ALONE, views_of
-from leakscope.attacks.engine.plan import DTYPES, SHARE_OF_FREE, WIDEST, Execution
+from leakscope.attacks.engine.plan import DEFAULT, DTYPES, SHARE_OF_FREE, WIDEST, Execution
 from leakscope.attacks.engine.runner import precision
 from leakscope.attacks.engine.state import Finished
 from leakscope.attacks.view import Facts, Objective
@@ -31,7 +31,7 @@ def measure_ends(
     ended: Finished,
     lane: Tensor,
     measures: Mapping[str, Objective],
-    execution: Execution = Execution(),  # noqa: B008  frozen
+    execution: Execution = DEFAULT,
 ) -> Tree:
     """Return each measure at the last guess of every trial, on the CPU; rounds are averaged as those of an objective are.
 

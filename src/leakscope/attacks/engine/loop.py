@@ -16,7 +16,6 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from leakscope.attacks.engine.checkpoint import Checkpoint
 from leakscope.attacks.engine.forms import ALONE, Evaluation, Evaluator
 from leakscope.attacks.engine.state import Finished, Problem, Progress, Recorder, State, Stop, single_numbers
 from leakscope.attacks.optimisers.rules import Moment, moving
@@ -25,6 +24,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, map_tensors, rows, take, trials
 from leakscope.core.types import Outcome
+from leakscope.kernels.checkpoint import Checkpoint
 from leakscope.kernels.lanes import lanes, padded, spare_lanes
 
 

@@ -65,6 +65,9 @@ class Execution:
             raise InputError(f"Execution.device is {self.device!r}, but this machine has no CUDA device; use 'cpu'")
 
 
+DEFAULT = Execution()
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The frozen plan: chunk borders, form, dtype, device, threads, and the timings that led to the form."""

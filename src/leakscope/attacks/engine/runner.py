@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from leakscope.attacks.engine.checkpoint import Checkpoint
 from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.loop import Engine
 from leakscope.attacks.engine.plan import Execution, Plan, make_plan, narrow
 from leakscope.attacks.engine.state import Finished, Problem, Progress, Stop
 from leakscope.core.model import Model
 from leakscope.core.tree import map_tensors, take, trials
+from leakscope.kernels.checkpoint import Checkpoint
 from leakscope.kernels.heap import give_back
 from leakscope.kernels.memory import is_out_of_memory
 

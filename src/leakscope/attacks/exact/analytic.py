@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import check_observation
-from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.null import draw_labels
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import TINY
-from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, direction
+from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, Seeds, direction
 
 FEW = 2  # bits
 
@@ -50,12 +50,7 @@ class Analytic:
             raise InputError(f"Analytic.threshold must be a number of at least 0, got {self.threshold}")
 
     def run(
-        self,
-        model: Model,
-        observation: Observation,
-        knowledge: Knowledge,
-        seeds: Sequence[int],
-        execution: Execution = Execution(),  # noqa: B008  frozen
+        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the recovered inputs of every trial; the mismatch is the relative residual of the linear system."""
         del execution

@@ -9,18 +9,17 @@ was: the theorem holds for any index set.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import check_observation
-from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.exact.analytic import exact_result, first_layer, labels_of, relative_residual
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.types import Knowledge, Observation, Reconstruction
+from leakscope.core.types import Knowledge, Observation, Reconstruction, Seeds
 from leakscope.learning.dense_system import select, solve, strongest_unit
 
 
@@ -36,12 +35,7 @@ class LinearSystem:
     threshold: float = 1e-3
 
     def run(
-        self,
-        model: Model,
-        observation: Observation,
-        knowledge: Knowledge,
-        seeds: Sequence[int],
-        execution: Execution = Execution(),  # noqa: B008  frozen
+        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the solution of every trial; the mismatch is the relative residual over all units."""
         del execution
