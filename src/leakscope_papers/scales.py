@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from leakscope_papers.programs.rows import Place
 
 SCALES = ("smoke", "small", "full")
-DIRECTORY = Path("leakscope-papers")
 
 
 def scale_of(item: Item, scale: str) -> Scale:
