@@ -59,8 +59,7 @@ def ppc(
     """Put runs on privacy-preserving characteristics: accuracy, distance and CAP by strength, and a page with curves and pictures."""
     _check_options(runs, training, accuracies or [], along or [], participants)
     check_device(device)
-    from leakscope.store import Run
-    from leakscope.studies.characteristics import lines_of, measure_curves
+    from leakscope.studies.characteristics import measure_curves
 
     directory = out or runs[0] / "ppc"
     options: Options = {
@@ -74,8 +73,7 @@ def ppc(
     }
     command = shell_command(["ppc", *runs], options)
     say = print_lines(quiet=quiet)
-    strengths = along if along and len(along) > 1 else [along[0] if along else None] * len(runs)
-    by_run = [lines_of(Run.open(run), strength) for run, strength in zip(runs, strengths, strict=True)]
+    by_run = _lines_by_run(runs, along or [])
     lines = [line for run_lines in by_run for line in run_lines]
     how = _TrainingOptions(directory / "trainings", command, device, keep_private=keep_private, quiet=quiet)
     notes: list[str] = []  # on the accuracies
@@ -89,6 +87,15 @@ def ppc(
     if not quiet:
         _show(curves)
         typer.echo(printable(f"page: {path}"))
+
+
+def _lines_by_run(runs: list[Path], along: list[str]) -> list[list[Line]]:
+    """Return the lines of every run along its strength: its own, the one given for all, or the only one there is."""
+    from leakscope.store import Run
+    from leakscope.studies.characteristics import lines_of
+
+    strengths = along if len(along) > 1 else [along[0] if along else None] * len(runs)
+    return [lines_of(Run.open(run), strength) for run, strength in zip(runs, strengths, strict=True)]
 
 
 def _check_options(

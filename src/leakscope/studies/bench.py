@@ -130,15 +130,11 @@ def measure(
     if form == "compiled":
         rates["compile_seconds"] = time.perf_counter() - began
     few = min(number, 8)
-    threads = torch.get_num_threads()
     best = _best_threads(lambda: [loop(i) for i in range(few)], device)
-    say(f"{case.name}: {pairs} interleaved pairs (the loop on {best} of {threads} threads, its better number)")
-
-    repeat = max(1, int(0.05 / max(_seconds(engine, device), 1e-6)))
-    loops, engines = [], []
-    for _ in range(pairs):
-        loops.append(few / _on_threads(best, lambda: [loop(i) for i in range(few)], device))
-        engines.append(repeat * number / _seconds(lambda: [engine() for _ in range(repeat)], device))
+    say(
+        f"{case.name}: {pairs} interleaved pairs (the loop on {best} of {torch.get_num_threads()} threads, its better number)"
+    )
+    loops, engines = _interleaved(lambda: [loop(i) for i in range(few)], engine, (few, number), best, pairs, device)
     ratios = [e / p for e, p in zip(engines, loops, strict=True)]
     say(f"{case.name}: {_quantile(ratios, 0.5):.1f} times the loop")
     attack = _attack_rates(case, setup, device, form, best, say)
@@ -162,6 +158,23 @@ def measure(
         attack_engine_trials_per_s=attack[2],
         attack_ratio=attack[2] / attack[1],
     )
+
+
+def _interleaved(
+    loop: Callable[[], object],
+    engine: Callable[[], object],
+    trials: tuple[int, int],
+    threads: int,
+    pairs: int,
+    device: str,
+) -> tuple[list[float], list[float]]:
+    """Return the trials a second of the loop and of the engine, measured in turn; `trials` is how many a call of each has."""
+    repeat = max(1, int(0.05 / max(_seconds(engine, device), 1e-6)))
+    loops, engines = [], []
+    for _ in range(pairs):
+        loops.append(trials[0] / _on_threads(threads, loop, device))
+        engines.append(repeat * trials[1] / _seconds(lambda: [engine() for _ in range(repeat)], device))
+    return loops, engines
 
 
 def _attack_rates(
