@@ -218,7 +218,7 @@ def test_a_run_cut_anywhere_in_a_cycle_goes_on_to_the_same_bits(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "_tell", stop)
+        patch.setattr(Engine, "_report", stop)
         with pytest.raises(KeyboardInterrupt):
             attacked(w, cut, iterations=9)
     turns = turns_of(monkeypatch)
@@ -237,12 +237,6 @@ def test_an_optimiser_with_many_evaluations_an_iteration_refuses_unknowns_that_r
     still = {**how.rules, GUESS: Rule(every=4)}
     with pytest.raises(InputError, match=r"Rule\.every must be 1 for one unknown at least"):
         replace(how, rules=still).run(w.model, w.observation, w.knowledge, w.seeds, NATIVE)
-
-
-def test_saved_states_of_attacks_whose_unknowns_never_rest_are_still_known_and_no_others() -> None:
-    """The text of the rules is in the stamp of a state; it is as it was before a rule had `every`."""
-    assert repr(Rule(rate=0.5)) == "Rule(rate=0.5, sign=False, schedule=None, project=None)"
-    assert repr(Rule(every=2)) == "Rule(rate=1.0, sign=False, schedule=None, project=None, every=2)"
 
 
 def test_attacks_whose_unknowns_rest_at_other_times_do_not_share_a_batch() -> None:

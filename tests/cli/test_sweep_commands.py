@@ -323,7 +323,7 @@ def test_trouble_with_the_machine_is_one_line_with_the_command_to_go_on(
 
     write(here / "t.yaml", TINY)
     with monkeypatch.context() as patch:
-        patch.setattr(chunk, "_attack", broken)
+        patch.setattr(chunk, "_attacked", broken)
         output = leakscope("run", "t.yaml", "--out", "r", "--quiet", "--engine", "serial")
     assert output.code == 2
     (line,) = output.err.splitlines()

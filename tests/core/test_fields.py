@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -140,7 +141,7 @@ def test_a_client_takes_defences_alone(defences: object) -> None:
 
 @pytest.mark.parametrize("name", DEFENCES)
 def test_every_defence_refuses_text_for_any_of_its_settings(name: str) -> None:
-    made = DEFENCES[name]()
-    for setting in getattr(made, "__dataclass_fields__", {}):
-        with pytest.raises(InputError, match=rf"^{type(made).__name__}\.{setting} must be"):
-            DEFENCES[name](**{setting: "text"})
+    defence = DEFENCES[name]()
+    for setting in dataclasses.fields(defence):  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=rf"^{type(defence).__name__}\.{setting.name} must be"):
+            DEFENCES[name](**{setting.name: "text"})

@@ -117,7 +117,7 @@ def test_the_interval_of_a_product_has_the_errors_of_the_accuracy_and_of_the_dis
     generator = torch.Generator().manual_seed(0)
     right = torch.rand(500, generator=generator) < 0.6
     numbers = {name: torch.rand(200, generator=generator).tolist() for name in spn.DISTANCES}
-    made = spn._trained(right, spn.Found(numbers, {}))
+    made = spn._trained(right, spn.Measured(numbers, {}))
     accuracy = float(right.double().mean())
     for name in spn.DISTANCES:
         product, distance = value_of("", made[spn.PRODUCT + name]).estimate, value_of("", numbers[name]).estimate

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from leakscope.attacks.dlfa import dlfa
-from leakscope.scenario.scenario import scenario_of
 from leakscope_papers.cell_measures import SIMILARITY_MEASURES, measure_with_similarity
 from leakscope_papers.items import find_part, read_item
 from leakscope_papers.naming import name_cell
@@ -62,19 +61,6 @@ def test_a_run_that_was_gone_on_with_says_over_how_many_trials() -> None:
     values = measure_with_similarity(scored([math.nan, 0.3]), settings_of("femnist-50-dlfa")[0])
     assert values["similarity_loss"].estimate.value == pytest.approx(0.3)
     assert values["similarity_loss"].over == "1 of 2 trials that have it"
-
-
-def test_measuring_it_left_the_ids_of_the_trials_as_they_were() -> None:
-    told = {
-        "data": {"name": "digits", "samples": 4},
-        "model": {"name": "mlp", "hidden": [16]},
-        "client": {"local": {"epochs": 3, "batch_size": 2, "rate": 0.1}},
-        "knowledge": {"labels": True, "local": True},
-        "attacks": [{"name": "dlfa"}],
-        "trials": 2,
-        "seeds": [0],
-    }
-    assert [cell.id for cell in scenario_of(told).cells()] == ["3f8bec37e27baabe"]
 
 
 def test_local_steps_are_epochs_times_the_batches_of_one() -> None:

@@ -135,7 +135,7 @@ def test_the_page_keeps_the_words_and_the_special_parts(figures: Callable[[str],
     assert page.threat.words.endswith("Nothing.")
     assert page.threat.setting == tuple((run.name, (run.note,)) for run in story.attacks)
     assert page.exact is not None
-    assert page.exact.pairs[1].label == f"{story.names[1]} (class {int(story.batch.labels.flatten()[1])})"
+    assert page.exact.pairs[1].label == f"{story.names[1]} (class {int(story.exposure.batch.labels.flatten()[1])})"
     assert list(page.update) == ["w"]
     assert figures(dict(page.provenance.facts)["Seeds"]) == ["7", "10", "4"]
     source = render(page)

@@ -1,7 +1,6 @@
 """The one way from a client to scores: `expose` the client, `attack` the exposure, `judge` the reconstruction."""
 
 from leakscope.play.attacking import AttackResult, attack, judge
-from leakscope.play.baselines import baselines
 from leakscope.play.demonstration import Demonstration, NoiseResult, Speed, sweep_noise
 from leakscope.play.exposure import Exposure, expose, is_defended, join, shared_weights
 
@@ -12,7 +11,6 @@ __all__ = [
     "NoiseResult",
     "Speed",
     "attack",
-    "baselines",
     "expose",
     "is_defended",
     "join",
