@@ -180,15 +180,15 @@ def test_a_run_cut_in_the_middle_goes_on_from_its_saved_state_to_the_same_bits(t
         if progress.evaluations > 30:
             raise CutError
 
-    tell = Engine._tell
+    tell = Engine._report
     try:
-        Engine._tell = lambda self, state, force=False, note="": cut(  # type: ignore[method-assign, assignment, return-value]
+        Engine._report = lambda self, state, force=False, note="": cut(  # type: ignore[method-assign, assignment, return-value]
             Progress(0, 0, 0, 0, 0, self.tick)
         )
         with pytest.raises(CutError):
             attack(w, list(range(7)), how, directory=tmp_path / "cut", save_every=0.0)
     finally:
-        Engine._tell = tell  # type: ignore[method-assign]
+        Engine._report = tell  # type: ignore[method-assign]
     assert list((tmp_path / "cut").glob("chunk-*.safetensors"))
     resumed = attack(w, list(range(7)), how, directory=tmp_path / "cut", form=None)
     assert same_bits(resumed, whole)
