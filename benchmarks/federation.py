@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 import torch.nn.functional as F
+from leakscope.training.world import World
 
 from leakscope.clients import Client
 from leakscope.core import random
@@ -36,7 +37,6 @@ from leakscope.federated.traced import TRACE_AFTER
 from leakscope.learning.local import draw_order
 from leakscope.models import build
 from leakscope.training.forms import FORMS, choose_form
-from leakscope.training.world import World
 
 GOAL = 3.0
 

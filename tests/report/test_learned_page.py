@@ -16,7 +16,7 @@ from leakscope.core.record import Cell
 from leakscope.core.types import Reconstruction
 from leakscope.metrics.interval import estimate_mean
 from leakscope.report import Page, cell_table, render, sheet_of
-from leakscope.report.attack_page import results_of_story
+from leakscope.report.attack_page import results_of
 from leakscope.report.run_page import page_of_run
 from leakscope.report.tables import learned_in
 from leakscope.store import Run
@@ -85,7 +85,7 @@ def test_a_story_tells_it_for_the_attacks_that_learned_it() -> None:
     made: Reconstruction = replace(
         first.reconstruction, learned={"alpha": torch.full((4,), 0.3)}, courses={"alpha": torch.rand(4, 6)}
     )
-    results = results_of_story(replace(story, attacks=(replace(first, reconstruction=made), *story.attacks[1:])))
+    results = results_of(replace(story, attacks=(replace(first, reconstruction=made), *story.attacks[1:])))
     alphas = results.sheet.floats("learned.alpha")
     mine = results.sheet.cell == 0
     assert alphas[mine] == pytest.approx([0.3] * 4)

@@ -19,6 +19,13 @@ from leakscope.attacks.aware import (
     merge_rounds as merge_rounds,
     takes_steps as takes_steps,
 )
+from leakscope.attacks.defended import (
+    Clipped as Clipped,
+    LargestSent as LargestSent,
+    Rounded as Rounded,
+    Sent as Sent,
+    Whitened as Whitened,
+)
 from leakscope.attacks.distances import (
     DISTANCES as DISTANCES,
     Distance as Distance,
@@ -126,6 +133,7 @@ from leakscope.attacks.translate import (
     ig_affine as ig_affine,
     ig_shift as ig_shift,
 )
+from leakscope.attacks.units import InNoiseUnits as InNoiseUnits, PerGradient as PerGradient, Scaled as Scaled
 from leakscope.attacks.view import (
     Clock as Clock,
     Objective as Objective,
