@@ -96,7 +96,7 @@ class Matching:
     ) -> Reconstruction:
         """Return the reconstruction of every trial; `seeds` has one number per trial."""
         problem, restarts = self.prepare(model, observation, knowledge, seeds, execution)
-        stamp = self._stamp(model, problem)
+        stamp = self._stamp(model, problem) if execution.directory else ""  # it reads every weight
         finished = run_problem(model, problem, self.stop, execution, stamp, self.most_evaluations())
         best = best_restart(finished, restarts)
         ended = take(finished, best)

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from leakscope.core.tree import fill, flattened, tensors
 
+P = TypeVar("P")
 V = TypeVar("V")
 WARM_UP = 2  # calls before recording, in which libraries set themselves up
 LEFT_FREE = 0.5  # of the card: a recording keeps the memory of its tensors, and what has another shape needs its own
@@ -73,6 +74,60 @@ def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Recording[V]:
         with torch.cuda.graph(recording), Fetched(constants.values) as constants:
             outputs = flat_f(inputs)
     return Recording(recording, inputs, tuple(outputs), form[0], constants.values)
+
+
+def record_update(
+    step: Callable[[V], None], value: V, constants: Sequence[Tensor | None], pool: Any = None
+) -> Callable[[], None] | None:
+    """Return a launch that does what `step(value)` does, in the memory of the tensors of `value`; None where it cannot be recorded.
+
+    `step` may replace tensors of its argument or write into them. It ran before on a value of the same shapes, under `Fetched`,
+    whose `constants` are given. Recordings with one `pool` share their memory and must not be played at the same time.
+    """
+    places = list(tensors(value))
+    storages = [t.untyped_storage().data_ptr() for t in places]
+    if len(set(storages)) < len(storages):
+        return None  # two tensors in one memory: writing one would change the other
+    graph = torch.cuda.CUDAGraph()
+    device = places[0].device
+    torch.cuda.empty_cache()  # a recording has memory of its own
+    try:
+        with (
+            torch.no_grad(),
+            torch.cuda.device(device),
+            torch.cuda.stream(torch.cuda.current_stream(device)),  # left as it was, also by a recording that fails
+            torch.cuda.graph(graph, pool=pool),
+            Fetched(constants),
+        ):
+            copy = fill(value, places)
+            step(copy)
+            changed = [(old, new) for old, new in zip(places, tensors(copy), strict=True) if new is not old]
+            changed = [(o, n.clone() if n.untyped_storage().data_ptr() in storages else n) for o, n in changed]
+            for old, new in changed:
+                old.copy_(new)
+    except Exception:  # what a device forbids has no class of its own; run plainly, the step shows its own errors
+        return None
+
+    def play() -> None:
+        with torch.cuda.device(device):
+            graph.replay()
+
+    return play
+
+
+def side_by_side(f: Callable[[P], V], parts: Sequence[P], streams: int) -> list[V]:
+    """Return `f` of every part, recorded on as many streams at a time: small kernels of one leave most of a card idle."""
+    main = torch.cuda.current_stream()
+    lanes = [torch.cuda.Stream() for _ in range(min(streams, len(parts)))]
+    for lane in lanes:
+        lane.wait_stream(main)
+    results = []
+    for number, part in enumerate(parts):
+        with torch.cuda.stream(lanes[number % len(lanes)]):
+            results.append(f(part))
+    for lane in lanes:
+        main.wait_stream(lane)
+    return results
 
 
 class Fetched(TorchFunctionMode):

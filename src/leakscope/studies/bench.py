@@ -19,7 +19,7 @@ import torch
 
 from leakscope.attacks.engine.forms import TRACE_AFTER, Evaluator
 from leakscope.attacks.engine.loop import Engine
-from leakscope.attacks.engine.plan import Execution, choose_form
+from leakscope.attacks.engine.plan import Execution, choose_form, measure_form, narrow
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.optimisers import LBFGS
 from leakscope.attacks.recipes import cpl
@@ -210,15 +210,17 @@ def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict
     observation = client.observe(model, draw_parameters(model, Uniform(0.5), keys), batch, seeds)
     how = cpl(iterations=iterations, threshold=0.0)
     problem, _ = how.prepare(model, observation, told(model, client, batch), seeds, Execution(device=device))
-    engine = Engine(model, problem, how.stop, "native" if device == "cpu" else "im2col", timed=True)
+    form = "native" if device == "cpu" else "im2col"
+    engine = Engine(model, problem, how.stop, form)
     engine.run()
-    skip = TRACE_AFTER + 1  # before that the evaluation is untraced, and slower than it will be
-    inside, between = engine.evaluating[skip:], engine.stepping[skip:]
-    full = slice(100 - skip, None)
+    ticks = engine.seconds[TRACE_AFTER + 1 :] if device == "cpu" else engine.seconds[4:]
+    width = engine.width(trials)
+    alone = width / measure_form(model, narrow(problem, width), form, seconds=2.0, least=20, traced=True)
+    full = ticks[-len(ticks) // 3 :]
     return {
-        "average": sum(between) / sum(inside),
-        "full_history": sum(between[full]) / sum(inside[full]),
-        "ticks": float(len(between)),
+        "average": _quantile(ticks, 0.5) / alone - 1,
+        "full_history": _quantile(full, 0.5) / alone - 1,
+        "ticks": float(engine.tick),
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine.forms import RECORDED, Evaluator
+from leakscope.attacks.engine.forms import ON_CUDA, Evaluator
 from leakscope.attacks.engine.plan import (
     FEW,
     SHARE_OF_FREE,
@@ -83,7 +83,7 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
         few = evaluations <= FEW
         sample = narrow(problem, 1 if few else min(max(min(width, total) * restarts, 4), SAMPLE_WIDTH))
         Evaluator(model, sample.unknowns, sample.facts, form or "native")  # builds or raises
-        played = form in RECORDED and device.type == "cuda"  # as it will be run
+        played = form in ON_CUDA and device.type == "cuda"  # as it will be run
         how = form or "native"
         rates = {how: measure_form(model, sample, how, seconds=0.1, least=1 if few else 2, traced=played)}
         if form is None and not few and evaluations / rates["native"] > WORTH_CHOOSING:

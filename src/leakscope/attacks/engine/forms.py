@@ -8,8 +8,8 @@ gradients through normalisation layers.
 
 After a few calls the vmapped forms are traced into a flat graph of tensor operations. It runs the same operations, so the bits
 stay, without the cost of the function transforms: half the time of a narrow batch. What depends on the facts alone is computed
-once (see `hoist`). On a CUDA device their kernels are recorded instead and played in one launch (see `kernels.recordings`), so that
-the thousands of short ones of a simulated training wait for Python no more; only what cannot be recorded is traced there.
+once (see `hoist`). On a CUDA device a whole tick is recorded instead (see `tick`); the single trials of a loop then run side by side
+on streams of their own.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from leakscope.kernels.hoisting import bind, hoist
 from leakscope.kernels.im2col import Im2col
 from leakscope.kernels.lanes import lanes, padded, spare_lanes
 from leakscope.kernels.memory import is_out_of_memory
-from leakscope.kernels.recordings import recorded
+from leakscope.kernels.recordings import side_by_side
 
 V = TypeVar("V")
 FORMS = ("native", "split", "im2col", "parallel", "channels_last", "loop", "compiled")
 THREADED = ("parallel", "channels_last")  # forms that run the traced graph of a single trial on every core
 ALONE = (*THREADED, "loop")  # forms that evaluate each trial by itself
-RECORDED = ("native", "im2col")  # forms whose kernels are recorded on a CUDA device
+ON_CUDA = ("native", "im2col", "loop", "compiled")  # forms for a CUDA device; the others are for the cores of a CPU
+STREAMS = 8  # single trials that a recorded loop runs side by side
 TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
-RECORD_AFTER = 2  # calls on a CUDA device: recording costs three, and a recording may take a tenth of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,7 @@ class Evaluator:
             keep_freed()
         self._call: Callable[..., Flat] | None = None
         self._staged: Staged[Callable[..., Flat]] | None = None
-        self._record_after = trace_after or RECORD_AFTER
         self._trace_after = 0 if form == "compiled" else trace_after or TRACE_AFTER
-        self._records = self.fixed[0].device.type == "cuda" and form in RECORDED
         self.real = trials(unknowns) if real is None else real
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[tuple[Tensor, Flat]] = []
@@ -142,27 +140,22 @@ class Evaluator:
             return self._parallel(moving)
         if self.form == "split":
             return self._split(moving)
-        [call] = self._ready(moving, [self.fixed])
-        with torch.no_grad():
+        # function modes (a recording's) are for what is not compiled
+        mode = torch._C.DisableTorchFunction if self.form == "compiled" else nullcontext
+        with mode(), torch.no_grad():
+            [call] = self._ready(moving, [self.fixed])
             return self._packed(call(*moving))
 
     def _ready(self, moving: Flat, parts: Sequence[Flat]) -> list[Callable[..., Flat]]:
         """Return the evaluation of each part of a batch (what is fixed about it): vmapped at first, traced after a few calls."""
         flat = (*moving, *parts[0])
         if self._staged is None:
-            record_after = self._record_after if self._records else None
-            self._staged = Staged(record_after, self._trace_after, find_graph(self._key(flat)))
-        graph = self._staged.at_call(partial(self._recorded, moving), partial(self._kept, flat))
+            self._staged = Staged(None, self._trace_after, find_graph(self._key(flat)))
+        graph = self._staged.at_call(lambda: None, partial(self._kept, flat))
         if self._call is None or (graph is not None and graph is not self._call):
             self._call = self._lifted() if graph is None else graph
             self._bound = [bind(self._call, fixed) for fixed in parts]
         return self._bound
-
-    def _recorded(self, moving: Flat) -> Callable[..., Flat] | None:
-        """Return the vmapped evaluation as a recording of its kernels; nothing where none can be made."""
-        lifted = self._lifted()
-        play = recorded(lambda *new: lifted(*new, *self.fixed), moving)
-        return None if play is None else lambda *flat: play(*flat[: len(moving)])  # what is fixed is in the recording
 
     def _key(self, flat: Flat) -> Key:
         form = "native" if self.form == "split" else self.form  # a part runs the graph a whole batch of its width would
@@ -294,10 +287,11 @@ class Evaluator:
         return single
 
     def _loop(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
-        rows = [
-            evaluate_one(self.model, take(unknowns, i), take(self.facts, i), iteration[i], self.wanted)
-            for i in range(self.real)
-        ]
+        def one(i: int) -> tuple[Tree, Tensor, Tensor]:
+            return evaluate_one(self.model, take(unknowns, i), take(self.facts, i), iteration[i], self.wanted)
+
+        beside = iteration.is_cuda and self.real > 1 and torch.cuda.is_current_stream_capturing()
+        rows = side_by_side(one, range(self.real), STREAMS) if beside else [one(i) for i in range(self.real)]
         rows += rows[:1] * (trials(unknowns) - self.real)
         gradient = {name: torch.stack([row[0][name] for row in rows]) for name in self.wanted}
         return Evaluation(gradient, torch.stack([r[1] for r in rows]), torch.stack([r[2] for r in rows]))

@@ -1,6 +1,8 @@
-"""The one loop: evaluates all live trials, lets the optimiser move them, and retires those that are done.
+"""The one loop: advances all live trials tick by tick and retires those that are done.
 
-A tick is one evaluation of the batch; trials need not be in the same iteration. Only where they are may an unknown rest (`Rule`).
+A tick is one evaluation of the batch (see `tick`); trials need not be in the same iteration. Only where they are may an unknown rest
+(`Rule`). On a CPU the host looks after every tick. On a CUDA device it plays several ticks before it looks, and compacts at multiples
+of `LOOK_EVERY` only, so that results do not depend on how often it looked.
 
 A CPU run does not depend on a trial's neighbours, to the bit: every chunk ends in spare copies of its first lane (see
 `lanes`), and weights are per trial.
@@ -16,16 +18,18 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from leakscope.attacks.engine.forms import ALONE, Evaluation, Evaluator
+from leakscope.attacks.engine.forms import ALONE, Evaluator
 from leakscope.attacks.engine.state import Finished, Problem, Progress, Recorder, State, Stop, single_numbers
-from leakscope.attacks.optimisers.rules import Moment, moving
+from leakscope.attacks.engine.tick import Ticker, where
 from leakscope.attacks.priors import GUESS
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree, map_tensors, rows, take, trials
+from leakscope.core.tree import map_tensors, take, trials
 from leakscope.core.types import Outcome
 from leakscope.kernels.checkpoint import Checkpoint
 from leakscope.kernels.lanes import lanes, padded, spare_lanes
+
+LOOK_EVERY = 32  # ticks on a CUDA device between two looks at who is done
 
 
 class Engine:
@@ -40,16 +44,16 @@ class Engine:
         *,
         progress: Callable[[Progress], None] | None = None,
         checkpoint: Checkpoint | None = None,
-        timed: bool = False,
+        record: bool = True,
     ) -> None:
-        """Check the rules and lay out the state; `timed` keeps the seconds of every evaluation and of the rest of its tick."""
+        """Check the rules; `record` says whether a CUDA device may play recorded ticks."""
         missing = sorted(set(problem.unknowns) - set(problem.rules))
         if missing:
             raise InputError(f"every unknown needs a rule; none for {', '.join(missing)}")
         problem.optimiser.check(problem.rules)
         self.model, self.problem, self.stop, self.form = model, problem, stop, form
         self.total = trials(problem.unknowns)
-        self.progress, self.checkpoint = progress, checkpoint
+        self.progress, self.checkpoint, self.record = progress, checkpoint, record
         self.recorder = Recorder(stop)
         self.device = next(iter(problem.unknowns.values())).device
         self.spare = spare_lanes(model, problem.facts.knowledge, self.device)
@@ -57,41 +61,47 @@ class Engine:
         self.running = self.laid_out = self.total
         self.results: State | None = None
         self.ledger = torch.zeros(self.total, dtype=torch.int64)
-        self.timed = timed
-        self.evaluating: list[float] = []
-        self.stepping: list[float] = []
+        self.seconds: list[float] = []  # of a tick, at every look
         self._reported_at = 0.0
 
     def run(self) -> Finished:
         """Return every trial's end."""
         state = self._resumed() or self._begin()
-        local, evaluators = self._bind(state)
+        ticker = self._bind(state)
         while True:
-            began = self._now()
-            turn = moving(state.unknowns, local.rules, self.tick)
-            evaluation = evaluators(turn)(state.unknowns, state.iteration)
-            between = self._now()
-            moment = self._read(state, evaluation, local)
+            began = time.perf_counter()
+            ahead = self._ahead()
+            for tick in range(self.tick, self.tick + ahead):
+                ticker.advance(state, tick)
+            self.tick += ahead
+            self._look(state)
+            self.seconds.append((time.perf_counter() - began) / ahead)
             if not self.running:
                 break
-            self._move(state, moment, local)
-            self.tick += 1
             if self._should_compact(state):
                 state = self._compact(state)
-                local, evaluators = self._bind(state)
+                ticker = self._bind(state)
             if self.checkpoint is not None and self.checkpoint.due():
                 self._save(state)
             self._report(state)
-            self.evaluating.append(between - began)
-            self.stepping.append(self._now() - between)
         self._flush(state)
         self._report(state, force=True)
         return self._finished()
 
-    def _now(self) -> float:
-        if self.timed and self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter() if self.timed else 0.0
+    def _ahead(self) -> int:
+        """Return how many ticks to run before the host looks: one on a CPU, else up to the next multiple of `LOOK_EVERY`.
+
+        No more than the run can have left, and no more than about a second's, so that progress shows and a run can be cut.
+        """
+        if self.device.type == "cpu":
+            return 1
+        left = int(self.stop.iterations * self.problem.optimiser.evaluations) + 1 - self.tick
+        soon = int(1 / self.seconds[-1]) if self.seconds else 1
+        return max(min(LOOK_EVERY - self.tick % LOOK_EVERY, left, soon), 1)
+
+    def _look(self, state: State) -> None:
+        """Read who is still running: on a CUDA device this waits for all ticks played."""
+        self.running = state.outcome.tolist().count(Outcome.RUNNING)
 
     # -- layout
 
@@ -116,7 +126,7 @@ class Engine:
         return State(
             lane=lane,
             unknowns=unknowns,
-            last=unknowns,
+            last=map_tensors(torch.clone, unknowns),
             memory=take(self.problem.optimiser, index).begin(unknowns),
             iteration=whole.clone(),
             evaluations=whole.clone(),
@@ -129,8 +139,8 @@ class Engine:
             snapshots=guess.new_full((width, len(self.recorder.snapshots_at), *guess.shape[1:]), float("nan")),
         )
 
-    def _bind(self, state: State) -> tuple[Problem, Callable[[tuple[str, ...]], Evaluator]]:
-        """Return the fixed part for the lanes now in the state, and its evaluators, by the unknowns that move."""
+    def _bind(self, state: State) -> Ticker:
+        """Return what advances the lanes now in the state."""
         index = state.lane.clamp_min(0)
         pads = state.lane < 0
         if bool(pads.any()):
@@ -149,69 +159,15 @@ class Engine:
             self._report(state, force=True, note="compiling the step (once for this shape; kept on disk)")
         self.laid_out = int((state.lane >= 0).sum())
         make = partial(Evaluator, self.model, state.unknowns, local.facts, form, real=self.laid_out)
-        return local, cache(lambda turn: make(wanted=turn))
-
-    # -- one tick
-
-    def _read(self, state: State, evaluation: Evaluation, local: Problem) -> Moment:
-        """Take an evaluation in: whose iteration ended, what it was worth, who is done."""
-        live = state.outcome == Outcome.RUNNING
-        before = Moment(evaluation.gradient, evaluation.total, state.iteration, self.tick)
-        ended, vanished = local.optimiser.settle(state.memory, before)
-        state.iteration = state.iteration + (ended & live)
-        state.evaluations += live
-        state.mismatch = torch.where(live, evaluation.mismatch, state.mismatch)
-        boundary = live & (ended | (self.tick == 0))
-        finite = torch.isfinite(evaluation.total)
-        for g in evaluation.gradient.values():
-            finite = finite & torch.isfinite(rows(g).abs().amax(1))
-        state.last = _where(live & finite, state.unknowns, state.last)
-        self._judge(state, live, boundary, finite, vanished)
-        written = boundary & finite
-        # one look at the device in a tick: each makes it wait
-        iterations, outcomes, marks = torch.stack([state.iteration, state.outcome, written.long()]).tolist()
-        self.running = outcomes.count(Outcome.RUNNING)
-        self.recorder.write(
-            state, written, {iteration for iteration, mark in zip(iterations, marks, strict=True) if mark}
-        )
-        return replace(before, iteration=state.iteration)
-
-    def _judge(self, state: State, live: Tensor, boundary: Tensor, finite: Tensor, vanished: Tensor) -> None:
-        under = self._under(state)
-        better = boundary & (state.mismatch < state.best * (1 - self.stop.gain))
-        state.best = torch.where(better, state.mismatch, state.best)
-        state.best_at = torch.where(better, state.iteration, state.best_at)
-        stalled = vanished
-        if self.stop.patience is not None:
-            stalled = stalled | (boundary & (state.iteration - state.best_at >= self.stop.patience))
-        self._mark(state, live & stalled, Outcome.STALLED)
-        self._mark(state, boundary & (state.iteration >= self.stop.iterations), Outcome.EXHAUSTED)
-        self._mark(state, boundary & under, Outcome.CONVERGED)
-        self._mark(state, live & ~finite, Outcome.DIVERGED)
-
-    def _under(self, state: State) -> Tensor:
-        """Return who is under the threshold; 0 means never, though rounding lets a cosine fall below 0."""
-        return (state.mismatch < self.stop.threshold) & (self.stop.threshold > 0)
-
-    @staticmethod
-    def _mark(state: State, who: Tensor, outcome: Outcome) -> None:
-        state.outcome = torch.where(who, int(outcome), state.outcome)
-
-    def _move(self, state: State, moment: Moment, local: Problem) -> None:
-        live = state.outcome == Outcome.RUNNING
-        midway = local.optimiser.midway(state.memory, moment)
-        new, stuck = local.optimiser.move(state.unknowns, state.memory, moment, local.rules, local.facts.knowledge)
-        state.unknowns = _where(live, new, state.unknowns)
-        # a trial that cannot move ends the iteration it is in
-        state.iteration = state.iteration + (live & stuck & midway)
-        under = self._under(state)
-        self._mark(state, live & stuck, Outcome.STALLED)
-        self._mark(state, live & stuck & under, Outcome.CONVERGED)
+        evaluators = cache(lambda turn: make(wanted=turn))
+        return Ticker(local, self.stop, self.recorder, evaluators, record=self.record)
 
     # -- compaction, results, saving
 
     def _should_compact(self, state: State) -> bool:
-        """Return whether enough trials had ended when the last evaluation was read."""
+        """Return whether enough trials had ended at the last look."""
+        if self.device.type != "cpu" and self.tick % LOOK_EVERY:
+            return False
         if self.form in ALONE:
             return self.running < self.laid_out
         share = 8 if self.form == "compiled" else 2
@@ -221,8 +177,6 @@ class Engine:
         """Retire finished trials and keep the live ones, at half the width or less."""
         self._flush(state)
         live = (state.outcome == Outcome.RUNNING).nonzero()[:, 0]
-        if not len(live):
-            return state  # those left could not move: the next look ends the run
         index = padded(live, self.width(len(live)))
         compact = take(state, index)
         compact.lane[len(live) :] = -1
@@ -234,7 +188,7 @@ class Engine:
         done = (state.lane >= 0) & (state.outcome != Outcome.RUNNING)
         diverged = (state.outcome == Outcome.DIVERGED) & done
         rows_done = done.nonzero()[:, 0]
-        ended = replace(state, unknowns=_where(diverged, state.last, state.unknowns), memory={})
+        ended = replace(state, unknowns=where(diverged, state.last, state.unknowns), memory={})
         part = map_tensors(lambda t: t[rows_done].cpu(), ended)
         if self.results is None:
             self.results = map_tensors(lambda t: t.new_zeros((self.total, *t.shape[1:])), part)
@@ -301,9 +255,3 @@ class Engine:
                 note=note,
             )
         )
-
-
-def _where(mask: Tensor, new: Tree, old: Tree) -> Tree:
-    return {
-        name: torch.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, old[name]) for name, value in new.items()
-    }

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from leakscope.attacks.engine.forms import ALONE, FORMS, RECORDED, THREADED, TRACE_AFTER, Evaluator
+from leakscope.attacks.engine.forms import ALONE, FORMS, STREAMS, THREADED, TRACE_AFTER, Evaluator
 from leakscope.attacks.engine.state import Problem, Progress
 from leakscope.attacks.simulate import LocalSteps, simulator_kinds
 from leakscope.core.errors import InputError
@@ -23,12 +23,15 @@ from leakscope.core.model import Model
 from leakscope.core.tree import take, tensors, trials
 from leakscope.kernels.lanes import lanes, spare_lanes
 from leakscope.kernels.memory import available, is_out_of_memory, peak_bytes
+from leakscope.kernels.recordings import recorded
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 SHARE_OF_FREE = 0.6
 WIDEST = {"cpu": 128, "cuda": 4096}
 COMPILE_PAYS_AFTER = 120.0
-RECORDING_PAYS_AFTER = 10.0
+MEASURING_PAYS_AFTER = (
+    20.0  # seconds of plain single evaluations: recording each form of a large network takes one or two
+)
 FEW = 40  # evaluations of single trials: choosing a form takes as many
 LONG = 600.0  # seconds of work from which measurements take their full time
 MEASURING = 0.015  # the share of the work that may go into finding the fastest form
@@ -118,7 +121,10 @@ def narrow(problem: Problem, width: int) -> Problem:
 def measure_form(
     model: Model, problem: Problem, form: str, *, seconds: float = 0.5, least: int = 2, traced: bool = False
 ) -> float:
-    """Return trial-evaluations per second of a form at the problem's width (the best of a few calls)."""
+    """Return trial-evaluations per second of a form at the problem's width (the best of a few calls).
+
+    Those of a long run: `traced` on a CPU, recorded on a CUDA device.
+    """
     evaluator = Evaluator(model, problem.unknowns, problem.facts, form, trace_after=1 if traced else TRACE_AFTER)
     width = trials(problem.unknowns)
     device = next(iter(problem.unknowns.values())).device
@@ -126,10 +132,13 @@ def measure_form(
     best, spent, calls = float("inf"), 0.0, 0
     for _ in range(2 if traced else 1):
         evaluator(problem.unknowns, iteration)
+    evaluate: Callable[..., object] = evaluator
+    if traced and device.type == "cuda":
+        evaluate = recorded(evaluator, (problem.unknowns, iteration)) or evaluator
     while calls < least or (spent < seconds and calls < 30):
         _wait(device)
         began = time.perf_counter()
-        evaluator(problem.unknowns, iteration)
+        evaluate(problem.unknowns, iteration)
         _wait(device)
         took = time.perf_counter() - began
         best, spent, calls = min(best, took), spent + took, calls + 1
@@ -176,10 +185,10 @@ def choose_form(
     network with two classes has 16 copies beside it.
 
     Measuring ends when it has taken `MEASURING` of the work: the plain forms always, then those that are traced first, the
-    likeliest first. `native` is a rate measured before. On CUDA the compiled form is taken without a measurement when the
-    run is long enough to repay the compilation: it was the fastest by far in every case measured (docs/performance.md). Simulated
-    training is never compiled: it is one graph as long as its steps are many.
+    likeliest first. `native` is a rate measured before.
     """
+    if device.type == "cuda":
+        return _choose_on_cuda(model, problem, evaluations)
     began = time.perf_counter()
     width, threads = trials(problem.unknowns), torch.get_num_threads()
     counts = {form: _share_live(form, live or width, model, problem, device) for form in FORMS}
@@ -201,18 +210,39 @@ def choose_form(
         try_form("native")
     try_form("im2col")
     try_form("loop", narrow(problem, min(width, 2)))
-    if device.type == "cpu":
-        hopeful = _hopeful_forms(model, rates, counts)
-        few = narrow(problem, min(width, 2 * threads))
-        for form in hopeful:
-            if time.perf_counter() - began < MEASURING * work():
-                alone = form in THREADED
-                try_form(form, few if alone else problem, traced=not alone)
-    if device.type == "cuda" and work() > RECORDING_PAYS_AFTER:
-        for form in RECORDED:
-            try_form(form, traced=True)
+    hopeful = _hopeful_forms(model, rates, counts)
+    few = narrow(problem, min(width, 2 * threads))
+    for form in hopeful:
+        if time.perf_counter() - began < MEASURING * work():
+            alone = form in THREADED
+            try_form(form, few if alone else problem, traced=not alone)
+    return max(rates, key=lambda form: rates[form]), rates
+
+
+def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple[str, dict[str, float]]:
+    """Return the form for a CUDA device, and the recorded rates that were measured, if the work repays that.
+
+    A single trial runs on the network's own kernels. A run short enough to end before a measurement does is not measured: few
+    trials run side by side, many as one batch. Where a batch is fastest and the run long enough to repay it, it is compiled without a
+    measurement: that was the fastest by far in every case measured (docs/performance.md).
+    """
+    width = trials(problem.unknowns)
+    if width == 1:
+        return "loop", {}
+    plain = measure_form(model, narrow(problem, 1), "loop", seconds=0.0, least=1)
+    if width * evaluations / plain < MEASURING_PAYS_AFTER:
+        return "loop" if width <= STREAMS else "im2col", {}
+    rates: dict[str, float] = {}
+    for form in ("im2col", "native", "loop"):
+        part = narrow(problem, min(width, 2 * STREAMS)) if form == "loop" else problem
+        try:
+            rates[form] = measure_form(model, part, form, seconds=0.2, traced=True)
+        except (RuntimeError, InputError) as error:
+            if is_out_of_memory(error):
+                raise
     best = max(rates, key=lambda form: rates[form])
-    if device.type == "cuda" and work() > COMPILE_PAYS_AFTER and _may_be_compiled(model, problem):
+    long = width * evaluations / rates[best] > COMPILE_PAYS_AFTER
+    if best != "loop" and long and _may_be_compiled(model, problem):
         best = "compiled"
     return best, rates
 
@@ -263,7 +293,10 @@ def make_plan(model: Model, problem: Problem, execution: Execution, evaluations:
     total = trials(problem.unknowns)
     device = torch.device(execution.device)
     each, fixed, fits = 0, 0, total
-    if execution.memory or not (execution.form and execution.chunk):  # whoever names both has planned already
+    alone = total == 1 and device.type == "cuda"  # one trial is one chunk whatever it takes
+    if execution.memory or not (
+        alone or (execution.form and execution.chunk)
+    ):  # whoever names both has planned already
         each, fixed, fits = _fitting(model, problem, execution, device)
     width = min(execution.chunk or WIDEST[device.type], fits, total)
     number = -(-total // width)

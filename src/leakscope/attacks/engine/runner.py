@@ -39,7 +39,9 @@ def run_problem(
 
 
 def form_without_vmap(model: Model, problem: Problem) -> str | None:
-    """Return 'loop' where vmap cannot do the model, after saying so; None where it can."""
+    """Return 'loop' where vmap cannot do the model, after saying so, or need not; None where it can."""
+    if trials(problem.unknowns) == 1 and next(iter(problem.unknowns.values())).is_cuda:
+        return "loop"
     two = narrow(problem, 2)
     iteration = torch.zeros(2, dtype=torch.int64, device=next(iter(two.unknowns.values())).device)
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from leakscope.attacks.optimisers.rules import Memory, Optimiser, Rules
@@ -140,14 +141,23 @@ class Recorder:
         object.__setattr__(self, "trace_at", sorted({*spaced(last, TRACE_POINTS), *end}))
         object.__setattr__(self, "snapshots_at", sorted({*spaced(last, SNAPSHOTS), *filmed}))
 
-    def write(self, state: State, boundary: Tensor, reached: set[int]) -> None:
-        """Put mismatch, single numbers and guess of the trials at a boundary into their slots."""
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the iterations recorded in `trace` and in `snapshots` as tensors on a device."""
+        return torch.tensor(self.trace_at, device=device), torch.tensor(self.snapshots_at, device=device)
+
+    def write(self, state: State, boundary: Tensor, marks: tuple[Tensor, Tensor]) -> None:
+        """Put mismatch, single numbers and guess of the trials at a boundary into their slots, if their iteration has one.
+
+        `marks` are those of `on` for the state's device, which is not asked anything: it would have to wait for the answer.
+        """
         along = [(state.trace, state.mismatch)]
         along += [(course, state.unknowns[name]) for name, course in state.courses.items()]
-        recorded = [(self.trace_at, along), (self.snapshots_at, [(state.snapshots, state.unknowns[GUESS])])]
-        for marks, places in recorded:
-            for iteration in reached.intersection(marks):
-                trials = (boundary & (state.iteration == iteration)).nonzero()[:, 0]
-                slot = marks.index(iteration)
-                for place, source in places:
-                    place[trials, slot] = source[trials].to(place.dtype)
+        lanes = torch.arange(len(state.lane), device=state.lane.device)
+        for at, places in zip(marks, (along, [(state.snapshots, state.unknowns[GUESS])]), strict=True):
+            slot = torch.searchsorted(at, state.iteration).clamp_max(len(at) - 1)
+            written = boundary & (at[slot] == state.iteration)
+            if not written.is_cuda and not bool(written.any()):
+                continue
+            for place, source in places:
+                mask = written.reshape(-1, *[1] * (source.ndim - 1))
+                place[lanes, slot] = torch.where(mask, source.to(place.dtype), place[lanes, slot])

@@ -5,13 +5,24 @@ An unknown that rests (see `Rule`) keeps its value, its moments and its count: t
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from leakscope.attacks.optimisers.rules import Memory, Moment, Rules, check_rate, check_turns, column, moving, projected
+from leakscope.attacks.optimisers.rules import (
+    Memory,
+    Moment,
+    Rule,
+    Rules,
+    check_rate,
+    check_turns,
+    column,
+    moving,
+    projected,
+)
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge
@@ -30,6 +41,15 @@ class _OneEvaluation(Protocol):
     def check(self, rules: Rules) -> None:
         """Follow any rules but those under which all rest at once."""
         check_turns(rules)
+
+    def phase(self, tick: int) -> Hashable:
+        """Return whether this is the first tick: all others run the same operations."""
+        return tick == 0
+
+    def numbers(self, rule: Rule, tick: int) -> tuple[float, ...]:
+        """Return nothing: a step is the same at every tick."""
+        del rule, tick
+        return ()
 
     def settle(self, state: Memory, moment: Moment) -> tuple[Tensor, Tensor]:
         """Return that every evaluation after the first ends an iteration."""
@@ -70,6 +90,12 @@ class Adam(_OneEvaluation):
         """Return zero moments."""
         return {"first": _zeros(unknowns), "second": _zeros(unknowns)}
 
+    def numbers(self, rule: Rule, tick: int) -> tuple[float, ...]:
+        """Return by what the moments are divided, since they began at zero."""
+        b1, b2 = self.betas
+        number = tick // rule.every + 1  # of the unknown's moves
+        return 1 - b1**number, (1 - b2**number) ** 0.5
+
     def move(
         self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
     ) -> tuple[Tree, Tensor]:
@@ -79,11 +105,11 @@ class Adam(_OneEvaluation):
         for name in moving(unknowns, rules, moment.tick):
             value, rule = unknowns[name], rules[name]
             g = _signed(moment.gradient[name], rule.sign)
-            number = moment.tick // rule.every + 1  # of its own moves
+            first_scale, second_scale = moment.numbers[name]
             first = state["first"][name].lerp_(g, 1 - b1)
             second = state["second"][name].mul_(b2).addcmul_(g, g, value=1 - b2)
-            root = second.sqrt().div_((1 - b2**number) ** 0.5).add_(self.epsilon)
-            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value) / (1 - b1**number)
+            root = second.sqrt().div_(second_scale).add_(self.epsilon)
+            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value) / first_scale
             new[name] = value - rate * (first / root)
         return {**unknowns, **projected(new, rules, knowledge)}, _none(moment)
 

@@ -18,18 +18,19 @@ R^T c = D alpha - Y^T r  (D the diagonal of R). So both loops are triangular sol
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from leakscope.attacks.optimisers.rules import Memory, Moment, Rules, check_rate, column, projected
+from leakscope.attacks.optimisers.rules import Memory, Moment, Rule, Rules, check_rate, column, projected
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, rows
 from leakscope.core.types import Knowledge
 
 CURVATURE = 1e-10
-BLOCK = 8
+BLOCKS = {"cpu": 8, "cuda": 32}  # pairs by which the part of the memory in use grows; a CUDA device records each size
 
 
 def flatten(tree: Tree) -> Tensor:
@@ -70,6 +71,18 @@ class LBFGS:
                     f"LBFGS moves all unknowns at every evaluation, so Rule.every must be 1, got {rule.every} (unknown {name!r}); "
                     "use Adam, Adagrad or SGD"
                 )
+
+    def phase(self, tick: int) -> Hashable:
+        """Return how many pairs the memory can hold by now on a CUDA device, in blocks; 0 at the first tick."""
+        return self._depth(tick, BLOCKS["cuda"])
+
+    def numbers(self, rule: Rule, tick: int) -> tuple[float, ...]:
+        """Return nothing: a step is the same at every tick of a phase."""
+        del rule, tick
+        return ()
+
+    def _depth(self, tick: int, block: int) -> int:
+        return min(self.history, -(-tick // block) * block)
 
     def begin(self, unknowns: Tree) -> Memory:
         """Return an empty memory."""
@@ -157,7 +170,7 @@ class LBFGS:
         state["count"] = torch.where(curved, (state["count"] + 1).clamp_max(self.history), state["count"])
 
         # as many rows as the memory can hold by now: the same for every trial whoever its neighbours are
-        depth = min(self.history, -(-tick // BLOCK) * BLOCK)
+        depth = self._depth(tick, BLOCKS[g.device.type])
         S, Y = state["s"][:, :depth], state["y"][:, :depth]
         products = torch.bmm(torch.stack([g, y], dim=1), S.mT)  # twice as fast on CPU as S times a column
         gram = state["gram"]

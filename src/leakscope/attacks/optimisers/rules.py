@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -103,17 +103,21 @@ def moving(unknowns: Iterable[str], rules: Rules, iteration: int) -> tuple[str, 
     return tuple(name for name in unknowns if iteration % rules[name].every == 0)
 
 
+Numbers = Mapping[str, tuple[float | Tensor, ...]]  # by unknown: what a step needs that depends on the tick alone
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """What an evaluation gave: the gradient and value per trial, each trial's iteration, and the engine's tick.
 
-    The gradient has the unknowns that move (see `moving`).
+    The gradient has the unknowns that move (see `moving`). `numbers` are those of the optimiser for this tick.
     """
 
     gradient: Tree
     value: Tensor
     iteration: Tensor
     tick: int
+    numbers: Numbers = field(default_factory=dict)
 
 
 Memory = dict[str, Any]  # an optimiser's own: nested dicts of tensors, every one with the trial dimension in front
@@ -132,6 +136,14 @@ class Optimiser(Protocol):
 
     def check(self, rules: Rules) -> None:
         """Refuse rules this optimiser cannot follow."""
+        ...
+
+    def phase(self, tick: int) -> Hashable:
+        """Return what of a tick's number decides which operations run on a CUDA device: equal phases share a recording."""
+        ...
+
+    def numbers(self, rule: Rule, tick: int) -> tuple[float, ...]:
+        """Return what a step of an unknown needs that depends on the tick alone; equally many at every tick."""
         ...
 
     def begin(self, unknowns: Tree) -> Memory:

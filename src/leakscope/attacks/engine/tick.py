@@ -1,0 +1,176 @@
+"""One tick: evaluate all lanes, settle whose iteration ended, judge who is done, write down traces, move the rest.
+
+A tick reads nothing back to the host. On a CUDA device its kernels are therefore recorded and played in one launch, and several
+ticks are played before the host looks. A trial that has ended stays as it was: every change of the state is masked by who is live.
+Ticks that run the same operations share a recording (`Optimiser.phase`). What depends on the number of a tick alone
+(`Optimiser.numbers`) lies in device memory, where the recording reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.engine.forms import Evaluation, Evaluator
+from leakscope.attacks.engine.state import Problem, Recorder, State, Stop
+from leakscope.attacks.optimisers.rules import Moment, Numbers, moving
+from leakscope.core.tree import Tree, rows
+from leakscope.core.types import Outcome
+from leakscope.kernels.recordings import Fetched, record_update
+
+AHEAD = 32  # ticks whose numbers lie in device memory at one time
+
+
+class Ticker:
+    """Advances the state of a chunk tick by tick; on a CUDA device a kind of tick that ran once before is recorded."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        stop: Stop,
+        recorder: Recorder,
+        evaluators: Callable[[tuple[str, ...]], Evaluator],
+        *,
+        record: bool = True,
+    ) -> None:
+        """Prepare for the lanes of `problem`; without `record` every tick launches its kernels one by one."""
+        self.problem, self.stop, self.recorder, self.evaluators = problem, stop, recorder, evaluators
+        device = next(iter(problem.unknowns.values())).device
+        self.numbers = _TickNumbers(problem, device)
+        self.record = record and device.type == "cuda"
+        self.marks = recorder.on(device)
+        self._pool = torch.cuda.graph_pool_handle() if self.record else None
+        self._constants: dict[Hashable, list[Tensor | None]] = {}
+        self._recordings: dict[Hashable, Callable[[], None]] = {}
+
+    def advance(self, state: State, tick: int) -> None:
+        """Run tick number `tick` on the state, in place."""
+        self.numbers.prepare(tick)
+        kind = (moving(state.unknowns, self.problem.rules, tick), tick == 0, self.problem.optimiser.phase(tick))
+        if self.record and kind in self._constants and kind not in self._recordings:
+            self._try_recording(kind, state, tick)
+        if kind in self._recordings:
+            self._recordings[kind]()
+        elif self.record:  # the first of its kind runs plainly and sets up what its kernels need
+            with Fetched() as fetched:
+                self.step(state, tick)
+            self._constants[kind] = fetched.values
+        else:
+            self.step(state, tick)
+
+    def _try_recording(self, kind: Hashable, state: State, tick: int) -> None:
+        """Record a kind of tick; where that fails, all kinds not recorded yet run plainly from now on."""
+        play = record_update(partial(self.step, tick=tick), state, self._constants[kind], self._pool)
+        if play is None:
+            self.record = False
+        else:
+            self._recordings[kind] = play
+
+    @torch.no_grad()
+    def step(self, state: State, tick: int) -> None:
+        """Evaluate, settle, judge, write down and move: the one way a state advances on any device."""
+        turn = moving(state.unknowns, self.problem.rules, tick)
+        evaluation = self.evaluators(turn)(state.unknowns, state.iteration)
+        self._move(state, self._read(state, evaluation, tick))
+        self.numbers.pass_tick()
+
+    def _read(self, state: State, evaluation: Evaluation, tick: int) -> Moment:
+        """Take an evaluation in: whose iteration ended, what it was worth, who is done."""
+        live = state.outcome == Outcome.RUNNING
+        before = Moment(evaluation.gradient, evaluation.total, state.iteration, tick, self.numbers.now())
+        ended, vanished = self.problem.optimiser.settle(state.memory, before)
+        state.iteration = state.iteration + (ended & live)
+        state.evaluations = state.evaluations + live
+        state.mismatch = torch.where(live, evaluation.mismatch, state.mismatch)
+        boundary = live & (ended | (tick == 0))
+        finite = torch.isfinite(evaluation.total)
+        for g in evaluation.gradient.values():
+            finite = finite & torch.isfinite(rows(g).abs().amax(1))
+        state.last = where(live & finite, state.unknowns, state.last)
+        self._judge(state, live, boundary, finite, vanished)
+        self.recorder.write(state, boundary & finite, self.marks)
+        return replace(before, iteration=state.iteration)
+
+    def _judge(self, state: State, live: Tensor, boundary: Tensor, finite: Tensor, vanished: Tensor) -> None:
+        under = self._under(state)
+        better = boundary & (state.mismatch < state.best * (1 - self.stop.gain))
+        state.best = torch.where(better, state.mismatch, state.best)
+        state.best_at = torch.where(better, state.iteration, state.best_at)
+        stalled = vanished
+        if self.stop.patience is not None:
+            stalled = stalled | (boundary & (state.iteration - state.best_at >= self.stop.patience))
+        _mark(state, live & stalled, Outcome.STALLED)
+        _mark(state, boundary & (state.iteration >= self.stop.iterations), Outcome.EXHAUSTED)
+        _mark(state, boundary & under, Outcome.CONVERGED)
+        _mark(state, live & ~finite, Outcome.DIVERGED)
+
+    def _under(self, state: State) -> Tensor:
+        """Return who is under the threshold; 0 means never, though rounding lets a cosine fall below 0."""
+        return (state.mismatch < self.stop.threshold) & (self.stop.threshold > 0)
+
+    def _move(self, state: State, moment: Moment) -> None:
+        live = state.outcome == Outcome.RUNNING
+        optimiser = self.problem.optimiser
+        midway = optimiser.midway(state.memory, moment)
+        new, stuck = optimiser.move(
+            state.unknowns, state.memory, moment, self.problem.rules, self.problem.facts.knowledge
+        )
+        state.unknowns = where(live, new, state.unknowns)
+        # a trial that cannot move ends the iteration it is in
+        state.iteration = state.iteration + (live & stuck & midway)
+        under = self._under(state)
+        _mark(state, live & stuck, Outcome.STALLED)
+        _mark(state, live & stuck & under, Outcome.CONVERGED)
+
+
+class _TickNumbers:
+    """What a step needs that depends on the tick alone: plain numbers on the CPU, a table and a counter on a CUDA device."""
+
+    def __init__(self, problem: Problem, device: torch.device) -> None:
+        self.problem = problem
+        self.names = list(problem.unknowns)
+        self.tick = 0
+        self.first: int | None = None
+        self.width = len(problem.optimiser.numbers(problem.rules[self.names[0]], 0))
+        self.on_device = device.type == "cuda" and self.width > 0
+        self.clock = torch.zeros(1, dtype=torch.int64, device=device)
+        self.table = torch.zeros(AHEAD, len(self.names), self.width, dtype=torch.float64, device=device)
+
+    def prepare(self, tick: int) -> None:
+        """Make the numbers of a tick available; called for every tick, in order."""
+        self.tick = tick
+        if self.on_device and (self.first is None or tick >= self.first + AHEAD):
+            self.first = tick
+            rows = [[self._numbers(name, tick + ahead) for name in self.names] for ahead in range(AHEAD)]
+            self.table.copy_(torch.tensor(rows, dtype=torch.float64))
+            self.clock.zero_()
+
+    def _numbers(self, name: str, tick: int) -> tuple[float, ...]:
+        return self.problem.optimiser.numbers(self.problem.rules[name], tick)
+
+    def now(self) -> Numbers:
+        """Return the numbers of this tick for each unknown."""
+        if not self.on_device:
+            return {name: self._numbers(name, self.tick) for name in self.names}
+        row = self.table.index_select(0, self.clock)[0]
+        return {name: tuple(numbers.unbind()) for name, numbers in zip(self.names, row.unbind(), strict=True)}
+
+    def pass_tick(self) -> None:
+        """Go on to the next tick, on the device too."""
+        if self.on_device:
+            self.clock.add_(1)
+
+
+def _mark(state: State, who: Tensor, outcome: Outcome) -> None:
+    state.outcome = torch.where(who, int(outcome), state.outcome)
+
+
+def where(mask: Tensor, new: Tree, old: Tree) -> Tree:
+    """Return the new values of the trials in `mask`, the old ones of the others."""
+    return {
+        name: torch.where(mask.reshape(-1, *[1] * (value.ndim - 1)), value, old[name]) for name, value in new.items()
+    }
