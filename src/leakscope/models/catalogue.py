@@ -21,8 +21,10 @@ from leakscope.models.dropout import KeyedDropout
 from leakscope.models.initialise import Torch, draw_parameters
 from leakscope.models.lenet import lenet_cpl, lenet_dlg, lenet_sme
 from leakscope.models.resnet import resnet8, resnet20, resnet20_dlg
+from leakscope.models.resnet18 import resnet18
 from leakscope.models.vgg import vgg16
 from leakscope.models.vit import vit
+from leakscope.models.vit_b16 import vit_b16
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": linear,
@@ -41,6 +43,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "alexnet": alexnet,
     "vgg16": vgg16,
     "convnet": convnet,
+    "resnet18": resnet18,
+    "vit_b16": vit_b16,
 }
 
 

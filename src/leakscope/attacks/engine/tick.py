@@ -128,12 +128,11 @@ class Ticker:
 
 
 class _TickNumbers:
-    """What a step needs that depends on the tick alone: plain numbers on the CPU, a table and a counter on a CUDA device."""
+    """What a step needs that depends on the tick alone, as a table and a counter on a CUDA device; a CPU computes it."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
         self.problem = problem
         self.names = list(problem.unknowns)
-        self.tick = 0
         self.first: int | None = None
         self.width = len(problem.optimiser.numbers(problem.rules[self.names[0]], 0))
         self.on_device = device.type == "cuda" and self.width > 0
@@ -142,20 +141,17 @@ class _TickNumbers:
 
     def prepare(self, tick: int) -> None:
         """Make the numbers of a tick available; called for every tick, in order."""
-        self.tick = tick
         if self.on_device and (self.first is None or tick >= self.first + AHEAD):
             self.first = tick
-            rows = [[self._numbers(name, tick + ahead) for name in self.names] for ahead in range(AHEAD)]
+            rules = [self.problem.rules[name] for name in self.names]
+            rows = [[self.problem.optimiser.numbers(rule, tick + i) for rule in rules] for i in range(AHEAD)]
             self.table.copy_(torch.tensor(rows, dtype=torch.float64))
             self.clock.zero_()
 
-    def _numbers(self, name: str, tick: int) -> tuple[float, ...]:
-        return self.problem.optimiser.numbers(self.problem.rules[name], tick)
-
     def now(self) -> Numbers:
-        """Return the numbers of this tick for each unknown."""
+        """Return the numbers of this tick for each unknown; none where they need not be read from the device."""
         if not self.on_device:
-            return {name: self._numbers(name, self.tick) for name in self.names}
+            return {}
         row = self.table.index_select(0, self.clock)[0]
         return {name: tuple(numbers.unbind()) for name, numbers in zip(self.names, row.unbind(), strict=True)}
 

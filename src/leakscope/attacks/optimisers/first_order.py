@@ -105,7 +105,7 @@ class Adam(_OneEvaluation):
         for name in moving(unknowns, rules, moment.tick):
             value, rule = unknowns[name], rules[name]
             g = _signed(moment.gradient[name], rule.sign)
-            first_scale, second_scale = moment.numbers[name]
+            first_scale, second_scale = moment.numbers.get(name) or self.numbers(rule, moment.tick)
             first = state["first"][name].lerp_(g, 1 - b1)
             second = state["second"][name].mul_(b2).addcmul_(g, g, value=1 - b2)
             root = second.sqrt().div_(second_scale).add_(self.epsilon)
