@@ -62,6 +62,7 @@ class Engine:
         self.results: State | None = None
         self.ledger = torch.zeros(self.total, dtype=torch.int64)
         self.seconds: list[float] = []  # of a tick, at every look
+        self.recorded = False  # whether any tick was played from a recording
         self._reported_at = 0.0
 
     def run(self) -> Finished:
@@ -74,6 +75,7 @@ class Engine:
             for tick in range(self.tick, self.tick + ahead):
                 ticker.advance(state, tick)
             self.tick += ahead
+            self.recorded = self.recorded or ticker.recorded
             self._look(state)
             self.seconds.append((time.perf_counter() - began) / ahead)
             if not self.running:

@@ -62,6 +62,11 @@ class Ticker:
         else:
             self.step(state, tick)
 
+    @property
+    def recorded(self) -> bool:
+        """Return whether any kind of tick is recorded."""
+        return bool(self._recordings)
+
     def _try_recording(self, kind: Hashable, state: State, tick: int) -> None:
         """Record a kind of tick; where that fails, all kinds not recorded yet run plainly from now on."""
         play = record_update(partial(self.step, tick=tick), state, self._constants[kind], self._pool)
