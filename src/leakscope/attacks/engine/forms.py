@@ -140,10 +140,10 @@ class Evaluator:
             return self._parallel(moving)
         if self.form == "split":
             return self._split(moving)
-        # function modes (a recording's) are for what is not compiled
+        [call] = self._ready(moving, [self.fixed])
+        # a compiled graph fetches nothing from the host, so it runs outside the function mode of a recording
         mode = torch._C.DisableTorchFunction if self.form == "compiled" else nullcontext
         with mode(), torch.no_grad():
-            [call] = self._ready(moving, [self.fixed])
             return self._packed(call(*moving))
 
     def _ready(self, moving: Flat, parts: Sequence[Flat]) -> list[Callable[..., Flat]]:

@@ -125,15 +125,17 @@ def measure_form(
 
     Those of a long run: `traced` on a CPU, recorded on a CUDA device.
     """
-    evaluator = Evaluator(model, problem.unknowns, problem.facts, form, trace_after=1 if traced else TRACE_AFTER)
     width = trials(problem.unknowns)
     device = next(iter(problem.unknowns.values())).device
+    on_cuda = device.type == "cuda"
+    trace_after = 1 if traced and not on_cuda else TRACE_AFTER
+    evaluator = Evaluator(model, problem.unknowns, problem.facts, form, trace_after=trace_after)
     iteration = torch.zeros(width, dtype=torch.int64, device=device)
     best, spent, calls = float("inf"), 0.0, 0
-    for _ in range(2 if traced else 1):
+    for _ in range(2 if trace_after == 1 else 1):
         evaluator(problem.unknowns, iteration)
     evaluate: Callable[..., object] = evaluator
-    if traced and device.type == "cuda":
+    if traced and on_cuda:
         evaluate = recorded(evaluator, (problem.unknowns, iteration)) or evaluator
     while calls < least or (spent < seconds and calls < 30):
         _wait(device)
@@ -222,8 +224,8 @@ def choose_form(
 def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple[str, dict[str, float]]:
     """Return the form for a CUDA device, and the recorded rates that were measured, if the work repays that.
 
-    A single trial runs on the network's own kernels. A run short enough to end before a measurement does is not measured: few
-    trials run side by side, many as one batch. Where a batch is fastest and the run long enough to repay it, it is compiled without a
+    A single trial runs on the network's own kernels. A run that ends about as soon as a measurement would is not measured: its
+    trials run as one batch, or side by side where each has more images than there are trials. Where a batch is fastest and the run long enough to repay it, it is compiled without a
     measurement: that was the fastest by far in every case measured (docs/performance.md).
     """
     width = trials(problem.unknowns)
@@ -231,10 +233,12 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
         return "loop", {}
     plain = measure_form(model, narrow(problem, 1), "loop", seconds=0.0, least=1)
     if width * evaluations / plain < MEASURING_PAYS_AFTER:
-        return "loop" if width <= STREAMS else "im2col", {}
+        return "loop" if width <= problem.facts.knowledge.samples else "im2col", {}
     rates: dict[str, float] = {}
     for form in ("im2col", "native", "loop"):
-        part = narrow(problem, min(width, 2 * STREAMS)) if form == "loop" else problem
+        if rates and width * evaluations / max(rates.values()) < MEASURING_PAYS_AFTER / 4:
+            break
+        part = narrow(problem, min(width, STREAMS)) if form == "loop" else problem
         try:
             rates[form] = measure_form(model, part, form, seconds=0.2, traced=True)
         except (RuntimeError, InputError) as error:

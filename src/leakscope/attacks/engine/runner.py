@@ -146,7 +146,7 @@ class _Run:
 def precision(tf32: bool) -> Iterator[None]:
     """Set TF32 for products and convolutions on CUDA as the plan says, and put it back afterwards.
 
-    Convolutions use TF32 unless told otherwise; that alone doubled the steps an L-BFGS attack takes.
+    Convolutions use TF32 by default; that alone doubled the steps an L-BFGS attack takes.
     """
     before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
