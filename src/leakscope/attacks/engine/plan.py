@@ -225,8 +225,9 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
     """Return the form for a CUDA device, and the recorded rates that were measured, if the work repays that.
 
     A single trial runs on the network's own kernels. A run that ends about as soon as a measurement would is not measured: its
-    trials run as one batch, or side by side where each has more images than there are trials. Where a batch is fastest and the run long enough to repay it, it is compiled without a
-    measurement: that was the fastest by far in every case measured (docs/performance.md).
+    trials run as one batch, or side by side where each has more images than there are trials. Where a batch is fastest and the run
+    long enough to repay it, it is compiled without a measurement: that was the fastest by far in every case measured
+    (docs/performance.md).
     """
     width = trials(problem.unknowns)
     if width == 1:
