@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from leakscope.core.differentiate import gradient_and_aux
 from leakscope.core.model import Model
 from leakscope.core.padding import counting
 from leakscope.core.tree import Tree
@@ -29,5 +29,5 @@ def loss_and_gradient(
         mean = masked_mean(loss(output, targets), mask)
         return mean, (mean, output, after)
 
-    gradient, (mean, output, after) = torch.func.grad(value, has_aux=True)(parameters)
+    gradient, (mean, output, after) = gradient_and_aux(value, parameters)
     return gradient, mean, output, after

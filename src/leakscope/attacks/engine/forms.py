@@ -25,7 +25,9 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.objectives import reported
+from leakscope.attacks.simulate import LocalSteps, simulator_kinds
 from leakscope.attacks.view import Clock, Facts, View
+from leakscope.core.differentiate import gradient_and_aux, plain_autograd
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, fill, take, tensors, trials
@@ -90,8 +92,19 @@ def evaluate_one(
         return value, (value, torch.stack(mismatches).mean())
 
     varied = {name: unknowns[name] for name in (unknowns if wanted is None else wanted)}
-    gradient, (value, mismatch) = torch.func.grad(total, has_aux=True)(varied)
+    gradient, (value, mismatch) = gradient_and_aux(total, varied)
     return gradient, value, mismatch
+
+
+def evaluate_alone(
+    model: Model, unknowns: Tree, facts: Facts, iteration: Tensor, wanted: Sequence[str] | None = None
+) -> tuple[Tree, Tensor, Tensor]:
+    """Return what `evaluate_one` returns, outside vmap: by plain autograd where no training is simulated."""
+    if LocalSteps in simulator_kinds(facts.pieces.simulate):
+        return evaluate_one(model, unknowns, facts, iteration, wanted)
+    with plain_autograd():
+        gradient, total, mismatch = evaluate_one(model, unknowns, facts, iteration, wanted)
+    return {name: value.detach() for name, value in gradient.items()}, total.detach(), mismatch.detach()
 
 
 class Evaluator:
@@ -181,7 +194,8 @@ class Evaluator:
         n = len(self.names)
         unknowns = dict(zip(self.names, flat[:n], strict=True))
         facts = fill(self.facts, list(flat[n + 1 :]))
-        gradient, total, mismatch = evaluate_one(self.model, unknowns, facts, flat[n], self.wanted)
+        evaluate = evaluate_alone if self.form in ALONE else evaluate_one
+        gradient, total, mismatch = evaluate(self.model, unknowns, facts, flat[n], self.wanted)
         return (*(gradient[name] for name in self.wanted), total, mismatch)
 
     def _lifted(self) -> Callable[..., Flat]:
@@ -288,7 +302,7 @@ class Evaluator:
 
     def _loop(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
         def one(i: int) -> tuple[Tree, Tensor, Tensor]:
-            return evaluate_one(self.model, take(unknowns, i), take(self.facts, i), iteration[i], self.wanted)
+            return evaluate_alone(self.model, take(unknowns, i), take(self.facts, i), iteration[i], self.wanted)
 
         beside = iteration.is_cuda and self.real > 1 and torch.cuda.is_current_stream_capturing()
         rows = side_by_side(one, range(self.real), STREAMS) if beside else [one(i) for i in range(self.real)]

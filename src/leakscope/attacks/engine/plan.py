@@ -36,9 +36,10 @@ FEW = 40  # evaluations of single trials: choosing a form takes as many
 LONG = 600.0  # seconds of work from which measurements take their full time
 MEASURING = 0.015  # the share of the work that may go into finding the fastest form
 GAINS = {
-    "loop": 2.5,
+    "loop": 1.7,
     "vmap": 1.5,
-}  # what tracing may gain for single trials and for many at once; seen: 1.0 to 2.3, 1.4
+}  # what tracing may gain for single trials and for many at once; seen: 1.1 to 1.6, 1.4
+TRACING_PAYS_AFTER = 400  # evaluations of one trial on a CPU: tracing takes up to a hundred and gains a third
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +187,8 @@ def choose_form(
     Where lanes are laid out in spare (see `lanes`) the forms that evaluate them too are the slower for it: a single trial of a
     network with two classes has 16 copies beside it.
 
-    Measuring ends when it has taken `MEASURING` of the work: the plain forms always, then those that are traced first, the
-    likeliest first. `native` is a rate measured before.
+    Measuring ends when it has taken `MEASURING` of the work: two plain forms always, then the others, those that are traced last and
+    the likeliest first. `native` is a rate measured before.
     """
     if device.type == "cuda":
         return _choose_on_cuda(model, problem, evaluations)
@@ -208,30 +209,45 @@ def choose_form(
             return  # not every network can be run in every form, such as `view` with channels last
         rates[form] = max(rates.get(form, 0.0), counts[form] * rate)
 
+    def in_time() -> bool:
+        return time.perf_counter() - began < MEASURING * work()
+
     if work() > LONG:
         try_form("native")
-    try_form("im2col")
     try_form("loop", narrow(problem, min(width, 2)))
-    hopeful = _hopeful_forms(model, rates, counts)
+    if in_time():
+        try_form("im2col")
     few = narrow(problem, min(width, 2 * threads))
-    for form in hopeful:
-        if time.perf_counter() - began < MEASURING * work():
+    for form in _hopeful_forms(model, rates, counts):
+        if in_time():
             alone = form in THREADED
             try_form(form, few if alone else problem, traced=not alone)
     return max(rates, key=lambda form: rates[form]), rates
 
 
+def form_of_one(model: Model, problem: Problem, evaluations: float) -> str:
+    """Return the form of a single trial, chosen without a measurement: on the network's own kernels, traced if that pays on a CPU."""
+    on_cpu = next(iter(problem.unknowns.values())).device.type == "cpu"
+    if not on_cpu or evaluations < TRACING_PAYS_AFTER:
+        return "loop"
+    try:
+        measure_form(model, problem, "parallel", seconds=0.0, least=1)
+    except (RuntimeError, InputError) as error:
+        if is_out_of_memory(error):
+            raise
+        return "loop"  # it cannot be traced
+    return "parallel"
+
+
 def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple[str, dict[str, float]]:
     """Return the form for a CUDA device, and the recorded rates that were measured, if the work repays that.
 
-    A single trial runs on the network's own kernels. A run that ends about as soon as a measurement would is not measured: its
+    A run that ends about as soon as a measurement would is not measured: its
     trials run as one batch, or side by side where each has more images than there are trials. Where a batch is fastest and the run
     long enough to repay it, it is compiled without a measurement: that was the fastest by far in every case measured
     (docs/performance.md).
     """
     width = trials(problem.unknowns)
-    if width == 1:
-        return "loop", {}
     plain = measure_form(model, narrow(problem, 1), "loop", seconds=0.0, least=1)
     if width * evaluations / plain < MEASURING_PAYS_AFTER:
         return "loop" if width <= problem.facts.knowledge.samples else "im2col", {}
@@ -298,10 +314,8 @@ def make_plan(model: Model, problem: Problem, execution: Execution, evaluations:
     total = trials(problem.unknowns)
     device = torch.device(execution.device)
     each, fixed, fits = 0, 0, total
-    alone = total == 1 and device.type == "cuda"  # one trial is one chunk whatever it takes
-    if execution.memory or not (
-        alone or (execution.form and execution.chunk)
-    ):  # whoever names both has planned already
+    planned = total == 1 or (execution.form and execution.chunk)  # one trial is one chunk, whatever it takes
+    if execution.memory or not planned:
         each, fixed, fits = _fitting(model, problem, execution, device)
     width = min(execution.chunk or WIDEST[device.type], fits, total)
     number = -(-total // width)
@@ -309,7 +323,9 @@ def make_plan(model: Model, problem: Problem, execution: Execution, evaluations:
     chunks = tuple((first, min(first + width, total)) for first in range(0, total, width))
     form = execution.form
     rates: dict[str, float] = {}
-    if form is None and total * evaluations <= FEW:
+    if form is None and total == 1:
+        form = form_of_one(model, problem, evaluations)
+    elif form is None and total * evaluations <= FEW:
         form = "native"
     elif form is None:
         sample = narrow(problem, min(max(width, 4), 64) if device.type == "cpu" else width)

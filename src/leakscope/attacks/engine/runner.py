@@ -28,7 +28,8 @@ def run_problem(
     plan = Plan.read(execution.directory, stamp) if execution.directory else None
     with precision(execution.tf32 if plan is None else plan.tf32):
         if plan is None:
-            form = execution.form or form_without_vmap(model, problem)
+            alone = trials(problem.unknowns) == 1  # needs no vmap
+            form = execution.form or (None if alone else form_without_vmap(model, problem))
             plan = make_plan(model, problem, replace(execution, form=form), evaluations)
             if execution.directory:
                 plan.write(execution.directory, stamp)
@@ -39,9 +40,7 @@ def run_problem(
 
 
 def form_without_vmap(model: Model, problem: Problem) -> str | None:
-    """Return 'loop' where vmap cannot do the model, after saying so, or need not; None where it can."""
-    if trials(problem.unknowns) == 1 and next(iter(problem.unknowns.values())).is_cuda:
-        return "loop"
+    """Return 'loop' where vmap cannot do the model, after saying so; None where it can."""
     two = narrow(problem, 2)
     iteration = torch.zeros(2, dtype=torch.int64, device=next(iter(two.unknowns.values())).device)
     try:
