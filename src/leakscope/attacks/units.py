@@ -13,7 +13,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks.defended import LargestSent, Sent, bound_of, fact, sent_coordinates
+from leakscope.attacks.defended import (
+    Clipped,
+    LargestSent,
+    Rounded,
+    Sent,
+    Whitened,
+    bound_of,
+    fact,
+    sent_coordinates,
+)
 from leakscope.attacks.distances import FLOORED, squared_l2
 from leakscope.attacks.objectives import (
     Match,
@@ -160,3 +169,16 @@ class InNoiseUnits:
         if not isinstance(match, Match) or match.distance not in FLOORED:
             raise InputError("InNoiseUnits needs a distance whose value under noise is known: squared_l2 or l2")
         return match
+
+
+OBJECTIVES: dict[str, Callable[..., Objective]] = {
+    "match": Match,
+    "sent": Sent,
+    "largest_sent": LargestSent,
+    "clipped": Clipped,
+    "rounded": Rounded,
+    "whitened": Whitened,
+    "scaled": Scaled,
+    "in_noise_units": InNoiseUnits,
+}
+GAINS: dict[str, Callable[..., Gain]] = {"per_gradient": PerGradient, "at_least": AtLeast, "to_length": ToLength}
