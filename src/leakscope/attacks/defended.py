@@ -19,13 +19,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.distances import SHORTEST
-from leakscope.attacks.objectives import (
-    Match,
-    against,
-    compares_lengths,
-    find_link,
-    unit_of,
-)
+from leakscope.attacks.objectives import Match, against, compares_lengths, find_link, unit_of
 from leakscope.attacks.view import Objective, View
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, scale, squared_norm

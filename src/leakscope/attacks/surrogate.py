@@ -69,10 +69,7 @@ def sme(
     rate = alpha_rate * alpha_every / settings["rate"]
     moving = replace(guess, rate=rate, project=Interval(0.0, 1.0), every=alpha_every)
     return replace(
-        attack,
-        simulate=OnTheLine(OneGradient()),
-        rules={GUESS: guess, ALPHA: moving},
-        extras={ALPHA: Constant(alpha)},
+        attack, simulate=OnTheLine(OneGradient()), rules={GUESS: guess, ALPHA: moving}, extras={ALPHA: Constant(alpha)}
     )
 
 

@@ -9,12 +9,11 @@ ReLU. Its dropout is not in the table and not here.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from torch import nn
 
 from leakscope.models.activations import activation_layer
-from leakscope.models.settings import image_shape, positive
+from leakscope.models.settings import Shape, classify, image_shape, positive
 
 KERNELS = (5, 5, 3, 3, 3)
 FILTERS = (1, 3, 6, 4, 4)  # times `width`
@@ -22,12 +21,7 @@ POOLED = (1, 2, 5)
 
 
 def alexnet(
-    *,
-    input_shape: Sequence[int] = (3, 32, 32),
-    classes: int = 10,
-    activation: str = "relu",
-    width: int = 64,
-    hidden: int = 256,
+    *, input_shape: Shape = (3, 32, 32), classes: int = 10, activation: str = "relu", width: int = 64, hidden: int = 256
 ) -> nn.Module:
     """Return AlexNet for small pictures: 64, 192, 384, 256, 256 filters, then 4096-256-10 on 32x32."""
     channels, height, breadth = image_shape("alexnet", input_shape, smallest=8)
@@ -40,8 +34,4 @@ def alexnet(
         if number in POOLED:
             layers[f"pool{number}"] = nn.MaxPool2d(2)
             height, breadth = height // 2, breadth // 2
-    layers["flatten"] = nn.Flatten()
-    layers["dense"] = nn.Linear(channels * height * breadth, positive("hidden", hidden))
-    layers["activation"] = activation_layer(activation)
-    layers["head"] = nn.Linear(hidden, positive("classes", classes))
-    return nn.Sequential(layers)
+    return classify(layers, channels * height * breadth, hidden, classes, activation)

@@ -22,7 +22,7 @@ from torch import nn
 from leakscope.core.registry import lookup
 from leakscope.models.activations import activation_layer
 from leakscope.models.dropout import KeyedDropout
-from leakscope.models.settings import image_shape, positive, probability
+from leakscope.models.settings import Shape, image_shape, positive, probability
 
 POOLINGS: dict[str, Callable[[], nn.Module] | None] = {
     "none": None,
@@ -33,7 +33,7 @@ POOLINGS: dict[str, Callable[[], nn.Module] | None] = {
 
 def lenet_dlg(
     *,
-    input_shape: Sequence[int] = (3, 32, 32),
+    input_shape: Shape = (3, 32, 32),
     classes: int = 100,
     activation: str = "sigmoid",
     pooling: str = "none",
@@ -47,7 +47,7 @@ def lenet_dlg(
 
 def lenet_cpl(
     *,
-    input_shape: Sequence[int] = (3, 32, 32),
+    input_shape: Shape = (3, 32, 32),
     classes: int = 106,
     activation: str = "sigmoid",
     pooling: str = "none",
@@ -60,11 +60,7 @@ def lenet_cpl(
 
 
 def lenet_sme(
-    *,
-    input_shape: Sequence[int] = (1, 28, 28),
-    classes: int = 62,
-    activation: str = "tanh",
-    filters: Sequence[int] = (6, 16),
+    *, input_shape: Shape = (1, 28, 28), classes: int = 62, activation: str = "tanh", filters: Sequence[int] = (6, 16)
 ) -> nn.Module:
     """Return SME's LeNet: two 5x5 convolutions, each with tanh and a padded 2x2 average pool, then 400-120-84-62 on 28x28.
 

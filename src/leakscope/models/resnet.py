@@ -11,12 +11,11 @@ normalises by the batch at hand (the positions of one picture, for a batch of on
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from leakscope.models.activations import activation_layer
-from leakscope.models.settings import image_shape, positive
+from leakscope.models.settings import Shape, image_shape, positive
 
 
 class BasicBlock(nn.Module):
@@ -46,7 +45,7 @@ class BasicBlock(nn.Module):
 
 def resnet20(
     *,
-    input_shape: Sequence[int] = (3, 32, 32),
+    input_shape: Shape = (3, 32, 32),
     classes: int = 10,
     activation: str = "relu",
     width: int = 16,
@@ -59,7 +58,7 @@ def resnet20(
 
 def resnet20_dlg(
     *,
-    input_shape: Sequence[int] = (3, 32, 32),
+    input_shape: Shape = (3, 32, 32),
     classes: int = 10,
     activation: str = "sigmoid",
     width: int = 16,
@@ -76,7 +75,7 @@ def resnet20_dlg(
 
 def resnet8(
     *,
-    input_shape: Sequence[int] = (1, 28, 28),
+    input_shape: Shape = (1, 28, 28),
     classes: int = 62,
     activation: str = "relu",
     width: int = 32,

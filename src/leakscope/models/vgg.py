@@ -18,7 +18,7 @@ from torch import nn
 
 from leakscope.core.errors import InputError
 from leakscope.models.activations import activation_layer
-from leakscope.models.settings import image_shape, positive
+from leakscope.models.settings import Shape, classify, image_shape, positive
 
 STAGES = (2, 2, 3, 3, 3)
 FILTERS = (1, 2, 4, 8, 8)  # times `width`
@@ -26,7 +26,7 @@ FILTERS = (1, 2, 4, 8, 8)  # times `width`
 
 def vgg16(
     *,
-    input_shape: Sequence[int] = (3, 32, 32),
+    input_shape: Shape = (3, 32, 32),
     classes: int = 10,
     activation: str = "relu",
     width: int = 64,
@@ -46,11 +46,7 @@ def vgg16(
         if number in pools:
             layers[f"pool{number}"] = nn.MaxPool2d(2)
             height, breadth = height // 2, breadth // 2
-    layers["flatten"] = nn.Flatten()
-    layers["dense"] = nn.Linear(channels * height * breadth, positive("hidden", hidden))
-    layers["activation"] = activation_layer(activation)
-    layers["head"] = nn.Linear(hidden, positive("classes", classes))
-    return nn.Sequential(layers)
+    return classify(layers, channels * height * breadth, hidden, classes, activation)
 
 
 def _stages(pooled: Sequence[int]) -> frozenset[int]:

@@ -23,6 +23,11 @@ class _OneEvaluation(Protocol):
     __slots__ = ()
 
     @property
+    def rate(self) -> float | Tensor:
+        """Return the learning rate."""
+        ...
+
+    @property
     def evaluations(self) -> int:
         """Return 1."""
         return 1
@@ -40,15 +45,24 @@ class _OneEvaluation(Protocol):
     def midway(self, state: Memory, moment: Moment) -> Tensor:
         """Return that no trial is."""
         del state
-        return _none(moment)
+        return torch.zeros_like(moment.value, dtype=torch.bool)
 
+    def move(
+        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
+    ) -> tuple[Tree, Tensor]:
+        """Return the unknowns after one step."""
+        new = {}
+        for name in moving(unknowns, rules, moment.tick):
+            value, rule, g = unknowns[name], rules[name], moment.gradient[name]
+            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
+            memory = {part: tree[name] for part, tree in state.items()}
+            number = moment.tick // rule.every + 1  # of its own moves
+            new[name] = value - self.step(g.sign() if rule.sign else g, memory, rate, number)
+        return {**unknowns, **projected(new, rules, knowledge)}, self.midway(state, moment)
 
-def _none(moment: Moment) -> Tensor:
-    return torch.zeros_like(moment.value, dtype=torch.bool)
-
-
-def _signed(gradient: Tensor, sign: bool) -> Tensor:
-    return gradient.sign() if sign else gradient
+    def step(self, g: Tensor, memory: Tree, rate: Tensor, number: int) -> Tensor:
+        """Return the step of one unknown down its gradient; what is remembered of it changes in place."""
+        ...
 
 
 def _zeros(unknowns: Tree) -> Tree:
@@ -70,22 +84,13 @@ class Adam(_OneEvaluation):
         """Return zero moments."""
         return {"first": _zeros(unknowns), "second": _zeros(unknowns)}
 
-    def move(
-        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
-    ) -> tuple[Tree, Tensor]:
-        """Return the unknowns after one Adam step."""
+    def step(self, g: Tensor, memory: Tree, rate: Tensor, number: int) -> Tensor:
+        """Return the step."""
         b1, b2 = self.betas
-        new = {}
-        for name in moving(unknowns, rules, moment.tick):
-            value, rule = unknowns[name], rules[name]
-            g = _signed(moment.gradient[name], rule.sign)
-            number = moment.tick // rule.every + 1  # of its own moves
-            first = state["first"][name].lerp_(g, 1 - b1)
-            second = state["second"][name].mul_(b2).addcmul_(g, g, value=1 - b2)
-            root = second.sqrt().div_((1 - b2**number) ** 0.5).add_(self.epsilon)
-            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value) / (1 - b1**number)
-            new[name] = value - rate * (first / root)
-        return {**unknowns, **projected(new, rules, knowledge)}, _none(moment)
+        first = memory["first"].lerp_(g, 1 - b1)
+        second = memory["second"].mul_(b2).addcmul_(g, g, value=1 - b2)
+        root = second.sqrt().div_((1 - b2**number) ** 0.5).add_(self.epsilon)
+        return rate / (1 - b1**number) * (first / root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +107,11 @@ class Adagrad(_OneEvaluation):
         """Return a zero sum of squares."""
         return {"squares": _zeros(unknowns)}
 
-    def move(
-        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
-    ) -> tuple[Tree, Tensor]:
-        """Return the unknowns after one Adagrad step."""
-        new = {}
-        for name in moving(unknowns, rules, moment.tick):
-            value, rule = unknowns[name], rules[name]
-            g = _signed(moment.gradient[name], rule.sign)
-            squares = state["squares"][name].addcmul_(g, g)
-            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
-            new[name] = value - rate * (g / (squares.sqrt() + self.epsilon))
-        return {**unknowns, **projected(new, rules, knowledge)}, _none(moment)
+    def step(self, g: Tensor, memory: Tree, rate: Tensor, number: int) -> Tensor:
+        """Return the step."""
+        del number
+        squares = memory["squares"].addcmul_(g, g)
+        return rate * (g / (squares.sqrt() + self.epsilon))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +130,7 @@ class SGD(_OneEvaluation):
         """Return a zero velocity, or nothing without momentum."""
         return {"velocity": _zeros(unknowns)} if self.momentum else {}
 
-    def move(
-        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
-    ) -> tuple[Tree, Tensor]:
-        """Return the unknowns after one step."""
-        new = {}
-        for name in moving(unknowns, rules, moment.tick):
-            value, rule = unknowns[name], rules[name]
-            g = _signed(moment.gradient[name], rule.sign)
-            if self.momentum:
-                g = state["velocity"][name].mul_(self.momentum).add_(g)
-            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
-            new[name] = value - rate * g
-        return {**unknowns, **projected(new, rules, knowledge)}, _none(moment)
+    def step(self, g: Tensor, memory: Tree, rate: Tensor, number: int) -> Tensor:
+        """Return the step."""
+        del number
+        return rate * (memory["velocity"].mul_(self.momentum).add_(g) if self.momentum else g)

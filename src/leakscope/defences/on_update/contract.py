@@ -87,6 +87,9 @@ class Effect(enum.Enum):
     SIGNS = "its coordinates are signs"
 
 
+NOT_AFTER_SIGNS = {Effect.SIGNS: "signs are already bounded and rounded; leave one of them out"}
+
+
 def effects_of(defence: object) -> frozenset[Effect]:
     """Return what an update is after a defence; nothing where the defence does not say."""
     effects: frozenset[Effect] = getattr(defence, "leaves", frozenset())
