@@ -26,6 +26,7 @@ from leakscope.core.model import Model
 from leakscope.core.tree import Tree
 from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Outcome, Reconstruction, Round, Seeds, Shares
 
+BASELINES = ("class_mean", "prior_only", "nearest_public")
 _AT_ONCE = 2**22  # numbers of a public set summed at a time
 
 

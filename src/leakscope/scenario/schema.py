@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
+from leakscope.attacks.null import BASELINES
 from leakscope.clients import Client
 from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.core.registry import lookup
@@ -19,7 +20,6 @@ from leakscope.scenario.pieces import KINDS, LISTS, NUMBER, STRICT, AlsoByName, 
 from leakscope.scenario.problems import Path, Problem
 from leakscope.scenario.settings import DataChoice, KnowledgeChoice, Precision
 
-BASELINES = ("class_mean", "prior_only", "nearest_public")
 OUTSIDE = ("name", "attacks", "grid", "zip")
 MOST_TRIALS = 10_000_000
 STRENGTHS = {"sparsify": ("drop", "share"), "gaussian_noise": ("sigma",), "laplace_noise": ("sigma", "scale")}

@@ -60,7 +60,7 @@ class _OneEvaluation(Protocol):
             new[name] = value - self.step(g.sign() if rule.sign else g, memory, rate, number)
         return {**unknowns, **projected(new, rules, knowledge)}, self.midway(state, moment)
 
-    def step(self, g: Tensor, memory: Tree, rate: Tensor, number: int) -> Tensor:
+    def step(self, g: Tensor, memory: Tree, rate: Tensor | float, number: int) -> Tensor:
         """Return the step of one unknown down its gradient; what is remembered of it changes in place."""
         ...
 
@@ -84,7 +84,7 @@ class Adam(_OneEvaluation):
         """Return zero moments."""
         return {"first": _zeros(unknowns), "second": _zeros(unknowns)}
 
-    def step(self, g: Tensor, memory: Tree, rate: Tensor, number: int) -> Tensor:
+    def step(self, g: Tensor, memory: Tree, rate: Tensor | float, number: int) -> Tensor:
         """Return the step."""
         b1, b2 = self.betas
         first = memory["first"].lerp_(g, 1 - b1)
@@ -107,7 +107,7 @@ class Adagrad(_OneEvaluation):
         """Return a zero sum of squares."""
         return {"squares": _zeros(unknowns)}
 
-    def step(self, g: Tensor, memory: Tree, rate: Tensor, number: int) -> Tensor:
+    def step(self, g: Tensor, memory: Tree, rate: Tensor | float, number: int) -> Tensor:
         """Return the step."""
         del number
         squares = memory["squares"].addcmul_(g, g)
@@ -130,7 +130,7 @@ class SGD(_OneEvaluation):
         """Return a zero velocity, or nothing without momentum."""
         return {"velocity": _zeros(unknowns)} if self.momentum else {}
 
-    def step(self, g: Tensor, memory: Tree, rate: Tensor, number: int) -> Tensor:
+    def step(self, g: Tensor, memory: Tree, rate: Tensor | float, number: int) -> Tensor:
         """Return the step."""
         del number
         return rate * (memory["velocity"].mul_(self.momentum).add_(g) if self.momentum else g)
