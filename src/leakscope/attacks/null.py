@@ -55,7 +55,6 @@ class _WithoutUpdate(Protocol):
 
     def guess(self, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT) -> Reconstruction:
         """Return the guess of every trial."""
-        ...
 
     def run(
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT

@@ -72,11 +72,9 @@ class Compares(Protocol):
     @property
     def sees_length(self) -> bool:
         """Return whether the value changes with the length of an update."""
-        ...
 
     def __call__(self, view: View) -> Tensor:
         """Return the value that is minimised."""
-        ...
 
 
 @runtime_checkable
@@ -85,11 +83,9 @@ class Explains(Protocol):
 
     def __call__(self, view: View) -> Tensor:
         """Return the value that is minimised."""
-        ...
 
     def explained(self, view: View) -> Tensor:
         """Return the value at which the update is explained."""
-        ...
 
 
 def reported(objective: Objective, view: View, value: Tensor) -> Tensor:

@@ -35,7 +35,6 @@ class Simulator(Protocol):
 
     def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
         """Return the simulated update."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ class Partition(Protocol):
 
     def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
         """Return the places of each client's examples."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The papers' networks, and any `nn.Module`, as pure functions of their parameters."""
 
-from leakscope.models.activations import ACTIVATIONS as ACTIVATIONS
+from leakscope.models.settings import ACTIVATIONS as ACTIVATIONS
 from leakscope.models.adapter import Functional as Functional, from_module as from_module
 from leakscope.models.batch_norm import in_eval_mode as in_eval_mode, in_train_mode as in_train_mode
 from leakscope.models.catalogue import MODELS as MODELS, build as build

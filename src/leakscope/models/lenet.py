@@ -20,9 +20,8 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from leakscope.core.registry import lookup
-from leakscope.models.activations import activation_layer
 from leakscope.models.dropout import KeyedDropout
-from leakscope.models.settings import Shape, image_shape, positive, probability
+from leakscope.models.settings import Shape, activation_layer, image_shape, positive, probability
 
 POOLINGS: dict[str, Callable[[], nn.Module] | None] = {
     "none": None,

@@ -14,8 +14,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from leakscope.models.activations import activation_layer
-from leakscope.models.settings import Shape, image_shape, positive
+from leakscope.models.settings import Shape, activation_layer, image_shape, positive
 
 
 class BasicBlock(nn.Module):

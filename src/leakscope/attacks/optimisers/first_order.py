@@ -25,7 +25,6 @@ class _OneEvaluation(Protocol):
     @property
     def rate(self) -> float | Tensor:
         """Return the learning rate."""
-        ...
 
     @property
     def evaluations(self) -> int:
@@ -62,7 +61,6 @@ class _OneEvaluation(Protocol):
 
     def step(self, g: Tensor, memory: Tree, rate: Tensor | float, number: int) -> Tensor:
         """Return the step of one unknown down its gradient; what is remembered of it changes in place."""
-        ...
 
 
 def _zeros(unknowns: Tree) -> Tree:
