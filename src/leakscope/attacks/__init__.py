@@ -8,10 +8,14 @@ from leakscope.attacks.exact.analytic import Analytic as Analytic
 from leakscope.attacks.attack import (
     SEEN as SEEN, Attack as Attack, Extra as Extra, Fitted as Fitted, Matching as Matching,
 )  # fmt: skip
+from leakscope.attacks.engine.plan import Execution as Execution
+from leakscope.attacks.engine.state import Recorder as Recorder, Stop as Stop
 from leakscope.attacks.aware import (
     AveragedDropout as AveragedDropout, KnownDropout as KnownDropout, aware as aware, merge_rounds as merge_rounds,
     takes_steps as takes_steps,
 )  # fmt: skip
+from leakscope.attacks.labels import JOINT as JOINT, LABEL_RULES as LABEL_RULES
+from leakscope.attacks.exact.linear_system import LinearSystem as LinearSystem
 from leakscope.attacks.defended import (
     Clipped as Clipped, LargestSent as LargestSent, Rounded as Rounded, Sent as Sent, Whitened as Whitened,
 )  # fmt: skip
@@ -24,13 +28,9 @@ from leakscope.attacks.dlfa import (
     CopiesStart as CopiesStart, EpochCopies as EpochCopies, EveryCopy as EveryCopy, LayerMatch as LayerMatch,
     OrderInvariant as OrderInvariant, OutOfRange as OutOfRange, dlfa as dlfa,
 )  # fmt: skip
-from leakscope.attacks.engine.plan import Execution as Execution
-from leakscope.attacks.engine.state import Recorder as Recorder, Stop as Stop
 from leakscope.attacks.known_policy import (
     KnownPolicy as KnownPolicy, ThroughPolicy as ThroughPolicy, ig_policy as ig_policy, learn_policy as learn_policy,
 )  # fmt: skip
-from leakscope.attacks.labels import JOINT as JOINT, LABEL_RULES as LABEL_RULES
-from leakscope.attacks.exact.linear_system import LinearSystem as LinearSystem
 from leakscope.attacks.null import ClassMean as ClassMean, PriorOnly as PriorOnly, class_mean as class_mean
 from leakscope.attacks.objectives import Explains as Explains, Match as Match
 from leakscope.attacks.optimisers import (

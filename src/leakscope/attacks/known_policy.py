@@ -23,12 +23,13 @@ from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.optimisers import Rule
 from leakscope.attacks.optimisers.rules import Interval
 from leakscope.attacks.priors import GUESS
-from leakscope.attacks.settings import AdamSettings, adam_attack, settings_of
+from leakscope.attacks.settings import AdamSettings, adam_attack
 from leakscope.attacks.simulate import OneGradient, simulator_kinds
 from leakscope.attacks.translate import ThroughMap
 from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree, take
 from leakscope.core.types import Knowledge, Observation, Reconstruction, Round, Seeds
 from leakscope.learning.transforms import SIGNED, PolicyFacts, transform

@@ -25,12 +25,13 @@ from leakscope.attacks.attack import Extra, Matching
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.priors import GUESS, TotalVariation
-from leakscope.attacks.settings import LBFGSSettings, lbfgs_attack, settings_of
+from leakscope.attacks.settings import LBFGSSettings, lbfgs_attack
 from leakscope.attacks.simulate import network_key, present_of, targets_of, weights_of
 from leakscope.attacks.view import Clock, Objective, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree, scale
 from leakscope.core.types import Knowledge, Round
 from leakscope.learning.gradients import loss_and_gradient

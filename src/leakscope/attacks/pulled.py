@@ -22,11 +22,12 @@ from torch import Tensor
 from leakscope.attacks.attack import Extra, Matching
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient
 from leakscope.attacks.priors import GUESS
-from leakscope.attacks.settings import LBFGSSettings, lbfgs_attack, settings_of
+from leakscope.attacks.settings import LBFGSSettings, lbfgs_attack
 from leakscope.attacks.simulate import OneGradient, network_key, present_of, simulator_kinds, targets_of, weights_of
 from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge, Round
 from leakscope.learning.gradients import loss_and_gradient

@@ -18,12 +18,13 @@ from leakscope.attacks.optimisers.rules import into_box
 from leakscope.attacks.polarised import spn_aware, spn_head, spn_unaware
 from leakscope.attacks.priors import GUESS, LabelRegulariser
 from leakscope.attacks.pulled import spn_pull
-from leakscope.attacks.settings import AdamSettings, LBFGSSettings, adam_attack, lbfgs_attack, settings_of
+from leakscope.attacks.settings import AdamSettings, LBFGSSettings, adam_attack, lbfgs_attack
 from leakscope.attacks.starts import Normal
 from leakscope.attacks.surrogate import ig_update, sme
 from leakscope.attacks.translate import ig_affine, ig_shift
 from leakscope.attacks.view import Prior
 from leakscope.core.errors import InputError
+from leakscope.core.signature import settings_of
 
 
 @settings_of(lbfgs_attack, without=("labels",), start=Normal(), labels=JOINT)

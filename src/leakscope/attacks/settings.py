@@ -5,10 +5,7 @@ A recipe takes them over with `settings_of`, so its signature shows all of them,
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypedDict, TypeVar, get_type_hints
+from typing import TypedDict
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.distances import cosine, squared_l2
@@ -20,9 +17,6 @@ from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.starts import Normal, Patterned, Start
 from leakscope.attacks.view import Objective
 from leakscope.core.errors import InputError
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Settings(TypedDict, total=False):
@@ -49,39 +43,6 @@ class AdamSettings(Settings, total=False):
     tv: float
     signed: bool
     decay: bool
-
-
-def settings_of(
-    base: Callable[..., Any], *, without: tuple[str, ...] = (), **defaults: object
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that gives a recipe the settings of `base` after its own, with other `defaults`.
-
-    Settings named in `without` cannot be given: they have their default.
-    """
-
-    def decorate(recipe: Callable[P, R]) -> Callable[P, R]:
-        kept = [each for each in _keywords(recipe) if each.kind is each.KEYWORD_ONLY]
-        names = {*without, *(each.name for each in kept)}
-        shared = [each for each in _keywords(base) if each.kind is each.KEYWORD_ONLY and each.name not in names]
-        shared = [each.replace(default=defaults.get(each.name, each.default)) for each in shared]
-        hints = {**get_type_hints(base), **get_type_hints(recipe)}
-        signature = inspect.Signature([*kept, *shared], return_annotation=hints["return"])
-
-        @functools.wraps(recipe)
-        def filled(*args: P.args, **given: P.kwargs) -> R:
-            signature.bind(*args, **given)
-            settings: Any = {**defaults, **given}
-            return recipe(*args, **settings)
-
-        filled.__annotations__ = {name: hints[name] for name in (*signature.parameters, "return")}
-        filled.__signature__ = signature  # type: ignore[attr-defined]
-        return filled
-
-    return decorate
-
-
-def _keywords(recipe: Callable[..., Any]) -> list[inspect.Parameter]:
-    return list(inspect.signature(recipe).parameters.values())
 
 
 def lbfgs_attack(

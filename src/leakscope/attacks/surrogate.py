@@ -19,9 +19,10 @@ from torch import Tensor
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.optimisers.rules import Interval
 from leakscope.attacks.priors import GUESS, TotalVariation
-from leakscope.attacks.settings import AdamSettings, adam_attack, settings_of
+from leakscope.attacks.settings import AdamSettings, adam_attack
 from leakscope.attacks.simulate import ALPHA, OneGradient, OnTheLine
 from leakscope.core.errors import InputError
+from leakscope.core.signature import settings_of
 from leakscope.core.types import Knowledge
 
 AUTHORS: AdamSettings = {"rate": 1.0, "tv": 0.01, "signed": False, "iterations": 1000}

@@ -21,11 +21,12 @@ from torch import Tensor
 from leakscope.attacks.attack import SEEN, Extra, Matching
 from leakscope.attacks.optimisers import Rule
 from leakscope.attacks.priors import GUESS
-from leakscope.attacks.settings import AdamSettings, adam_attack, settings_of
+from leakscope.attacks.settings import AdamSettings, adam_attack
 from leakscope.attacks.simulate import SHIFT, OneGradient, shift
 from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge, Round
 

@@ -100,10 +100,10 @@ class ToLength:
     gain: float | Gain
     length: float
 
+    needs = property(lambda scaled: ("bound", *needs_of(scaled.gain)))
+
     def __post_init__(self) -> None:
         check_gain("ToLength.length", self.length)
-
-    needs = property(lambda scaled: ("bound", *needs_of(scaled.gain)))
 
     def __call__(self, view: View, power: int) -> Tensor:
         """Return the gain of one trial."""

@@ -23,16 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakscope.kernels.convolutions import (
-    Convolving,
-    Dims,
-    Sizes,
-    all_leading,
-    cotangents,
-    register,
-    save_inputs,
-    with_sizes,
-)
+from leakscope.kernels.convolutions import Convolving, Dims, Sizes, all_leading, cotangents, register, save, sized
 
 WIDE = 48  # about so many numbers of an output row are computed together
 FLAT = 16  # up to so many channels times kernel rows, the rows are made channels
@@ -43,7 +34,7 @@ class Banded(Convolving):
 
     def __init__(self) -> None:
         """Convolve as below."""
-        super().__init__(with_sizes(_compute))
+        super().__init__(sized(_compute))
 
 
 def _compute(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Tensor:
@@ -75,7 +66,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Sizes], output: Any) -> None:
         ctx.mark_non_differentiable(output[1])
-        save_inputs(ctx, inputs[0], output[1], *inputs[2:])
+        save(ctx, inputs[0], output[1], *inputs[2:])
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:

@@ -106,7 +106,7 @@ class Sizes:
         return height, width
 
 
-def with_sizes(compute: Callable[[Tensor, Tensor, Tensor | None, Sizes], Tensor]) -> Compute:
+def sized(compute: Callable[[Tensor, Tensor, Tensor | None, Sizes], Tensor]) -> Compute:
     """Return what `Convolving` takes, for convolutions whose sizes are known: not grouped, not mistaken."""
 
     def computed(x: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings) -> Tensor | None:
@@ -162,7 +162,7 @@ def all_leading(
     return leading(x, dims[0], clients), leading(weight, dims[1], clients), biases
 
 
-def save_inputs(ctx: Any, x: Tensor, kernel: Tensor, bias: Tensor | None, sizes: Sizes) -> None:
+def save(ctx: Any, x: Tensor, kernel: Tensor, bias: Tensor | None, sizes: Sizes) -> None:
     """Save what `cotangents` needs."""
     ctx.save_for_backward(x, kernel)
     ctx.biased, ctx.sizes = bias is not None, sizes

@@ -21,16 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakscope.kernels.convolutions import (
-    Convolving,
-    Dims,
-    Sizes,
-    all_leading,
-    cotangents,
-    register,
-    save_inputs,
-    with_sizes,
-)
+from leakscope.kernels.convolutions import Convolving, Dims, Sizes, all_leading, cotangents, register, save, sized
 
 NARROW = 48  # a kernel of fewer numbers is the row of its product, a larger one the column
 
@@ -40,7 +31,7 @@ class Windowed(Convolving):
 
     def __init__(self) -> None:
         """Convolve as below."""
-        super().__init__(with_sizes(_compute))
+        super().__init__(sized(_compute))
 
 
 def _compute(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Tensor:
@@ -58,7 +49,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Sizes], output: Any) -> None:
         del output
-        save_inputs(ctx, *inputs)
+        save(ctx, *inputs)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
