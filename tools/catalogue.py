@@ -141,7 +141,7 @@ def section(piece: Piece, notes: Mapping[str, Mapping[str, str]]) -> str:
     lines += [f"- **Settings**: {f'`{shown}`' if shown else 'none'}"]
     if piece.place:
         lines.append(f"- **Where**: `{piece.place}`" if "(" in piece.place else f"- **Where**: {piece.place}")
-    file = Path(inspect.getsourcefile(piece.make) or "").resolve().relative_to(ROOT).as_posix()
+    file = Path(inspect.getsourcefile(inspect.unwrap(piece.make)) or "").resolve().relative_to(ROOT).as_posix()
     return "\n".join([*lines, f"- **Code**: `{file}`", ""])
 
 

@@ -93,9 +93,22 @@ from leakscope.core.registry import summary
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, lift, take, tensors, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, make_batch
-from leakscope.defences import DEFENCES
+from leakscope.defences import (
+    DEFENCES,
+    ChosenNoise,
+    Clip,
+    DeepCompression,
+    GaussianNoise,
+    LaplaceNoise,
+    LowRank,
+    Quantise,
+    RandomMask,
+    Sign,
+    Sparsify,
+)
+from leakscope.defences.stack import begin, protect
 from leakscope.learning.polarisation import BIAS, CODES, WEIGHT, public_head
-from leakscope.metrics import METRICS
+from leakscope.metrics import METRICS, Direction, Metric
 from leakscope.models import Torch, build, draw_parameters
 
 torch.set_num_threads(1)
@@ -530,6 +543,92 @@ def test_a_finish_keeps_the_unknowns_of_every_trial(case: Any) -> None:
         same(take(case, one)(take(unknowns, one), knowledge), take(finished, one), 1e-5)
 
 
+# -- defences on the update
+
+DEFENCES_OF: dict[Any, list[Any]] = {
+    GaussianNoise: [GaussianNoise(0.1), GaussianNoise(0.1, each=True), GaussianNoise(torch.tensor([0.0, 0.1, 1.0]))],
+    LaplaceNoise: [LaplaceNoise(0.1), LaplaceNoise(scale=torch.tensor([0.1, 0.2, 0.3]), each=True)],
+    Clip: [Clip(0.5), Clip(torch.tensor([0.1, 1.0, 100.0]), each=True)],
+    Sparsify: [Sparsify(0.5), Sparsify(share=torch.tensor([0.1, 0.5, 1.0])), Sparsify(0.5, each=True)],
+    DeepCompression: [DeepCompression(0.5)],
+    RandomMask: [RandomMask(0.5), RandomMask(torch.tensor([0.1, 0.5, 0.9]))],
+    ChosenNoise: [ChosenNoise(0.1), ChosenNoise(torch.tensor([0.0, 0.1, 1.0]))],
+    Sign: [Sign()],
+    Quantise: [Quantise(4), Quantise(1), Quantise(4, stochastic=False)],
+    LowRank: [LowRank(1)],
+}
+
+
+def protect_twice(defence: Any, update: Tree, key: Tensor) -> tuple[Tree, Tree]:
+    """Return what two rounds send of the same update, memory included."""
+    once, state = protect((defence,), update, begin((defence,), update), key)
+    return once, protect((defence,), update, state, random.fold(key, "next"))[0]
+
+
+def test_every_defence_has_a_case_and_is_in_its_table() -> None:
+    on_update = having(leakscope.defences, "protect_update") | having(leakscope.defences, "protect_and_remember")
+    assert on_update == set(DEFENCES.values()) == set(DEFENCES_OF)
+
+
+@DTYPES
+@cases(DEFENCES_OF)
+def test_a_defence_sends_an_update_like_the_one_it_got(case: Any, dtype: torch.dtype) -> None:
+    defence = to(case, dtype=dtype)
+    update = {"w": draw(0, TRIALS, 4, 3, dtype=dtype), "b": draw(1, TRIALS, 5, dtype=dtype)}
+    many = untouched(lift(protect_twice), defence, update, KEYS)
+    for sent in many:
+        assert {name: (v.shape, v.dtype) for name, v in sent.items()} == {
+            name: (v.shape, v.dtype) for name, v in update.items()
+        }
+        assert all(value.isfinite().all() for value in sent.values())
+    for i in range(TRIALS):  # no client depends on the others
+        same(take(many, i), protect_twice(take(defence, i), take(update, i), KEYS[i]), 1e-5)
+
+
+@cases(DEFENCES_OF)
+def test_a_defence_treats_two_clients_of_one_seed_and_update_alike(case: Any) -> None:
+    defence = take(case, torch.tensor([1, 1]))
+    update = {"w": draw(0, 4, 3).expand(2, 4, 3), "b": draw(1, 5).expand(2, 5)}
+    sent = lift(protect_twice)(defence, update, KEYS[:1].expand(2))
+    same(take(sent, 0), take(sent, 1))
+
+
+# -- metrics: one value per item
+
+
+def test_every_metric_is_in_its_table() -> None:
+    image = importlib.import_module("leakscope.metrics.image")
+    measures = {f for f in vars(image).values() if inspect.isfunction(f) and f.__module__ == image.__name__}
+    public = {
+        f
+        for f in measures
+        if signature_of(f)[:2] == ("truth: Tensor", "guess: Tensor") and f.__annotations__["return"] == "Tensor"
+    }
+    assert public == {metric.function for metric in METRICS.values()}
+
+
+@DTYPES
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+@pytest.mark.parametrize("shape", [(1, 12, 12), (3, 16, 16), (30,)], ids=["grey", "colour", "row"])
+def test_a_metric_is_best_for_the_truth_and_judges_every_item_by_itself(
+    metric: Metric, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    if len(shape) == 1 and not metric.tables:
+        pytest.skip("a metric of images")
+    truth = draw(0, 6, *shape, dtype=dtype).sigmoid()
+    near, far = ((truth + size * draw(1, 6, *shape, dtype=dtype)).clamp(0, 1) for size in (0.01, 0.2))
+    assert_close(untouched(metric.function, truth, truth.clone()).double(), torch.full((6,), metric.best).double())
+    values = untouched(metric.function, truth, near)
+    assert values.shape == (6,)
+    assert values.isfinite().all()
+    better = values < metric.function(truth, far)
+    assert bool((better if metric.direction is Direction.LOWER else ~better).all())
+    order = torch.tensor([3, 1, 5, 0, 2, 4])
+    same(metric.function(truth[order], near[order]), values[order], 1e-5)
+    if metric.symmetric:
+        same(metric.function(near, truth), values, 1e-5)
+
+
 # -- tables
 
 
@@ -540,7 +639,7 @@ def test_every_recipe_is_in_its_table() -> None:
         part
         for part in public_parts(leakscope.attacks)
         if inspect.isfunction(part)
-        and part.__annotations__.get("return") in returned
+        and getattr(part.__annotations__.get("return"), "__name__", part.__annotations__.get("return")) in returned
         and all(p.default is not p.empty for p in inspect.signature(part).parameters.values())
     }
     assert recipes == set(ATTACKS.values())
@@ -548,18 +647,8 @@ def test_every_recipe_is_in_its_table() -> None:
     assert all(getattr(leakscope.attacks, each.__name__) is each for each in attacks)
 
 
-def test_every_optimiser_defence_and_metric_is_in_its_table() -> None:
+def test_every_optimiser_is_in_its_table() -> None:
     assert having(leakscope.attacks, "settle", "move") == set(OPTIMISERS.values())
-    on_update = having(leakscope.defences, "protect_update") | having(leakscope.defences, "protect_and_remember")
-    assert on_update == set(DEFENCES.values())
-    image = importlib.import_module("leakscope.metrics.image")
-    measures = {f for f in vars(image).values() if inspect.isfunction(f) and f.__module__ == image.__name__}
-    public = {
-        f
-        for f in measures
-        if signature_of(f)[:2] == ("truth: Tensor", "guess: Tensor") and f.__annotations__["return"] == "Tensor"
-    }
-    assert public == {metric.function for metric in METRICS.values()}
 
 
 @pytest.mark.parametrize(

@@ -92,13 +92,7 @@ class Inferred:
 
 
 def infer(
-    model: Model,
-    before: Tree,
-    sent: Tree,
-    *,
-    shares: Shares,
-    loss: str = "cross_entropy",
-    public: Tensor | None = None,
+    model: Model, before: Tree, sent: Tree, *, shares: Shares, loss: str = "cross_entropy", public: Tensor | None = None
 ) -> Inferred:
     """Return what one client's update tells; trees may hold buffers too, as captures do.
 

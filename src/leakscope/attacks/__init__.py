@@ -6,139 +6,68 @@ with rules, and when to stop. `aware` makes one use what the attacker was told o
 
 from leakscope.attacks.exact.analytic import Analytic as Analytic
 from leakscope.attacks.attack import (
-    SEEN as SEEN,
-    Attack as Attack,
-    Extra as Extra,
-    Fitted as Fitted,
-    Matching as Matching,
-)
-from leakscope.attacks.aware import (
-    AveragedDropout as AveragedDropout,
-    KnownDropout as KnownDropout,
-    aware as aware,
-    merge_rounds as merge_rounds,
-    takes_steps as takes_steps,
-)
-from leakscope.attacks.defended import (
-    Clipped as Clipped,
-    LargestSent as LargestSent,
-    Rounded as Rounded,
-    Sent as Sent,
-    Whitened as Whitened,
-)
-from leakscope.attacks.distances import (
-    DISTANCES as DISTANCES,
-    Distance as Distance,
-    angle as angle,
-    angle_per_tensor as angle_per_tensor,
-    cosine as cosine,
-    cosine_per_tensor as cosine_per_tensor,
-    disagreement as disagreement,
-    l1 as l1,
-    l2 as l2,
-    squared_l2 as squared_l2,
-)
-from leakscope.attacks.dlfa import (
-    CopiesStart as CopiesStart,
-    EpochCopies as EpochCopies,
-    EveryCopy as EveryCopy,
-    LayerMatch as LayerMatch,
-    OrderInvariant as OrderInvariant,
-    OutOfRange as OutOfRange,
-    dlfa as dlfa,
-)
+    SEEN as SEEN, Attack as Attack, Extra as Extra, Fitted as Fitted, Matching as Matching,
+)  # fmt: skip
 from leakscope.attacks.engine.plan import Execution as Execution
 from leakscope.attacks.engine.state import Recorder as Recorder, Stop as Stop
-from leakscope.attacks.known_policy import (
-    KnownPolicy as KnownPolicy,
-    ThroughPolicy as ThroughPolicy,
-    ig_policy as ig_policy,
-    learn_policy as learn_policy,
-)
+from leakscope.attacks.aware import (
+    AveragedDropout as AveragedDropout, KnownDropout as KnownDropout, aware as aware, merge_rounds as merge_rounds,
+    takes_steps as takes_steps,
+)  # fmt: skip
 from leakscope.attacks.labels import JOINT as JOINT, LABEL_RULES as LABEL_RULES
 from leakscope.attacks.exact.linear_system import LinearSystem as LinearSystem
+from leakscope.attacks.defended import (
+    Clipped as Clipped, LargestSent as LargestSent, Rounded as Rounded, Sent as Sent, Whitened as Whitened,
+)  # fmt: skip
+from leakscope.attacks.distances import (
+    DISTANCES as DISTANCES, Distance as Distance, angle as angle, angle_per_tensor as angle_per_tensor,
+    cosine as cosine, cosine_per_tensor as cosine_per_tensor, disagreement as disagreement, l1 as l1, l2 as l2,
+    squared_l2 as squared_l2,
+)  # fmt: skip
+from leakscope.attacks.dlfa import (
+    CopiesStart as CopiesStart, EpochCopies as EpochCopies, EveryCopy as EveryCopy, LayerMatch as LayerMatch,
+    OrderInvariant as OrderInvariant, OutOfRange as OutOfRange, dlfa as dlfa,
+)  # fmt: skip
+from leakscope.attacks.known_policy import (
+    KnownPolicy as KnownPolicy, ThroughPolicy as ThroughPolicy, ig_policy as ig_policy, learn_policy as learn_policy,
+)  # fmt: skip
 from leakscope.attacks.null import ClassMean as ClassMean, PriorOnly as PriorOnly, class_mean as class_mean
 from leakscope.attacks.objectives import Explains as Explains, Match as Match
 from leakscope.attacks.optimisers import (
-    LBFGS as LBFGS,
-    OPTIMISERS as OPTIMISERS,
-    SGD as SGD,
-    Adagrad as Adagrad,
-    Adam as Adam,
-    Exponential as Exponential,
-    Optimiser as Optimiser,
-    Rule as Rule,
-    Steps as Steps,
-)
+    LBFGS as LBFGS, OPTIMISERS as OPTIMISERS, SGD as SGD, Adagrad as Adagrad, Adam as Adam, Exponential as Exponential,
+    Optimiser as Optimiser, Rule as Rule, Steps as Steps,
+)  # fmt: skip
 from leakscope.attacks.polarised import (
-    Dummy as Dummy,
-    DummyPolarised as DummyPolarised,
-    HeadGradient as HeadGradient,
-    OnSimulated as OnSimulated,
-    spn_aware as spn_aware,
-    spn_head as spn_head,
-    spn_unaware as spn_unaware,
-)
+    Dummy as Dummy, DummyPolarised as DummyPolarised, HeadGradient as HeadGradient, OnSimulated as OnSimulated,
+    spn_aware as spn_aware, spn_head as spn_head, spn_unaware as spn_unaware,
+)  # fmt: skip
 from leakscope.attacks.priors import (
-    GUESS as GUESS,
-    PRIORS as PRIORS,
-    BoxPenalty as BoxPenalty,
-    LabelRegulariser as LabelRegulariser,
-    Norm as Norm,
+    GUESS as GUESS, PRIORS as PRIORS, BoxPenalty as BoxPenalty, LabelRegulariser as LabelRegulariser, Norm as Norm,
     TotalVariation as TotalVariation,
-)
+)  # fmt: skip
 from leakscope.attacks.optimisers.rules import Interval as Interval, into_box as into_box
 from leakscope.attacks.pulled import (
-    PULL as PULL,
-    NoPull as NoPull,
-    Pulled as Pulled,
-    learn_pull as learn_pull,
-    spn_pull as spn_pull,
-)
+    PULL as PULL, NoPull as NoPull, Pulled as Pulled, learn_pull as learn_pull, spn_pull as spn_pull,
+)  # fmt: skip
 from leakscope.attacks.recipes import (
-    ATTACKS as ATTACKS,
-    analytic as analytic,
-    cpl as cpl,
-    dlg as dlg,
-    idlg as idlg,
-    ig as ig,
-    linear_system as linear_system,
-    matching as matching,
-    prior_only as prior_only,
-)
+    ATTACKS as ATTACKS, analytic as analytic, cpl as cpl, dlg as dlg, idlg as idlg, ig as ig,
+    linear_system as linear_system, matching as matching, prior_only as prior_only,
+)  # fmt: skip
 from leakscope.attacks.simulate import (
-    ALPHA as ALPHA,
-    LABEL as LABEL,
-    SHIFT as SHIFT,
-    SIMULATORS as SIMULATORS,
-    LocalSteps as LocalSteps,
-    OnTheLine as OnTheLine,
-    OneGradient as OneGradient,
-)
+    ALPHA as ALPHA, LABEL as LABEL, SHIFT as SHIFT, SIMULATORS as SIMULATORS, LocalSteps as LocalSteps,
+    OnTheLine as OnTheLine, OneGradient as OneGradient,
+)  # fmt: skip
 from leakscope.attacks.starts import (
-    STARTS as STARTS,
-    Insider as Insider,
-    Normal as Normal,
-    Patterned as Patterned,
-    Solid as Solid,
-    Start as Start,
+    STARTS as STARTS, Insider as Insider, Normal as Normal, Patterned as Patterned, Solid as Solid, Start as Start,
     Uniform as Uniform,
-)
+)  # fmt: skip
 from leakscope.attacks.surrogate import Constant as Constant, ig_update as ig_update, sme as sme
 from leakscope.attacks.translate import (
-    Moved as Moved,
-    NearIdentity as NearIdentity,
-    ThroughMap as ThroughMap,
-    Within as Within,
-    ig_affine as ig_affine,
+    Moved as Moved, NearIdentity as NearIdentity, ThroughMap as ThroughMap, Within as Within, ig_affine as ig_affine,
     ig_shift as ig_shift,
-)
+)  # fmt: skip
 from leakscope.attacks.units import InNoiseUnits as InNoiseUnits, PerGradient as PerGradient, Scaled as Scaled
 from leakscope.attacks.view import (
-    Clock as Clock,
-    Objective as Objective,
-    Prior as Prior,
-    Simulated as Simulated,
-    Simulator as Simulator,
+    Clock as Clock, Objective as Objective, Prior as Prior, Simulated as Simulated, Simulator as Simulator,
     View as View,
-)
+)  # fmt: skip

@@ -39,10 +39,12 @@ from leakscope.attacks.defended import Clipped, LargestSent, Rounded, Sent, Whit
 from leakscope.attacks.distances import FLOORED, SCALED, angle, angle_per_tensor, disagreement, power_of
 from leakscope.attacks.known_policy import learn_policy
 from leakscope.attacks.objectives import (
+    DEFENCE_FACTS,
     Compares,
     Match,
     compares_lengths,
     distance_of,
+    facts_needed,
     innermost,
     wrap_innermost,
 )
@@ -69,7 +71,7 @@ def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simul
     `reclip` clips the simulated update where a bound is told, instead of comparing directions (always where bits are told
     too): it also uses that an unclipped update was short, but takes the mask to come before the clip. `simulate` puts
     the client's local steps in the place of one gradient where `Knowledge.local` is told: exact, and as many times as
-    expensive as there are steps.
+    expensive as there are steps. An objective that already uses facts about defences (`Sent`, `Clipped`, ...) stays as it is.
 
     The threshold of `Stop` stays as it is, but counts in another unit: see docs/aware.md.
     """
@@ -80,7 +82,8 @@ def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simul
     if stepped:
         attack = replace(attack, simulate=_with_steps(attack.simulate))
     defended = any(fact is not None for fact in (knowledge.mask, knowledge.bound, knowledge.bits, knowledge.sigma))
-    if not defended and not stepped:
+    uses_facts = bool(DEFENCE_FACTS & (facts_needed(attack.objective) or frozenset()))
+    if uses_facts or not (defended or stepped):
         return attack
     if isinstance(attack.objective, Match):
         return _in_units(attack, _comparison(attack, attack.objective, knowledge, reclip, stepped), knowledge)

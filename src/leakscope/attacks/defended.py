@@ -11,6 +11,7 @@ What their value counts in is said around them, in `units`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -18,12 +19,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.distances import SHORTEST
-from leakscope.attacks.objectives import (
-    Match,
-    compares_lengths,
-    find_link,
-    unit_of,
-)
+from leakscope.attacks.objectives import Match, against, compares_lengths, find_link, unit_of
 from leakscope.attacks.view import Objective, View
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, scale, squared_norm
@@ -133,12 +129,13 @@ class Rounded:
         """Return the value beyond one rounding step."""
         bits = fact(view.knowledge.bits, "Rounded", "bits", "the bits of the quantisation")
         simulated = guess = view.simulated.update
-        if compares_lengths(
-            self.inner
-        ):  # where the two differ the nearest does not move, and elsewhere nothing is left
+        if compares_lengths(self.inner):  # where the two differ the nearest does not move; elsewhere nothing is left
             guess = {name: value.detach() for name, value in simulated.items()}
-        value = self.inner(changed(view, simulated, nearest(guess, view.observed, bits)))
-        return value + self.pull * self.inner(view) if self.pull else value
+        beyond = nearest(guess, view.observed, bits)
+        if not self.pull:
+            return self.inner(changed(view, simulated, beyond))
+        value, pulled = against(self.inner, view, (beyond, view.observed))
+        return value + self.pull * pulled
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +151,16 @@ class Whitened:
 
     def __call__(self, view: View) -> Tensor:
         """Return the value in units of the noise."""
+        return self.against(view, (view.observed,))[0]
+
+    def against(self, view: View, targets: Sequence[Tree]) -> list[Tensor]:
+        """Return the value against each of several updates."""
         factors = noise_factors(view.knowledge)
-        simulated = {name: value * factors[name] for name, value in view.simulated.update.items()}
-        observed = {name: value * factors[name] for name, value in view.observed.items()}
-        return self.inner(changed(view, simulated, observed))
+        simulated, *scaled = (
+            {name: value * factors[name] for name, value in update.items()}
+            for update in (view.simulated.update, *targets)
+        )
+        return against(self.inner, changed(view, simulated, view.observed), scaled)
 
 
 # -- what was done to an update

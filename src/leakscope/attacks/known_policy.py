@@ -13,25 +13,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import SEEN, Matching
-from leakscope.attacks.distances import cosine
 from leakscope.attacks.engine.plan import DEFAULT, Execution
-from leakscope.attacks.engine.state import Stop
-from leakscope.attacks.objectives import Match
-from leakscope.attacks.optimisers import Adam, Rule, Steps
-from leakscope.attacks.optimisers.rules import Interval, into_box
-from leakscope.attacks.priors import GUESS, TotalVariation
+from leakscope.attacks.optimisers import Rule
+from leakscope.attacks.optimisers.rules import Interval
+from leakscope.attacks.priors import GUESS
+from leakscope.attacks.settings import AdamSettings, adam_attack
 from leakscope.attacks.simulate import OneGradient, simulator_kinds
-from leakscope.attacks.starts import Normal, Start
-from leakscope.attacks.surrogate import milestones
 from leakscope.attacks.translate import ThroughMap
-from leakscope.attacks.view import Clock, Objective, Simulated, Simulator
+from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree, take
 from leakscope.core.types import Knowledge, Observation, Reconstruction, Round, Seeds
 from leakscope.learning.transforms import SIGNED, PolicyFacts, transform
@@ -202,30 +200,7 @@ class KnownPolicy:
         return take(result, torch.arange(total) * each + mismatch.argmin(1))
 
 
-def ig_policy(
-    *,
-    start: Start = Normal(),  # noqa: B008  frozen
-    objective: Objective = Match(cosine),  # noqa: B008  frozen
-    rate: float = 0.1,
-    tv: float = 1e-4,
-    signed: bool = True,
-    labels: str = "auto",
-    iterations: int = 4800,
-    restarts: int = 1,
-) -> KnownPolicy:
+@settings_of(adam_attack, without=("decay", "threshold"))
+def ig_policy(**settings: Unpack[AdamSettings]) -> KnownPolicy:
     """`ig` by an attacker who knows the client's policy and optimises through it; needs the defence told."""
-    if tv < 0:
-        raise InputError(f"ig_policy(tv=...) must not be below 0, got {tv}")
-    guess = Rule(sign=signed, schedule=Steps(milestones(iterations)), project=into_box)
-    base = Matching(
-        "ig_policy",
-        start=start,
-        objective=objective,
-        priors=(TotalVariation(tv),) if tv else (),
-        labels=labels,
-        optimiser=Adam(rate),
-        rules={GUESS: guess},
-        stop=Stop(iterations=iterations),
-        restarts=restarts,
-    )
-    return KnownPolicy(base)
+    return KnownPolicy(adam_attack("ig_policy", **settings))

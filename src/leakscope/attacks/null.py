@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from leakscope.core.model import Model
 from leakscope.core.tree import Tree
 from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Outcome, Reconstruction, Round, Seeds, Shares
 
+BASELINES = ("class_mean", "prior_only", "nearest_public")
 _AT_ONCE = 2**22  # numbers of a public set summed at a time
 
 
@@ -46,8 +48,25 @@ def class_mean(public: Tensor, labels: Tensor, *, classes: int) -> ClassMean:
     return ClassMean(means.reshape(classes, *shape).cpu(), overall.reshape(shape).cpu(), int(number.argmax()))
 
 
+class _WithoutUpdate(Protocol):
+    """An attack that guesses from Knowledge and seeds alone."""
+
+    __slots__ = ()
+
+    def guess(self, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT) -> Reconstruction:
+        """Return the guess of every trial."""
+
+    def run(
+        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
+    ) -> Reconstruction:
+        """Return the guess; network and update are not read."""
+        del model
+        check_seeds(observation.trials, seeds)
+        return self.guess(knowledge, seeds, execution)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class ClassMean:
+class ClassMean(_WithoutUpdate):
     """The mean public picture of each sample's class; without told labels the mean of all and the commonest class.
 
     `means` is C x input_shape and `overall` input_shape, both in [0, 1]; `class_mean` makes them from a public set.
@@ -58,16 +77,9 @@ class ClassMean:
     commonest: int
     name: str = "class_mean"
 
-    def run(
-        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
-    ) -> Reconstruction:
-        """Return the means; network and update are not read."""
-        del model
-        check_seeds(observation.trials, seeds)
-        return self.guess(knowledge, observation.trials, execution)
-
-    def guess(self, knowledge: Knowledge, trials: int, execution: Execution = DEFAULT) -> Reconstruction:
-        """Return the same from Knowledge alone."""
+    def guess(self, knowledge: Knowledge, trials: int | Seeds, execution: Execution = DEFAULT) -> Reconstruction:
+        """Return the means of so many trials (or one for each seed), from Knowledge alone."""
+        trials = trials if isinstance(trials, int) else len(trials)
         shape, dtype = tuple(self.overall.shape), DTYPES[execution.dtype]
         if tuple(knowledge.input_shape) != shape:
             raise InputError(f"the public pictures are {shape}, Knowledge.input_shape is {knowledge.input_shape}")
@@ -93,7 +105,7 @@ def simulate_nothing(model: Model, unknowns: Tree, seen: Round, knowledge: Knowl
 
 
 @dataclass(frozen=True, slots=True)
-class PriorOnly:
+class PriorOnly(_WithoutUpdate):
     """`attack` without its objective: start, priors, optimiser, rules and iterations stay, the update is gone.
 
     The engine gets a network without parameters and an empty update, so neither can have any influence; a prior on what
@@ -106,16 +118,8 @@ class PriorOnly:
     attack: Matching
     name: str = "prior_only"
 
-    def run(
-        self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
-    ) -> Reconstruction:
-        """Return what the priors make of the start; network and update are not read."""
-        del model
-        check_seeds(observation.trials, seeds)
-        return self.guess(knowledge, seeds, execution)
-
     def guess(self, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT) -> Reconstruction:
-        """Return the same from Knowledge and seeds alone."""
+        """Return what the priors make of the start, from Knowledge and seeds alone."""
         shape, classes = tuple(knowledge.input_shape), knowledge.classes
         if knowledge.labels is None:
             knowledge = replace(knowledge, labels=draw_labels(seeds, knowledge.samples, classes))

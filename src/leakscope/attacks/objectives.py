@@ -7,7 +7,7 @@ as `inner`; the innermost compares.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -44,7 +44,12 @@ class Match:
 
     def __call__(self, view: View) -> Tensor:
         """Return the mismatch of one trial in one round."""
-        return self.gain * self.distance(self.weighed(view.simulated.update), self.weighed(view.observed))
+        return self.against(view, (view.observed,))[0]
+
+    def against(self, view: View, targets: Sequence[Tree]) -> list[Tensor]:
+        """Return the mismatch to each of several updates."""
+        simulated = self.weighed(view.simulated.update)
+        return [self.gain * self.distance(simulated, self.weighed(target)) for target in targets]
 
     def weighed(self, update: Tree) -> Tree:
         """Return an update times the factor of each tensor."""
@@ -67,11 +72,9 @@ class Compares(Protocol):
     @property
     def sees_length(self) -> bool:
         """Return whether the value changes with the length of an update."""
-        ...
 
     def __call__(self, view: View) -> Tensor:
         """Return the value that is minimised."""
-        ...
 
 
 @runtime_checkable
@@ -80,11 +83,9 @@ class Explains(Protocol):
 
     def __call__(self, view: View) -> Tensor:
         """Return the value that is minimised."""
-        ...
 
     def explained(self, view: View) -> Tensor:
         """Return the value at which the update is explained."""
-        ...
 
 
 def reported(objective: Objective, view: View, value: Tensor) -> Tensor:
@@ -94,6 +95,12 @@ def reported(objective: Objective, view: View, value: Tensor) -> Tensor:
     weak noise makes the unit a thousand times as small.
     """
     return value / objective.explained(view) if isinstance(objective, Explains) else value
+
+
+def against(objective: Objective, view: View, targets: Sequence[Tree]) -> list[Tensor]:
+    """Return the value against each of several updates; the simulated one is prepared once where the objective can do that."""
+    together: Callable[[View, Sequence[Tree]], list[Tensor]] | None = getattr(objective, "against", None)
+    return together(view, targets) if together else [objective(replace(view, observed=target)) for target in targets]
 
 
 def links(objective: Objective) -> Iterator[Objective]:

@@ -16,24 +16,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Extra, Matching
-from leakscope.attacks.distances import squared_l2
-from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.objectives import Match
-from leakscope.attacks.optimisers import LBFGS, Optimiser
 from leakscope.attacks.priors import GUESS, TotalVariation
+from leakscope.attacks.settings import LBFGSSettings, lbfgs_attack
 from leakscope.attacks.simulate import network_key, present_of, targets_of, weights_of
-from leakscope.attacks.starts import Patterned, Start
-from leakscope.attacks.view import Clock, Objective, Prior, Simulated, View
+from leakscope.attacks.view import Clock, Objective, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree, scale
 from leakscope.core.types import Knowledge, Round
 from leakscope.learning.gradients import loss_and_gradient
@@ -160,28 +158,13 @@ class OnSimulated:
         return self.inner(replace(view, observed=observed))
 
 
-def spn_unaware(
-    *,
-    start: Start = Patterned(),  # noqa: B008  frozen
-    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
-    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
-    labels: str = JOINT,
-    iterations: int = 300,
-    threshold: float = 1e-4,
-    restarts: int = 1,
-) -> Matching:
+@settings_of(lbfgs_attack, labels=JOINT)
+def spn_unaware(**settings: Unpack[LBFGSSettings]) -> Matching:
     """Algorithm 5 of the SPN paper (Fan et al. 2020): DLG from a patterned start, blind to the private head."""
-    return Matching(
-        "spn_unaware",
-        start=start,
-        objective=objective,
-        labels=labels,
-        optimiser=optimiser,
-        stop=Stop(iterations=iterations, threshold=threshold),
-        restarts=restarts,
-    )
+    return lbfgs_attack("spn_unaware", **settings)
 
 
+@settings_of(lbfgs_attack)
 def spn_aware(
     *,
     bits: int = 64,
@@ -189,13 +172,7 @@ def spn_aware(
     alpha2: float = 0.1,
     margin: float = 1.0,
     spread: float | None = None,
-    start: Start = Patterned(),  # noqa: B008  frozen
-    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
-    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
-    labels: str = "auto",
-    iterations: int = 300,
-    threshold: float = 1e-4,
-    restarts: int = 1,
+    **settings: Unpack[LBFGSSettings],
 ) -> Matching:
     """Knows that a Secret Polarization Network exists: a dummy private head and dummy codes are optimised with the guess.
 
@@ -212,31 +189,13 @@ def spn_aware(
         )
     if spread is not None and not 0 < spread < math.inf:
         raise InputError(f"spn_aware(spread=...) must be in (0, inf) or left out, got {spread}")
-    return Matching(
-        "spn_aware",
-        simulate=DummyPolarised(alpha1, alpha2, margin),
-        start=start,
-        objective=objective,
-        labels=labels,
-        optimiser=optimiser,
-        extras={part: Dummy(part, bits, spread) for part in (WEIGHT, BIAS, CODES)},
-        stop=Stop(iterations=iterations, threshold=threshold),
-        restarts=restarts,
-    )
+    extras = {part: Dummy(part, bits, spread) for part in (WEIGHT, BIAS, CODES)}
+    attack = lbfgs_attack("spn_aware", **settings)
+    return replace(attack, simulate=DummyPolarised(alpha1, alpha2, margin), extras=extras)
 
 
-def spn_head(
-    *,
-    alpha1: float = 1.0,
-    tv: float = 0.0,
-    start: Start = Patterned(),  # noqa: B008  frozen
-    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
-    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
-    labels: str = "auto",
-    iterations: int = 300,
-    threshold: float = 1e-4,
-    restarts: int = 1,
-) -> Matching:
+@settings_of(lbfgs_attack)
+def spn_head(*, alpha1: float = 1.0, tv: float = 0.0, **settings: Unpack[LBFGSSettings]) -> Matching:
     """Knows that a Secret Polarization Network exists: compares the gradient of the public head alone, which is not hidden.
 
     That layer has as many equations as features and classes; where pictures have more pixels, `tv` weighs total variation
@@ -245,17 +204,12 @@ def spn_head(
     _check_numbers("spn_head", {"alpha1": alpha1, "tv": tv})
     if not (0 < alpha1 < math.inf and 0 <= tv < math.inf):
         raise InputError(f"spn_head needs alpha1 above 0 and tv of at least 0, both finite, got {alpha1}, {tv}")
-    priors: tuple[Prior, ...] = (TotalVariation(tv),) if tv else ()
-    return Matching(
-        "spn_head",
+    attack = lbfgs_attack("spn_head", **settings)
+    return replace(
+        attack,
         simulate=HeadGradient(alpha1),
-        objective=OnSimulated(objective),
-        priors=priors,
-        start=start,
-        labels=labels,
-        optimiser=optimiser,
-        stop=Stop(iterations=iterations, threshold=threshold),
-        restarts=restarts,
+        objective=OnSimulated(attack.objective),
+        priors=(TotalVariation(tv),) if tv else (),
     )
 
 

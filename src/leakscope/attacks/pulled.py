@@ -14,23 +14,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Extra, Matching
-from leakscope.attacks.distances import squared_l2
-from leakscope.attacks.engine.state import Stop
-from leakscope.attacks.objectives import Match
-from leakscope.attacks.optimisers import LBFGS, Optimiser
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient
 from leakscope.attacks.priors import GUESS
+from leakscope.attacks.settings import LBFGSSettings, lbfgs_attack
 from leakscope.attacks.simulate import OneGradient, network_key, present_of, simulator_kinds, targets_of, weights_of
-from leakscope.attacks.starts import Patterned, Start
-from leakscope.attacks.view import Clock, Objective, Simulated, Simulator
+from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge, Round
 from leakscope.learning.gradients import loss_and_gradient
@@ -98,35 +95,16 @@ class Pulled:
         return Simulated(polarised.shared(gradient), output[..., : model.classes], targets)
 
 
-def spn_pull(
-    *,
-    alpha1: float = 1.0,
-    unit: float = UNIT,
-    start: Start = Patterned(),  # noqa: B008  frozen
-    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
-    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
-    labels: str = "auto",
-    iterations: int = 300,
-    threshold: float = 1e-4,
-    restarts: int = 1,
-) -> Matching:
+@settings_of(lbfgs_attack)
+def spn_pull(*, alpha1: float = 1.0, unit: float = UNIT, **settings: Unpack[LBFGSSettings]) -> Matching:
     """Knows that there is a private head: learns what it pulls at the features of each example, together with the guess.
 
     `unit` scales the pull against the pixels. Labels are read off the public head, which no private loss reaches.
     """
     if not (0 <= alpha1 < math.inf and 0 < unit < math.inf):
         raise InputError(f"spn_pull needs alpha1 of at least 0 and a unit above 0, both finite, got {alpha1}, {unit}")
-    return Matching(
-        "spn_pull",
-        simulate=Pulled(alpha1, unit),
-        start=start,
-        objective=objective,
-        labels=labels,
-        optimiser=optimiser,
-        extras={PULL: NoPull()},
-        stop=Stop(iterations=iterations, threshold=threshold),
-        restarts=restarts,
-    )
+    attack = lbfgs_attack("spn_pull", **settings)
+    return replace(attack, simulate=Pulled(alpha1, unit), extras={PULL: NoPull()})
 
 
 def learn_pull(attack: Matching, knowledge: Knowledge) -> Matching:

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Unpack
 
 from leakscope.attacks.attack import Attack, Matching
-from leakscope.attacks.distances import cosine, squared_l2
 from leakscope.attacks.dlfa import dlfa
-from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.exact.linear_system import LinearSystem
 from leakscope.attacks.known_policy import ig_policy
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.null import PriorOnly
-from leakscope.attacks.objectives import Match
-from leakscope.attacks.optimisers import LBFGS, Adam, Optimiser, Rule, Steps
+from leakscope.attacks.optimisers import Rule
 from leakscope.attacks.optimisers.rules import into_box
 from leakscope.attacks.polarised import spn_aware, spn_head, spn_unaware
-from leakscope.attacks.priors import GUESS, LabelRegulariser, TotalVariation
+from leakscope.attacks.priors import GUESS, LabelRegulariser
 from leakscope.attacks.pulled import spn_pull
-from leakscope.attacks.starts import Normal, Patterned, Start
-from leakscope.attacks.surrogate import ig_update, milestones, sme
+from leakscope.attacks.settings import AdamSettings, LBFGSSettings, adam_attack, lbfgs_attack
+from leakscope.attacks.starts import Normal
+from leakscope.attacks.surrogate import ig_update, sme
 from leakscope.attacks.translate import ig_affine, ig_shift
-from leakscope.attacks.view import Objective, Prior
+from leakscope.attacks.view import Prior
 from leakscope.core.errors import InputError
+from leakscope.core.signature import settings_of
 
 
-def dlg(
-    *,
-    start: Start = Normal(),  # noqa: B008  frozen
-    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
-    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
-    iterations: int = 300,
-    threshold: float = 1e-4,
-    restarts: int = 1,
-) -> Matching:
+@settings_of(lbfgs_attack, without=("labels",), start=Normal(), labels=JOINT)
+def dlg(**settings: Unpack[LBFGSSettings]) -> Matching:
     """Deep leakage from gradients (Zhu et al. 2019): image and label logits from N(0, 1), optimised together by L-BFGS.
 
     The authors stop after 300 steps; the threshold is CPL's, so that convergence means the same for both.
@@ -45,22 +39,11 @@ def dlg(
         one.
     Costs: 300 iterations of L-BFGS, each up to 20 evaluations with a second derivative; labels are unknowns too.
     """
-    stop = Stop(iterations=iterations, threshold=threshold)
-    return Matching(
-        "dlg", start=start, objective=objective, labels=JOINT, optimiser=optimiser, stop=stop, restarts=restarts
-    )
+    return lbfgs_attack("dlg", **settings)
 
 
-def idlg(
-    *,
-    start: Start = Normal(),  # noqa: B008  frozen
-    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
-    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
-    labels: str = "idlg",
-    iterations: int = 300,
-    threshold: float = 1e-4,
-    restarts: int = 1,
-) -> Matching:
+@settings_of(lbfgs_attack, start=Normal(), labels="idlg")
+def idlg(**settings: Unpack[LBFGSSettings]) -> Matching:
     """Improved DLG (Zhao et al. 2020): the label is read off the gradient, then only the image is optimised.
 
     Equation: `y = argmin_k dL/db_k`, then `min over x of ||grad l(w, x, y) - g||^2`.
@@ -68,23 +51,11 @@ def idlg(
     Works when: one example, cross entropy, the last layer shared; else as dlg.
     Costs: as dlg, with fewer unknowns.
     """
-    stop = Stop(iterations=iterations, threshold=threshold)
-    return Matching(
-        "idlg", start=start, objective=objective, labels=labels, optimiser=optimiser, stop=stop, restarts=restarts
-    )
+    return lbfgs_attack("idlg", **settings)
 
 
-def cpl(
-    *,
-    start: Start = Patterned(),  # noqa: B008  frozen
-    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
-    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
-    labels: str = "auto",
-    alpha: float = 0.0,
-    iterations: int = 300,
-    threshold: float = 1e-4,
-    restarts: int = 1,
-) -> Matching:
+@settings_of(lbfgs_attack)
+def cpl(*, alpha: float = 0.0, **settings: Unpack[LBFGSSettings]) -> Matching:
     """Client privacy leakage (Wei et al. 2020): patterned start, label by argmin, L-BFGS, stop under 1e-4.
 
     `alpha` weighs the label regulariser of Algorithm 1; the authors' runs leave it off.
@@ -96,32 +67,11 @@ def cpl(
     """
     if alpha < 0:
         raise InputError(f"cpl(alpha=...) must not be below 0, got {alpha}")
-    priors: tuple[Prior, ...] = (LabelRegulariser(alpha),) if alpha else ()
-    stop = Stop(iterations=iterations, threshold=threshold)
-    return Matching(
-        "cpl",
-        start=start,
-        objective=objective,
-        priors=priors,
-        labels=labels,
-        optimiser=optimiser,
-        stop=stop,
-        restarts=restarts,
-    )
+    return replace(lbfgs_attack("cpl", **settings), priors=(LabelRegulariser(alpha),) if alpha else ())
 
 
-def ig(
-    *,
-    start: Start = Normal(),  # noqa: B008  frozen
-    objective: Objective = Match(cosine),  # noqa: B008  frozen
-    rate: float = 0.1,
-    tv: float = 1e-4,
-    signed: bool = True,
-    labels: str = "auto",
-    iterations: int = 4800,
-    threshold: float = 0.0,
-    restarts: int = 1,
-) -> Matching:
+@settings_of(adam_attack, without=("decay",))
+def ig(**settings: Unpack[AdamSettings]) -> Matching:
     """Inverting gradients (Geiping et al. 2020): 1 - cosine + TV, signed Adam, rate x0.1 at 3/8, 5/8, 7/8, boxed.
 
     Equation: `min over x in the box of 1 - cos(grad l(w, x, y), g) + tv TV(x)`.
@@ -130,36 +80,18 @@ def ig(
         clip.
     Costs: 4800 evaluations with a second derivative.
     """
-    if tv < 0:
-        raise InputError(f"ig(tv=...) must not be below 0, got {tv}")
-    guess = Rule(sign=signed, schedule=Steps(milestones(iterations)), project=into_box)
-    return Matching(
-        "ig",
-        start=start,
-        objective=objective,
-        priors=(TotalVariation(tv),) if tv else (),
-        labels=labels,
-        optimiser=Adam(rate),
-        rules={GUESS: guess},
-        stop=Stop(iterations=iterations, threshold=threshold),
-        restarts=restarts,
-    )
+    return adam_attack("ig", **settings)
 
 
+@settings_of(lbfgs_attack, threshold=0.0)
 def matching(
     *,
-    start: Start = Patterned(),  # noqa: B008  frozen
-    objective: Objective = Match(squared_l2),  # noqa: B008  frozen
     priors: tuple[Prior, ...] = (),
-    optimiser: Optimiser = LBFGS(),  # noqa: B008  frozen
-    labels: str = "auto",
     signed: bool = False,
     boxed: bool = False,
-    iterations: int = 300,
-    threshold: float = 0.0,
     patience: int | None = None,
-    restarts: int = 1,
     film_end: bool = False,
+    **settings: Unpack[LBFGSSettings],
 ) -> Matching:
     """An attack of your own pieces: any start, objective, priors and optimiser; sign and box as you like.
 
@@ -172,17 +104,9 @@ def matching(
     Works when: its pieces suit the network and the data; it stands for no published result.
     Costs: `iterations` steps of the optimiser given; L-BFGS takes up to 20 evaluations a step, Adam one.
     """
-    return Matching(
-        "matching",
-        start=start,
-        objective=objective,
-        priors=priors,
-        labels=labels,
-        optimiser=optimiser,
-        rules={GUESS: Rule(sign=signed, project=into_box if boxed else None)},
-        stop=Stop(iterations=iterations, threshold=threshold, patience=patience, film_end=film_end),
-        restarts=restarts,
-    )
+    attack = lbfgs_attack("matching", **settings)
+    rules = {GUESS: Rule(sign=signed, project=into_box if boxed else None)}
+    return replace(attack, priors=priors, rules=rules, stop=replace(attack.stop, patience=patience, film_end=film_end))
 
 
 def analytic(*, threshold: float = 1e-3) -> Analytic:
@@ -209,13 +133,8 @@ def linear_system(*, threshold: float = 1e-3) -> LinearSystem:
     return LinearSystem(threshold=threshold)
 
 
-def prior_only(
-    *,
-    start: Start = Normal(),  # noqa: B008  frozen
-    rate: float = 0.1,
-    signed: bool = True,
-    iterations: int = 100,
-) -> PriorOnly:
+@settings_of(ig, without=("objective", "tv", "labels", "threshold", "restarts"), iterations=100)
+def prior_only(**settings: Unpack[AdamSettings]) -> PriorOnly:
     """A null baseline: `ig` without the update, so that total variation alone moves its start (Norm for a table).
 
     To silence another attack: `PriorOnly(attack)`.
@@ -225,7 +144,7 @@ def prior_only(
     Works when: always: it says what comes back of no update at all.
     Costs: 100 steps that run no network.
     """
-    return PriorOnly(ig(start=start, rate=rate, signed=signed, iterations=iterations))
+    return PriorOnly(ig(**settings))
 
 
 ATTACKS: dict[str, Callable[[], Attack]] = {

@@ -10,23 +10,22 @@ with the gradient taken at w0. Neither needs epochs, batch size or rate: the cos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.distances import cosine
-from leakscope.attacks.engine.state import Stop
-from leakscope.attacks.objectives import Match
-from leakscope.attacks.optimisers import Adam, Rule, Steps
-from leakscope.attacks.optimisers.rules import Interval, into_box
+from leakscope.attacks.optimisers.rules import Interval
 from leakscope.attacks.priors import GUESS, TotalVariation
+from leakscope.attacks.settings import AdamSettings, adam_attack
 from leakscope.attacks.simulate import ALPHA, OneGradient, OnTheLine
-from leakscope.attacks.starts import Normal, Start
-from leakscope.attacks.view import Objective
 from leakscope.core.errors import InputError
+from leakscope.core.signature import settings_of
 from leakscope.core.types import Knowledge
+
+AUTHORS: AdamSettings = {"rate": 1.0, "tv": 0.01, "signed": False, "iterations": 1000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +40,18 @@ class Constant:
         return torch.full((), self.value, dtype=torch.float64, device=key.device)
 
 
-def milestones(iterations: int) -> tuple[int, int, int]:
-    """Return the iterations after which the authors multiply both rates by 0.1: 374, 624 and 875 of 1000.
+@settings_of(adam_attack, without=("signed",), **AUTHORS)
+def ig_update(**settings: Unpack[AdamSettings]) -> Matching:
+    """SME's baseline: IG on `before - after` with SME's settings (no signed gradients); `sme` with alpha held at 0.
 
-    >>> milestones(1000)
-    (374, 624, 875)
+    `ig` with its own settings takes weight updates as well.
     """
-    # 1000 // 1.6 is 624: 1.6 is stored as a little more than that
-    return int(iterations // 2.667), int(iterations // 1.6), int(iterations // 1.142)
+    return _on_update("ig_update", settings)
 
 
+@settings_of(adam_attack, without=("signed",), **AUTHORS)
 def sme(
-    *,
-    start: Start = Normal(),  # noqa: B008  frozen
-    objective: Objective = Match(cosine),  # noqa: B008  frozen
-    rate: float = 1.0,
-    alpha: float = 0.5,
-    alpha_rate: float = 1e-3,
-    alpha_every: int = 1,
-    tv: float = 0.01,
-    decay: bool = True,
-    labels: str = "auto",
-    iterations: int = 1000,
-    threshold: float = 0.0,
-    restarts: int = 1,
+    *, alpha: float = 0.5, alpha_rate: float = 1e-3, alpha_every: int = 1, **settings: Unpack[AdamSettings]
 ) -> Matching:
     """Surrogate model extension (Zhu et al. 2023): IG at a learned point on the line from the weights before to those after.
 
@@ -78,61 +65,16 @@ def sme(
         raise InputError(f"sme(alpha_rate=...) must not be below 0, got {alpha_rate}")
     if alpha_every < 1:
         raise InputError(f"sme(alpha_every=...) must be at least 1, got {alpha_every}")
-    _check_tv("sme", tv)
-    schedule = Steps(milestones(iterations)) if decay else None
-    return Matching(
-        "sme",
-        simulate=OnTheLine(OneGradient()),
-        objective=objective,
-        priors=(TotalVariation(tv, scale=0.5),) if tv else (),
-        start=start,
-        labels=labels,
-        optimiser=Adam(rate),
-        rules={
-            GUESS: Rule(schedule=schedule, project=into_box),
-            ALPHA: Rule(
-                rate=alpha_rate * alpha_every / rate,
-                schedule=schedule,
-                project=Interval(0.0, 1.0),
-                every=alpha_every,
-            ),
-        },
-        extras={ALPHA: Constant(alpha)},
-        stop=Stop(iterations=iterations, threshold=threshold),
-        restarts=restarts,
+    attack = _on_update("sme", settings)
+    guess = attack.rules[GUESS]
+    rate = alpha_rate * alpha_every / settings["rate"]
+    moving = replace(guess, rate=rate, project=Interval(0.0, 1.0), every=alpha_every)
+    return replace(
+        attack, simulate=OnTheLine(OneGradient()), rules={GUESS: guess, ALPHA: moving}, extras={ALPHA: Constant(alpha)}
     )
 
 
-def ig_update(
-    *,
-    start: Start = Normal(),  # noqa: B008  frozen
-    objective: Objective = Match(cosine),  # noqa: B008  frozen
-    rate: float = 1.0,
-    tv: float = 0.01,
-    decay: bool = True,
-    labels: str = "auto",
-    iterations: int = 1000,
-    threshold: float = 0.0,
-    restarts: int = 1,
-) -> Matching:
-    """SME's baseline: IG on `before - after` with SME's settings (no signed gradients); `sme` with alpha held at 0.
-
-    `ig` with its own settings takes weight updates as well.
-    """
-    _check_tv("ig_update", tv)
-    return Matching(
-        "ig_update",
-        objective=objective,
-        priors=(TotalVariation(tv, scale=0.5),) if tv else (),
-        start=start,
-        labels=labels,
-        optimiser=Adam(rate),
-        rules={GUESS: Rule(schedule=Steps(milestones(iterations)) if decay else None, project=into_box)},
-        stop=Stop(iterations=iterations, threshold=threshold),
-        restarts=restarts,
-    )
-
-
-def _check_tv(recipe: str, tv: float) -> None:
-    if not tv >= 0:
-        raise InputError(f"{recipe}(tv=...) must not be below 0, got {tv}")
+def _on_update(name: str, settings: AdamSettings) -> Matching:
+    """Return IG with the authors' total variation, half of IG's."""
+    tv = settings["tv"]
+    return replace(adam_attack(name, **settings), priors=(TotalVariation(tv, scale=0.5),) if tv else ())

@@ -12,24 +12,21 @@ picture that its network saw, which the paper compares with T(x)).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakscope.attacks.attack import SEEN, Matching
-from leakscope.attacks.distances import cosine
-from leakscope.attacks.engine.state import Stop
-from leakscope.attacks.objectives import Match
-from leakscope.attacks.optimisers import Adam, Rule, Steps
-from leakscope.attacks.optimisers.rules import into_box
-from leakscope.attacks.priors import GUESS, TotalVariation
+from leakscope.attacks.attack import SEEN, Extra, Matching
+from leakscope.attacks.optimisers import Rule
+from leakscope.attacks.priors import GUESS
+from leakscope.attacks.settings import AdamSettings, adam_attack
 from leakscope.attacks.simulate import SHIFT, OneGradient, shift
-from leakscope.attacks.starts import Normal, Start
-from leakscope.attacks.surrogate import milestones
-from leakscope.attacks.view import Clock, Objective, Simulated, Simulator
+from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge, Round
 
@@ -142,80 +139,37 @@ def identity(key: Tensor, knowledge: Knowledge) -> Tensor:
     return torch.eye(2, 3, device=key.device).expand(knowledge.samples, 2, 3).clone()
 
 
+@settings_of(adam_attack, without=("decay", "threshold"))
 def ig_shift(
-    *,
-    start: Start = Normal(),  # noqa: B008  frozen
-    objective: Objective = Match(cosine),  # noqa: B008  frozen
-    bound_x: float | Tensor = 1.1,
-    bound_y: float | Tensor = 0.4,
-    rate: float = 0.1,
-    tv: float = 1e-4,
-    signed: bool = True,
-    labels: str = "auto",
-    iterations: int = 4800,
-    restarts: int = 1,
+    *, bound_x: float | Tensor = 1.1, bound_y: float | Tensor = 0.4, **settings: Unpack[AdamSettings]
 ) -> Matching:
     """The enhanced attack: `ig` with a learned translation per picture, |t_x| and |t_y| bounded (1 = half the side).
 
     Bounds of the paper: 1.1 / 0.2 for policy 3-1-7, 0.4 / 0.4 for 43-18-18, 1.1 / 0.4 for their hybrid (the default). The
     shift starts at 0 and moves with the same Adam and schedule; its gradient is not signed.
     """
-    if tv < 0:
-        raise InputError(f"ig_shift(tv=...) must not be below 0, got {tv}")
-    schedule = Steps(milestones(iterations))
-    moved = Moved(SHIFT)
-    return Matching(
-        "ig_shift",
-        simulate=ThroughMap(moved),
-        start=start,
-        objective=objective,
-        priors=(TotalVariation(tv),) if tv else (),
-        labels=labels,
-        optimiser=Adam(rate),
-        rules={
-            GUESS: Rule(sign=signed, schedule=schedule, project=into_box),
-            SHIFT: Rule(schedule=schedule, project=Within(bound_x, bound_y)),
-        },
-        extras={SHIFT: no_shift},
-        stop=Stop(iterations=iterations),
-        restarts=restarts,
-        finish=AddSeen(moved),
-    )
+    attack = adam_attack("ig_shift", **settings)
+    rule = replace(attack.rules[GUESS], sign=False, project=Within(bound_x, bound_y))
+    return _through(attack, SHIFT, rule, no_shift)
 
 
+@settings_of(adam_attack, without=("decay", "threshold"))
 def ig_affine(
-    *,
-    start: Start = Normal(),  # noqa: B008  frozen
-    objective: Objective = Match(cosine),  # noqa: B008  frozen
-    bound_x: float | Tensor = 1.1,
-    bound_y: float | Tensor = 0.4,
-    bend: float = 0.3,
-    rate: float = 0.1,
-    tv: float = 1e-4,
-    signed: bool = True,
-    labels: str = "auto",
-    iterations: int = 4800,
-    restarts: int = 1,
+    *, bound_x: float | Tensor = 1.1, bound_y: float | Tensor = 0.4, bend: float = 0.3, **settings: Unpack[AdamSettings]
 ) -> Matching:
     """The enhanced attack with any affine map per picture: translation as `ig_shift`, other entries within `bend` of none."""
-    base = ig_shift(
-        start=start,
-        objective=objective,
-        bound_x=bound_x,
-        bound_y=bound_y,
-        rate=rate,
-        tv=tv,
-        signed=signed,
-        labels=labels,
-        iterations=iterations,
-        restarts=restarts,
-    )
+    attack = adam_attack("ig_affine", **settings)
     project = NearIdentity(Within(bound_x, bound_y), bend)
+    return _through(attack, AFFINE, replace(attack.rules[GUESS], sign=False, project=project), identity)
+
+
+def _through(attack: Matching, kind: str, rule: Rule, start: Extra) -> Matching:
+    """Return the attack through a learned map: what the unknown of this `kind` starts from, and how it moves."""
+    moved = Moved(kind)
     return replace(
-        base,
-        name="ig_affine",
-        simulate=ThroughMap(Moved(AFFINE)),
-        rules={GUESS: base.rules[GUESS], AFFINE: replace(base.rules[SHIFT], project=project)},
-        extras={AFFINE: identity},
-        finish=AddSeen(Moved(AFFINE)),
+        attack,
+        simulate=ThroughMap(moved),
+        rules={**attack.rules, kind: rule},
+        extras={kind: start},
+        finish=AddSeen(moved),
     )

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from leakscope.attacks.defended import LargestSent, Sent, bound_of, fact, sent_coordinates
+from leakscope.attacks.defended import Clipped, LargestSent, Rounded, Sent, Whitened, bound_of, fact, sent_coordinates
 from leakscope.attacks.distances import FLOORED, squared_l2
 from leakscope.attacks.objectives import (
     Match,
@@ -35,6 +35,11 @@ Gain = Callable[
 ]  # of one trial's own facts, and of the power of a length that the value grows with
 
 
+def needs_of(gain: object) -> tuple[str, ...]:
+    """Return the fields of Knowledge that a gain reads."""
+    return tuple(getattr(gain, "needs", ()))
+
+
 @dataclass(frozen=True, slots=True)
 class Scaled:
     """`gain * inner`: one number, or a gain that depends on the facts of a trial (`PerGradient`, `AtLeast`, `ToLength`)."""
@@ -46,10 +51,7 @@ class Scaled:
         if not callable(self.gain):
             check_gain("Scaled.gain", self.gain)
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Return the fields of Knowledge that the gain reads."""
-        return tuple(getattr(self.gain, "needs", ()))
+    needs = property(lambda scaled: needs_of(scaled.gain))
 
     def __call__(self, view: View) -> Tensor:
         """Return the scaled value."""
@@ -83,10 +85,7 @@ class AtLeast:
     def __post_init__(self) -> None:
         check_gain("AtLeast.least", self.least)
 
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Return the fields of Knowledge that the gain reads."""
-        return tuple(getattr(self.gain, "needs", ()))
+    needs = property(lambda scaled: needs_of(scaled.gain))
 
     def __call__(self, view: View, power: int) -> Tensor | float:
         """Return the gain of one trial."""
@@ -101,13 +100,10 @@ class ToLength:
     gain: float | Gain
     length: float
 
+    needs = property(lambda scaled: ("bound", *needs_of(scaled.gain)))
+
     def __post_init__(self) -> None:
         check_gain("ToLength.length", self.length)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """Return the fields of Knowledge that the gain reads."""
-        return ("bound", *getattr(self.gain, "needs", ()))
 
     def __call__(self, view: View, power: int) -> Tensor:
         """Return the gain of one trial."""
@@ -160,3 +156,16 @@ class InNoiseUnits:
         if not isinstance(match, Match) or match.distance not in FLOORED:
             raise InputError("InNoiseUnits needs a distance whose value under noise is known: squared_l2 or l2")
         return match
+
+
+OBJECTIVES: dict[str, Callable[..., Objective]] = {
+    "match": Match,
+    "sent": Sent,
+    "largest_sent": LargestSent,
+    "clipped": Clipped,
+    "rounded": Rounded,
+    "whitened": Whitened,
+    "scaled": Scaled,
+    "in_noise_units": InNoiseUnits,
+}
+GAINS: dict[str, Callable[..., Gain]] = {"per_gradient": PerGradient, "at_least": AtLeast, "to_length": ToLength}

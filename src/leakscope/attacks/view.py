@@ -30,6 +30,13 @@ class Simulated:
     targets: Tensor
 
 
+class Simulator(Protocol):
+    """Maps the unknowns of one trial to the update they would have caused in one round."""
+
+    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
+        """Return the simulated update."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """One trial as objectives and priors see it: unknowns, simulated and observed update, knowledge, clock.
@@ -46,18 +53,6 @@ class View:
     shares: Shares = Shares.GRADIENT
 
 
-class Simulator(Protocol):
-    """Maps the unknowns of one trial to the update they would have caused in one round."""
-
-    def __call__(self, model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
-        """Return the simulated update."""
-        ...
-
-
-Objective = Callable[[View], Tensor]
-Prior = Callable[[View], Tensor]
-
-
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """What the engine lifts over trials; a tensor inside a piece is a per-trial setting."""
@@ -65,6 +60,10 @@ class Pieces:
     simulate: Simulator
     objective: Objective
     priors: tuple[Prior, ...]
+
+
+Objective = Callable[[View], Tensor]
+Prior = Callable[[View], Tensor]
 
 
 @dataclass(frozen=True, slots=True)

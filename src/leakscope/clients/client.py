@@ -193,14 +193,7 @@ def client_keys(seeds: Sequence[int], device: torch.device | None = None) -> Ten
     return random.fold(random.key(list(seeds), device=device), "client")
 
 
-def told(
-    model: Model,
-    client: Client,
-    batch: Batch,
-    *,
-    labels: bool = False,
-    local: bool = True,
-) -> Knowledge:
+def told(model: Model, client: Client, batch: Batch, *, labels: bool = False, local: bool = True) -> Knowledge:
     """Return the Knowledge of a server that knows network, loss, scaling and sample count; `labels` and `local` if told."""
     return Knowledge(
         input_shape=tuple(model.input_shape),

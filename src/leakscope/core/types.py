@@ -28,23 +28,6 @@ Seeds: TypeAlias = Sequence[int]  # one for each trial
 IMAGE_RANK = 3  # dimensions of one image: C x H x W
 
 
-class Outcome(enum.IntEnum):
-    """How a trial ended."""
-
-    RUNNING = 0
-    CONVERGED = 1
-    EXHAUSTED = 2
-    STALLED = 3
-    DIVERGED = 4
-
-
-class Shares(enum.Enum):
-    """What the client sends: the gradient of one step, or its weights after local training."""
-
-    GRADIENT = "gradient"
-    WEIGHTS = "weights"
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A client's private data: `inputs` T x N x ... in [0, 1], `labels` T x N, `mask` T x N (False where N is padding)."""
@@ -98,6 +81,13 @@ class Round:
     before: Tree
     buffers: Tree
     sent: Tree
+
+
+class Shares(enum.Enum):
+    """What the client sends: the gradient of one step, or its weights after local training."""
+
+    GRADIENT = "gradient"
+    WEIGHTS = "weights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +206,16 @@ class Knowledge:
     sigma_each: Tree | None = None
     policies: tuple[tuple[tuple[str, float], ...], ...] | None = None
     private_head: Tree | None = None
+
+
+class Outcome(enum.IntEnum):
+    """How a trial ended."""
+
+    RUNNING = 0
+    CONVERGED = 1
+    EXHAUSTED = 2
+    STALLED = 3
+    DIVERGED = 4
 
 
 @dataclass(frozen=True, slots=True)

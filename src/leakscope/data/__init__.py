@@ -23,13 +23,9 @@ if TYPE_CHECKING:
     from leakscope.data.loading import load as load, locate as locate
     from leakscope.data.npz import read_npz as read_npz
     from leakscope.data.partition import (
-        IID as IID,
-        PARTITIONS as PARTITIONS,
-        ByClass as ByClass,
-        ByWriter as ByWriter,
-        Dirichlet as Dirichlet,
+        IID as IID, PARTITIONS as PARTITIONS, ByClass as ByClass, ByWriter as ByWriter, Dirichlet as Dirichlet,
         Partition as Partition,
-    )
+    )  # fmt: skip
     from leakscope.data.picture import own_picture as own_picture
     from leakscope.data.resizing import resize as resize
     from leakscope.data.small_letters import read_small_letters as read_small_letters

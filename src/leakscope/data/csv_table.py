@@ -14,12 +14,7 @@ from leakscope.data.table import encode_table
 
 
 def read_csv(
-    path: Path | str,
-    *,
-    target: str,
-    split: str = "split",
-    categorical: Collection[str] = (),
-    name: str | None = None,
+    path: Path | str, *, target: str, split: str = "split", categorical: Collection[str] = (), name: str | None = None
 ) -> Dataset:
     """Return the data set in a .csv or .csv.gz; `target` names the column of classes, `split` that of the parts.
 

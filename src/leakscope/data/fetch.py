@@ -22,10 +22,7 @@ _SECONDS = 30.0
 
 
 def fetch(
-    name: str,
-    progress: Progress | None = None,
-    base_url: str | None = None,
-    directory: Path | str | None = None,
+    name: str, progress: Progress | None = None, base_url: str | None = None, directory: Path | str | None = None
 ) -> Path:
     """Download the official files of a data set and return the folder they are in: `directory`/`name`.
 

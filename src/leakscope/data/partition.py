@@ -28,7 +28,6 @@ class Partition(Protocol):
 
     def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
         """Return the places of each client's examples."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +43,7 @@ class IID:
     stratified: bool = False
 
     def __post_init__(self) -> None:
-        _at_least_one("IID.clients", self.clients)
-        _at_least_one("IID.samples", self.samples)
+        _at_least_one(self, "clients", "samples")
 
     def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
         """Return the shares; the j-th example of the order goes to client j mod N."""
@@ -82,8 +80,7 @@ class Dirichlet:
     least: int = 1
 
     def __post_init__(self) -> None:
-        _at_least_one("Dirichlet.clients", self.clients)
-        _at_least_one("Dirichlet.least", self.least)
+        _at_least_one(self, "clients", "least")
         if not 0 < self.alpha < math.inf:
             raise InputError(f"Dirichlet.alpha must be in (0, inf), got {self.alpha}")
 
@@ -115,8 +112,7 @@ class ByClass:
     classes: int = 1
 
     def __post_init__(self) -> None:
-        _at_least_one("ByClass.clients", self.clients)
-        _at_least_one("ByClass.classes", self.classes)
+        _at_least_one(self, "clients", "classes")
 
     def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
         """Return the shares."""
@@ -159,9 +155,7 @@ class ByWriter:
     samples: int | None = None
 
     def __post_init__(self) -> None:
-        _at_least_one("ByWriter.clients", self.clients)
-        _at_least_one("ByWriter.least", self.least)
-        _at_least_one("ByWriter.samples", self.samples)
+        _at_least_one(self, "clients", "least", "samples")
 
     def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
         """Return the shares, in the order of the writers' numbers."""
@@ -194,9 +188,12 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 }
 
 
-def _at_least_one(field: str, value: int | None) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InputError(f"{field} must be a whole number of at least 1, got {value!r}")
+def _at_least_one(partition: object, *names: str) -> None:
+    for name in names:
+        value = getattr(partition, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            field = f"{type(partition).__name__}.{name}"
+            raise InputError(f"{field} must be a whole number of at least 1, got {value!r}")
 
 
 def _enough(name: str, clients: int, examples: int, least: int = 1) -> None:

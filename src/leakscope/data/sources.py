@@ -93,183 +93,90 @@ def _cifar(name: str, number: int, read: Callable[[Path], Dataset]) -> tuple[For
     return (_npz(name), *(Form(place, read) for place in places))
 
 
-def _usual_four(base: str, md5: tuple[str, str, str, str]) -> tuple[Download, ...]:
+def _usual_four(base: str, md5: str) -> tuple[Download, ...]:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(Download(f"{base}{name}-ubyte.gz", digest) for name, digest in zip(names, md5, strict=True))
+    return tuple(Download(f"{base}{name}-ubyte.gz", digest) for name, digest in zip(names, md5.split(), strict=True))
 
 
 _MNIST_FILES = _usual_four(
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    (
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
-    ),
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873 d53e105ee54ea40749a09fcbcd1e9432 "
+    "9fb629c4189551a2d022fa330f9573f3 ec29112dd5afa0611ce80d1b7f02629c",
 )
 _FASHION_FILES = _usual_four(
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    (
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
-    ),
+    "8d4fb7e6c68d591d4c3dfef9ec88bf0d 25c81989df183df01b3e8a0aad5dffbe "
+    "bef4ecab320f06d8554ea6380940ec79 bb300cfdad3c16e7a12a480ee83cd310",
 )
 _CIFAR_HOME = "https://www.cs.toronto.edu/~kriz/"
 _ADULT_HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
-_CIFAR_TERMS = "no licence given, citation asked (Krizhevsky 2009)"
-_LFW_TERMS = "no licence; research on face verification; real, named people: do not ship"
+_DIGITS = tuple("0123456789")
 
+# terms and origin
+_FASHION = ("MIT, (c) 2017 Zalando SE", "github.com/zalandoresearch/fashion-mnist")
+_MNIST = ("usually given as CC BY-SA 3.0 (LeCun, Cortes, Burges)", "ossci-datasets.s3.amazonaws.com/mnist")
+_CIFAR = ("no licence given, citation asked (Krizhevsky 2009)", "www.cs.toronto.edu/~kriz/cifar.html")
+_SVHN = ("non-commercial use only (Netzer et al. 2011)", "ufldl.stanford.edu/housenumbers")
+_LFW = ("no licence; research on face verification; real, named people: do not ship", "vis-www.cs.umass.edu/lfw")
+_CAMERA = ("CC0 (Lav Varshney), as scikit-image states", "scikit-image.org, skimage.data.camera")
+_NIST = "www.nist.gov/itl/products-and-services/emnist-dataset"
+_EMNIST = ("no licence text known (from NIST Special Database 19, US government work)", _NIST)
+_UCI_DIGITS = ("CC BY 4.0 (Alpaydin, Kaynak 1998)", "archive.ics.uci.edu/dataset/80")
+_UCI_CANCER = ("CC BY 4.0 (Wolberg, Mangasarian, Street, Street 1995)", "archive.ics.uci.edu/dataset/17")
+_UCI_ADULT = ("CC BY 4.0 (Becker, Kohavi 1996)", "archive.ics.uci.edu/dataset/2")
+
+# fmt: off
 SOURCES: dict[str, Source] = {
     "fashion_mnist": Source(
-        description="Fashion-MNIST: 3,000 + 1,000 pictures of clothing, balanced, of the official 70,000",
-        kind="image",
-        shape=(1, 28, 28),
-        classes=10,
-        terms="MIT, (c) 2017 Zalando SE",
-        origin="github.com/zalandoresearch/fashion-mnist",
-        forms=(_npz("fashion_mnist"),),
-        statistics=FASHION_STATISTICS,
-        bundled=True,
-    ),
+        "Fashion-MNIST: 3,000 + 1,000 pictures of clothing, balanced, of the official 70,000",
+        "image", (1, 28, 28), 10, *_FASHION, (_npz("fashion_mnist"),), FASHION_STATISTICS, bundled=True),
     "digits": Source(
-        description="Optical recognition of handwritten digits: 1,437 + 360 small pictures (scikit-learn's copy)",
-        kind="image",
-        shape=(1, 8, 8),
-        classes=10,
-        terms="CC BY 4.0 (Alpaydin, Kaynak 1998)",
-        origin="archive.ics.uci.edu/dataset/80",
-        forms=(_npz("digits"),),
-        bundled=True,
-    ),
+        "Optical recognition of handwritten digits: 1,437 + 360 small pictures (scikit-learn's copy)",
+        "image", (1, 8, 8), 10, *_UCI_DIGITS, (_npz("digits"),), bundled=True),
     "breast_cancer": Source(
-        description="Breast Cancer Wisconsin (Diagnostic): 455 + 114 rows of 30 numbers (scikit-learn's copy)",
-        kind="table",
-        shape=(30,),
-        classes=2,
-        terms="CC BY 4.0 (Wolberg, Mangasarian, Street, Street 1995)",
-        origin="archive.ics.uci.edu/dataset/17",
-        forms=(_npz("breast_cancer"),),
-        bundled=True,
-    ),
+        "Breast Cancer Wisconsin (Diagnostic): 455 + 114 rows of 30 numbers (scikit-learn's copy)",
+        "table", (30,), 2, *_UCI_CANCER, (_npz("breast_cancer"),), bundled=True),
     "fashion_mnist_full": Source(
-        description="Fashion-MNIST: all 60,000 + 10,000 pictures of clothing",
-        kind="image",
-        shape=(1, 28, 28),
-        classes=10,
-        terms="MIT, (c) 2017 Zalando SE",
-        origin="github.com/zalandoresearch/fashion-mnist",
-        forms=(_npz("fashion_mnist_full"), *_idx("fashion_mnist_full", FASHION), *_idx("FashionMNIST/raw", FASHION)),
-        statistics=FASHION_STATISTICS,
-        downloads=_FASHION_FILES,
-    ),
+        "Fashion-MNIST: all 60,000 + 10,000 pictures of clothing",
+        "image", (1, 28, 28), 10, *_FASHION,
+        (_npz("fashion_mnist_full"), *_idx("fashion_mnist_full", FASHION), *_idx("FashionMNIST/raw", FASHION)),
+        FASHION_STATISTICS, downloads=_FASHION_FILES),
     "mnist": Source(
-        description="MNIST: handwritten digits; the npz form also tells the writers",
-        kind="image",
-        shape=(1, 28, 28),
-        classes=10,
-        terms="usually given as CC BY-SA 3.0 (LeCun, Cortes, Burges)",
-        origin="ossci-datasets.s3.amazonaws.com/mnist",
-        forms=(_npz("mnist"), *_idx("mnist", tuple("0123456789")), *_idx("MNIST/raw", tuple("0123456789"))),
-        statistics=MNIST_STATISTICS,
-        downloads=_MNIST_FILES,
-    ),
+        "MNIST: handwritten digits; the npz form also tells the writers",
+        "image", (1, 28, 28), 10, *_MNIST, (_npz("mnist"), *_idx("mnist", _DIGITS), *_idx("MNIST/raw", _DIGITS)),
+        MNIST_STATISTICS, downloads=_MNIST_FILES),
     "cifar10": Source(
-        description="CIFAR-10: small colour photographs of ten kinds of things",
-        kind="image",
-        shape=(3, 32, 32),
-        classes=10,
-        terms=_CIFAR_TERMS,
-        origin="www.cs.toronto.edu/~kriz/cifar.html",
-        forms=_cifar("cifar10", 10, read_cifar10),
-        statistics=CIFAR10_STATISTICS,
-        downloads=(Download(f"{_CIFAR_HOME}cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
-    ),
+        "CIFAR-10: small colour photographs of ten kinds of things",
+        "image", (3, 32, 32), 10, *_CIFAR, _cifar("cifar10", 10, read_cifar10), CIFAR10_STATISTICS,
+        downloads=(Download(f"{_CIFAR_HOME}cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),)),
     "cifar100": Source(
-        description="CIFAR-100: small colour photographs of a hundred kinds of things",
-        kind="image",
-        shape=(3, 32, 32),
-        classes=100,
-        terms=_CIFAR_TERMS,
-        origin="www.cs.toronto.edu/~kriz/cifar.html",
-        forms=_cifar("cifar100", 100, read_cifar100),
-        statistics=CIFAR100_STATISTICS,
-        downloads=(Download(f"{_CIFAR_HOME}cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),),
-    ),
+        "CIFAR-100: small colour photographs of a hundred kinds of things",
+        "image", (3, 32, 32), 100, *_CIFAR, _cifar("cifar100", 100, read_cifar100), CIFAR100_STATISTICS,
+        downloads=(Download(f"{_CIFAR_HOME}cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),)),
     "svhn": Source(
-        description="SVHN: digits cut from photographs of house numbers; groups are the photographs",
-        kind="image",
-        shape=(3, 32, 32),
-        classes=10,
-        terms="non-commercial use only (Netzer et al. 2011)",
-        origin="ufldl.stanford.edu/housenumbers",
-        forms=(_npz("svhn"),),
-        statistics=SVHN_STATISTICS,
-    ),
+        "SVHN: digits cut from photographs of house numbers; groups are the photographs",
+        "image", (3, 32, 32), 10, *_SVHN, (_npz("svhn"),), SVHN_STATISTICS),
     "lfw_face": Source(
-        description="Labeled Faces in the Wild: 106 people with at least 14 pictures each, 32 x 32",
-        kind="image",
-        shape=(3, 32, 32),
-        classes=106,
-        terms=_LFW_TERMS,
-        origin="vis-www.cs.umass.edu/lfw",
-        forms=(_npz("lfw_face"),),
-    ),
+        "Labeled Faces in the Wild: 106 people with at least 14 pictures each, 32 x 32",
+        "image", (3, 32, 32), 106, *_LFW, (_npz("lfw_face"),)),
     "lfw_128": Source(
-        description="Labeled Faces in the Wild: a hundred test pictures of the same 106 people, 128 x 128",
-        kind="image",
-        shape=(3, 128, 128),
-        classes=106,
-        terms=_LFW_TERMS,
-        origin="vis-www.cs.umass.edu/lfw",
-        forms=(_npz("lfw_128"),),
-    ),
+        "Labeled Faces in the Wild: a hundred test pictures of the same 106 people, 128 x 128",
+        "image", (3, 128, 128), 106, *_LFW, (_npz("lfw_128"),)),
     "camera": Source(
-        description="One grey photograph of 512 x 512 (scikit-image's `camera`), and no training part",
-        kind="image",
-        shape=(1, 512, 512),
-        classes=2,
-        terms="CC0 (Lav Varshney), as scikit-image states",
-        origin="scikit-image.org, skimage.data.camera",
-        forms=(_npz("camera"),),
-        make=camera,
-    ),
+        "One grey photograph of 512 x 512 (scikit-image's `camera`), and no training part",
+        "image", (1, 512, 512), 2, *_CAMERA, (_npz("camera"),), make=camera),
     "emnist_byclass": Source(
-        description="EMNIST ByClass: handwritten digits and letters, 62 classes",
-        kind="image",
-        shape=(1, 28, 28),
-        classes=62,
-        terms="no licence text known (from NIST Special Database 19, US government work)",
-        origin="www.nist.gov/itl/products-and-services/emnist-dataset",
-        forms=(_npz("emnist_byclass"),),
-        statistics=EMNIST_STATISTICS,
-    ),
+        "EMNIST ByClass: handwritten digits and letters, 62 classes",
+        "image", (1, 28, 28), 62, *_EMNIST, (_npz("emnist_byclass"),), EMNIST_STATISTICS),
     "emnist_as_femnist": Source(
-        description="EMNIST ByClass shrunk to 13 pixels, dark on white: a stand-in for FEMNIST, with its statistics",
-        kind="image",
-        shape=(1, 28, 28),
-        classes=62,
-        terms="as emnist_byclass, from whose file it is made",
-        origin="www.nist.gov/itl/products-and-services/emnist-dataset",
-        forms=(Form("emnist_byclass.npz", read_small_letters),),
-        statistics=FEMNIST_STATISTICS,
-    ),
+        "EMNIST ByClass shrunk to 13 pixels, dark on white: a stand-in for FEMNIST, with its statistics",
+        "image", (1, 28, 28), 62, "as emnist_byclass, from whose file it is made", _NIST,
+        (Form("emnist_byclass.npz", read_small_letters),), FEMNIST_STATISTICS),
     "adult": Source(
-        description="UCI Adult: 32,561 + 16,281 people of the 1994 census, income over 50,000 dollars or not",
-        kind="table",
-        shape=(108,),
-        classes=2,
-        terms="CC BY 4.0 (Becker, Kohavi 1996)",
-        origin="archive.ics.uci.edu/dataset/2",
-        forms=(
-            Form("adult.csv.gz", read_adult),
-            Form("adult.csv", read_adult),
-            Form("adult", read_adult, "adult.test"),
-        ),
-        downloads=(
-            Download(f"{_ADULT_HOME}adult.data", "5d7c39d7b8804f071cdd1f2a7c460872"),
-            Download(f"{_ADULT_HOME}adult.test", "35238206dfdf7f1fe215bbb874adecdc"),
-        ),
-    ),
+        "UCI Adult: 32,561 + 16,281 people of the 1994 census, income over 50,000 dollars or not",
+        "table", (108,), 2, *_UCI_ADULT,
+        (Form("adult.csv.gz", read_adult), Form("adult.csv", read_adult), Form("adult", read_adult, "adult.test")),
+        downloads=(Download(f"{_ADULT_HOME}adult.data", "5d7c39d7b8804f071cdd1f2a7c460872"),
+                   Download(f"{_ADULT_HOME}adult.test", "35238206dfdf7f1fe215bbb874adecdc"))),
 }
+# fmt: on

@@ -11,8 +11,6 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 
-TRIED = "leakscope.tried"
-
 
 class Unit(enum.Enum):
     """What one unit of a strength is: nothing in particular, the root mean square of a coordinate, the update's length."""
@@ -20,6 +18,9 @@ class Unit(enum.Enum):
     ONE = "one"
     COORDINATE = "coordinate"
     LENGTH = "length"
+
+
+TRIED = "leakscope.tried"  # the key of a field's metadata
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ class Selection(Protocol):
 
     def choose(self, clients: int, key: Tensor) -> tuple[int, ...]:
         """Return the numbers of the clients that answer, rising."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,6 @@ class Server(Protocol):
 
     def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
         """Return the next weights from the weighted mean of what was read; `decay` is that of the round."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

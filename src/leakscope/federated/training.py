@@ -25,7 +25,6 @@ class CountsRounds(Protocol):
     @property
     def rounds(self) -> int:
         """Return the number of rounds so far."""
-        ...
 
 
 S = TypeVar("S", bound=CountsRounds)

@@ -15,8 +15,6 @@ from leakscope.data import Dataset, Part
 from leakscope.learning.losses import LOSSES, one_hot
 from leakscope.metrics.interval import Estimate, wilson
 
-AT_ONCE = 500
-
 
 @dataclass(frozen=True, slots=True)
 class Utility:
@@ -33,16 +31,19 @@ class Utility:
         return Estimate(share, *wilson(share, self.n), self.n, self.n)
 
 
+AT_ONCE = 500
+
+
 def measure_utility(
     model: Model,
     weights: Tree,
     buffers: Tree,
     data: Dataset,
     *,
-    part: Part = "test",
     scaling: Scaling | None = None,
-    loss: str = "cross_entropy",
+    part: Part = "test",
     most: int | None = None,
+    loss: str = "cross_entropy",
 ) -> Utility:
     """Return accuracy and loss of the model on a part of a data set, or on its first `most` examples."""
     size = min(data.size(part), most or data.size(part))

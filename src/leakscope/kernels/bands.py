@@ -23,18 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leakscope.kernels.convolutions import (
-    WAYS,
-    Convolving,
-    ConvSettings,
-    Derivatives,
-    Dims,
-    Sizes,
-    all_leading,
-    cotangents,
-    save_for_cotangents,
-    sizes_of,
-)
+from leakscope.kernels.convolutions import Convolving, Dims, Sizes, all_leading, cotangents, register, save, sized
 
 WIDE = 48  # about so many numbers of an output row are computed together
 FLAT = 16  # up to so many channels times kernel rows, the rows are made channels
@@ -45,13 +34,10 @@ class Banded(Convolving):
 
     def __init__(self) -> None:
         """Convolve as below."""
-        super().__init__(_compute)
+        super().__init__(sized(_compute))
 
 
-def _compute(x: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings) -> Tensor | None:
-    sizes = sizes_of(x, weight, settings)
-    if sizes is None:
-        return None
+def _compute(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Tensor:
     in_channels = sizes.channels[0]
     if in_channels < in_channels * sizes.kernel[0] <= FLAT:
         x, weight, sizes = _flattened(x, weight, sizes)
@@ -80,7 +66,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Sizes], output: Any) -> None:
         ctx.mark_non_differentiable(output[1])
-        save_for_cotangents(ctx, inputs[0], output[1], *inputs[2:])
+        save(ctx, inputs[0], output[1], *inputs[2:])
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
@@ -234,4 +220,4 @@ def _by_weight(cotangent: Tensor, x: Tensor, bands: Tensor, sizes: Sizes) -> tup
     return gather_kernel(by_bands(cotangent, x, bands, sizes), sizes), cotangent.sum((1, 3, 4))
 
 
-WAYS["bands"] = Derivatives(by_input, _by_weight)
+register("bands", by_input, _by_weight)

@@ -106,6 +106,16 @@ class Sizes:
         return height, width
 
 
+def sized(compute: Callable[[Tensor, Tensor, Tensor | None, Sizes], Tensor]) -> Compute:
+    """Return what `Convolving` takes, for convolutions whose sizes are known: not grouped, not mistaken."""
+
+    def computed(x: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings) -> Tensor | None:
+        sizes = sizes_of(x, weight, settings)
+        return None if sizes is None else compute(x, weight, bias, sizes)
+
+    return computed
+
+
 def sizes_of(input: Tensor, weight: Tensor, settings: ConvSettings) -> Sizes | None:
     """Return the sizes of an ungrouped convolution; None for a grouped and for a mistaken one."""
     if settings.groups != 1 or input.shape[1] != weight.shape[1]:
@@ -116,6 +126,10 @@ def sizes_of(input: Tensor, weight: Tensor, settings: ConvSettings) -> Sizes | N
     return None if min(sizes.out) < 1 else sizes
 
 
+ByInput = Callable[[Tensor, Tensor, Sizes], Tensor]
+ByWeight = Callable[[Tensor, Tensor, Tensor, Sizes], tuple[Tensor, Tensor]]
+
+
 @dataclass(frozen=True, slots=True)
 class Derivatives:
     """The cotangents of a convolution's input, and of its weight and bias; every tensor leads with the clients.
@@ -123,11 +137,16 @@ class Derivatives:
     `by_input(cotangent, kernel, sizes)` and `by_weight(cotangent, x, kernel, sizes)`; `kernel` is what the convolution saved of it.
     """
 
-    by_input: Callable[[Tensor, Tensor, Sizes], Tensor]
-    by_weight: Callable[[Tensor, Tensor, Tensor, Sizes], tuple[Tensor, Tensor]]
+    by_input: ByInput
+    by_weight: ByWeight
 
 
-WAYS: dict[str, Derivatives] = {}  # by the name that the operators below take
+_WAYS: dict[str, Derivatives] = {}  # by the name that the operators below take
+
+
+def register(way: str, by_input: ByInput, by_weight: ByWeight) -> None:
+    """Give the derivatives of a way to convolve its name."""
+    _WAYS[way] = Derivatives(by_input, by_weight)
 
 
 def leading(value: Tensor, dim: int | None, clients: int) -> Tensor:
@@ -143,7 +162,7 @@ def all_leading(
     return leading(x, dims[0], clients), leading(weight, dims[1], clients), biases
 
 
-def save_for_cotangents(ctx: Any, x: Tensor, kernel: Tensor, bias: Tensor | None, sizes: Sizes) -> None:
+def save(ctx: Any, x: Tensor, kernel: Tensor, bias: Tensor | None, sizes: Sizes) -> None:
     """Save what `cotangents` needs."""
     ctx.save_for_backward(x, kernel)
     ctx.biased, ctx.sizes = bias is not None, sizes
@@ -174,9 +193,9 @@ def _all_clients(
     """Return the cotangents of input, weight and bias, all leading with the clients; one that nobody needs is a zero for each."""
     nothing, sizes = cotangent.new_zeros(len(cotangent)), Sizes.of(numbers)
     with torch._C.DisableTorchFunction():  # hundreds of small operations need not pass through the mode
-        to_x = WAYS[way].by_input(cotangent, kernel, sizes) if needs[0] else nothing
+        to_x = _WAYS[way].by_input(cotangent, kernel, sizes) if needs[0] else nothing
         if needs[1]:
-            return to_x, *WAYS[way].by_weight(cotangent, x, kernel, sizes)
+            return to_x, *_WAYS[way].by_weight(cotangent, x, kernel, sizes)
         return to_x, nothing, cotangent.sum((1, 3, 4)) if needs[2] else nothing
 
 

@@ -21,18 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakscope.kernels.convolutions import (
-    WAYS,
-    Convolving,
-    ConvSettings,
-    Derivatives,
-    Dims,
-    Sizes,
-    all_leading,
-    cotangents,
-    save_for_cotangents,
-    sizes_of,
-)
+from leakscope.kernels.convolutions import Convolving, Dims, Sizes, all_leading, cotangents, register, save, sized
 
 NARROW = 48  # a kernel of fewer numbers is the row of its product, a larger one the column
 
@@ -42,13 +31,10 @@ class Windowed(Convolving):
 
     def __init__(self) -> None:
         """Convolve as below."""
-        super().__init__(_compute)
+        super().__init__(sized(_compute))
 
 
-def _compute(x: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings) -> Tensor | None:
-    sizes = sizes_of(x, weight, settings)
-    if sizes is None:
-        return None
+def _compute(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Tensor:
     out: Tensor = _Convolution.apply(x, weight, bias, sizes)  # type: ignore[no-untyped-call]
     return out
 
@@ -63,7 +49,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Sizes], output: Any) -> None:
         del output
-        save_for_cotangents(ctx, *inputs)
+        save(ctx, *inputs)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
@@ -338,4 +324,4 @@ _LIBRARY = torch.library.Library("leakscope", "FRAGMENT")
 _LIBRARY.define("windows(Tensor x, Tensor weight, Tensor? bias, int[] sizes) -> Tensor")
 _LIBRARY.impl("windows", _all_clients, "CompositeExplicitAutograd")
 
-WAYS["windows"] = Derivatives(by_input, lambda cotangent, x, _, sizes: by_weight(cotangent, x, sizes))
+register("windows", by_input, lambda cotangent, x, _, sizes: by_weight(cotangent, x, sizes))

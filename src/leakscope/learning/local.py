@@ -129,13 +129,7 @@ class _Stepper:
         return carry
 
     def step(
-        self,
-        carry: dict[str, Tree],
-        inputs: Tensor,
-        targets: Tensor,
-        mask: Tensor,
-        chosen: Tensor,
-        key: Tensor,
+        self, carry: dict[str, Tree], inputs: Tensor, targets: Tensor, mask: Tensor, chosen: Tensor, key: Tensor
     ) -> dict[str, Tree]:
         index = chosen.clamp_min(0)
         present = (chosen >= 0) & mask.index_select(0, index)

@@ -34,11 +34,7 @@ def softmax_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(torch.softmax(output, dim=-1), target)
 
 
-LOSSES: dict[str, Loss] = {
-    "cross_entropy": cross_entropy,
-    "mse": mse,
-    "softmax_cross_entropy": softmax_cross_entropy,
-}
+LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "softmax_cross_entropy": softmax_cross_entropy}
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -12,34 +12,20 @@ from leakscope.core.lazy import load_lazily
 if TYPE_CHECKING:
     from leakscope.metrics.catalogue import METRICS as METRICS, Direction as Direction, Metric as Metric
     from leakscope.metrics.image import (
-        item_dimensions as item_dimensions,
-        mse as mse,
-        psnr as psnr,
-        rmse_relative as rmse_relative,
-        ssim as ssim,
-    )
+        item_dimensions as item_dimensions, mse as mse, psnr as psnr, rmse_relative as rmse_relative, ssim as ssim,
+    )  # fmt: skip
     from leakscope.metrics.interval import (
-        PSNR_CAP as PSNR_CAP,
-        Estimate as Estimate,
-        estimate_mean as estimate_mean,
-        estimate_rate as estimate_rate,
+        PSNR_CAP as PSNR_CAP, Estimate as Estimate, estimate_mean as estimate_mean, estimate_rate as estimate_rate,
         wilson as wilson,
-    )
+    )  # fmt: skip
     from leakscope.metrics.labels import label_correct as label_correct, label_overlap as label_overlap
     from leakscope.metrics.recovery import Recovery as Recovery, recovery as recovery, recovery_curve as recovery_curve
     from leakscope.metrics.scoring import (
-        Scores as Scores,
-        arrange as arrange,
-        clean as clean,
-        match as match,
-        score as score,
-    )
+        Scores as Scores, arrange as arrange, clean as clean, match as match, score as score,
+    )  # fmt: skip
     from leakscope.metrics.success import (
-        DEFAULT_RULE as DEFAULT_RULE,
-        ContentRule as ContentRule,
-        curve as curve,
-        whole_trials as whole_trials,
-    )
+        DEFAULT_RULE as DEFAULT_RULE, ContentRule as ContentRule, curve as curve, whole_trials as whole_trials,
+    )  # fmt: skip
     from leakscope.metrics.summary import Spread as Spread, Summary as Summary, summarise as summarise
     from leakscope.metrics.tabular import TableScores as TableScores, score_rows as score_rows
 else:

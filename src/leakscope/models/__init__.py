@@ -1,21 +1,14 @@
 """The papers' networks, and any `nn.Module`, as pure functions of their parameters."""
 
-from leakscope.models.activations import ACTIVATIONS as ACTIVATIONS
+from leakscope.models.settings import ACTIVATIONS as ACTIVATIONS
 from leakscope.models.adapter import Functional as Functional, from_module as from_module
 from leakscope.models.batch_norm import in_eval_mode as in_eval_mode, in_train_mode as in_train_mode
 from leakscope.models.catalogue import MODELS as MODELS, build as build
 from leakscope.models.checkpoint import Checkpoint as Checkpoint, read_checkpoint as read_checkpoint
 from leakscope.models.dropout import KeyedDropout as KeyedDropout
 from leakscope.models.initialise import (
-    INITS as INITS,
-    Given as Given,
-    Init as Init,
-    Kaiming as Kaiming,
-    Lecun as Lecun,
-    Torch as Torch,
-    Uniform as Uniform,
-    draw_parameters as draw_parameters,
-    torch_bounds as torch_bounds,
-)
+    INITS as INITS, Given as Given, Init as Init, Kaiming as Kaiming, Lecun as Lecun, Torch as Torch,
+    Uniform as Uniform, draw_parameters as draw_parameters, torch_bounds as torch_bounds,
+)  # fmt: skip
 from leakscope.models.structure import Structure as Structure, find_structure as find_structure
 from leakscope.models.vmapping import Lack as Lack, Shortfall as Shortfall, find_shortfall as find_shortfall

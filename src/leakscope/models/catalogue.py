@@ -13,16 +13,13 @@ from leakscope.core.model import Model
 from leakscope.core.registry import lookup
 from leakscope.core.tree import take
 from leakscope.models.adapter import from_module
-from leakscope.models.alexnet import alexnet
-from leakscope.models.cnn import cnn_cifar, cnn_mnist
-from leakscope.models.convnet import convnet
+from leakscope.models.convolutional import alexnet, cnn_cifar, cnn_mnist, convnet, vgg16
 from leakscope.models.dense import linear, mlp, mlp_sme
 from leakscope.models.dropout import KeyedDropout
 from leakscope.models.initialise import Torch, draw_parameters
 from leakscope.models.lenet import lenet_cpl, lenet_dlg, lenet_sme
 from leakscope.models.resnet import resnet8, resnet20, resnet20_dlg
 from leakscope.models.resnet18 import resnet18
-from leakscope.models.vgg import vgg16
 from leakscope.models.vit import vit
 from leakscope.models.vit_b16 import vit_b16
 

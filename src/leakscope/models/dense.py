@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from leakscope.core.errors import InputError
-from leakscope.models.activations import activation_layer
-from leakscope.models.settings import positive, shape_of
+from leakscope.models.settings import activation_layer, positive, shape_of
 
 
 def linear(*, input_shape: Sequence[int] = (1, 28, 28), classes: int = 10) -> nn.Module:

@@ -148,15 +148,7 @@ def _draw(name: str, like: Tensor, bound: Bound, keys: Tensor) -> Tensor:
     return bound.low + (bound.high - bound.low) * drawn
 
 
-_FAN_IN = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-)
+_FAN_IN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _NORMS = (
     nn.BatchNorm1d,
     nn.BatchNorm2d,

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import TypedDict, Unpack
 
 from torch import nn
 
 from leakscope.core.registry import lookup
-from leakscope.models.activations import activation_layer
+from leakscope.core.signature import settings_of
 from leakscope.models.dropout import KeyedDropout
-from leakscope.models.settings import image_shape, positive, probability
+from leakscope.models.settings import Shape, activation_layer, image_shape, positive, probability
 
 POOLINGS: dict[str, Callable[[], nn.Module] | None] = {
     "none": None,
@@ -31,40 +32,19 @@ POOLINGS: dict[str, Callable[[], nn.Module] | None] = {
 }
 
 
-def lenet_dlg(
-    *,
-    input_shape: Sequence[int] = (3, 32, 32),
-    classes: int = 100,
-    activation: str = "sigmoid",
-    pooling: str = "none",
-    width: int = 12,
-    dropout: float = 0.0,
-) -> nn.Module:
-    """Return DLG's LeNet: three convolutions of strides 2, 2, 1 and a dense layer."""
-    shape = image_shape("lenet_dlg", input_shape)
-    return _lenet((2, 2, 1), shape, classes, activation, pooling, width, dropout)
+class LeNetSettings(TypedDict, total=False):
+    """The settings of `lenet_dlg` and `lenet_cpl`."""
 
-
-def lenet_cpl(
-    *,
-    input_shape: Sequence[int] = (3, 32, 32),
-    classes: int = 106,
-    activation: str = "sigmoid",
-    pooling: str = "none",
-    width: int = 12,
-    dropout: float = 0.0,
-) -> nn.Module:
-    """Return CPL's LeNet: four convolutions of strides 2, 2, 1, 1 and a dense layer; others call it DLNet."""
-    shape = image_shape("lenet_cpl", input_shape)
-    return _lenet((2, 2, 1, 1), shape, classes, activation, pooling, width, dropout)
+    input_shape: Shape
+    classes: int
+    activation: str
+    pooling: str
+    width: int
+    dropout: float
 
 
 def lenet_sme(
-    *,
-    input_shape: Sequence[int] = (1, 28, 28),
-    classes: int = 62,
-    activation: str = "tanh",
-    filters: Sequence[int] = (6, 16),
+    *, input_shape: Shape = (1, 28, 28), classes: int = 62, activation: str = "tanh", filters: Sequence[int] = (6, 16)
 ) -> nn.Module:
     """Return SME's LeNet: two 5x5 convolutions, each with tanh and a padded 2x2 average pool, then 400-120-84-62 on 28x28.
 
@@ -89,16 +69,18 @@ def lenet_sme(
 
 
 def _lenet(
+    name: str,
     strides: tuple[int, ...],
-    shape: tuple[int, int, int],
-    classes: int,
-    activation: str,
-    pooling: str,
-    width: int,
-    dropout: float,
+    *,
+    input_shape: Shape = (3, 32, 32),
+    classes: int = 100,
+    activation: str = "sigmoid",
+    pooling: str = "none",
+    width: int = 12,
+    dropout: float = 0.0,
 ) -> nn.Module:
     """Return convolutions of these strides, dropout if any, and the dense layer."""
-    channels, height, breadth = shape
+    channels, height, breadth = image_shape(name, input_shape)
     pool = lookup(POOLINGS, pooling, "pooling")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for number, stride in enumerate(strides, start=1):
@@ -113,3 +95,15 @@ def _lenet(
         layers["dropout"] = KeyedDropout(dropout)
     layers["head"] = nn.Linear(width * height * breadth, positive("classes", classes))
     return nn.Sequential(layers)
+
+
+@settings_of(_lenet)
+def lenet_dlg(**settings: Unpack[LeNetSettings]) -> nn.Module:
+    """Return DLG's LeNet: three convolutions of strides 2, 2, 1 and a dense layer."""
+    return _lenet("lenet_dlg", (2, 2, 1), **settings)
+
+
+@settings_of(_lenet, classes=106)
+def lenet_cpl(**settings: Unpack[LeNetSettings]) -> nn.Module:
+    """Return CPL's LeNet: four convolutions of strides 2, 2, 1, 1 and a dense layer; others call it DLNet."""
+    return _lenet("lenet_cpl", (2, 2, 1, 1), **settings)

@@ -11,12 +11,12 @@ normalises by the batch at hand (the positions of one picture, for a batch of on
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 from torch import Tensor, nn
 
-from leakscope.models.activations import activation_layer
-from leakscope.models.settings import image_shape, positive
+from leakscope.core.signature import settings_of
+from leakscope.models.settings import Shape, activation_layer, image_shape, positive
 
 
 class BasicBlock(nn.Module):
@@ -44,39 +44,66 @@ class BasicBlock(nn.Module):
         return out
 
 
-def resnet20(
+class ResNetSettings(TypedDict, total=False):
+    """The settings of `resnet20` and `resnet20_dlg` beside `batch_statistics`."""
+
+    input_shape: Shape
+    classes: int
+    activation: str
+    width: int
+
+
+def _resnet(
+    name: str,
+    strides: tuple[int, ...],
     *,
-    input_shape: Sequence[int] = (3, 32, 32),
+    running: bool,
+    input_shape: Shape = (3, 32, 32),
     classes: int = 10,
     activation: str = "relu",
     width: int = 16,
-    batch_statistics: bool = False,
 ) -> nn.Module:
+    """Return a ResNet of one stage of three basic blocks per stride; each stage doubles the filters."""
+    channels, _, _ = image_shape(name, input_shape)
+    size = positive("width", width)
+    layers: OrderedDict[str, nn.Module] = OrderedDict(
+        conv=nn.Conv2d(channels, size, 3, padding=1, bias=False),
+        norm=nn.BatchNorm2d(size, track_running_stats=running),
+        activation=activation_layer(activation),
+    )
+    for number, stride in enumerate(strides):
+        outputs = width * 2**number
+        layers[f"stage{number + 1}"] = nn.Sequential(
+            BasicBlock(size, outputs, stride, activation, running),
+            BasicBlock(outputs, outputs, 1, activation, running),
+            BasicBlock(outputs, outputs, 1, activation, running),
+        )
+        size = outputs
+    layers["pool"] = nn.AdaptiveAvgPool2d(1)
+    layers["flatten"] = nn.Flatten()
+    layers["head"] = nn.Linear(size, positive("classes", classes))
+    return nn.Sequential(layers)
+
+
+@settings_of(_resnet, without=("running",))
+def resnet20(*, batch_statistics: bool = False, **settings: Unpack[ResNetSettings]) -> nn.Module:
     """Return ResNet20: stages of `width`, 2 `width` and 4 `width` filters with strides 1, 2, 2."""
-    channels, _, _ = image_shape("resnet20", input_shape)
-    return _resnet((1, 2, 2), channels, classes, activation, width, running=not batch_statistics)
+    return _resnet("resnet20", (1, 2, 2), running=not batch_statistics, **settings)
 
 
-def resnet20_dlg(
-    *,
-    input_shape: Sequence[int] = (3, 32, 32),
-    classes: int = 10,
-    activation: str = "sigmoid",
-    width: int = 16,
-    batch_statistics: bool = False,
-) -> nn.Module:
+@settings_of(resnet20, activation="sigmoid")
+def resnet20_dlg(*, batch_statistics: bool = False, **settings: Unpack[ResNetSettings]) -> nn.Module:
     """Return DLG's ResNet20: sigmoid instead of ReLU and no strides, so that gradients stay informative.
 
     With running statistics twenty sigmoids wash the picture out: the gradients of any two differ by less than 1e-5. Attack it
     with `batch_statistics` and PyTorch's first weights.
     """
-    channels, _, _ = image_shape("resnet20_dlg", input_shape)
-    return _resnet((1, 1, 1), channels, classes, activation, width, running=not batch_statistics)
+    return _resnet("resnet20_dlg", (1, 1, 1), running=not batch_statistics, **settings)
 
 
 def resnet8(
     *,
-    input_shape: Sequence[int] = (1, 28, 28),
+    input_shape: Shape = (1, 28, 28),
     classes: int = 62,
     activation: str = "relu",
     width: int = 32,
@@ -101,28 +128,4 @@ def resnet8(
     layers["flatten"] = nn.Flatten()
     layers["dense"] = nn.Linear(size * (height // 2 + 1) * (breadth // 2 + 1), positive("hidden", hidden))
     layers["head"] = nn.Linear(hidden, positive("classes", classes))
-    return nn.Sequential(layers)
-
-
-def _resnet(
-    strides: tuple[int, ...], channels: int, classes: int, activation: str, width: int, *, running: bool
-) -> nn.Module:
-    """Return a ResNet of one stage of three basic blocks per stride; each stage doubles the filters."""
-    size = positive("width", width)
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv=nn.Conv2d(channels, size, 3, padding=1, bias=False),
-        norm=nn.BatchNorm2d(size, track_running_stats=running),
-        activation=activation_layer(activation),
-    )
-    for number, stride in enumerate(strides):
-        outputs = width * 2**number
-        layers[f"stage{number + 1}"] = nn.Sequential(
-            BasicBlock(size, outputs, stride, activation, running),
-            BasicBlock(outputs, outputs, 1, activation, running),
-            BasicBlock(outputs, outputs, 1, activation, running),
-        )
-        size = outputs
-    layers["pool"] = nn.AdaptiveAvgPool2d(1)
-    layers["flatten"] = nn.Flatten()
-    layers["head"] = nn.Linear(size, positive("classes", classes))
     return nn.Sequential(layers)

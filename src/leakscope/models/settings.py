@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
+from torch import nn
+
 from leakscope.core.errors import InputError
+from leakscope.core.registry import lookup
+
+Shape = Sequence[int]
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "leaky_relu": nn.LeakyReLU,
+    "relu": nn.ReLU,
+}
 
 
 def positive(field: str, value: int) -> int:
@@ -19,6 +31,24 @@ def probability(field: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise InputError(f"{field} must be a number in [0, 1), got {value!r}")
     return float(value)
+
+
+def activation_layer(name: str) -> nn.Module:
+    """Return a new activation layer.
+
+    >>> activation_layer("tanh")
+    Tanh()
+    """
+    return lookup(ACTIVATIONS, name, "activation")()
+
+
+def classify(layers: dict[str, nn.Module], features: int, hidden: int, classes: int, activation: str) -> nn.Sequential:
+    """Return the layers followed by a hidden dense layer and the dense layer to the classes."""
+    layers["flatten"] = nn.Flatten()
+    layers["dense"] = nn.Linear(features, positive("hidden", hidden))
+    layers["activation"] = activation_layer(activation)
+    layers["head"] = nn.Linear(hidden, positive("classes", classes))
+    return nn.Sequential(OrderedDict(layers))
 
 
 def shape_of(field: str, value: Sequence[int]) -> tuple[int, ...]:

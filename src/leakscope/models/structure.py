@@ -77,11 +77,7 @@ class _Watch(TorchFunctionMode):
         self._examples = len(x)
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         first = args[0] if args else None
         was_nonnegative, was_input = first in self.nonnegative, first in self.inputs

@@ -25,14 +25,6 @@ class Lack(enum.Enum):
     FIRST = "first derivative"
 
 
-@dataclass(frozen=True, slots=True)
-class Shortfall:
-    """What a model lacks, and the sentence that says so."""
-
-    lack: Lack
-    sentence: str
-
-
 def find_shortfall(model: Model) -> Shortfall | None:
     """Return what a model lacks for attacks that match gradients; None if nothing.
 
@@ -100,6 +92,14 @@ def _sentence(model: Model, problem: Exception, lack: Lack) -> str:
     if "data-dependent control flow" in text:
         return f"vmap cannot run {where}: it decides by a tensor's value (.item(), or `if` on a tensor)"
     return f"vmap cannot run {where}: {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """What a model lacks, and the sentence that says so."""
+
+    lack: Lack
+    sentence: str
 
 
 def _layer_of(problem: BaseException) -> str | None:

@@ -5,16 +5,6 @@ from leakscope.play.demonstration import Demonstration, NoiseResult, Speed, swee
 from leakscope.play.exposure import Exposure, expose, is_defended, join, shared_weights
 
 __all__ = [
-    "AttackResult",
-    "Demonstration",
-    "Exposure",
-    "NoiseResult",
-    "Speed",
-    "attack",
-    "expose",
-    "is_defended",
-    "join",
-    "judge",
-    "shared_weights",
-    "sweep_noise",
-]
+    "AttackResult", "Demonstration", "Exposure", "NoiseResult", "Speed", "attack", "expose", "is_defended", "join",
+    "judge", "shared_weights", "sweep_noise",
+]  # fmt: skip

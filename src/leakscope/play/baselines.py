@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.engine.plan import DEFAULT, Execution
+from leakscope.attacks.null import BASELINES as BASELINES
 from leakscope.attacks.null import PriorOnly, check_public, check_seeds, class_mean, guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.core.errors import InputError
@@ -22,7 +23,6 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.types import Batch, Knowledge, Reconstruction
 from leakscope.data.dataset import Dataset, Part
 
-BASELINES = ("class_mean", "prior_only", "nearest_public")
 SAME = 1e-11  # MSE up to which two pictures are one: far over float64 rounding, far under one byte in one pixel
 ROWS = 1024
 BLOCK = 2**22  # public numbers in float64 at a time: 32 MiB

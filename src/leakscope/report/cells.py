@@ -118,9 +118,9 @@ def knows_head(cell: Cell) -> bool:
     client, attack = cell.settings.get("client"), cell.settings.get(ATTACK)
     if not isinstance(client, Mapping) or client.get("on_model") is None or not isinstance(attack, Mapping):
         return False
-    from leakscope.scenario.attackers import made_for_heads  # with torch, which other runs do not need
+    from leakscope.scenario.attackers import handles_private_heads  # with torch, which other runs do not need
 
-    return made_for_heads(str(attack.get("name")))
+    return handles_private_heads(str(attack.get("name")))
 
 
 def simulates_if_told(cell: Cell) -> bool:
@@ -130,7 +130,7 @@ def simulates_if_told(cell: Cell) -> bool:
         return False
     from leakscope.scenario import attackers  # with torch, which other runs do not need
 
-    return attackers.simulates_if_told(str(attack.get("name")))
+    return attackers.simulates_if_informed(str(attack.get("name")))
 
 
 def _size(value: Plain) -> float:

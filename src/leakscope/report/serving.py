@@ -45,7 +45,7 @@ STYLE = (
 def page_of_directory(directory: Path, *, command: str) -> Page:
     """Return the page of the run in a directory, with the class names of the data sets that are at hand."""
     from leakscope.report.row_tables import row_tables
-    from leakscope.scenario.class_names import class_names_of
+    from leakscope.scenario.encodings import class_names_of
 
     run = Run.open(directory)
     page = page_of_run(run, command=command, class_names=class_names_of(run.cells()))

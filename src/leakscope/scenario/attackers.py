@@ -20,10 +20,12 @@ from leakscope.scenario.axes import Axis
 from leakscope.scenario.cell import CellSettings
 from leakscope.scenario.problems import Path
 
-TOLD: Path = ("knowledge", "defence")
-BOTH = Axis(".".join(map(str, TOLD)), (TOLD,), ((False,), (True,)), ((TOLD,),) * 2, (False, True))
+KNOWS_DEFENCE: Path = ("knowledge", "defence")
+BOTH = Axis(
+    ".".join(map(str, KNOWS_DEFENCE)), (KNOWS_DEFENCE,), ((False,), (True,)), ((KNOWS_DEFENCE,),) * 2, (False, True)
+)
 LEAVE_OUT = "knowledge: {defence: false} leaves that attacker out"
-LOOKED_AT: tuple[Path, ...] = (
+READ_FIELDS: tuple[Path, ...] = (
     ("defences",),
     ("client", "on_data"),
     ("client", "on_model"),
@@ -35,32 +37,32 @@ LOOKED_AT: tuple[Path, ...] = (
 )
 
 
-def says_which(data: Mapping[str, Any], axes: Sequence[Axis]) -> bool:
+def names_attacker(data: Mapping[str, Any], axes: Sequence[Axis]) -> bool:
     """Return whether a file says which attacker it means."""
     knowledge = data.get("knowledge")
-    varied = any(path in (TOLD, TOLD[:1]) for axis in axes for path in axis.paths)
-    return varied or (isinstance(knowledge, Mapping) and TOLD[1] in knowledge)
+    varied = any(path in (KNOWS_DEFENCE, KNOWS_DEFENCE[:1]) for axis in axes for path in axis.paths)
+    return varied or (isinstance(knowledge, Mapping) and KNOWS_DEFENCE[1] in knowledge)
 
 
-def looked_at(axes: Iterable[Axis]) -> tuple[Axis, ...]:
-    """Return the axes that `telling_matters` depends on: its cells are a few, whatever else a sweep varies."""
+def relevant_axes(axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    """Return the axes that `knowing_matters` depends on: its cells are a few, whatever else a sweep varies."""
     return tuple(axis for axis in axes if axis.name == "attack" or any(_sets(path) for path in axis.paths))
 
 
 def _sets(path: Path) -> bool:
-    return any(path == field[: len(path)] for field in LOOKED_AT)
+    return any(path == field[: len(path)] for field in READ_FIELDS)
 
 
-def telling_matters(settings: CellSettings) -> bool:
+def knowing_matters(settings: CellSettings) -> bool:
     """Return whether an attacker who knows the defences of a cell does anything else than one who does not."""
     client = settings.client
-    hidden = client.on_model is not None and not made_for_heads(settings.recipe.name)
+    hidden = client.on_model is not None and not handles_private_heads(settings.recipe.name)
     defended = bool(client.defences) or client.on_data is not None or hidden
     return defended or simulated_steps(settings) > 1 or _drops(settings)
 
 
 @functools.cache
-def made_for_heads(attack: str) -> bool:
+def handles_private_heads(attack: str) -> bool:
     """Return whether an attack, by its name, reckons with a private head by itself, told or not."""
     method = ATTACKS[attack]() if attack in ATTACKS else None
     return isinstance(method, Matching) and isinstance(method.simulate, DummyPolarised | HeadGradient | Pulled)
@@ -72,12 +74,12 @@ def simulated_steps(settings: CellSettings) -> int:
     SME and DLFA are made for local steps, and do what they do without being told of a defence.
     """
     local = settings.client.local
-    if local is None or not settings.knowledge.local or not simulates_if_told(settings.recipe.name):
+    if local is None or not settings.knowledge.local or not simulates_if_informed(settings.recipe.name):
         return 1
     return local.steps(settings.data.samples)
 
 
-def cost_of_telling(cells: Iterable[CellSettings]) -> str:
+def cost_of_knowing(cells: Iterable[CellSettings]) -> str:
     """Return in words what a told attacker simulates where one who is not told simulates one gradient, of the dearest cell.
 
     Nothing where that is one gradient too.
@@ -107,6 +109,6 @@ def _matches(attack: str) -> bool:
 
 
 @functools.cache
-def simulates_if_told(attack: str) -> bool:
+def simulates_if_informed(attack: str) -> bool:
     """Return whether an attack, by its name, simulates local steps when told of them, and one gradient when not."""
     return attack in ATTACKS and takes_steps(ATTACKS[attack]())

@@ -11,6 +11,7 @@ from leakscope.attacks.priors import PRIORS
 from leakscope.attacks.recipes import ATTACKS
 from leakscope.attacks.simulate import SIMULATORS
 from leakscope.attacks.starts import STARTS
+from leakscope.attacks.units import GAINS, OBJECTIVES
 from leakscope.core.registry import summary
 from leakscope.data import SOURCES
 from leakscope.data.partition import PARTITIONS
@@ -45,6 +46,8 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
         ("start", dict(STARTS)),
         ("label rule", dict(LABEL_RULES)),
         ("distance", dict(DISTANCES)),
+        ("objective", dict(OBJECTIVES)),
+        ("gain", dict(GAINS)),
         ("prior", dict(PRIORS)),
         ("simulator", dict(SIMULATORS)),
         ("optimiser", dict(OPTIMISERS)),

@@ -1,7 +1,8 @@
-"""How the rows of the tables that cells name are read back, where those tables are on this machine."""
+"""Class names and decoders of rows, of the data sets that cells name and that are on this machine."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,9 +28,9 @@ class Decoder:
 
 def decoders_of(cells: Iterable[Cell]) -> dict[str, Decoder]:
     """Return data set -> decoder of its rows; pictures, and a set that cannot be read here, are left out."""
-    chosen = [cell.settings.get("data") for cell in cells]
-    names = dict.fromkeys(str(data["name"]) for data in chosen if isinstance(data, Mapping) and "name" in data)
-    decoders = {name: decoder_of(name) for name in names if name in SOURCES and SOURCES[name].kind == "table"}
+    decoders = {
+        name: decoder_of(name) for name in _data_names(cells) if name in SOURCES and SOURCES[name].kind == "table"
+    }
     return {name: decoder for name, decoder in decoders.items() if decoder is not None}
 
 
@@ -42,3 +43,17 @@ def decoder_of(name: str) -> Decoder | None:
     if encoding is None:
         return None
     return Decoder(tuple(column.name for column in encoding.columns), encoding.spans, encoding.decode)
+
+
+def class_names_of(cells: Iterable[Cell]) -> dict[str, tuple[str, ...]]:
+    """Return data set -> class names; a set that cannot be read here is left out."""
+    names: dict[str, tuple[str, ...]] = {}
+    for name in _data_names(cells):
+        with contextlib.suppress(InputError):
+            names[name] = load(name).class_names
+    return names
+
+
+def _data_names(cells: Iterable[Cell]) -> list[str]:
+    chosen = [cell.settings.get("data") for cell in cells]
+    return list(dict.fromkeys(str(data["name"]) for data in chosen if isinstance(data, Mapping) and "name" in data))

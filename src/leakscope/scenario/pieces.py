@@ -12,18 +12,18 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, create_model
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from leakscope.attacks.distances import DISTANCES
-from leakscope.attacks.objectives import Match
 from leakscope.attacks.optimisers import OPTIMISERS
 from leakscope.attacks.priors import PRIORS
 from leakscope.attacks.recipes import ATTACKS
 from leakscope.attacks.starts import STARTS
+from leakscope.attacks.units import GAINS, OBJECTIVES
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup, summary
 from leakscope.defences import DEFENCES
@@ -36,12 +36,16 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, validate_d
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One table of pieces; `hidden` are the arguments that leakscope fills in itself; `words` are short forms."""
+    """One table of pieces; `hidden` are the arguments that leakscope fills in itself; `words` are short forms.
+
+    `number` says that a plain number may stand in the place of a piece.
+    """
 
     name: str
     table: Mapping[str, Callable[..., Any]]
     hidden: frozenset[str] = frozenset()
     words: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    number: bool = False
 
     def build(self, settings: Mapping[str, Any], **filled: object) -> Any:
         """Return the piece that checked settings describe."""
@@ -58,27 +62,30 @@ class Kind:
         raise InputError(f"{piece!r} is no {self.name} that a file can name")
 
 
-KINDS = {
+OBJECTIVE = Kind("objective", OBJECTIVES, words={name: {"name": "match", "distance": name} for name in DISTANCES})
+KINDS = {  # by the field that holds such a piece
     "attack": Kind("attack", ATTACKS),
     "model": Kind("model", MODELS, frozenset({"input_shape", "classes"})),
     "weights": Kind("initialisation", INITS),
     "defences": Kind("defence", DEFENCES),
     "start": Kind("start", {**STARTS, "insider": PublicExample}),
-    "objective": Kind(
-        "objective", {"match": Match}, words={name: {"name": "match", "distance": name} for name in DISTANCES}
-    ),
+    "objective": OBJECTIVE,
+    "inner": OBJECTIVE,
+    "gain": Kind("gain", GAINS, number=True),
     "optimiser": Kind("optimiser", OPTIMISERS),
     "priors": Kind("prior", PRIORS),
 }
 LISTS = frozenset({"defences", "priors"})
 SINGLE = frozenset({"start", "objective", "optimiser"})
+NESTED = frozenset({"inner", "gain"})  # single ones inside pieces of their kind
+NUMBER = "number"
 
 
 def build_field(name: str, value: Any) -> Any:
     """Return what a constructor takes for a field of checked settings."""
     if name in LISTS:
         return tuple(KINDS[name].build(item) for item in value)
-    if name in SINGLE and isinstance(value, Mapping):
+    if name in SINGLE | NESTED and isinstance(value, Mapping):
         return KINDS[name].build(value)
     if name == "distance":
         return DISTANCES[value]
@@ -89,7 +96,7 @@ def describe_field(name: str, value: Any) -> Any:
     """Return the plain form of a field of a piece."""
     if name in LISTS:
         return [KINDS[name].describe(item) for item in value]
-    if name in SINGLE and not isinstance(value, str):
+    if name in SINGLE | NESTED and not isinstance(value, PLAIN):
         return KINDS[name].describe(value)
     if name == "distance":
         return next(word for word, distance in DISTANCES.items() if distance is value)
@@ -138,6 +145,8 @@ def _said_type(name: str, hint: Any) -> Any:
         return list_of(piece_type(name))
     if name in SINGLE and hint is not str:
         return piece_type(name)
+    if name in NESTED and hint not in PLAIN:
+        return ForwardRef(f"piece_of_{name}")
     if name == "distance":
         return Literal[tuple(DISTANCES)]
     if hint in PLAIN or hint is type(None) or get_origin(hint) is Literal:
@@ -196,15 +205,23 @@ def piece_type(kind_name: str) -> Any:
 def kind_type(kind: Kind) -> Any:
     """Return the pydantic type of a piece of a kind, which may be one that no scenario names."""
     models = {name: model_of(make, f"{kind.name} {name}", kind.hidden, name) for name, make in kind.table.items()}
-    options: Any = functools.reduce(lambda a, b: a | b, [Annotated[model, Tag(name)] for name, model in models.items()])
-    checked = Annotated[options, Discriminator(_name_of)] if len(models) > 1 else next(iter(models.values()))
-    return Annotated[
-        checked, BeforeValidator(functools.partial(_from_word, kind)), AlsoByName((*kind.table, *kind.words))
+    tagged = [Annotated[model, Tag(name)] for name, model in models.items()]
+    options: Any = functools.reduce(lambda a, b: a | b, [*tagged, *[Annotated[float, Tag(NUMBER)]] * kind.number])
+    checked: Any = Annotated[
+        options,
+        Discriminator(_name_of),
+        BeforeValidator(functools.partial(_from_word, kind)),
+        AlsoByName((*kind.table, *kind.words)),
     ]
+    held = {name for model in models.values() for name in NESTED & model.model_fields.keys()}
+    types = {f"piece_of_{name}": checked if KINDS[name] is kind else piece_type(name) for name in held}
+    for model in models.values():
+        model.model_rebuild(_types_namespace=types)
+    return checked
 
 
 def _name_of(value: Any) -> Any:
-    return value["name"] if isinstance(value, Mapping) else getattr(value, "name", None)
+    return value["name"] if isinstance(value, Mapping) else getattr(value, "name", NUMBER)
 
 
 def _from_word(kind: Kind, value: Any) -> Any:
@@ -213,6 +230,8 @@ def _from_word(kind: Kind, value: Any) -> Any:
         if value in kind.words:
             return dict(kind.words[value])
         value = {"name": value}
+    if kind.number and isinstance(value, int | float):
+        return value
     if not isinstance(value, Mapping):
         raise PydanticCustomError(
             "piece", f"must be the name of one {kind.name} or a mapping with a name, got {value!r:.60}"

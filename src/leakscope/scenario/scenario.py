@@ -11,7 +11,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from leakscope.core.record import Cell, Plain
-from leakscope.scenario.attackers import BOTH, TOLD, looked_at, says_which, telling_matters
+from leakscope.scenario.attackers import BOTH, KNOWS_DEFENCE, knowing_matters, names_attacker, relevant_axes
 from leakscope.scenario.axes import MOST_CELLS, Axis, read_axes, set_path, value_at
 from leakscope.scenario.cell import read_settings
 from leakscope.scenario.identity import cell_id, pinned
@@ -53,7 +53,7 @@ class Scenario:
                     axes[axis.name] = axis.labels[point]
                     for path, value in zip(axis.paths, axis.rows[point], strict=True):
                         set_path(settings, path, value)
-                if self.both and value_at(settings, TOLD) and not telling_matters(read_settings(settings)):
+                if self.both and value_at(settings, KNOWS_DEFENCE) and not knowing_matters(read_settings(settings)):
                     continue
                 settings = pinned(settings)
                 yield Cell(id=cell_id(settings), settings={"name": self.name, **settings}, axes=axes)
@@ -99,7 +99,7 @@ def _scenario(file: UserFile) -> Scenario:
         unique = {(p.path, p.message): p for p in problems}
         raise ScenarioError([_located(p, read, tuple(axes)) for p in unique.values()], source)
     scenario = Scenario(str(name), tuple(resolved), tuple(bases), file.text, source, read)
-    scenario = scenario if says_which(data, axes) else _against_both(scenario)
+    scenario = scenario if names_attacker(data, axes) else _against_both(scenario)
     total = _total(scenario)
     if total > MOST_TRIALS:
         raise scenario.error(
@@ -117,8 +117,8 @@ def _too_many(axes: Sequence[Axis]) -> list[Problem]:
 
 def _against_both(scenario: Scenario) -> Scenario:
     """Return the scenario with the attacker who knows beside the one who does not, if knowing matters in any cell."""
-    few = replace(scenario, axes=looked_at(scenario.axes))
-    if not any(telling_matters(read_settings(cell.settings)) for cell in few.cells()):
+    few = replace(scenario, axes=relevant_axes(scenario.axes))
+    if not any(knowing_matters(read_settings(cell.settings)) for cell in few.cells()):
         return scenario
     doubled = replace(scenario, axes=(*scenario.axes, BOTH), both=True)
     problems = _too_many(doubled.axes)

@@ -10,16 +10,16 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticCustomError
 
+from leakscope.attacks.null import BASELINES
 from leakscope.clients import Client
 from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
 from leakscope.defences.stack import check_stack
-from leakscope.scenario.pieces import KINDS, LISTS, STRICT, AlsoByName, Kind, list_of, model_of, piece_type
+from leakscope.scenario.pieces import KINDS, LISTS, NUMBER, STRICT, AlsoByName, Kind, list_of, model_of, piece_type
 from leakscope.scenario.problems import Path, Problem
 from leakscope.scenario.settings import DataChoice, KnowledgeChoice, Precision
 
-BASELINES = ("class_mean", "prior_only", "nearest_public")
 OUTSIDE = ("name", "attacks", "grid", "zip")
 MOST_TRIALS = 10_000_000
 STRENGTHS = {"sparsify": ("drop", "share"), "gaussian_noise": ("sigma",), "laplace_noise": ("sigma", "scale")}
@@ -259,13 +259,10 @@ def _place(
     node = data
     for number, part in enumerate(loc):
         last = number == len(loc) - 1
-        if (
-            kind is not None
-            and isinstance(part, str)
-            and part in kind.table
-            and not (isinstance(node, Mapping) and part in node)
-        ):
-            model = model_of(kind.table[part], f"{kind.name} {part}", kind.hidden, part)
+        chosen = isinstance(part, str) and not (isinstance(node, Mapping) and part in node)
+        if chosen and kind is not None and part in (*kind.table, NUMBER):
+            if part != NUMBER:
+                model = model_of(kind.table[str(part)], f"{kind.name} {part}", kind.hidden, str(part))
             kind = None
             continue
         path.append(part)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from leakscope.core.provenance import gather_facts
 from leakscope.core.record import Cell
 from leakscope.scenario import Problem, Scenario
-from leakscope.scenario.attackers import cost_of_telling
+from leakscope.scenario.attackers import cost_of_knowing
 from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Landing, Run, Writer
 from leakscope.sweep.chunk import Chunk, on, play_chunk
@@ -167,7 +167,7 @@ def sayings(cells: Sequence[Cell]) -> list[str]:
     """Return what a setting means or costs that its name does not say, a sentence each."""
     attacked = [read_settings(cell.settings) for cell in cells if not cell.baseline]
     targets = ONE_HOT if any(settings.client.loss == "mse" for settings in attacked) else ""
-    return [line for line in (targets, cost_of_telling(attacked)) if line]
+    return [line for line in (targets, cost_of_knowing(attacked)) if line]
 
 
 def run_scenario(

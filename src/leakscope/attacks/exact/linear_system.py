@@ -38,9 +38,9 @@ class LinearSystem:
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the solution of every trial; the mismatch is the relative residual over all units."""
-        del execution
-        check_observation(model, observation, knowledge, seeds)
         entry = model.entry
+        check_observation(model, observation, knowledge, seeds)
+        del execution
         if entry is None or entry.bias is None or {entry.weight, entry.bias} & model.private:
             raise InputError(
                 f"model {model.name!r} does not begin with a dense layer whose weight and bias are sent: theorem 2.1 has no "

@@ -5,7 +5,7 @@ An unknown that rests (see `Rule`) keeps its value, its moments and its count: t
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,10 @@ class _OneEvaluation(Protocol):
     __slots__ = ()
 
     @property
+    def rate(self) -> float | Tensor:
+        """Return the learning rate."""
+
+    @property
     def evaluations(self) -> int:
         """Return 1."""
         return 1
@@ -60,15 +64,23 @@ class _OneEvaluation(Protocol):
     def midway(self, state: Memory, moment: Moment) -> Tensor:
         """Return that no trial is."""
         del state
-        return _none(moment)
+        return torch.zeros_like(moment.value, dtype=torch.bool)
 
+    def move(
+        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
+    ) -> tuple[Tree, Tensor]:
+        """Return the unknowns after one step."""
+        new = {}
+        for name in moving(unknowns, rules, moment.tick):
+            value, rule, g = unknowns[name], rules[name], moment.gradient[name]
+            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
+            memory = {part: tree[name] for part, tree in state.items()}
+            numbers = moment.numbers.get(name) or self.numbers(rule, moment.tick)
+            new[name] = value - self.step(g.sign() if rule.sign else g, memory, rate, numbers)
+        return {**unknowns, **projected(new, rules, knowledge)}, self.midway(state, moment)
 
-def _none(moment: Moment) -> Tensor:
-    return torch.zeros_like(moment.value, dtype=torch.bool)
-
-
-def _signed(gradient: Tensor, sign: bool) -> Tensor:
-    return gradient.sign() if sign else gradient
+    def step(self, g: Tensor, memory: Tree, rate: Tensor | float, numbers: Sequence[float | Tensor]) -> Tensor:
+        """Return the step of one unknown down its gradient; what is remembered of it changes in place."""
 
 
 def _zeros(unknowns: Tree) -> Tree:
@@ -96,22 +108,14 @@ class Adam(_OneEvaluation):
         number = tick // rule.every + 1  # of the unknown's moves
         return 1 - b1**number, (1 - b2**number) ** 0.5
 
-    def move(
-        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
-    ) -> tuple[Tree, Tensor]:
-        """Return the unknowns after one Adam step."""
+    def step(self, g: Tensor, memory: Tree, rate: Tensor | float, numbers: Sequence[float | Tensor]) -> Tensor:
+        """Return the step."""
         b1, b2 = self.betas
-        new = {}
-        for name in moving(unknowns, rules, moment.tick):
-            value, rule = unknowns[name], rules[name]
-            g = _signed(moment.gradient[name], rule.sign)
-            first_scale, second_scale = moment.numbers.get(name) or self.numbers(rule, moment.tick)
-            first = state["first"][name].lerp_(g, 1 - b1)
-            second = state["second"][name].mul_(b2).addcmul_(g, g, value=1 - b2)
-            root = second.sqrt().div_(second_scale).add_(self.epsilon)
-            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value) / first_scale
-            new[name] = value - rate * (first / root)
-        return {**unknowns, **projected(new, rules, knowledge)}, _none(moment)
+        first_scale, second_scale = numbers
+        first = memory["first"].lerp_(g, 1 - b1)
+        second = memory["second"].mul_(b2).addcmul_(g, g, value=1 - b2)
+        root = second.sqrt().div_(second_scale).add_(self.epsilon)
+        return rate / first_scale * (first / root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +132,11 @@ class Adagrad(_OneEvaluation):
         """Return a zero sum of squares."""
         return {"squares": _zeros(unknowns)}
 
-    def move(
-        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
-    ) -> tuple[Tree, Tensor]:
-        """Return the unknowns after one Adagrad step."""
-        new = {}
-        for name in moving(unknowns, rules, moment.tick):
-            value, rule = unknowns[name], rules[name]
-            g = _signed(moment.gradient[name], rule.sign)
-            squares = state["squares"][name].addcmul_(g, g)
-            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
-            new[name] = value - rate * (g / (squares.sqrt() + self.epsilon))
-        return {**unknowns, **projected(new, rules, knowledge)}, _none(moment)
+    def step(self, g: Tensor, memory: Tree, rate: Tensor | float, numbers: Sequence[float | Tensor]) -> Tensor:
+        """Return the step."""
+        del numbers
+        squares = memory["squares"].addcmul_(g, g)
+        return rate * (g / (squares.sqrt() + self.epsilon))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +155,7 @@ class SGD(_OneEvaluation):
         """Return a zero velocity, or nothing without momentum."""
         return {"velocity": _zeros(unknowns)} if self.momentum else {}
 
-    def move(
-        self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
-    ) -> tuple[Tree, Tensor]:
-        """Return the unknowns after one step."""
-        new = {}
-        for name in moving(unknowns, rules, moment.tick):
-            value, rule = unknowns[name], rules[name]
-            g = _signed(moment.gradient[name], rule.sign)
-            if self.momentum:
-                g = state["velocity"][name].mul_(self.momentum).add_(g)
-            rate = column(self.rate, value) * column(rule.factor(moment.iteration), value)
-            new[name] = value - rate * g
-        return {**unknowns, **projected(new, rules, knowledge)}, _none(moment)
+    def step(self, g: Tensor, memory: Tree, rate: Tensor | float, numbers: Sequence[float | Tensor]) -> Tensor:
+        """Return the step."""
+        del numbers
+        return rate * (memory["velocity"].mul_(self.momentum).add_(g) if self.momentum else g)

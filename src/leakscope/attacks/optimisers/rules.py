@@ -132,11 +132,9 @@ class Optimiser(Protocol):
     @property
     def evaluations(self) -> int:
         """Return how many evaluations an iteration takes at most."""
-        ...
 
     def check(self, rules: Rules) -> None:
         """Refuse rules this optimiser cannot follow."""
-        ...
 
     def phase(self, tick: int) -> Hashable:
         """Return what of a tick's number decides which operations run on a CUDA device: equal phases share a recording."""
@@ -148,21 +146,17 @@ class Optimiser(Protocol):
 
     def begin(self, unknowns: Tree) -> Memory:
         """Return the state before the first evaluation."""
-        ...
 
     def settle(self, state: Memory, moment: Moment) -> tuple[Tensor, Tensor]:
         """Return (iteration just ended, nothing left to gain) per trial."""
-        ...
 
     def midway(self, state: Memory, moment: Moment) -> Tensor:
         """Return which trials have evaluated an iteration in part: one that cannot move ends it."""
-        ...
 
     def move(
         self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
     ) -> tuple[Tree, Tensor]:
         """Return (new unknowns, could not move) per trial."""
-        ...
 
 
 def column(value: float | Tensor, like: Tensor) -> Tensor | float:

@@ -7,15 +7,6 @@ from leakscope.defences.on_data.policy import Policy, parse_policies
 from leakscope.defences.on_data.transform import Draws, Transform, picture_keys, run_policy
 
 __all__ = [
-    "OPERATIONS",
-    "DataDefence",
-    "Draws",
-    "Operation",
-    "Policy",
-    "Transform",
-    "apply",
-    "operation",
-    "parse_policies",
-    "picture_keys",
-    "run_policy",
-]
+    "OPERATIONS", "DataDefence", "Draws", "Operation", "Policy", "Transform", "apply", "operation", "parse_policies",
+    "picture_keys", "run_policy",
+]  # fmt: skip

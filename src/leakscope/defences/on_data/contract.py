@@ -13,8 +13,6 @@ class DataDefence(Protocol):
 
     def protect_data(self, pictures: Tensor, key: Tensor) -> Tensor:
         """Return the pictures as the network sees them; everything random comes from the key."""
-        ...
 
     def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
         """Return the plain data that an attacker who knows is told: policies, each its operations with their sizes."""
-        ...

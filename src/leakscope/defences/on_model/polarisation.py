@@ -20,14 +20,7 @@ from leakscope.core.fields import check_fields
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree
 from leakscope.learning.losses import Loss
-from leakscope.learning.polarisation import (
-    BIAS,
-    CODES,
-    WEIGHT,
-    PolarisedLoss,
-    with_codes,
-    with_second_head,
-)
+from leakscope.learning.polarisation import BIAS, CODES, WEIGHT, PolarisedLoss, with_codes, with_second_head
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,6 @@ from leakscope.defences.on_update.noise import GaussianNoise, LaplaceNoise
 from leakscope.defences.on_update.sparse import DeepCompression, RandomMask, Sparsify
 
 __all__ = [
-    "ChosenNoise",
-    "Clip",
-    "DeepCompression",
-    "Defence",
-    "Effect",
-    "GaussianNoise",
-    "LaplaceNoise",
-    "LowRank",
-    "Quantise",
-    "RandomMask",
-    "RememberingDefence",
-    "Revealed",
-    "Sign",
-    "Sparsify",
-    "UpdateDefence",
-    "nonzero",
-]
+    "ChosenNoise", "Clip", "DeepCompression", "Defence", "Effect", "GaussianNoise", "LaplaceNoise", "LowRank",
+    "Quantise", "RandomMask", "RememberingDefence", "Revealed", "Sign", "Sparsify", "UpdateDefence", "nonzero",
+]  # fmt: skip

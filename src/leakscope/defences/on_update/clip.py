@@ -12,7 +12,7 @@ from torch import Tensor
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
 from leakscope.core.tree import TINY, Tree, norm, scale
-from leakscope.defences.on_update.contract import Effect, Revealed
+from leakscope.defences.on_update.contract import NOT_AFTER_SIGNS, Effect, Revealed
 from leakscope.defences.strengths import Unit, tried
 
 
@@ -31,9 +31,7 @@ class Clip:
 
     once: ClassVar[bool] = True
     leaves: ClassVar[frozenset[Effect]] = frozenset({Effect.CLIPPED})
-    not_after: ClassVar[Mapping[Effect, str]] = {
-        Effect.SIGNS: "signs are already bounded and rounded; leave one of them out"
-    }
+    not_after: ClassVar[Mapping[Effect, str]] = NOT_AFTER_SIGNS
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -13,7 +13,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
 from leakscope.core.tree import Tree
-from leakscope.defences.on_update.contract import Effect, Revealed
+from leakscope.defences.on_update.contract import NOT_AFTER_SIGNS, Effect, Revealed
 from leakscope.defences.strengths import tried
 
 MOST_BITS = 24
@@ -65,9 +65,7 @@ class Quantise:
 
     once: ClassVar[bool] = True
     leaves: ClassVar[frozenset[Effect]] = frozenset({Effect.ROUNDED})
-    not_after: ClassVar[Mapping[Effect, str]] = {
-        Effect.SIGNS: "signs are already bounded and rounded; leave one of them out"
-    }
+    not_after: ClassVar[Mapping[Effect, str]] = NOT_AFTER_SIGNS
 
     def __post_init__(self) -> None:
         if not isinstance(self.bits, int) or not 1 <= self.bits <= MOST_BITS:

@@ -30,7 +30,6 @@ class UpdateDefence(Protocol):
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
         """Return the protected update; everything random comes from the key."""
-        ...
 
 
 @runtime_checkable
@@ -39,11 +38,9 @@ class RememberingDefence(Protocol):
 
     def begin(self, update: Tree) -> Tree:
         """Return the state before the first round; `update` shows names and shapes."""
-        ...
 
     def protect_and_remember(self, update: Tree, state: Tree, key: Tensor) -> tuple[Tree, Tree]:
         """Return the protected update and the state of the next round."""
-        ...
 
 
 Defence = UpdateDefence | RememberingDefence
@@ -74,7 +71,6 @@ class Reveals(Protocol):
 
     def reveal(self, sent: Tree) -> Revealed:
         """Return the facts; `sent` is what the server sees, with the trials in front of every tensor."""
-        ...
 
 
 class Effect(enum.Enum):
@@ -85,6 +81,9 @@ class Effect(enum.Enum):
     CLIPPED = "its norm is bounded"
     ROUNDED = "its coordinates were rounded"
     SIGNS = "its coordinates are signs"
+
+
+NOT_AFTER_SIGNS = {Effect.SIGNS: "signs are already bounded and rounded; leave one of them out"}
 
 
 def effects_of(defence: object) -> frozenset[Effect]:

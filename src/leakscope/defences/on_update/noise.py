@@ -18,10 +18,8 @@ from leakscope.defences.on_update.contract import Effect, Revealed
 from leakscope.defences.strengths import Unit, tried
 
 UNDOES_ROUNDING = "noise undoes the rounding; put the noise first"
-MISPLACED = {
-    Effect.SPARSE: "noise fills the coordinates that were left out; put the noise first",
-    Effect.ROUNDED: UNDOES_ROUNDING,
-}
+FILLS = "noise fills the coordinates that were left out; put the noise first"
+MISPLACED = {Effect.SPARSE: FILLS, Effect.ROUNDED: UNDOES_ROUNDING}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,8 @@ from leakscope.defences.strengths import tried
 USUAL_DROP = 0.99
 MILLION = 10**6
 CHOOSES_TWICE = "both choose the largest coordinates; leave one of them out"
-MISPLACED = {
-    Effect.SIGNS: "signs have one size, so none is the largest; put the signs last",
-    Effect.LARGEST: CHOOSES_TWICE,
-}
+ONE_SIZE = "signs have one size, so none is the largest; put the signs last"
+MISPLACED = {Effect.SIGNS: ONE_SIZE, Effect.LARGEST: CHOOSES_TWICE}
 
 
 @dataclass(frozen=True, slots=True)

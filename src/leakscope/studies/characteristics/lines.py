@@ -10,7 +10,7 @@ from typing import Any
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
-from leakscope.scenario.attackers import made_for_heads
+from leakscope.scenario.attackers import handles_private_heads
 from leakscope.store import Run
 
 DEFENDED = ("defences", "client.on_model", "client.on_data")
@@ -112,7 +112,7 @@ def _attacker(line: Line) -> str:
     attack = str(settings["attack"].get("label") or settings["attack"]["name"])
     if settings["knowledge"]["defence"]:
         knows = "knows the defence"
-    elif settings["client"]["on_model"] is not None and made_for_heads(settings["attack"]["name"]):
+    elif settings["client"]["on_model"] is not None and handles_private_heads(settings["attack"]["name"]):
         knows = "knows that there is a head"
     else:
         knows = "does not know"

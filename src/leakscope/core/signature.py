@@ -1,0 +1,44 @@
+"""Functions that share settings: one lists them, the others take them over with defaults of their own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, get_type_hints
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def settings_of(
+    base: Callable[..., Any], *, without: tuple[str, ...] = (), **defaults: object
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that gives a function the settings of `base` after its own, with other `defaults`.
+
+    Settings named in `without` cannot be given: they have their default.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        kept = [each for each in _keywords(function) if each.kind is each.KEYWORD_ONLY]
+        names = {*without, *(each.name for each in kept)}
+        shared = [each for each in _keywords(base) if each.kind is each.KEYWORD_ONLY and each.name not in names]
+        shared = [each.replace(default=defaults.get(each.name, each.default)) for each in shared]
+        hints = {**get_type_hints(base), **get_type_hints(function)}
+        signature = inspect.Signature([*kept, *shared], return_annotation=hints["return"])
+
+        @functools.wraps(function)
+        def filled(*args: P.args, **given: P.kwargs) -> R:
+            signature.bind(*args, **given)
+            settings: Any = {**defaults, **given}
+            return function(*args, **settings)
+
+        filled.__annotations__ = {name: hints[name] for name in (*signature.parameters, "return")}
+        filled.__signature__ = signature  # type: ignore[attr-defined]
+        return filled
+
+    return decorate
+
+
+def _keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
