@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,7 @@ from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
     from leakscope.report.characteristic_page import CharacteristicPage
+    from leakscope.scenario.cell import CellSettings
     from leakscope.studies.characteristics import AccuracyOf, Curves, Line
     from leakscope.training import Result, Training
 
@@ -152,12 +153,13 @@ class _TrainedAccuracies:
     """
 
     def __init__(self, training: Training, lines: Sequence[Line], how: _TrainingOptions, notes: list[str]) -> None:
+        from leakscope.scenario.cell import read_settings
         from leakscope.studies.characteristics import folder_of, shares_alike, training_under
         from leakscope.training import check_training
 
         self.training, self.how, self.notes = training, how, notes
         self.accuracies: dict[str, tuple[float, int | None]] = {}
-        under = [training_under(training, cell.settings) for line in lines for _, cell in line.cells]
+        under = [training_under(training, read_settings(cell.settings)) for line in lines for _, cell in line.cells]
         for one in {folder_of(one): one for one in under}.values():
             try:
                 check_training(one, how.device)
@@ -169,7 +171,7 @@ class _TrainedAccuracies:
                 "the same in both"
             )
 
-    def __call__(self, settings: Mapping[str, Any], strength: float) -> tuple[float, int | None]:
+    def __call__(self, settings: CellSettings, strength: float) -> tuple[float, int | None]:
         """Return the accuracy under the defence of a cell, and the number of test examples."""
         from leakscope.studies.characteristics import folder_of, guessing, training_under
 

@@ -66,8 +66,7 @@ def baseline_cells(cells: list[Cell]) -> list[Cell]:
 def _baseline(cell: Cell, name: str) -> Cell:
     settings = read_settings(cell.settings)
     plain = {
-        "name": cell.settings["name"],
-        "data": cell.settings["data"],
+        **{field: cell.settings[field] for field in ("name", "data")},
         "attack": {"name": name},
         "trials": settings.trials,
         "seeds": list(settings.seeds[:1]),

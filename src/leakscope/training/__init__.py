@@ -1,7 +1,7 @@
 """Training a federation from a file: what it may say, and the run that survives being killed."""
 
 from leakscope.training.file import Training, read_training, training_of
-from leakscope.training.result import Point, Result, load_result
+from leakscope.training.result import Point, Result
 from leakscope.training.run import check_training, run_training
 
 __all__ = [
@@ -9,7 +9,6 @@ __all__ = [
     "Result",
     "Training",
     "check_training",
-    "load_result",
     "read_training",
     "run_training",
     "training_of",

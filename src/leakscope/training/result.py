@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any
 from leakscope.core.errors import InputError
 from leakscope.metrics.interval import Estimate, wilson
 from leakscope.models.checkpoint import file_name
-from leakscope.training.file import read_training
-from leakscope.training.private import can_go_on
+from leakscope.training.file import Training
 
 STATE, FILE, CURVE = "state.safetensors", "training.yaml", "curve.csv"
 
@@ -41,18 +39,16 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A training so far: its settings, the learning curve from round 0 on, checkpoints, facts; `diverged` if it blew up.
+    """A training so far: the learning curve from round 0 on, checkpoints, facts; `diverged` if it blew up.
 
     `resumable` is whether another round could be played from what was written: private heads that were not kept are gone.
     """
 
-    name: str
-    settings: Mapping[str, Any]
+    training: Training
     curve: tuple[Point, ...]
     sizes: tuple[int, ...]
     checkpoints: Mapping[int, str]
     facts: Mapping[str, str]
-    text: str
     diverged: bool = False
     stopped: bool = False
     resumable: bool = True
@@ -61,26 +57,6 @@ class Result:
     def rounds(self) -> int:
         """Return how many rounds were played."""
         return self.curve[-1].round if self.curve else 0
-
-
-def load_result(directory: Path) -> Result:
-    """Return what a training's directory holds, without going on with it."""
-    training, about = read_training(directory / FILE), about_of(directory / STATE)
-    curve = tuple(Point(**point) for point in about["curve"])
-    last = curve[-1]
-    diverged = last.loss is not None and not math.isfinite(last.loss)
-    return Result(
-        name=training.name,
-        settings=training.settings,
-        curve=curve,
-        sizes=tuple(about["sizes"]),
-        checkpoints=checkpoints_of(directory),
-        facts=about["facts"],
-        text=training.file.text,
-        diverged=diverged,
-        stopped=last.round < training.rounds and not diverged,
-        resumable=can_go_on(directory, training.federation, last.round),
-    )
 
 
 def about_of(path: Path) -> dict[str, Any]:

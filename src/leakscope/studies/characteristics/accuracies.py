@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import csv
 import hashlib
 import json
@@ -10,69 +9,64 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from leakscope.core.errors import InputError
-from leakscope.scenario.cell import read_settings
+from leakscope.scenario.cell import CellSettings
+from leakscope.scenario.pieces import KINDS, describe_field
+from leakscope.scenario.settings import DataChoice
 from leakscope.studies.characteristics.lines import Line, defence_name
 from leakscope.sweep.objects import data_of
 from leakscope.training import Training, training_of
+from leakscope.training.file import BESIDE, TrainingData
 
-AccuracyOf = Callable[[Mapping[str, Any], float], tuple[float, int | None]]
-
-
-def defence_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a cell's client defends it."""
-    client = settings["client"]
-    return {"defences": settings["defences"], "on_model": client["on_model"], "on_data": client["on_data"]}
+AccuracyOf = Callable[[CellSettings, float], tuple[float, int | None]]
 
 
-def training_under(training: Training, settings: Mapping[str, Any]) -> Training:
-    """Return the training with the defence of a cell; refused where it has one of its own, or trains another network or data."""
-    given, source = copy.deepcopy(dict(training.settings)), training.file.source or "the training"
-    if any(defence_of(given).values()):
+def training_under(training: Training, settings: CellSettings) -> Training:
+    """Return the training with the defence of a cell; refused where it has one already, or trains another network or data."""
+    source, client = training.file.source or "the training", training.client
+    if training.defences or client.on_model or client.on_data:
         raise InputError(f"{source} has a defence of its own: leave it out, that of every cell of the run is put in")
-    for what, mine, other in (
-        ("model", dict(given["model"]), dict(settings["model"])),
-        ("data", _looks(given["data"]), _looks(settings["data"])),
+    for what, trained, attacked in (
+        ("model", training.model.plain(), settings.model.plain()),
+        ("data", _looks(training.data), _looks(settings.data)),
     ):
-        if json.dumps(mine, sort_keys=True) != json.dumps(other, sort_keys=True):
+        if json.dumps(trained, sort_keys=True) != json.dumps(attacked, sort_keys=True):
             raise InputError(
-                f"{source} trains {what} ({_said(mine)}), the run attacks ({_said(other)}): a characteristic needs both of one"
+                f"{source} trains {what} ({_words(trained)}), the run attacks ({_words(attacked)}): "
+                "a characteristic needs both of one"
             )
-    defence = defence_of(settings)
-    given["defences"] = defence["defences"]
-    given["client"] |= {name: defence[name] for name in ("on_model", "on_data")}
-    changed = training_of(given)
+    defences = [KINDS["defences"].describe(defence) for defence in settings.client.defences]
+    guards = {name: describe_field(name, getattr(settings.client, name)) for name in ("on_model", "on_data")}
+    changed = training_of({**training.plain, "defences": defences, "client": {**training.plain["client"], **guards}})
     return replace(changed, file=replace(changed.file, source=training.file.source))
 
 
-def _looks(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: data[name] for name in ("name", "size", "scaling")}
+def _looks(data: TrainingData | DataChoice) -> dict[str, object]:
+    return {"name": data.name, "size": data.size, "scaling": data.scaling}
 
 
-def _said(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
+def _words(plain: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in plain.items())
 
 
 def folder_of(under: Training) -> str:
     """Return a name for a training under a defence: the same for the same training, however many rounds it has."""
-    beside = ("name", "rounds", "checkpoints")
-    text = json.dumps({name: value for name, value in under.settings.items() if name not in beside}, sort_keys=True)
-    client = under.federation.client
-    names = [str(piece["name"]) for piece in under.settings["defences"]]
-    names += ["on_model"] * (client.on_model is not None) + ["on_data"] * (client.on_data is not None)
+    decisive = {name: value for name, value in under.plain.items() if name not in BESIDE}
+    text = json.dumps(decisive, sort_keys=True)
+    names = [str(KINDS["defences"].describe(defence)["name"]) for defence in under.defences]
+    names += [name for name in ("on_model", "on_data") if getattr(under.client, name) is not None]
     return "-".join([*names, hashlib.sha256(text.encode()).hexdigest()[:10]])
 
 
-def shares_alike(training: Training, settings: Mapping[str, Any]) -> bool:
+def shares_alike(training: Training, settings: CellSettings) -> bool:
     """Return whether clients of both send a gradient, or both what local training made of their weights."""
-    return (training.federation.client.local is None) == (read_settings(settings).client.local is None)
+    return (training.client.local is None) == (settings.client.local is None)
 
 
-def guessing(settings: Mapping[str, Any]) -> float:
+def guessing(settings: CellSettings) -> float:
     """Return the accuracy of a model that guesses, on the data of a cell."""
-    return 1 / data_of(read_settings(settings).data).classes
+    return 1 / data_of(settings.data).classes
 
 
 def read_accuracies(path: Path) -> dict[float, tuple[float, int | None]]:
@@ -108,7 +102,7 @@ def accuracies_from(path: Path, lines: Sequence[Line]) -> AccuracyOf:
     if len(defences) > 1:
         raise InputError(f"{path} has one accuracy a strength, and the run has several defences: {'; '.join(defences)}")
 
-    def accuracy(settings: Mapping[str, Any], strength: float) -> tuple[float, int | None]:
+    def accuracy(settings: CellSettings, strength: float) -> tuple[float, int | None]:
         del settings
         for value, accuracy_and_n in known.items():
             if math.isclose(value, strength, rel_tol=1e-9):

@@ -61,7 +61,7 @@ def measure_curves(
     for line, of_line, accuracy, who, names in zip(lines, settings, accuracy_of, named, name_lines(lines), strict=True):
         points: dict[str, list[Point]] = {}
         for setting in of_line:
-            by_distance = setting.points(*accuracy(setting.cell.settings, setting.strength))
+            by_distance = setting.points(*accuracy(read_settings(setting.cell.settings), setting.strength))
             if setting.strength == 0:
                 text = ", ".join(f"{name} {point.distance.value:.3g}" for name, point in by_distance.items())
                 notes.append(

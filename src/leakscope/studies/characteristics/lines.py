@@ -11,10 +11,11 @@ from typing import Any
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
 from leakscope.scenario.attackers import made_for_heads
+from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Run
 
 DEFENDED = ("defences", "client.on_model", "client.on_data")
-TOLD = "knowledge.defence"
+KNOWS_DEFENCE = "knowledge.defence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +27,14 @@ class Line:
     cells: tuple[tuple[float, Cell], ...]
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> CellSettings:
         """Return the settings of the first cell."""
-        return self.cells[0][1].settings
+        return read_settings(self.cells[0][1].settings)
 
     @property
     def values(self) -> list[Any]:
         """Return the pieces of the defence, without the strength that the line goes along."""
-        plain = _without(self.settings, self.along)
+        plain = _without(self.cells[0][1].settings, self.along)
         client = plain["client"]
         heads = [] if client["on_model"] is None else [{"name": "spn", **client["on_model"]}]
         policies = [] if client["on_data"] is None else [{"name": "policy", **client["on_data"]}]
@@ -109,12 +110,12 @@ def defence_name(pieces: Sequence[Mapping[str, Any]], among: Sequence[Sequence[M
 
 def _attacker(line: Line) -> str:
     settings, axes = line.settings, line.cells[0][1].axes
-    attack = str(settings["attack"].get("label") or settings["attack"]["name"])
-    if settings["knowledge"]["defence"]:
+    attack = str(settings.recipe.settings.get("label") or settings.recipe.name)
+    if settings.knowledge.defence:
         knows = "knows the defence"
-    elif settings["client"]["on_model"] is not None and made_for_heads(settings["attack"]["name"]):
+    elif settings.client.on_model is not None and made_for_heads(settings.recipe.name):
         knows = "knows that there is a head"
     else:
         knows = "does not know"
-    others = [f"{axis} {value}" for axis, value in axes.items() if axis not in ("attack", TOLD, line.along)]
+    others = [f"{axis} {value}" for axis, value in axes.items() if axis not in ("attack", KNOWS_DEFENCE, line.along)]
     return ", ".join([attack, knows, *others])
