@@ -28,18 +28,20 @@ from leakscope.auditing import (
     suite,
 )
 from leakscope.auditing.advice import Advice, _judge, advise
-from leakscope.auditing.attack_runs import expose_clients, plan_exposure
+from leakscope.auditing.attack_runs import LabelReading, expose_clients, plan_exposure
 from leakscope.auditing.capture_audit import structure
-from leakscope.auditing.label_reading import LabelReading
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget, iterations_within, start_budget
 from leakscope.auditing.remedies import (
     ELSEWHERE,
+    Course,
     Finding,
     Remedy,
+    accuracy_with,
     by_cost,
     by_leakage,
     cut_off,
     find,
+    find_course,
     remedies_for,
     stacked,
 )
@@ -47,7 +49,6 @@ from leakscope.auditing.result import audit_record
 from leakscope.auditing.suite import TOLD, plan_suite
 from leakscope.auditing.target import find_scaling, make_subject
 from leakscope.auditing.target_file import load_build, read_request
-from leakscope.auditing.utility import Course, accuracy_with, find_course
 from leakscope.auditing.verdict import Measures, failures, grade, measure
 from leakscope.clients import Client
 from leakscope.core.errors import InputError

@@ -14,18 +14,22 @@ from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.null import guessed
 from leakscope.auditing import Target, advice, remedy_trials, suite
 from leakscope.auditing.advice import Control, Hearing, _found, _judged
-from leakscope.auditing.attack_batching import Case, OutOfTimeError, Pace, batches, run_together
 from leakscope.auditing.attack_runs import EXECUTION
 from leakscope.auditing.limits import Budget, start_budget
 from leakscope.auditing.remedies import Finding
 from leakscope.auditing.remedy_trials import (
     Candidate,
+    Case,
     Met,
+    OutOfTimeError,
+    Pace,
     Trial,
+    batches,
     control_case,
     fitting,
     make_candidate,
     meet,
+    run_together,
     whole_seconds,
 )
 from leakscope.auditing.target import make_subject

@@ -12,22 +12,33 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.auditing.attack_batching import Case, batches
 from leakscope.auditing.attack_runs import Tell, fitting_iterations, plan_exposure
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget
 from leakscope.auditing.remedies import (
     ELSEWHERE,
+    Course,
     Finding,
     Remedy,
+    accuracy_with,
     by_cost,
     by_leakage,
     find,
+    find_course,
     remedies_for,
 )
-from leakscope.auditing.remedy_trials import Candidate, Met, Trial, control_case, fitting, make_candidate, meet
+from leakscope.auditing.remedy_trials import (
+    Candidate,
+    Case,
+    Met,
+    Trial,
+    batches,
+    control_case,
+    fitting,
+    make_candidate,
+    meet,
+)
 from leakscope.auditing.suite import TOLD
 from leakscope.auditing.target import Subject
-from leakscope.auditing.utility import Course, accuracy_with, find_course
 from leakscope.core.errors import InputError
 from leakscope.defences import Defence
 from leakscope.play import AttackResult, Exposure

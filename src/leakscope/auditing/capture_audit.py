@@ -18,6 +18,7 @@ from torch import Tensor
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing.attack_runs import (
     CutShort,
+    LabelReading,
     Tell,
     UnscoredRun,
     fastest_threads,
@@ -25,6 +26,7 @@ from leakscope.auditing.attack_runs import (
     fitting_iterations,
     iterations_note,
     null_runs,
+    read_labels,
     reconstruct,
     run_entries,
 )
@@ -38,7 +40,6 @@ from leakscope.auditing.capture_reader import (
     observe_captures,
     scaling_of_captures,
 )
-from leakscope.auditing.label_reading import LabelReading, read_labels
 from leakscope.auditing.limits import Budget, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from leakscope.auditing.advice import Advice
-    from leakscope.auditing.attack_runs import UnscoredRun
-    from leakscope.auditing.label_reading import LabelReading
+    from leakscope.auditing.attack_runs import LabelReading, UnscoredRun
     from leakscope.auditing.remedies import Remedy
     from leakscope.play import AttackResult, Exposure
 

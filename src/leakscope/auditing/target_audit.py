@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from leakscope.auditing.advice import Advice, advise
 from leakscope.auditing.attack_runs import (
+    LabelReading,
     Suite,
     Tell,
     expose_clients,
@@ -14,9 +15,9 @@ from leakscope.auditing.attack_runs import (
     null_runs,
     plan_exposure,
     public_examples,
+    read_labels,
     run_entries,
 )
-from leakscope.auditing.label_reading import LabelReading, read_labels
 from leakscope.auditing.limits import Budget, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, unknown_defences

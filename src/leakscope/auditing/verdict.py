@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from leakscope.auditing.label_reading import LabelReading
+from leakscope.auditing.attack_runs import LabelReading
 from leakscope.core.errors import InputError
 from leakscope.metrics import score
 from leakscope.metrics.interval import Estimate, estimate_rate, wilson

@@ -26,7 +26,7 @@ from leakscope.search.records import (
 from leakscope.search.scoring import Group, examples_of, score_group
 from leakscope.search.settings import PolicySearch, read_search
 from leakscope.search.utility import Recipe, Schedule, load_trained, train_network
-from leakscope.store.lock import locked
+from leakscope.store.disk import locked
 from leakscope.sweep.engines import Engine, Needs, local, never
 
 __all__ = [

@@ -19,7 +19,7 @@ from leakscope.search.candidates import (
     share_worse_on_both,
 )
 from leakscope.search.settings import PolicySearch
-from leakscope.store.durable import replacing
+from leakscope.store.disk import replacing
 
 SETTINGS, ASKED, SCORES = "search.json", "asked.json", "scores"
 NONE = "none"

@@ -27,7 +27,7 @@ from leakscope.defences.on_data.applying import to_unit
 from leakscope.models import from_module
 from leakscope.models.checkpoint import pack_checkpoint
 from leakscope.search.first_weights import first_module
-from leakscope.store.durable import replacing
+from leakscope.store.disk import replacing
 
 AT_ONCE = 500
 STATE, WEIGHTS = "network.safetensors", "weights.safetensors"

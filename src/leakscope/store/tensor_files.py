@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
-from leakscope.store.durable import replacing
+from leakscope.store.disk import replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from leakscope.store.landing import Landing
+    from leakscope.store.writer import Landing
 
 TENSORS = "tensors"
 SUFFIX = ".safetensors"

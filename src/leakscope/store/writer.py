@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
-from leakscope.core.record import Cell
+from leakscope.core.record import Cell, Record
 from leakscope.store import rows
-from leakscope.store.check import drop_what_is_broken
-from leakscope.store.connection import transaction
-from leakscope.store.disk import clear_errors
-from leakscope.store.landing import Landing
-from leakscope.store.scenario_file import write_scenario
-from leakscope.store.schema import begin_session, now
-from leakscope.store.tensor_files import Stamp, file_of, write_tensors
+from leakscope.store.directory import SCENARIO, write_scenario
+from leakscope.store.disk import PART, clear_errors
+from leakscope.store.schema import DATABASE, begin_session, damaged, now, transaction
+from leakscope.store.tensor_files import SUFFIX, TENSORS, Stamp, fault, file_of, write_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _NOTHING = "nothing was changed"
 
@@ -150,3 +156,116 @@ def _json(data: Mapping[str, object]) -> str:
 
 def _marks(columns: str) -> str:
     return ", ".join("?" * len(columns.split(", ")))
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_RESERVED = "__metadata__"  # safetensors keeps its own header there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landing:
+    """All that a chunk made: its records, and tensors whose row i belongs to records[i].
+
+    `plan` is the number that `Writer.add_plan` gave, `seconds` the time of the whole chunk.
+    """
+
+    chunk: str
+    plan: int
+    records: tuple[Record, ...]
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.chunk):
+            raise InputError(
+                f"Landing.chunk must be a plain name of up to 100 letters, digits, '.', '_' and '-', got {self.chunk!r}"
+            )
+        if not self.records:
+            raise InputError(f"Landing.records must not be empty (chunk {self.chunk})")
+        trial, times = Counter(record.trial for record in self.records).most_common(1)[0]
+        if times > 1:
+            raise InputError(
+                f"Landing.records must be of different trials, chunk {self.chunk} has {trial} {times} times"
+            )
+        for name, tensor in self.tensors.items():
+            if name == _RESERVED:
+                raise InputError(f"Landing.tensors must not use the name {_RESERVED!r}")
+            if tensor.ndim == 0 or tensor.shape[0] != len(self.records):
+                shape = tuple(tensor.shape)
+                raise InputError(
+                    f"Landing.tensors[{name!r}] must lead with {len(self.records)} records, its shape is {shape}"
+                )
+
+
+_READERS = 4  # hashing lets other threads run; more of them would only wait for the disk
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    id: int
+    path: Path
+    trials: int
+    stamp: Stamp
+
+
+def drop_what_is_broken(directory: Path, connection: sqlite3.Connection) -> list[str]:
+    """Make the run whole and return in sentences what had to go.
+
+    Unfinished files, and tensor files that no chunk names, are deleted. A chunk whose file is missing or differs in a
+    single byte from what was written loses its records, so that its trials are done again.
+    """
+    (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if state != "ok":
+        raise InputError(damaged(directory / DATABASE, state))
+    chunks = _chunks(directory, connection)
+    messages = _delete_strays(directory, {chunk.path for chunk in chunks})
+    with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as pool:
+        faults = list(pool.map(lambda chunk: fault(chunk.path, chunk.stamp), chunks))
+    broken = [(chunk, wrong) for chunk, wrong in zip(chunks, faults, strict=True) if wrong]
+    _forget(connection, (chunk.id for chunk, _ in broken))
+    for chunk, wrong in broken:
+        chunk.path.unlink(missing_ok=True)
+        messages.append(f"{_name(chunk.path)} {wrong}: its {_count(chunk.trials, 'trial')} will be done again")
+    return messages
+
+
+def _chunks(directory: Path, connection: sqlite3.Connection) -> list[_Chunk]:
+    rows = connection.execute(
+        "SELECT id, plan, name, trials, size, sha256 FROM chunk WHERE size IS NOT NULL ORDER BY id"
+    )
+    return [
+        _Chunk(id, file_of(directory, plan, name), trials, Stamp(size, sha256))
+        for id, plan, name, trials, size, sha256 in rows
+    ]
+
+
+def _delete_strays(directory: Path, known: set[Path]) -> list[str]:
+    """Delete what a killed writer left; the chunks in question were never stored, so nothing is lost."""
+    tensors = directory / TENSORS
+    tensors.mkdir(exist_ok=True)
+    parts = [path for path in (directory / (SCENARIO + PART), *tensors.glob(f"*{PART}")) if path.is_file()]
+    strays = [path for path in tensors.glob(f"*{SUFFIX}") if path not in known]
+    for path in (*parts, *strays):
+        path.unlink()
+    messages = [f"{_name(path)} was left unfinished: deleted" for path in sorted(parts)]
+    return messages + [f"{_name(path)} belongs to no stored chunk: deleted" for path in sorted(strays)]
+
+
+def _forget(connection: sqlite3.Connection, chunks: Iterable[int]) -> None:
+    """Delete chunks and all their records in one transaction."""
+    chosen = json.dumps(list(chunks))
+    if chosen == "[]":
+        return
+    among = "IN (SELECT value FROM json_each(?))"
+    with transaction(connection):
+        connection.execute(f"DELETE FROM sample WHERE record IN (SELECT id FROM record WHERE chunk {among})", [chosen])
+        connection.execute(f"DELETE FROM record WHERE chunk {among}", [chosen])
+        connection.execute(f"DELETE FROM chunk WHERE id {among}", [chosen])
+
+
+def _name(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

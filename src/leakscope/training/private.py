@@ -17,7 +17,7 @@ from pathlib import Path
 
 from leakscope.core.errors import InputError
 from leakscope.federated import Federation, State, pack_private
-from leakscope.store.durable import replacing
+from leakscope.store.disk import replacing
 
 FOLDER = "private"
 

@@ -38,9 +38,7 @@ from leakscope.federated import (
 from leakscope.federated.traced import forget
 from leakscope.models.checkpoint import Checkpoint, file_name, pack_checkpoint
 from leakscope.scenario.problems import Problem
-from leakscope.store.disk import clear_errors
-from leakscope.store.durable import PART, replacing
-from leakscope.store.lock import locked
+from leakscope.store.disk import PART, clear_errors, locked, replacing
 from leakscope.sweep.objects import fingerprint
 from leakscope.training.file import BESIDE, Training
 from leakscope.training.forms import FORMS, choose_form
