@@ -71,7 +71,7 @@ class RunProgress:
     def noted(self, note: Note) -> None:
         """Show where the chunks in hand are; a note without numbers is a word about the chunk, such as a lost worker."""
         if note.note and not note.total:
-            self.said(f"{note.chunk}: {note.note}")
+            self.message(f"{note.chunk}: {note.note}")
         if not note.total or note.chunk in self.stored:  # on a cluster a note may come after its chunk
             return
         self.notes[note.chunk] = note
@@ -100,7 +100,7 @@ class RunProgress:
         )
         self._refresh(force=self.finished == self.wanted)
 
-    def said(self, line: str) -> None:
+    def message(self, line: str) -> None:
         """Show a sentence."""
         self._write("said", line=line)
         self.status.say(line)
@@ -115,12 +115,12 @@ class RunProgress:
             left=done.left,
             outcomes=done.outcomes,
             attack_seconds=done.attack_seconds,
-            own_seconds=done.own_seconds,
+            own_seconds=done.overhead_seconds,
         )
 
     def _warned(self, message: Warning | str, *_: object, **__: object) -> None:
         """Show a warning of the library as a sentence, without the place in the code."""
-        self.said(f"warning: {message}")
+        self.message(f"warning: {message}")
 
     def _refresh(self, *, force: bool = False) -> None:
         shown = [f"{n.chunk} step {n.iteration} {n.note}".strip() for n in list(self.notes.values())[:IN_HAND]]

@@ -71,22 +71,18 @@ def sample_rows(record: Record, id: int) -> Iterator[Row]:
 
 
 def record_from(row: Sequence[Any], cell: str, samples: tuple[SampleScore, ...]) -> Record:
-    """Return the record of a row (the columns of RECORD in their order)."""
+    """Return the record of a row that begins with the columns of RECORD."""
+    stored = dict(zip(RECORD.split(", "), row, strict=False))
     return Record(
-        trial=unpack_trial(row[1]),
+        trial=unpack_trial(stored["trial"]),
         cell=cell,
-        number=row[5],
-        seed=row[6],
-        items=tuple(json.loads(row[7])),
-        outcome=row[8],
-        iterations=row[9],
-        evaluations=row[10],
-        mismatch=_float(row[11]),
-        label_overlap=_float(row[12]),
-        seconds=float(row[13]),
-        version=row[14],
+        items=tuple(json.loads(stored["items"])),
+        mismatch=_float(stored["mismatch"]),
+        label_overlap=_float(stored["label_overlap"]),
+        seconds=float(stored["seconds"]),
         samples=samples,
-        learned=learned_from(row[15]),
+        learned=learned_from(stored["learned"]),
+        **{name: stored[name] for name in ("number", "seed", "outcome", "iterations", "evaluations", "version")},
     )
 
 

@@ -146,14 +146,14 @@ def run_demo(
     if shown is not None:
         shown(exact, first)
 
-    def hear(note: Note) -> None:
+    def on_note(note: Note) -> None:
         if report is not None:
             counts = (note.total, note.done, note.converged, note.diverged)
             report(note.chunk, Progress(*counts, note.iteration, 0, note.note))
 
     start = time.perf_counter()
     jobs = [(Job(name, settings), Needs(threads=1)) for name in ORDER]
-    results = {job.name: result for job, result in engine(play_job, jobs, tell=hear)}
+    results = {job.name: result for job, result in engine(play_job, jobs, on_note=on_note)}
     seconds = time.perf_counter() - start
     noise = cast(NoiseResult, results[NOISE])
     noise = replace(noise, results=tuple(without_labels_of(each, unlabelled) for each in noise.results))

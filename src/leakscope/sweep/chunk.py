@@ -69,7 +69,7 @@ class PlayedChunk:
     """A chunk on its way to the store, and the seconds of it that were not the attack's."""
 
     landing: Landing
-    own_seconds: float
+    overhead_seconds: float
 
 
 def play_chunk(chunk: Chunk) -> PlayedChunk:
