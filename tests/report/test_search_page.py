@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from leakscope.core.errors import InputError
-from leakscope.report.charts.policies import FRAME, draw_policies
 from leakscope.report.numbers import number
-from leakscope.report.search_page import explanation, headline, render_search, write_search
+from leakscope.report.search_page import FRAME, draw_policies, explanation, headline, render_search, write_search
 from leakscope.search.policies import Walk, walks_of
 from leakscope.search.policy_search import Candidate, Found, PolicySearch
 from leakscope.search.records import found_of

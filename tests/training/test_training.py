@@ -21,7 +21,7 @@ from leakscope.scenario import scenario_of
 from leakscope.scenario.problems import ScenarioError
 from leakscope.sweep.driver import unfold
 from leakscope.training import Point, read_training, run_training, training_of
-from leakscope.training import forms as forms_module
+from leakscope.training import objects as forms_module
 from leakscope.training import run as run_module
 from leakscope.training.objects import make_objects
 

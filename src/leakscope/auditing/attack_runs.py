@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing.limits import Budget, iterations_within
+from leakscope.auditing.limits import Budget, first_line, iterations_within
 from leakscope.auditing.suite import Entry, Untested, labels_problem, plan_suite
 from leakscope.auditing.target import Subject
 from leakscope.core import random
@@ -29,7 +30,8 @@ from leakscope.sweep.engines.contract import torch_threads
 LEAST_PUBLIC = 8
 EXECUTION = Execution(form="native")
 LONG = 2.0  # seconds of an iteration, from which on all threads are taken untried
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
+V = TypeVar("V")
 MEANING = "the time ended these attacks early; what they did not recover may come back with more minutes"
 
 
@@ -197,23 +199,39 @@ def fastest_threads(exposure: Exposure, entries: Sequence[Entry]) -> int:
         return 1  # what is wrong with the attack is said when it is run
 
 
-def run_entries(exposure: Exposure, entries: Sequence[Entry], budget: Budget, tell: Tell) -> Suite:
+def run_entries(exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report) -> Suite:
     """Return the runs of all attacks, each given an even share of what is left; what fails is untested, and why."""
-    runs: list[AttackResult] = []
-    short: list[CutShort | None] = []
+
+    def run(number: int, entry: Entry) -> tuple[AttackResult, CutShort | None]:
+        heavy = sum(each.most is not None for each in entries[number:]) or 1
+        iterations = fitting_iterations(exposure, entry, budget.left / heavy)
+        result = run_with(exposure, entry, iterations)
+        return result, find_cut_of(result, iterations, entry.most)
+
+    runs, short, untested = try_each(entries, run, report, f"{exposure.batch.trials} clients")
+    return Suite(tuple(runs), tuple(short), tuple(untested))
+
+
+def try_each(
+    entries: Sequence[Entry], run: Callable[[int, Entry], tuple[V, CutShort | None]], report: Report, whom: str
+) -> tuple[list[V], list[CutShort], list[Untested]]:
+    """Return what each attack gave, which of them were cut short, and which cannot be run and why."""
+    runs: list[V] = []
+    short: list[CutShort] = []
     untested: list[Untested] = []
     for number, entry in enumerate(entries):
-        heavy = sum(each.most is not None for each in entries[number:]) or 1
-        tell(f"{entry.name}: {exposure.batch.trials} clients")
+        report(f"{entry.name}: {whom}")
         try:
-            iterations = fitting_iterations(exposure, entry, budget.left / heavy)
-            runs.append(run_with(exposure, entry, iterations))
-            short.append(find_cut_of(runs[-1], iterations, entry.most))
-        except InputError as error:
-            untested.append(Untested(entry.name, str(error)))
-        except RuntimeError as error:  # a layer of the user's network that cannot be differentiated
-            untested.append(Untested(entry.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
-    return Suite(tuple(runs), tuple(cut for cut in short if cut is not None), tuple(untested))
+            result, cut = run(number, entry)
+        except (
+            InputError,
+            RuntimeError,
+        ) as error:  # such as a layer of the user's network that cannot be differentiated
+            untested.append(Untested(entry.name, str(error) if isinstance(error, InputError) else first_line(error)))
+            continue
+        runs.append(result)
+        short += [] if cut is None else [cut]
+    return runs, short, untested
 
 
 def null_runs(exposure: Exposure, public: tuple[Tensor, Tensor] | None = None) -> list[AttackResult]:
@@ -250,7 +268,7 @@ def read_labels(exposure: Exposure) -> LabelReading | Untested:
     try:
         guess = LABEL_RULES[rule](exposure.model, exposure.observation, knowledge, keys)
     except (InputError, RuntimeError) as error:
-        return Untested("label recovery", (str(error).strip() or type(error).__name__).splitlines()[0])
+        return Untested("label recovery", first_line(error))
     truth, mask = exposure.batch.labels, exposure.batch.mask
     overlap, blind = label_overlap(truth, guess, mask), expected_overlap(truth, mask, knowledge.classes)
     low, high = overlap_interval(overlap, knowledge.samples)

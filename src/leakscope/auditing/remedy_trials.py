@@ -18,10 +18,10 @@ import torch
 from leakscope.attacks.attack import Attack, Matching, readable
 from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.objectives import without_unneeded
-from leakscope.auditing.attack_runs import EXECUTION, Tell, expose_clients, iterations_note, plan_exposure, run_with
+from leakscope.auditing.attack_runs import EXECUTION, Report, expose_clients, iterations_note, plan_exposure, run_with
 from leakscope.auditing.limits import Budget
 from leakscope.auditing.remedies import cut_off, stacked
-from leakscope.auditing.suite import TOLD, Entry
+from leakscope.auditing.suite import INFORMED, Entry
 from leakscope.auditing.target import Subject
 from leakscope.core.errors import InputError
 from leakscope.core.tree import flat_names, map_tensors, take, tensors
@@ -91,14 +91,14 @@ def make_candidate(trial: Trial, name: str, strength: str, defence: Defence, att
 
 def entry_of(exposure: Exposure, attack: str) -> Entry:
     """Return the attack as the suite has it in this exposure; told of the defences where there are any, never untold."""
-    wanted = attack if exposure.informed is None else f"{attack}, {TOLD}"
+    wanted = attack if exposure.informed is None else f"{attack}, {INFORMED}"
     for entry in plan_exposure(exposure)[0]:
         if entry.name in (wanted, attack) and entry.informed == (exposure.informed is not None):
             return replace(entry, name=attack)
     raise InputError(f"no {attack} that knows it can be run")
 
 
-def meet(cases: Sequence[Case], iterations: int, budget: Budget, tell: Tell) -> Met:
+def meet(cases: Sequence[Case], iterations: int, budget: Budget, report: Report) -> Met:
     """Return what the attack makes of every case within so many iterations, batch by batch.
 
     A batch that is still at work when the budget is well over is given up: its cases have no run. Where a batch cannot be run, its
@@ -109,7 +109,7 @@ def meet(cases: Sequence[Case], iterations: int, budget: Budget, tell: Tell) -> 
     while queue:
         numbers = queue.pop(0)
         names = ", ".join(cases[number].words for number in numbers)
-        tell(f"{cases[0].entry.name}, {iterations} iterations, together: {names}")
+        report(f"{cases[0].entry.name}, {iterations} iterations, together: {names}")
         pace = Pace(budget.clock, until=budget.began + (1 + OVERTIME) * budget.seconds)
         try:
             results = run_together([cases[number] for number in numbers], iterations, pace)
@@ -175,12 +175,12 @@ class Pace:
 
     clock: Callable[[], float] = time.monotonic
     until: float = math.inf
-    told: list[tuple[float, int]] = field(default_factory=list)
+    reports: list[tuple[float, int]] = field(default_factory=list)
 
     def hear(self, progress: Progress) -> None:
         """Note where the slowest trial stands."""
-        self.told.append((self.clock(), progress.iteration))
-        if self.told[-1][0] > self.until:
+        self.reports.append((self.clock(), progress.iteration))
+        if self.reports[-1][0] > self.until:
             raise OutOfTimeError
 
     @property
@@ -189,8 +189,8 @@ class Pace:
 
         Each chunk is timed over the later half of its iterations, where nothing is traced any more.
         """
-        ends = [place for place, (_, at) in enumerate(self.told[1:], 1) if at < self.told[place - 1][1]]
-        chunks = [self.told[a:b] for a, b in itertools.pairwise([0, *ends, len(self.told)])]
+        ends = [place for place, (_, at) in enumerate(self.reports[1:], 1) if at < self.reports[place - 1][1]]
+        chunks = [self.reports[a:b] for a, b in itertools.pairwise([0, *ends, len(self.reports)])]
         each = [_slope(chunk) for chunk in chunks if chunk]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) * len(each) / len(known) if known else None

@@ -27,32 +27,34 @@ if TYPE_CHECKING:
 PAGE, DATA = "index.html", "characteristics.json"
 
 
+Runs = Annotated[
+    list[Path], typer.Argument(help="Run directories, each a sweep along one strength of a defence.", metavar="RUN")
+]
+TrainingFile = Annotated[
+    Path | None, typer.Option(help="A training file: it is trained under every defence of the runs for the accuracies.")
+]
+AccuracyFiles = Annotated[
+    list[Path] | None,
+    typer.Option(help="Instead: a CSV with strength, accuracy and tests; one for each run, in their order."),
+]
+Along = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="The strength, such as defences.0.sigma; once, or once for each run. The only one there is if not given."
+    ),
+]
+Participants = Annotated[int, typer.Option(help="Tracing: how many parts the attacked pictures are split into.")]
+Out = Annotated[Path | None, typer.Option(help="Directory for page, data and trainings; RUN/ppc if not given.")]
+
+
 @app.command()
 def ppc(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(help="Run directories, each a sweep along one strength of a defence.", metavar="RUN"),
-    ],
-    training: Annotated[
-        Path | None,
-        typer.Option(help="A training file: it is trained under every defence of the runs for the accuracies."),
-    ] = None,
-    accuracies: Annotated[
-        list[Path] | None,
-        typer.Option(help="Instead: a CSV with strength, accuracy and tests; one for each run, in their order."),
-    ] = None,
-    along: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The strength, such as defences.0.sigma; once, or once for each run. The only one there is if not given."
-        ),
-    ] = None,
-    participants: Annotated[
-        int, typer.Option(help="Tracing: how many parts the attacked pictures are split into.")
-    ] = 10,
-    out: Annotated[
-        Path | None, typer.Option(help="Directory for page, data and trainings; RUN/ppc if not given.")
-    ] = None,
+    runs: Runs,
+    training: TrainingFile = None,
+    accuracies: AccuracyFiles = None,
+    along: Along = None,
+    participants: Participants = 10,
+    out: Out = None,
     device: Annotated[str, typer.Option(help="Where to train: cpu or cuda.")] = "cpu",
     keep_private: KeepPrivate = False,
     quiet: Quiet = False,
@@ -79,7 +81,7 @@ def ppc(
     how = _TrainingOptions(directory / "trainings", command, device, keep_private=keep_private, quiet=quiet)
     notes: list[str] = []  # on the accuracies
     sources = _trained(training, lines, how, notes) if training else _read(accuracies or [], by_run)
-    curves = measure_curves(lines, sources, participants=participants, tell=say)
+    curves = measure_curves(lines, sources, participants=participants, report=say)
     curves = replace(curves, notes=(*curves.notes, *notes))
     for note in curves.notes:
         say(note)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class Threat:
     """The threat model: who was attacked, and what the attacker was told of it and what not.
 
-    `setting` is (what, its variants) in words; `told` and `hidden` are things in words, `mixed` those that the sweep varies.
+    `setting` is (what, its variants) in words; `known` and `hidden` are things in words, `mixed` those that the sweep varies.
     """
 
     words: str = ""
     setting: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    told: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     mixed: tuple[str, ...] = ()
 

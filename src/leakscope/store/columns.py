@@ -55,11 +55,11 @@ def read_columns(connection: sqlite3.Connection, cells: Sequence[int], names: Se
     """
     fields = {name: _field(name, connection) for name in (*names, *_ORDER)}
     cursor = connection.execute(_query([expression for expression, _ in fields.values()], connection, cells))
-    pieces: dict[str, list[np.ndarray[Any, Any]]] = {name: [np.empty(0, kind)] for name, (_, kind) in fields.items()}
+    batches: dict[str, list[np.ndarray[Any, Any]]] = {name: [np.empty(0, kind)] for name, (_, kind) in fields.items()}
     while batch := cursor.fetchmany(_BATCH):
         for (name, (_, kind)), values in zip(fields.items(), zip(*batch, strict=True), strict=True):
-            pieces[name].append(np.array(_plain(name, values), dtype=kind))
-    whole = {name: np.concatenate(parts) for name, parts in pieces.items()}
+            batches[name].append(np.array(_plain(name, values), dtype=kind))
+    whole = {name: np.concatenate(parts) for name, parts in batches.items()}
     order = np.lexsort([whole[name] for name in reversed(_ORDER)])
     return {name: whole[name][order] for name in names}
 

@@ -181,8 +181,8 @@ def run_scenario(
 ) -> Done:
     """Run what a scenario still lacks in a run directory (made if need be), and return how it ended.
 
-    `engine` is any map over chunks; with `workers` so many processes, which on a GPU share it.
-    `stop` is asked between chunks: once true, chunks in hand are finished and saved.
+    `engine` is any map over chunks; with `workers` so many processes, which on a GPU share it. Once `stop()` is true, chunks in
+    hand are finished and saved.
     """
     began = time.perf_counter()
     watcher = watcher or NoProgress()

@@ -41,11 +41,23 @@ from leakscope.scenario.problems import Problem
 from leakscope.store.disk import PART, clear_errors, locked, replacing
 from leakscope.sweep.objects import fingerprint
 from leakscope.training.file import BESIDE, Training
-from leakscope.training.forms import FORMS, choose_form
-from leakscope.training.objects import TrainingObjects, make_objects
-from leakscope.training.private import FOLDER as PRIVATE
-from leakscope.training.private import can_go_on, forget_older, read_private, refuse_kept, write_private
-from leakscope.training.result import CURVE, FILE, STATE, Point, Result, about_of, checkpoints_of, table_of
+from leakscope.training.objects import FORMS, TrainingObjects, choose_form, make_objects
+from leakscope.training.result import (
+    CURVE,
+    FILE,
+    STATE,
+    Point,
+    Result,
+    about_of,
+    can_go_on,
+    checkpoints_of,
+    forget_older,
+    read_private,
+    refuse_kept,
+    table_of,
+    write_private,
+)
+from leakscope.training.result import FOLDER as PRIVATE
 
 LOCK = "run.lock"
 RESULTS = 1  # raised whenever a change of leakscope changes what a training gives

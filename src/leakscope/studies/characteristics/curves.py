@@ -44,7 +44,7 @@ def measure_curves(
     *,
     participants: int = 10,
     rule: Rule | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Curves:
     """Return the characteristics of all lines; `accuracy_of` has one entry for each."""
     counted = rule or Rule()
@@ -54,7 +54,7 @@ def measure_curves(
     named = [f"{defence}, {attacker}" for defence, attacker in name_lines(lines)]
     settings: list[list[_Setting]] = []
     for line, who in zip(lines, named, strict=True):  # all of them before the first accuracy, which may take an hour
-        tell(who)
+        report(who)
         settings.append(list(_settings(line, who, counted, participants, notes)))
     if not any(setting.strength for of_line in settings for setting in of_line):
         raise InputError("no trial has landed at a strength above 0: there is nothing to draw yet")
