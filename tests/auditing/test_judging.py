@@ -232,7 +232,7 @@ def test_what_is_left_of_the_time_goes_to_the_whole_attack(monkeypatch: pytest.M
     trial = conv_trial()
     some = candidates(trial, Clip(0.01), GaussianNoise(10.0))
     said: list[str] = []
-    hearing = Hearing(control_case(trial, "ig"), some, 1.0, start_budget(10), said.append)
+    hearing = Hearing(control_case(trial, "ig"), 1.0, start_budget(10), some, said.append)
     control, found, late = _judged(hearing, "no course")
     assert control is not None
     assert (control.whole, control.enough, late) == (True, True, [])

@@ -95,9 +95,9 @@ class Hearing:
     """What is to be judged: the clients without a remedy, the remedies, what the audit recovered, the time, who hears of it."""
 
     control: Case
-    candidates: Sequence[Candidate]
     best: float
     budget: Budget
+    candidates: Sequence[Candidate]
     report: Report
 
     @property
@@ -137,7 +137,7 @@ def advise(
     course: Course | str = find_course(subject)
     candidates, skipped = _candidates(trial, options, judge)
     best = max(run.summary.content.value for run in runs)
-    control, remedies, late = _judged(Hearing(control_case(trial, judge), candidates, best, budget, report), course)
+    control, remedies, late = _judged(Hearing(control_case(trial, judge), best, budget, candidates, report), course)
     if control is None or not control.enough:
         whole = control is not None and control.whole
         why = f"{judge} with all its iterations" if whole else "in the time left the attack"

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,8 +35,7 @@ V = TypeVar("V")
 MEANING = "the time ended these attacks early; what they did not recover may come back with more minutes"
 
 
-@dataclass(frozen=True, slots=True)
-class CutShort:
+class CutShort(NamedTuple):
     """An attack that had `iterations` of the `most` its authors run, and was still at work on `working` of the `clients`."""
 
     name: str
@@ -98,8 +97,7 @@ class UnscoredRun:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Suite:
+class Suite(NamedTuple):
     """What came of the attacks of a suite: the runs, those of them that the time cut short, and what could not be run."""
 
     runs: tuple[AttackResult, ...]

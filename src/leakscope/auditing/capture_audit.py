@@ -73,10 +73,10 @@ def audit_captures(
     directory: Path,
     target: Target,
     *,
+    report: Report = lambda _: None,
     minutes: float = MINUTES,
     clients: int = CLIENTS,
     seed: int = 0,
-    report: Report = lambda _: None,
 ) -> Audit:
     """Return the audit of captured updates; every capture is checked first, all of them before any is attacked."""
     clients, seed = check_numbers(clients, seed)

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -35,8 +35,7 @@ START = 0.3  # of a batch's time that does not shrink with its trials
 OVERTIME = 0.1  # of the budget, before a batch that takes longer than foreseen is given up
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trial:
+class Trial(NamedTuple):
     """The clients that remedies are tried on: the subject, how many clients, and the seed that draws them."""
 
     subject: Subject
@@ -50,10 +49,10 @@ class Candidate:
 
     name: str
     strength: str
+    divided: AttackResult | None
     defence: Defence
     case: Case
     knows: bool
-    divided: AttackResult | None = None
 
     @property
     def words(self) -> str:
@@ -86,7 +85,7 @@ def make_candidate(trial: Trial, name: str, strength: str, defence: Defence, att
     divided = [run_with(exposure, each, 0) for each in plan_exposure(exposure)[0] if each.most is None]
     update = direction(exposure.observation.rounds[0], exposure.observation.shares)
     knows = bool(revealed((defence,), update))
-    return Candidate(name, strength, defence, case, knows, divided[0] if divided else None)
+    return Candidate(name, strength, divided[0] if divided else None, defence, case, knows)
 
 
 def entry_of(exposure: Exposure, attack: str) -> Entry:

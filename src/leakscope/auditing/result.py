@@ -268,7 +268,7 @@ def audit_record(audit: Audit) -> dict[str, Any]:
         ],
         "ranking": audit.advice.ranking if audit.advice else None,
         "untested": [{"what": item.what, "why": item.why} for item in audit.untested],
-        "not_tested_long_enough": [{**asdict(cut), "words": cut.words} for cut in audit.short],
+        "not_tested_long_enough": [{**cut._asdict(), "words": cut.words} for cut in audit.short],
         "notes": list(audit.notes),
         "minutes": audit.minutes,
         "seconds": audit.seconds,

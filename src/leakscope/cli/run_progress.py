@@ -107,16 +107,9 @@ class RunProgress:
 
     def ended(self, done: Done) -> None:
         """Log how the run ended and where the time went."""
-        self._write(
-            "ended",
-            wanted=done.wanted,
-            before=done.before,
-            landed=done.landed,
-            left=done.left,
-            outcomes=done.outcomes,
-            attack_seconds=done.attack_seconds,
-            own_seconds=done.overhead_seconds,
-        )
+        names = ("wanted", "before", "landed", "left", "outcomes", "attack_seconds")
+        facts: dict[str, object] = {name: getattr(done, name) for name in names}
+        self._write("ended", **facts, own_seconds=done.overhead_seconds)
 
     def _warned(self, message: Warning | str, *_: object, **__: object) -> None:
         """Show a warning of the library as a sentence, without the place in the code."""

@@ -213,8 +213,8 @@ class Download:
     """The records as CSV under a file name; `text` is empty where they are too many, and `note` says what to do."""
 
     name: str
-    text: str
     note: str
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +222,8 @@ class Finding:
     """Something found, as a list under a title of its own; `words` stand before the list."""
 
     title: str
-    words: str
     lines: tuple[str, ...] = ()
+    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -177,8 +177,7 @@ class Groups:
     count: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sums:
+class _Sums(NamedTuple):
     """Mean, counted rows, trials that hold any, V, and the sum of squared trial sizes of every group."""
 
     mean: Floats

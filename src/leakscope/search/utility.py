@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -107,8 +108,7 @@ class Epoch:
     test_accuracy: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trained:
+class Trained(NamedTuple):
     """A trained network in eval mode, and how it went."""
 
     model: Model

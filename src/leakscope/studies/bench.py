@@ -40,6 +40,7 @@ class Timing:
 
     name: str
     device: str
+    forms_per_s: dict[str, float]
     trials: int
     images: int
     form: str
@@ -51,7 +52,6 @@ class Timing:
     ratio_low: float
     ratio_high: float
     pairs: int
-    forms_per_s: dict[str, float]
     attack_iterations: int
     attack_loop_trials_per_s: float
     attack_engine_trials_per_s: float

@@ -38,7 +38,7 @@ class Case:
     trials: dict[str, int]
     images: dict[str, int]
     matching: Matching
-    uniform: bool
+    uniform: bool = False
     settings: dict[str, object] = field(default_factory=dict)
 
 
@@ -60,8 +60,8 @@ CASES: dict[str, Case] = {
         replace(cpl(start=Normal()), labels="known"),
         True,
     ),
-    "resnet20": Case("resnet20", "resnet20", 10, {"cpu": 16, "cuda": 512}, {"cpu": 1, "cuda": 1}, _TV, False),
-    "cnn_cifar": Case("cnn_cifar", "cnn_cifar", 100, {"cpu": 4, "cuda": 16}, {"cpu": 10, "cuda": 50}, _TV, False),
+    "resnet20": Case("resnet20", "resnet20", 10, {"cpu": 16, "cuda": 512}, {"cpu": 1, "cuda": 1}, _TV),
+    "cnn_cifar": Case("cnn_cifar", "cnn_cifar", 100, {"cpu": 4, "cuda": 16}, {"cpu": 10, "cuda": 50}, _TV),
 }
 
 

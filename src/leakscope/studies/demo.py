@@ -38,12 +38,12 @@ class DemoSettings:
     """How large the demo is; steps are capped so that it ends in a minute, and the page says so."""
 
     images: int = 32
+    image: Path | None = None
     cpl_steps: int = 25
     dlg_steps: int = 25
     noise_images: int = 8
     noise_steps: int = 10
     seed: int = 0
-    image: Path | None = None
 
     def __post_init__(self) -> None:
         if self.images < 1 or self.noise_images < 1:

@@ -189,7 +189,7 @@ def _ratio(cell: Cell, records: Sequence[Record]) -> Tensor:
     ratios = []
     for first in range(0, len(records), AT_ONCE):
         trials = tuple(
-            Trial(record.trial, 0, record.number, record.seed, record.items)
+            Trial(record.trial, 0, record.number, record.items, record.seed)
             for record in records[first : first + AT_ONCE]
         )
         chunk = Chunk(name="ratio", trials=trials, cells={0: cell})

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from leakscope.core.errors import InputError
 
@@ -39,8 +39,7 @@ class Needs:
             raise InputError(f"Needs.memory must be positive bytes, got {self.memory}")
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """How far a chunk is: trials in all, done, converged, diverged; iteration of the slowest; a word if it waits."""
 
     chunk: str
