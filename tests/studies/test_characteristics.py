@@ -36,7 +36,7 @@ from leakscope.studies.characteristics import (
     shares_alike,
     training_under,
 )
-from leakscope.studies.characteristics.accuracies import read_accuracies
+from leakscope.studies.characteristics.lines import read_accuracies
 from leakscope.training import training_of
 
 SIGMA = "defences.0.sigma"

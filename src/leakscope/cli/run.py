@@ -26,8 +26,7 @@ from leakscope.cli.options import (
     parse_memory,
     shell_command,
 )
-from leakscope.cli.progress import print_lines, stop_on_interrupt
-from leakscope.cli.run_progress import RunProgress
+from leakscope.cli.progress import RunProgress, print_lines, stop_on_interrupt
 from leakscope.cli.text import at_most, count, printable
 from leakscope.core.errors import InputError
 

@@ -21,7 +21,7 @@ from leakscope.report.sources import now_text
 
 if TYPE_CHECKING:
     from leakscope.search.policies import Walk
-    from leakscope.search.policy_search import Candidate, Found, PolicySearch
+    from leakscope.search.policy_search import Candidate, PolicySearch, SearchResult
 
 STYLES = ("base.css", "tables.css", "pictures.css", "narrow.css", "search.css")
 MOST_ROWS = 200
@@ -45,7 +45,7 @@ class Strip:
 
 def render_search(
     settings: PolicySearch,
-    results: Mapping[str, Found],
+    results: Mapping[str, SearchResult],
     walks: Sequence[Walk] = (),
     *,
     command: str,
@@ -73,7 +73,7 @@ def render_search(
 
 def write_search(
     settings: PolicySearch,
-    results: Mapping[str, Found],
+    results: Mapping[str, SearchResult],
     walks: Sequence[Walk],
     path: Path,
     *,
@@ -89,7 +89,7 @@ def privacy_name(settings: PolicySearch) -> str:
     return "PSNR of an attack, dB" if settings.score == "attack" else "privacy score"
 
 
-def headline(settings: PolicySearch, results: Mapping[str, Found]) -> str:
+def headline(settings: PolicySearch, results: Mapping[str, SearchResult]) -> str:
     """Return the outcome in one sentence."""
     if len(results) > 1:
         areas = [f"{name} {numbers.number(one.area)}" for name, one in results.items() if one.area is not None]
@@ -103,7 +103,7 @@ def headline(settings: PolicySearch, results: Mapping[str, Found]) -> str:
     return f"The most private of {len(one.candidates):,} policies is {best.policy}: {score}"
 
 
-def explanation(settings: PolicySearch, results: Mapping[str, Found]) -> str:
+def explanation(settings: PolicySearch, results: Mapping[str, SearchResult]) -> str:
     """Return how many were scored, rejected and kept, and how many are worse than nothing, in sentences."""
     lines = []
     for name, result in results.items():
@@ -120,7 +120,7 @@ def explanation(settings: PolicySearch, results: Mapping[str, Found]) -> str:
     return ". ".join(lines) + "."
 
 
-def _rows(result: Found) -> list[tuple[Candidate, str]]:
+def _rows(result: SearchResult) -> list[tuple[Candidate, str]]:
     """Return every candidate with its fate, most private first."""
     groups = (("kept", result.selection.kept), ("none beats it on both", result.front))
     fates = [(fate, {candidate.policy for candidate in group}) for fate, group in groups]
@@ -140,7 +140,9 @@ def _strip(walk: Walk) -> Strip:
     return Strip(walk.policy, ("private picture", *walk.words), tuple(rows))
 
 
-def _facts(settings: PolicySearch, results: Mapping[str, Found], device: str | None) -> tuple[tuple[str, str], ...]:
+def _facts(
+    settings: PolicySearch, results: Mapping[str, SearchResult], device: str | None
+) -> tuple[tuple[str, str], ...]:
     plain = dataclasses.asdict(settings)
     if len(results) > 1:
         plain["method"] = " and ".join(results)
@@ -183,7 +185,7 @@ class ScatterDrawing:
     frame: Frame = FRAME
 
 
-def draw_policies(results: Mapping[str, Found], *, threshold: float | None) -> ScatterDrawing:
+def draw_policies(results: Mapping[str, SearchResult], *, threshold: float | None) -> ScatterDrawing:
     """Return the drawing of the policies of each method; lower is more private, higher is more accurate.
 
     Accuracy scores have a long lower tail: the lowest 2 % do not stretch the axis but stand on its lower edge.
@@ -208,7 +210,7 @@ def draw_policies(results: Mapping[str, Found], *, threshold: float | None) -> S
     )
 
 
-def _cloud(name: str, number: int, result: Found, spots: Mapping[int, Spot], threshold: float | None) -> Cloud:
+def _cloud(name: str, number: int, result: SearchResult, spots: Mapping[int, Spot], threshold: float | None) -> Cloud:
     selected = {candidate.policy for candidate in result.selection.kept}
     marks = []
     for candidate in result.candidates:
@@ -238,7 +240,7 @@ def _score_text(name: str, candidate: Candidate) -> str:
     return f"{name}: privacy {numbers.number(candidate.privacy)}, accuracy score {numbers.number(candidate.accuracy)}"
 
 
-def _describe_chart(results: Mapping[str, Found], threshold: float | None) -> str:
+def _describe_chart(results: Mapping[str, SearchResult], threshold: float | None) -> str:
     parts = [
         f"{name}: {len(result.candidates)} policies, {result.selection.rejected} under the threshold, "
         f"{len(result.front)} that none beats on both scores"

@@ -25,12 +25,12 @@ from leakscope.search.optuna_search import OptunaSearch
 from leakscope.search.privacy_score import Line, attack_scores, privacy_scores
 from leakscope.search.records import (
     NONE,
-    Found,
+    SearchResult,
     claim,
-    found_of,
     read_finished,
     read_groups,
     read_scores,
+    result_of,
     write_scores,
 )
 from leakscope.search.settings import PolicySearch, read_search
@@ -41,8 +41,8 @@ from leakscope.sweep.engines import Engine, Needs, local, never
 __all__ = [
     "METHODS",
     "Candidate",
-    "Found",
     "PolicySearch",
+    "SearchResult",
     "compare_methods",
     "read_finished",
     "read_search",
@@ -62,7 +62,7 @@ def run_search(
     say: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = never,
     network: Path | None = None,
-) -> Found:
+) -> SearchResult:
     """Return what a search found; what the directory holds already is not scored again. `stop` ends it after a group.
 
     The network that gradients are taken at is trained in `network`, if given: searches of one recipe may share it.
@@ -78,7 +78,7 @@ def run_search(
 
         run = _Run(search, directory, known, train, device, say, stop)
         wanted = _random(run, engine or local()) if search.method == "random" else _optuna(run)
-    return found_of(search, known, wanted)
+    return result_of(search, known, wanted)
 
 
 def compare_methods(
@@ -89,7 +89,7 @@ def compare_methods(
     device: str = "cpu",
     say: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = never,
-) -> dict[str, Found]:
+) -> dict[str, SearchResult]:
     """Return what random search and Optuna found in as many candidates each: same scores, same network, same seed."""
     OptunaSearch(search.seed)  # says at once where Optuna is missing
     return {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Record
-from leakscope.store import rows
+from leakscope.store import columns as rows
 from leakscope.store.columns import FIELDS, Columns, learned_names, read_columns
 from leakscope.store.directory import LOCK, WORK, holds_run, make, migrated
 from leakscope.store.disk import clear_errors, locked

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
-from leakscope.store import rows
+from leakscope.store import columns as rows
 from leakscope.store.directory import SCENARIO, write_scenario
 from leakscope.store.disk import PART, clear_errors
 from leakscope.store.schema import DATABASE, begin_session, damaged, now, transaction

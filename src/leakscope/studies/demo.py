@@ -66,8 +66,8 @@ def private_pictures(settings: DemoSettings) -> tuple[Batch, tuple[str, ...]]:
         pictures = torch.cat([own_picture(settings.image, SHAPE)[None], pictures])
         labels = torch.cat([labels.new_zeros(1), labels])
     batch = make_batch(pictures[:, None], labels[:, None], classes=len(names))
-    told_names = tuple(names[int(y)] for y in labels)
-    return batch, (("your picture", *told_names[1:]) if settings.image is not None else told_names)
+    class_names = tuple(names[int(y)] for y in labels)
+    return batch, (("your picture", *class_names[1:]) if settings.image is not None else class_names)
 
 
 def exact_recovery(batch: Batch, seeds: list[int]) -> AttackResult:

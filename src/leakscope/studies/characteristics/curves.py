@@ -20,8 +20,7 @@ from leakscope.inference.tracing import trace
 from leakscope.metrics import Estimate, clean
 from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Run
-from leakscope.studies.characteristics.accuracies import AccuracyOf, guessing
-from leakscope.studies.characteristics.lines import Line, name_lines
+from leakscope.studies.characteristics.lines import AccuracyOf, Line, guessing, name_lines
 from leakscope.sweep.chunk import Chunk, observe_chunk
 from leakscope.sweep.trials import Trial
 
