@@ -48,9 +48,8 @@ from leakscope.metrics.image import psnr
 from leakscope.models import draw_parameters
 from leakscope.models.initialise import Given
 from leakscope.search.accuracy_score import accuracy_scores
-from leakscope.search.first_weights import first_model
 from leakscope.search.privacy_score import Line, privacy_scores
-from leakscope.search.utility import Epoch, Examples, Recipe, Schedule, Trained, train_network
+from leakscope.search.utility import Epoch, Examples, Recipe, Schedule, Trained, first_model, train_network
 
 COLOUR = Scaling((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # CIFAR-100
 GREY = Scaling((0.286,), (0.353,))  # Fashion-MNIST

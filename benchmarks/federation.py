@@ -36,7 +36,7 @@ from leakscope.federated import Everyone, Federation, Holdings, State, begin, cl
 from leakscope.federated.traced import TRACE_AFTER
 from leakscope.learning.local import draw_order
 from leakscope.models import build
-from leakscope.training.forms import FORMS, choose_form
+from leakscope.training.objects import FORMS, choose_form
 
 GOAL = 3.0
 

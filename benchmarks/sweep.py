@@ -36,9 +36,9 @@ def share() -> None:
         began = time.perf_counter()
         done = run_scenario(scenario_of(scenario(125, 8, 5)), Path(folder) / "run")
         wall = time.perf_counter() - began
-    part = done.own_seconds / done.attack_seconds
+    part = done.overhead_seconds / done.attack_seconds
     print(
-        f"share: {done.wanted} trials, {wall:.0f} s; attacks {done.attack_seconds:.1f} s, machinery {done.own_seconds:.2f} s: "
+        f"share: {done.wanted} trials, {wall:.0f} s; attacks {done.attack_seconds:.1f} s, machinery {done.overhead_seconds:.2f} s: "
         f"{part:.1%} (target under 3 %)"
     )
 

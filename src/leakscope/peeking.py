@@ -95,24 +95,24 @@ def peek(
     client = Client(loss=loss, scaling=scaling)
     weights = shared_weights(network, 1)
     exposure = expose(network, client, weights, batch, [seed])
-    exact = None
-    method = attack
-    if method is None:
-        method = cpl(iterations=iterations, labels="auto" if network.head is not None else "joint")
-        if network.entry is not None and network.entry.bias is not None and network.head is not None:
-            exact = (run_attack(exposure, Analytic(), execution=execution), batch)
+    dense = network.entry is not None and network.entry.bias is not None and network.head is not None
+    algebra = run_attack(exposure, Analytic(), execution=execution) if attack is None and dense else None
+    labels = "auto" if network.head is not None else "joint"
+    method = cpl(iterations=iterations, labels=labels) if attack is None else attack
     note = f"at most {iterations} steps" if attack is None else ""
-    result = run_attack(exposure, method, note=note, execution=execution)
-    swept = sweep_noise(exposure, weights, method, execution=execution) if noise else None
     shown = Demonstration(
         exposure=exposure,
         names=tuple(f"sample {i}" for i in range(batch.samples)),
-        attacks=(result,),
-        exact=exact,
-        noise=swept,
+        attacks=(run_attack(exposure, method, note=note, execution=execution),),
+        exact=None if algebra is None else (algebra, batch),
+        noise=sweep_noise(exposure, weights, method, execution=execution) if noise else None,
         seconds=time.perf_counter() - began,
     )
-    page = page_of(
+    return Peek(shown, _page(shown, loss))
+
+
+def _page(shown: Demonstration, loss: str) -> Page:
+    return page_of(
         shown,
         title="leakscope peek",
         explanation=EXPLANATION,
@@ -120,7 +120,6 @@ def peek(
         limits=LIMITS,
         command="leakscope.peek(model, x, y)",
     )
-    return Peek(shown, page)
 
 
 def _nearly(pictures: Tensor) -> bool:

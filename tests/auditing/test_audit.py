@@ -28,26 +28,27 @@ from leakscope.auditing import (
     suite,
 )
 from leakscope.auditing.advice import Advice, _judge, advise
-from leakscope.auditing.attack_runs import expose_clients, plan_exposure
+from leakscope.auditing.attack_runs import LabelReading, expose_clients, plan_exposure
 from leakscope.auditing.capture_audit import structure
-from leakscope.auditing.label_reading import LabelReading
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget, iterations_within, start_budget
 from leakscope.auditing.remedies import (
     ELSEWHERE,
+    Course,
     Finding,
     Remedy,
+    accuracy_with,
     by_cost,
     by_leakage,
     cut_off,
     find,
+    find_course,
     remedies_for,
     stacked,
 )
 from leakscope.auditing.result import audit_record
-from leakscope.auditing.suite import TOLD, plan_suite
+from leakscope.auditing.suite import INFORMED, plan_suite
 from leakscope.auditing.target import find_scaling, make_subject
 from leakscope.auditing.target_file import load_build, read_request
-from leakscope.auditing.utility import Course, accuracy_with, find_course
 from leakscope.auditing.verdict import Measures, failures, grade, measure
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
@@ -132,7 +133,7 @@ def test_a_dense_first_layer_is_graded_f_by_algebra() -> None:
 def test_the_attacker_who_knows_the_defence_is_always_there() -> None:
     made = audit_target(target(model=conv(), defences=(GaussianNoise(1e-6),)), minutes=BRIEF, clients=2, remedies=False)
     names = {run.name for run in made.runs}
-    assert {"cpl", "ig", f"cpl, {TOLD}", f"ig, {TOLD}"} <= names
+    assert {"cpl", "ig", f"cpl, {INFORMED}", f"ig, {INFORMED}"} <= names
     assert [item.what for item in made.untested] == ["analytic"]
 
 
@@ -273,7 +274,7 @@ def analytic_of(client: Client, examples: int = 1) -> tuple[Exposure, list[suite
 def test_the_analytic_attack_is_told_which_coordinates_were_sent() -> None:
     world, entries = analytic_of(Client(defences=(RandomMask(0.8),)))
     unaware, told = attack_runs.run_entries(world, entries, start_budget(BRIEF), lambda _: None).runs
-    assert (unaware.name, told.name) == ("analytic", f"analytic, {TOLD}")
+    assert (unaware.name, told.name) == ("analytic", f"analytic, {INFORMED}")
     assert float(told.scores.mse.mean()) < 0.1 * float(unaware.scores.mse.mean())
     shown = _algebra(SimpleNamespace(runs=(unaware, told)), world)
     assert shown is not None
@@ -580,9 +581,9 @@ def test_a_trial_that_used_up_its_iterations_was_cut_off(truth: Batch, outcome: 
 
 
 def test_a_division_judges_nothing_and_the_strongest_of_the_others_does(truth: Batch) -> None:
-    runs = [run_of(truth, 40, "analytic"), run_of(truth, 3, f"cpl, {TOLD}"), run_of(truth, 9, "ig")]
-    assert _judge(runs, ["cpl", f"cpl, {TOLD}", "ig"]) == "ig"
-    assert _judge(runs[:2], ["cpl", f"cpl, {TOLD}", "ig"]) == "cpl"
+    runs = [run_of(truth, 40, "analytic"), run_of(truth, 3, f"cpl, {INFORMED}"), run_of(truth, 9, "ig")]
+    assert _judge(runs, ["cpl", f"cpl, {INFORMED}", "ig"]) == "ig"
+    assert _judge(runs[:2], ["cpl", f"cpl, {INFORMED}", "ig"]) == "cpl"
     assert _judge(runs[:1], []) is None
 
 
@@ -611,7 +612,7 @@ def test_attackers_made_for_a_policy_and_a_private_head_join_the_suite() -> None
     policy, head = Client(on_data=Transform("3-1-7")), Client(on_model=Polarisation(alpha2=0.1, bits=8))
     for client, own in ((policy, "ig_policy"), (head, "spn_aware")):
         made = audit_target(target(model=conv(), client=client), minutes=BRIEF, clients=2, remedies=False)
-        assert {run.name for run in made.runs} == {"cpl", "ig", f"cpl, {TOLD}", f"ig, {TOLD}", own}
+        assert {run.name for run in made.runs} == {"cpl", "ig", f"cpl, {INFORMED}", f"ig, {INFORMED}", own}
         assert [item.what for item in made.untested] == ["analytic"]
 
 
@@ -655,7 +656,7 @@ def test_too_many_draws_are_left_to_the_attack_that_learns_them() -> None:
     subject = make_subject(target(model=conv(), client=client, examples=3))
     world = expose_clients(subject, 2, 0)
     entries, _ = plan_suite(subject.model, world.knowledge, world.informed, steps=1, shares=world.observation.shares)
-    assert [entry.name for entry in entries] == ["cpl", f"cpl, {TOLD}", "ig", f"ig, {TOLD}"]
+    assert [entry.name for entry in entries] == ["cpl", f"cpl, {INFORMED}", "ig", f"ig, {INFORMED}"]
 
 
 def test_a_file_may_transform_pictures_and_hide_a_head(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from leakscope.auditing.attack_runs import expose_clients
-from leakscope.auditing.suite import TOLD, plan_suite, unknown_defences
+from leakscope.auditing.suite import INFORMED, plan_suite, unknown_defences
 from leakscope.auditing.target import Target, UntestedError, make_subject
 from leakscope.auditing.target_audit import audit_target
 from leakscope.auditing.target_file import read_request
@@ -236,7 +236,7 @@ def test_a_defence_that_tells_nothing_is_named_as_known_to_nobody(
         unknown=found,
     )
     assert found == unknown
-    assert any(TOLD in entry.name or entry.informed for entry in entries) == told
+    assert any(INFORMED in entry.name or entry.informed for entry in entries) == told
     assert [item.what for item in untested if "no attacker here knows it" in item.why] == [
-        f"an attacker who is {TOLD}: {name}" for name in unknown
+        f"an attacker who is {INFORMED}: {name}" for name in unknown
     ]

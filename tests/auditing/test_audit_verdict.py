@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import attack_runs, suite
-from leakscope.auditing.attack_runs import expose_clients
-from leakscope.auditing.label_reading import LabelReading, expected_overlap, overlap_interval, read_labels
+from leakscope.auditing.attack_runs import LabelReading, expected_overlap, expose_clients, overlap_interval, read_labels
 from leakscope.auditing.result import labels_words
 from leakscope.auditing.target import Target, find_scaling, make_subject
 from leakscope.auditing.target_audit import audit_target

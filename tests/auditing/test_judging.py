@@ -13,19 +13,23 @@ from torch import nn
 from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.null import guessed
 from leakscope.auditing import Target, advice, remedy_trials, suite
-from leakscope.auditing.advice import Control, Hearing, _found, _judged
-from leakscope.auditing.attack_batching import Case, OutOfTimeError, Pace, batches, run_together
+from leakscope.auditing.advice import Control, Hearing, _judged, _tested
 from leakscope.auditing.attack_runs import EXECUTION
 from leakscope.auditing.limits import Budget, start_budget
 from leakscope.auditing.remedies import Finding
 from leakscope.auditing.remedy_trials import (
     Candidate,
+    Case,
     Met,
+    OutOfTimeError,
+    Pace,
     Trial,
+    batches,
     control_case,
     fitting,
     make_candidate,
     meet,
+    run_together,
     whole_seconds,
 )
 from leakscope.auditing.target import make_subject
@@ -183,11 +187,11 @@ def test_only_the_whole_attack_shows_that_a_remedy_helps(monkeypatch: pytest.Mon
     trial = conv_trial()
     (clip,) = candidates(trial, Clip(0.01))
     (short,) = run_together([clip.case], 1)
-    brief = _found(clip, short, control_of(trial, 1, 60), None)
+    brief = _tested(clip, short, control_of(trial, 1, 60), None)
     assert (brief.recovered, brief.finding, brief.confirmed) == (0.0, Finding.SHORT, "")
     assert brief.met == "ig that knows it and the labels, 1 of 60 iterations"
-    assert _found(clip, short, control_of(trial, 60, 60), None).finding is Finding.HELPS
-    weak = _found(clip, won(clip.case), control_of(trial, 1, 60, enough=False), None)
+    assert _tested(clip, short, control_of(trial, 60, 60), None).finding is Finding.HELPS
+    weak = _tested(clip, won(clip.case), control_of(trial, 1, 60, enough=False), None)
     assert weak.finding is Finding.SHORT  # a control that recovers too little says nothing of anything
 
 
@@ -195,9 +199,9 @@ def test_a_remedy_that_no_attacker_here_knows_is_not_said_to_help() -> None:
     trial = conv_trial()
     sketch, noise = candidates(trial, LowRank(1), GaussianNoise(10.0))
     control = control_of(trial, 300, 300)
-    assert _found(sketch, won(sketch.case, 0), control, None).finding is Finding.BLIND
-    assert "that knows the labels, 300" in _found(sketch, won(sketch.case, 0), control, None).met
-    assert _found(noise, won(noise.case, 0), control, None).finding is Finding.HELPS
+    assert _tested(sketch, won(sketch.case, 0), control, None).finding is Finding.BLIND
+    assert "that knows the labels, 300" in _tested(sketch, won(sketch.case, 0), control, None).met
+    assert _tested(noise, won(noise.case, 0), control, None).finding is Finding.HELPS
 
 
 def test_remedies_meet_the_attacker_who_knows_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +232,7 @@ def test_what_is_left_of_the_time_goes_to_the_whole_attack(monkeypatch: pytest.M
     trial = conv_trial()
     some = candidates(trial, Clip(0.01), GaussianNoise(10.0))
     said: list[str] = []
-    hearing = Hearing(control_case(trial, "ig"), some, 1.0, start_budget(10), said.append)
+    hearing = Hearing(control_case(trial, "ig"), 1.0, start_budget(10), some, said.append)
     control, found, late = _judged(hearing, "no course")
     assert control is not None
     assert (control.whole, control.enough, late) == (True, True, [])

@@ -13,7 +13,7 @@ from torch import nn
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Target, attack_runs, audit_target, suite
 from leakscope.auditing.attack_runs import expose_clients
-from leakscope.auditing.descriptions import NOT_USED, told_facts
+from leakscope.auditing.descriptions import NOT_USED, known_facts
 from leakscope.auditing.result import audit_record
 from leakscope.auditing.target import make_subject
 from leakscope.clients import Client
@@ -33,7 +33,7 @@ def target(**changed: Any) -> Target:
 
 
 def facts(*defences: Any, client: Client | None = None) -> dict[str, str]:
-    return dict(told_facts(expose_clients(make_subject(target(defences=defences, client=client)), 2, 0)))
+    return dict(known_facts(expose_clients(make_subject(target(defences=defences, client=client)), 2, 0)))
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_the_box_names_who_was_told_what_and_who_was_not() -> None:
     made = audit_target(defended, minutes=0.01, clients=2, remedies=False)
     page = page_of_audit(made, command="x")
     line = f"of {Clip(0.5)}: the bound (0.5)"
-    assert page.threat.told[-2:] == (
+    assert page.threat.known[-2:] == (
         "only attackers who are told of the defences (cpl, ig): the facts that follow",
         line,
     )
-    assert any("how the client trains" in fact for fact in page.threat.told)
+    assert any("how the client trains" in fact for fact in page.threat.known)
     assert "that the client defends itself, and how (attackers who are not told of the defences)" in page.threat.hidden
     assert line in render(page)
     assert f"of {Clip(0.5)}: the bound (0.5)" in str(made)
@@ -102,7 +102,7 @@ def test_the_box_names_who_was_told_what_and_who_was_not() -> None:
 def test_where_nobody_can_be_told_the_box_says_that_nobody_was() -> None:
     made = audit_target(target(defences=(LowRank(rank=1),)), minutes=0.01, clients=2, remedies=False)
     threat = page_of_audit(made, command="x").threat
-    assert not [fact for fact in threat.told if "defences" in fact]
+    assert not [fact for fact in threat.known if "defences" in fact]
     assert "that the client defends itself, and how" in threat.hidden
     assert audit_record(made)["told_of_defences"] == []
 
@@ -110,4 +110,4 @@ def test_where_nobody_can_be_told_the_box_says_that_nobody_was() -> None:
 @pytest.mark.usefixtures("brief")
 def test_without_defences_the_box_says_nothing_of_them() -> None:
     threat = page_of_audit(audit_target(target(), minutes=0.01, clients=1, remedies=False), command="x").threat
-    assert not [fact for fact in (*threat.told, *threat.hidden) if "defen" in fact or "trains" in fact]
+    assert not [fact for fact in (*threat.known, *threat.hidden) if "defen" in fact or "trains" in fact]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from leakscope.auditing.target_file import read_request
 from leakscope.cli import app
-from leakscope.cli.schemas import SCHEMAS, schema_of
+from leakscope.cli.catalogue import SCHEMAS, schema_of
 from leakscope.core.errors import InputError
 from leakscope.scenario import ScenarioError, json_schema
 from leakscope.scenario.text import read_text

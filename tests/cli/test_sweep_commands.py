@@ -23,8 +23,8 @@ import pytest
 import yaml
 
 from leakscope.cli import main
+from leakscope.cli.progress import RunProgress
 from leakscope.cli.results import MORE, NO_TRIAL
-from leakscope.cli.run_progress import RunProgress
 from leakscope.scenario.scenario import scenario_from_text
 from leakscope.scenario.text import read_text
 from leakscope.store import Landing, Run

@@ -90,7 +90,7 @@ def workers_of(driver: int) -> list[int]:
             words = path.read_bytes().decode(errors="replace")
         except OSError:
             continue
-        if "engines.worker" in words and re.search(rf"serve\(\d+, {driver}\)", words):
+        if "engines.parcels" in words and re.search(rf"serve\(\d+, {driver}\)", words):
             found.append(int(path.parent.name))
     return found
 

@@ -35,7 +35,7 @@ def test_a_map_that_loses_and_repeats_nothing(engine: Engine) -> None:
     given = [(Chunk(f"c{i}", i), Needs(threads=1 + i % 2)) for i in range(12)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        made = list(engine(engine_work.describe, given, tell=heard.append))
+        made = list(engine(engine_work.describe, given, on_note=heard.append))
     assert Counter(chunk for chunk, _ in made) == Counter(chunk for chunk, _ in given)
     assert all(result["square"] == chunk.number**2 for chunk, result in made)
     assert all(result["threads"] == 1 + chunk.number % 2 for chunk, result in made)
@@ -97,7 +97,7 @@ def test_the_bits_of_an_attack_do_not_depend_on_the_engine(
     engine: Engine, reference: dict[str, dict[str, torch.Tensor]]
 ) -> None:
     heard: list[Note] = []
-    made = {chunk.name: result for chunk, result in engine(engine_work.attack, chunks(2), tell=heard.append)}
+    made = {chunk.name: result for chunk, result in engine(engine_work.attack, chunks(2), on_note=heard.append)}
     assert made.keys() == reference.keys()
     for name, result in reference.items():
         assert made[name].keys() == result.keys()
@@ -115,7 +115,7 @@ def test_a_worker_killed_in_mid_run_costs_nobody_a_result(engine: Engine, tmp_pa
     killer = threading.Thread(target=kill_first, args=(tmp_path,), daemon=True)
     killer.start()
     heard: list[Note] = []
-    made = list(engine(engine_work.hang_once, given, tell=heard.append))
+    made = list(engine(engine_work.hang_once, given, on_note=heard.append))
     assert Counter(chunk for chunk, _ in made) == Counter(chunk for chunk, _ in given)
     assert all(result == chunk.number for chunk, result in made)
     assert begun(tmp_path) == {"victim": 2}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leakscope.metrics import estimate_mean, estimate_rate
 from leakscope.metrics.interval import Estimate
-from leakscope.report.estimates import Groups, count_rows, means, rates
+from leakscope.report.sheet import Groups, count_rows, means, rates
 
 # One group: trials of one to four samples, each a value and whether it counts.
 VALUES = st.tuples(st.floats(-1e3, 1e3), st.booleans())

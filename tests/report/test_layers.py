@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from leakscope.report.pictures import ABOVE, BELOW, FIELD, draw_layers, update_picture
+from leakscope.report.pictures import ABOVE, BELOW, FIELD, draw_layers
 
 
 def colours(png: bytes) -> npt.NDArray[np.uint8]:
@@ -73,13 +73,3 @@ def test_what_is_not_finite_is_drawn_all_the_same() -> None:
     assert alpha.tolist() == [0, 255, 255, 255]
     [dead] = draw_layers({"w": torch.zeros(5)})
     assert (colours(dead.png)[..., 3] == 0).all()
-
-
-def test_the_whole_update_is_one_picture_with_room_for_every_layer() -> None:
-    update = {"conv.weight": torch.randn(12, 1, 5, 5), "conv.bias": torch.randn(12), "none": torch.zeros(0)}
-    picture = Image.open(io.BytesIO(update_picture(update)))
-    assert picture.format == "PNG"
-    assert picture.height > sum(layer.height for layer in draw_layers(update))
-    renamed = {"another name": update["conv.weight"], "conv.bias": update["conv.bias"]}
-    assert update_picture(update) != update_picture(renamed)  # names are written on it
-    assert update_picture(update) == update_picture(update)

@@ -61,15 +61,15 @@ def knowing(defences: list[dict[str, object]], trains: object, **knowledge: Any)
 def test_what_was_told_and_what_not() -> None:
     threat = threat_of([knowing([], {"epochs": 2}, labels=False, local=True, colour_of_hair=True)])
     assert FACTS["labels"] in threat.hidden
-    assert f"{FACTS['local']} (all of it)" in threat.told
-    assert "colour of hair" in threat.told
+    assert f"{FACTS['local']} (all of it)" in threat.known
+    assert "colour of hair" in threat.known
     assert threat.mixed == ()
     assert not any("defended" in fact for fact in threat.hidden)
 
 
 def test_local_training_that_does_not_happen_is_not_told() -> None:
     threat = threat_of([knowing([], None, local=True)])
-    assert not any("trains" in fact for fact in (*threat.told, *threat.hidden))
+    assert not any("trains" in fact for fact in (*threat.known, *threat.hidden))
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_of_several_local_steps_the_ends_are_seen_and_what_lies_between_is_not(
 ) -> None:
     settings = {"client": {"local": local}, "data": {"samples": samples}, "knowledge": {"local": True}}
     threat = threat_of([Cell(id="a", settings=settings)])
-    assert (SEEN in threat.told) == several
+    assert (SEEN in threat.known) == several
     assert (BETWEEN in threat.hidden) == several
 
 
 def test_how_a_client_trains_is_told_whole_or_not_at_all() -> None:
     known, unknown = (knowing([], {"epochs": 2}, local=told) for told in (True, False))
     for cells, place, word in (
-        ([known], "told", "(all of it)"),
+        ([known], "known", "(all of it)"),
         ([unknown], "hidden", "(none of it)"),
         ([known, unknown], "mixed", "(all of it or none)"),
     ):
@@ -103,7 +103,7 @@ def test_how_a_client_trains_is_told_whole_or_not_at_all() -> None:
 
 def test_one_told_of_a_defence_is_not_said_to_be_told_nothing_of_it() -> None:
     noise: list[dict[str, object]] = [{"name": "gaussian_noise", "sigma": 0.1}]
-    assert DEFENDED in threat_of([knowing(noise, None, defence=True)]).told
+    assert DEFENDED in threat_of([knowing(noise, None, defence=True)]).known
     assert threat_of([knowing(noise, None, defence=told) for told in (True, False)]).mixed == (DEFENDED,)
     assert not any("defence" in fact for fact in threat_of([knowing([], None, defence=False)]).hidden)
 
@@ -150,7 +150,7 @@ def test_an_attacker_made_for_private_heads_stands_at_what_it_knows(
         True,
     ]
     assert name_of(with_known_heads(cells)[0]) == attack
-    assert any("defended" in fact for fact in threat_of(cells[:1]).told)
+    assert any("defended" in fact for fact in threat_of(cells[:1]).known)
     assert any("defended" in fact for fact in threat_of(cells[1:2]).hidden)
 
 
@@ -158,14 +158,14 @@ def test_a_defence_the_attacker_does_not_know_is_said_to_be_hidden() -> None:
     noise: list[dict[str, object]] = [{"name": "gaussian_noise", "sigma": 0.1}]
     assert any("defended" in fact for fact in threat_of([knowing(noise, None)]).hidden)
     told = threat_of([knowing(noise, None, sigma=True)])
-    assert FACTS["sigma"] in told.told
+    assert FACTS["sigma"] in told.known
     assert not any("defended" in fact for fact in told.hidden)
 
 
 def test_what_the_sweep_varies_is_told_in_some_settings() -> None:
     threat = threat_of([knowing([], None, labels=True), knowing([], None, labels=False)])
     assert threat.mixed == (FACTS["labels"],)
-    assert FACTS["labels"] not in (*threat.told, *threat.hidden)
+    assert FACTS["labels"] not in (*threat.known, *threat.hidden)
 
 
 def test_an_insider_was_told_an_example_of_the_class() -> None:
@@ -174,9 +174,9 @@ def test_an_insider_was_told_an_example_of_the_class() -> None:
         Cell(id=start, settings={"attack": {"name": "cpl", "start": {"name": start}}})
         for start in ("insider", "patterned")
     )
-    assert fact in threat_of([inside]).told
+    assert fact in threat_of([inside]).known
     assert threat_of([inside, outside]).mixed == (fact,)
-    assert fact not in (*threat_of([outside]).told, *threat_of([outside]).hidden)
+    assert fact not in (*threat_of([outside]).known, *threat_of([outside]).hidden)
 
 
 def test_the_setting_shows_unknown_keys_and_cuts_long_ones() -> None:

@@ -125,7 +125,7 @@ def test_adult_rows_come_back(data_directory: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_terminal_knows_every_set_of_rows() -> None:
-    from leakscope.cli.result_tables import TABULAR
+    from leakscope.cli.results import TABULAR
     from leakscope.data import SOURCES
 
     assert set(TABULAR) == {name for name, source in SOURCES.items() if source.kind == "table"}

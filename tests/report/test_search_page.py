@@ -12,22 +12,21 @@ import pytest
 import torch
 
 from leakscope.core.errors import InputError
-from leakscope.report.charts.policies import FRAME, draw_policies
 from leakscope.report.numbers import number
-from leakscope.report.search_page import explanation, headline, render_search, write_search
+from leakscope.report.search_page import FRAME, draw_policies, explanation, headline, render_search, write_search
 from leakscope.search.policies import Walk, walks_of
-from leakscope.search.policy_search import Candidate, Found, PolicySearch
-from leakscope.search.records import found_of
+from leakscope.search.policy_search import Candidate, PolicySearch, SearchResult
+from leakscope.search.records import result_of
 
 VOID = {"meta", "link", "img"}
 SETTINGS = PolicySearch(candidates=4, keep=2, threshold=-85.0, images=7, batches=2, batch_size=20)
 POINTS = {"3-1-7": (0.232, -81.9), "43-18-18": (0.315, -68.9), "0-0-0": (0.2, -99.0), "9-9-9": (0.41, -90.0)}
 
 
-def result(points: dict[str, tuple[float, float]] = POINTS, settings: PolicySearch = SETTINGS) -> Found:
+def result(points: dict[str, tuple[float, float]] = POINTS, settings: PolicySearch = SETTINGS) -> SearchResult:
     known = {policy: Candidate(policy, *scores) for policy, scores in points.items()}
     known["none"] = Candidate("none", 0.32, -70.0)
-    return found_of(settings, known, known)
+    return result_of(settings, known, known)
 
 
 class Balanced(HTMLParser):

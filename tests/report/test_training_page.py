@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from leakscope.core.types import LocalTraining
 from leakscope.report.training_page import (
     checkpoints_of,
     drawings_of,
@@ -41,13 +42,11 @@ def result(rounds: int = 4, **changes: Any) -> Result:
         for r in range(rounds + 1)
     )
     given: dict[str, Any] = {
-        "name": training.name,
-        "settings": training.settings,
+        "training": replace(training, file=replace(training.file, text="name: <script>alert(1)</script>")),
         "curve": curve,
         "sizes": (1, 5, 9),
         "checkpoints": {2: "runs/a/checkpoints/round-00002.safetensors"},
         "facts": {"machine": "one <i>core</i>", "command": "hidden"},
-        "text": "name: <script>alert(1)</script>",
     }
     return Result(**{**given, **changes})
 
@@ -110,9 +109,9 @@ def test_rounds_that_were_not_measured_are_said_to_be(tmp_path: Path) -> None:
     assert checkpoints_of(result(curve=bare))[0].accuracy is None
 
 
-@pytest.mark.parametrize("client", [{"local": None}, {"local": {"epochs": 1, "proximal": 0.3}}])
-def test_the_setting_names_the_local_training(client: dict[str, Any]) -> None:
+@pytest.mark.parametrize("local", [None, LocalTraining(epochs=1, proximal=0.3)])
+def test_the_setting_names_the_local_training(local: LocalTraining | None) -> None:
     base = result()
-    settings = {**base.settings, "client": {**base.settings["client"], **client}}
-    local = dict(setting_of(result(settings=settings)))["Local training"]
-    assert local.startswith("one gradient" if client["local"] is None else "epochs 1, proximal")
+    training = replace(base.training, client=replace(base.training.client, local=local))
+    words = dict(setting_of(result(training=training)))["Local training"]
+    assert words.startswith("one gradient" if local is None else "epochs 1, ")

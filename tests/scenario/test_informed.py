@@ -16,7 +16,7 @@ from leakscope.attacks.simulate import OneGradient
 from leakscope.core.errors import InputError
 from leakscope.scenario import scenario_of
 from leakscope.sweep.chunk import Chunk, expose_chunk, informed, play_chunk
-from leakscope.sweep.driver import sayings, unfold
+from leakscope.sweep.driver import remarks, unfold
 from leakscope.sweep.plan import group_trials
 from leakscope.sweep.trials import Trial
 
@@ -244,7 +244,7 @@ def test_who_is_told_of_every_tensor_is_attacked_apart_from_who_is_told_of_the_w
     ],
 )
 def test_a_run_says_what_simulating_costs_and_how_to_leave_it_out(settings: dict[str, Any], said: str | None) -> None:
-    lines = sayings(list(scenario_of({**PLAIN, "attack": "cpl", **settings}).cells()))
+    lines = remarks(list(scenario_of({**PLAIN, "attack": "cpl", **settings}).cells()))
     assert len(lines) == (said is not None)
     for line in lines:
         assert re.search(f"{said}; knowledge: {{defence: false}} leaves", line)

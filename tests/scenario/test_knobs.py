@@ -153,7 +153,7 @@ def test_a_run_says_once_what_mse_makes_of_labels(tmp_path: Path) -> None:
         def __init__(self) -> None:
             self.lines: list[str] = []
 
-        def said(self, line: str) -> None:
+        def message(self, line: str) -> None:
             self.lines.append(line)
 
     for loss, times in (("mse", 1), ("cross_entropy", 0)):

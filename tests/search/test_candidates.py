@@ -20,8 +20,8 @@ from leakscope.defences.on_data import Transform, parse_policies
 from leakscope.metrics.image import psnr
 from leakscope.models import build, draw_parameters
 from leakscope.models.initialise import Given
-from leakscope.search.attack_score import attack_scores
 from leakscope.search.candidates import Candidate, draw_policies, select, share_worse_on_both
+from leakscope.search.privacy_score import attack_scores
 
 scores = st.floats(-200, 200)
 candidates = st.lists(

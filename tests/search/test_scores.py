@@ -27,8 +27,8 @@ from leakscope.search.accuracy_score import (
     jacobian,
     score_of,
 )
-from leakscope.search.first_weights import first_model
 from leakscope.search.privacy_score import Line, _part_sizes, area, fans, privacy_scores
+from leakscope.search.utility import first_model
 
 SCALING = Scaling((0.3,), (0.35,))
 POLICIES = [Transform("none"), Transform("3-1-7"), Transform("9"), Transform("3-1-7+43-18-18")]

@@ -20,7 +20,7 @@ from typing import Any
 import safetensors.torch  # noqa: F401  (imported here once, not in every child)
 
 from conftest import FACTS, SCENARIO, fill
-from leakscope.store import Run, connection
+from leakscope.store import Run, schema
 
 
 def go(directory: Path, chunks: int) -> None:
@@ -48,14 +48,14 @@ def die_at(step: int) -> None:
 
     for name in ("fsync", "replace", "unlink", "mkdir"):
         setattr(os, name, counting(getattr(os, name)))
-    connect = connection._connect
+    connect = schema._connect
 
     def traced(path: Path, mode: str) -> sqlite3.Connection:
         made = connect(path, mode)
         made.set_trace_callback(count)
         return made
 
-    connection._connect = traced
+    schema._connect = traced
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ def break_at(where: str, patch: pytest.MonkeyPatch, writer: Writer) -> None:
     if where.startswith("os."):
         patch.setattr(os, where.removeprefix("os."), fail)
     elif where == "insert":
-        patch.setattr("leakscope.store.rows.sample_rows", fail)
+        patch.setattr("leakscope.store.columns.sample_rows", fail)
     else:
         patch.setattr(writer, "_connection", BreaksAfterCommit(writer._connection))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 
 from leakscope.core.errors import InputError
-from leakscope.store.packing import NAMES, pack
+from leakscope.store.captures import NAMES, pack
 from leakscope.store.untrusted import BYTES
 
 TYPES = [getattr(torch, name) for name in NAMES]

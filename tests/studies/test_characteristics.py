@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from leakscope.data import load
 from leakscope.defences import GaussianNoise
 from leakscope.models import Uniform, build, draw_parameters
 from leakscope.scenario import scenario_of
+from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Run
 from leakscope.studies.characteristics import (
     accuracies_from,
@@ -35,7 +36,7 @@ from leakscope.studies.characteristics import (
     shares_alike,
     training_under,
 )
-from leakscope.studies.characteristics.accuracies import read_accuracies
+from leakscope.studies.characteristics.lines import read_accuracies
 from leakscope.training import training_of
 
 SIGMA = "defences.0.sigma"
@@ -68,7 +69,7 @@ def run_of(directory: Path, **changed: Any) -> Run:
     return Run.open(directory)
 
 
-def known(settings: Mapping[str, Any], strength: float) -> tuple[float, int | None]:
+def known(settings: CellSettings, strength: float) -> tuple[float, int | None]:
     del settings
     return ACCURACY[strength], 500
 
@@ -254,20 +255,20 @@ def test_the_strength_must_be_one_and_a_number(tmp_path: Path) -> None:
 def test_a_training_gets_the_defence_of_the_cell(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", trials=1)
     training = training_of(TRAINING)
-    cells = [cell for _, cell in lines_of(run)[0].cells]
-    under = [training_under(training, cell.settings) for cell in cells]
-    assert [one.settings["defences"][0]["sigma"] for one in under] == [0, 0.01, 1.0]
-    assert all(one.settings["rounds"] == 2 for one in under)
+    cells = [read_settings(cell.settings) for _, cell in lines_of(run)[0].cells]
+    under = [training_under(training, cell) for cell in cells]
+    assert [one.plain["defences"][0]["sigma"] for one in under] == [0, 0.01, 1.0]
+    assert all(one.rounds == 2 for one in under)
     assert len({folder_of(one) for one in under}) == 3
-    longer = training_under(training_of({**TRAINING, "rounds": 5, "name": "longer"}), cells[0].settings)
-    faster = training_under(training_of({**TRAINING, "server": {"name": "fedsgd", "rate": 1.0}}), cells[0].settings)
+    longer = training_under(training_of({**TRAINING, "rounds": 5, "name": "longer"}), cells[0])
+    faster = training_under(training_of({**TRAINING, "server": {"name": "fedsgd", "rate": 1.0}}), cells[0])
     assert folder_of(longer) == folder_of(under[0]) != folder_of(faster)
-    assert shares_alike(training, cells[0].settings)
+    assert shares_alike(training, cells[0])
     local = {**TRAINING, "server": "fedavg", "client": {"local": {"rate": 0.1}}}
-    assert not shares_alike(training_of(local), cells[0].settings)
+    assert not shares_alike(training_of(local), cells[0])
     other = training_of({**TRAINING, "model": {"name": "lenet_dlg", "width": 2}})
     with pytest.raises(InputError, match=r"trains model \(name lenet_dlg.*\), the run attacks \(name mlp"):
-        training_under(other, cells[0].settings)
+        training_under(other, cells[0])
     for changed, said in (
         ({"model": {"name": "mlp", "hidden": [17]}}, r"hidden \[17\].*hidden \[16\]"),
         ({"data": {"name": "digits", "size": 6}}, "size 6.*size None"),
@@ -276,7 +277,7 @@ def test_a_training_gets_the_defence_of_the_cell(tmp_path: Path) -> None:
         ({"defences": [{"name": "clip", "bound": 1.0}]}, "has a defence of its own"),
     ):
         with pytest.raises(InputError, match=said):
-            training_under(training_of({**TRAINING, **changed}), cells[0].settings)
+            training_under(training_of({**TRAINING, **changed}), cells[0])
 
 
 def test_a_training_gets_heads_and_policies_too(tmp_path: Path) -> None:
@@ -291,8 +292,8 @@ def test_a_training_gets_heads_and_policies_too(tmp_path: Path) -> None:
         )
         local = {**TRAINING, "server": "fedavg", "client": {"local": {"rate": 0.1}}}
         [line] = lines_of(run)
-        under = [training_under(training_of(local), cell.settings) for _, cell in line.cells]
-        assert [one.settings["client"][field][axis] for one in under] == values
+        under = [training_under(training_of(local), read_settings(cell.settings)) for _, cell in line.cells]
+        assert [getattr(getattr(one.client, field), axis) for one in under] == values
         assert all(folder_of(one).startswith(field) for one in under)
 
 

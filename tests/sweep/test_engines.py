@@ -33,12 +33,11 @@ from leakscope.sweep.engines import (
     threads_for,
     usable_cores,
 )
-from leakscope.sweep.engines.contract import name_of
+from leakscope.sweep.engines.contract import Order, name_of
 from leakscope.sweep.engines.driving import Job, Lost, drive
 from leakscope.sweep.engines.local import START_UP, workers_for
-from leakscope.sweep.engines.parcels import attempt, pack, unpack
+from leakscope.sweep.engines.parcels import attempt, pack, seldom, unpack
 from leakscope.sweep.engines.processes import _Crew
-from leakscope.sweep.engines.worker import seldom
 
 ONE = Needs()
 
@@ -98,7 +97,7 @@ class Crew:
             self.losses[job.chunk] -= 1
             yield job, Lost("killed by the test")
         else:
-            yield job, attempt(job.packed, threads=1, tell=None)
+            yield job, attempt(job.packed, threads=1, on_note=None)
 
     def dismiss(self) -> None:
         self.dismissed = True
@@ -120,7 +119,7 @@ def test_every_chunk_ends_once_whatever_the_order_the_losses_and_the_moment_of_s
     chunks = ((i, ONE) for i in range(number))
     given_up = ""
     try:
-        for pair in drive(crew, operator.neg, chunks, stop=lambda: len(made) >= stop_after, tell=None):
+        for pair in drive(crew, Order(operator.neg, iter(chunks), lambda: len(made) >= stop_after)):
             made.append(pair)
     except LostChunkError as error:
         given_up = str(error)
@@ -147,19 +146,19 @@ def test_work_that_workers_cannot_import_is_refused(monkeypatch: pytest.MonkeyPa
 
 def test_an_error_that_does_not_survive_pickling_says_the_same() -> None:
     with pytest.raises(RuntimeError, match=r"^OddError: very odd"):
-        unpack(attempt(pack(be_odd, 0), threads=1, tell=None), "c0", {})
+        unpack(attempt(pack(be_odd, 0), threads=1, on_note=None), "c0", {})
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pack(math.factorial, 3)
     monkeypatch.setattr("leakscope.sweep.engines.parcels.__version__", "99.0")
     with pytest.raises(InputError, match=r"the driver has leakscope .*, its worker 99.0"):
-        unpack(attempt(packed, threads=1, tell=None), "c0", {})
+        unpack(attempt(packed, threads=1, on_note=None), "c0", {})
 
 
 def test_warnings_come_along_once_for_each_place_and_text() -> None:
     heard: dict[object, object] = {}
-    replies = [attempt(pack(warn, text), threads=1, tell=None) for text in ("a", "a", "b")]
+    replies = [attempt(pack(warn, text), threads=1, on_note=None) for text in ("a", "a", "b")]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         assert [unpack(reply, "c", heard) for reply in replies] == ["a", "a", "b"]
@@ -203,7 +202,7 @@ def test_a_chunk_that_kills_every_worker_is_given_up_by_name_and_costs_nobody_el
     landed: list[object] = []
     heard: list[Note] = []
     with pytest.raises(LostChunkError) as caught:
-        landed.extend(result for _, result in processes(1)(str, given, tell=heard.append))
+        landed.extend(result for _, result in processes(1)(str, given, on_note=heard.append))
     reason = "ended by SIGKILL (out of memory?)"
     assert str(caught.value) == f"chunk raise_signal was given up: 3 workers died of it, the last {reason}"
     assert [note.note for note in heard] == [f"worker lost ({reason}); trying again, {i} of 2" for i in (1, 2)]

@@ -21,7 +21,7 @@ from leakscope.scenario import ScenarioError
 from leakscope.scenario.cell import read_settings
 from leakscope.scenario.insider import PublicExample
 from leakscope.store import Run
-from leakscope.sweep.insider import insider_misfits, public_examples
+from leakscope.sweep.objects import insider_misfits, public_examples
 
 DIGITS = load("digits")
 

@@ -18,11 +18,11 @@ from leakscope.core.errors import InputError
 from leakscope.scenario import read_scenario, scenario_of
 from leakscope.scenario.text import read_text
 from leakscope.store import Landing, Run
-from leakscope.sweep import make_plan, measuring
+from leakscope.sweep import make_plan
+from leakscope.sweep import plan as plan_module
 from leakscope.sweep.driver import NoProgress, unfold
 from leakscope.sweep.engines import processes
-from leakscope.sweep.measuring import share_of_memory
-from leakscope.sweep.plan import chunks_of, group_trials
+from leakscope.sweep.plan import chunks_of, group_trials, share_of_memory
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
 
@@ -233,11 +233,11 @@ def test_a_group_of_few_evaluations_is_timed_and_no_form_is_chosen(monkeypatch: 
         "trials": 3,
     }
     widths: list[int] = []
-    genuine = measuring.measure_form
-    monkeypatch.setattr(measuring, "WORTH_CHOOSING", 0.0)
-    monkeypatch.setattr(measuring, "choose_form", lambda *_, **__: ("loop", {"loop": 1.0}))
+    genuine = plan_module.measure_form
+    monkeypatch.setattr(plan_module, "WORTH_CHOOSING", 0.0)
+    monkeypatch.setattr(plan_module, "choose_form", lambda *_, **__: ("loop", {"loop": 1.0}))
     monkeypatch.setattr(
-        measuring,
+        plan_module,
         "measure_form",
         lambda model, part, form, **how: (
             widths.append(len(part.unknowns["guess"])) or genuine(model, part, form, **how)

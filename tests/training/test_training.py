@@ -14,13 +14,14 @@ import yaml
 
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
+from leakscope.data.partition import IID
 from leakscope.federated import Averaging, Decay, Everyone, Share
 from leakscope.models.checkpoint import Checkpoint
 from leakscope.scenario import scenario_of
 from leakscope.scenario.problems import ScenarioError
 from leakscope.sweep.driver import unfold
-from leakscope.training import Point, load_result, read_training, run_training, training_of
-from leakscope.training import forms as forms_module
+from leakscope.training import Point, read_training, run_training, training_of
+from leakscope.training import objects as forms_module
 from leakscope.training import run as run_module
 from leakscope.training.objects import make_objects
 
@@ -59,7 +60,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 def test_a_training_writes_its_curve_its_checkpoints_and_its_state(tmp_path: Path) -> None:
     told: list[Point] = []
-    result = run_training(training_of(small()), tmp_path, tell=told.append, facts={"machine": "mine"})
+    result = run_training(training_of(small()), tmp_path, on_round=told.append, facts={"machine": "mine"})
     assert [point.round for point in told] == [0, 1, 2, 3, 4] == [point.round for point in result.curve]
     assert [point.answered for point in told] == [0, 3, 3, 3, 3]
     assert all(point.accuracy is not None and point.n == 360 for point in told)
@@ -71,8 +72,7 @@ def test_a_training_writes_its_curve_its_checkpoints_and_its_state(tmp_path: Pat
         "checkpoints/round-00004.safetensors",
     }
     assert len((tmp_path / "curve.csv").read_text().splitlines()) == 6
-    again = load_result(tmp_path)
-    assert again == result
+    assert run_training(training_of(small()), tmp_path, facts={"machine": "mine"}) == result
     assert sum(result.sizes) == 120
     assert not result.diverged
     assert not result.stopped
@@ -117,10 +117,10 @@ def test_a_training_that_was_cut_goes_on_to_the_same_bits(
                 raise CutError
 
         with pytest.raises(CutError):
-            run_training(training_of(told), tmp_path / "cut", tell=cut)
+            run_training(training_of(told), tmp_path / "cut", on_round=cut)
     said: list[str] = []
     rest: list[Point] = []
-    resumed = run_training(training_of(told), tmp_path / "cut", say=said.append, tell=rest.append)
+    resumed = run_training(training_of(told), tmp_path / "cut", say=said.append, on_round=rest.append)
     assert said == ["going on after round 2"]
     assert [point.round for point in rest] == list(range(3, told["rounds"] + 1))
     assert resumed.curve == whole.curve
@@ -165,26 +165,26 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_it_stops_between_rounds_when_asked(tmp_path: Path) -> None:
     asked: list[int] = []
     result = run_training(
-        training_of(small()), tmp_path, tell=lambda p: asked.append(p.round), stop=lambda: len(asked) == 3
+        training_of(small()), tmp_path, on_round=lambda p: asked.append(p.round), stop=lambda: len(asked) == 3
     )
     assert (result.rounds, result.stopped) == (2, True)
-    assert load_result(tmp_path).stopped
 
 
 def test_a_training_that_blows_up_ends_and_says_so(tmp_path: Path) -> None:
     local = {"epochs": 3, "batch_size": 4, "rate": 1e30}
-    result = run_training(training_of(small(client={"local": local})), tmp_path)
+    training = training_of(small(client={"local": local}))
+    result = run_training(training, tmp_path)
     assert result.diverged
     assert result.curve[-1].accuracy is None, "NaN is no class"
     assert result.rounds not in result.checkpoints
     assert result.rounds < 4 or not torch.isfinite(torch.tensor(result.curve[-1].loss))
-    assert load_result(tmp_path).diverged
+    assert run_training(training, tmp_path).diverged
 
 
 def test_it_ends_as_diverged_also_where_no_accuracy_was_due(tmp_path: Path) -> None:
     local = {"epochs": 3, "batch_size": 4, "rate": 1e30}
-    run_training(training_of(small(client={"local": local}, evaluate=50, rounds=50, checkpoints=[])), tmp_path)
-    assert load_result(tmp_path).diverged
+    training = training_of(small(client={"local": local}, evaluate=50, rounds=50, checkpoints=[]))
+    assert run_training(training, tmp_path).diverged
 
 
 def test_a_checkpoint_that_is_missing_or_asked_for_later_is_written_or_named(tmp_path: Path) -> None:
@@ -277,10 +277,10 @@ def test_writers_of_mnist_are_clients(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_can_begin_another_training_and_an_attack(tmp_path: Path) -> None:
-    run_training(training_of(small()), tmp_path / "first")
+    first = run_training(training_of(small()), tmp_path / "first")
     weights = {"name": "checkpoint", "path": str(tmp_path / "first"), "round": 4}
     on = run_training(training_of(small(weights=weights, rounds=1, checkpoints=[])), tmp_path / "second")
-    assert on.curve[0].correct == load_result(tmp_path / "first").curve[4].correct
+    assert on.curve[0].correct == first.curve[4].correct
     data = {
         "data": "digits",
         "model": {"name": "mlp", "hidden": [8]},
@@ -326,16 +326,16 @@ def test_the_state_of_a_training_is_not_taken_for_a_checkpoint(tmp_path: Path) -
 
 
 def test_the_papers_federations_are_what_the_papers_say() -> None:
-    cpl = read_training(EXAMPLES / "train_cpl.yaml").settings
-    assert cpl["partition"]["clients"] == 100
-    assert cpl["selection"] == {"name": "share", "share": 0.1, "replies": 1.0}
+    cpl = read_training(EXAMPLES / "train_cpl.yaml")
+    assert cpl.partition == IID(clients=100)
+    assert cpl.selection == Share(share=0.1)
     sme = read_training(EXAMPLES / "train_sme.yaml")
     federation = sme.federation
     assert federation.client.local == LocalTraining(epochs=10, batch_size=50, rate=0.004)
     assert federation.selection == Everyone(replies=0.1)
     assert federation.server == Averaging()
-    assert sme.settings["checkpoints"] == [5, 10, 20]
-    assert sme.settings["model"]["name"] == "cnn_mnist"
+    assert sme.checkpoints == (5, 10, 20)
+    assert sme.model.name == "cnn_mnist"
 
 
 @pytest.mark.parametrize("name", ["train_cpl", pytest.param("train_sme", marks=pytest.mark.slow)])
@@ -360,8 +360,8 @@ def test_defaults_are_filled_in_and_a_name_alone_will_do() -> None:
             "rounds": 1,
         }
     )
-    assert told.settings["server"] == {"name": "fedavg"}
-    assert told.settings["norm"] == "eval"
+    assert told.server == Averaging()
+    assert told.norm == "eval"
     federation = told.federation
     assert (federation.selection, federation.decay) == (Share(), Decay())
 

@@ -20,7 +20,7 @@ from leakscope.learning.polarisation import CODES
 from leakscope.report.training_page import write_training
 from leakscope.scenario import ScenarioError, scenario_of
 from leakscope.sweep.driver import unfold
-from leakscope.training import Point, load_result, run_training, training_of
+from leakscope.training import Point, run_training, training_of
 from leakscope.training import run as run_module
 from leakscope.training.objects import make_objects
 
@@ -89,7 +89,7 @@ def test_by_default_no_file_at_all_holds_what_clients_with_private_heads_keep(
     sought = set().union(*(needles(state) for state in states(told)))
     assert len(sought) > 50
     seen: list[str] = []
-    result = run_training(training_of(told), tmp_path, tell=lambda _: seen.extend(holding(files(tmp_path), sought)))
+    result = run_training(training_of(told), tmp_path, on_round=lambda _: seen.extend(holding(files(tmp_path), sought)))
     write_training(result, tmp_path / "index.html", command="leakscope train t.yaml")
     assert seen == holding(files(tmp_path), sought) == []
     assert not (tmp_path / "private").exists()
@@ -113,7 +113,7 @@ def test_no_file_outside_the_private_folder_holds_what_clients_keep(
         here = needles(played[point.round])
         assert holding(found, here) == ([f"private/round-{point.round:05}.safetensors"] if here else [])
 
-    run_training(training_of(told), tmp_path, keep_private=keep, tell=look)
+    run_training(training_of(told), tmp_path, keep_private=keep, on_round=look)
     assert seen == []
     assert [name for name in files(tmp_path) if name.startswith("private/")] == [
         "private/.gitignore",
@@ -180,12 +180,12 @@ def stopped_after(told: dict[str, Any], directory: Path, rounds: int, *, keep: b
         training_of(told),
         directory,
         keep_private=keep,
-        tell=told_of.append,
+        on_round=told_of.append,
         say=said.append,
         stop=lambda: told_of[-1].round >= rounds,
     )
     assert made.stopped
-    assert made.resumable == load_result(directory).resumable == (keep or rounds == 0)
+    assert made.resumable == (keep or rounds == 0)
     return said
 
 

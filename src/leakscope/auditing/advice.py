@@ -12,22 +12,33 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.auditing.attack_batching import Case, batches
-from leakscope.auditing.attack_runs import Tell, fitting_iterations, plan_exposure
+from leakscope.auditing.attack_runs import Report, fitting_iterations, plan_exposure
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget
 from leakscope.auditing.remedies import (
     ELSEWHERE,
+    Course,
     Finding,
     Remedy,
+    accuracy_with,
     by_cost,
     by_leakage,
     find,
+    find_course,
     remedies_for,
 )
-from leakscope.auditing.remedy_trials import Candidate, Met, Trial, control_case, fitting, make_candidate, meet
-from leakscope.auditing.suite import TOLD
+from leakscope.auditing.remedy_trials import (
+    Candidate,
+    Case,
+    Met,
+    Trial,
+    batches,
+    control_case,
+    fitting,
+    make_candidate,
+    meet,
+)
+from leakscope.auditing.suite import INFORMED
 from leakscope.auditing.target import Subject
-from leakscope.auditing.utility import Course, accuracy_with, find_course
 from leakscope.core.errors import InputError
 from leakscope.defences import Defence
 from leakscope.play import AttackResult, Exposure
@@ -84,10 +95,10 @@ class Hearing:
     """What is to be judged: the clients without a remedy, the remedies, what the audit recovered, the time, who hears of it."""
 
     control: Case
-    candidates: Sequence[Candidate]
     best: float
     budget: Budget
-    tell: Tell
+    candidates: Sequence[Candidate]
+    report: Report
 
     @property
     def cases(self) -> list[Case]:
@@ -105,7 +116,7 @@ def advise(
     exposure: Exposure,
     runs: Sequence[AttackResult],
     budget: Budget,
-    tell: Tell,
+    report: Report,
     *,
     clients: int,
     seed: int,
@@ -126,7 +137,7 @@ def advise(
     course: Course | str = find_course(subject)
     candidates, skipped = _candidates(trial, options, judge)
     best = max(run.summary.content.value for run in runs)
-    control, remedies, late = _judged(Hearing(control_case(trial, judge), candidates, best, budget, tell), course)
+    control, remedies, late = _judged(Hearing(control_case(trial, judge), best, budget, candidates, report), course)
     if control is None or not control.enough:
         whole = control is not None and control.whole
         why = f"{judge} with all its iterations" if whole else "in the time left the attack"
@@ -140,7 +151,7 @@ def _judge(runs: Sequence[AttackResult], able: Sequence[str]) -> str | None:
     """Return the attack that judges: of those that can be told of a defence the one that recovered most, then the quickest."""
     those = [run for run in runs if run.name in able]
     chosen = max(those, key=lambda run: (run.summary.content.value, -run.seconds), default=None)
-    return None if chosen is None else chosen.name.removesuffix(f", {TOLD}")
+    return None if chosen is None else chosen.name.removesuffix(f", {INFORMED}")
 
 
 def _candidates(
@@ -168,12 +179,12 @@ def _judged(hearing: Hearing, course: Course | str) -> tuple[Control | None, lis
         SCREENING * hearing.budget.left / (2 * len(batches(cases)) + 1)
     )  # a batch takes longer than its control alone
     fit = fitting_iterations(case.exposure, case.entry, each)
-    first = meet(cases, min(brief, fit, hearing.most), hearing.budget, hearing.tell)
+    first = meet(cases, min(brief, fit, hearing.most), hearing.budget, hearing.report)
     late = [(one.words, first.failed.get(n, LATE)) for n, one in numbered.items() if n not in first.runs]
     if 0 not in first.runs:
         return None, [], late
     control = _control(hearing, first.runs[0], first.iterations)
-    remedies = {n: _found(one, first.runs[n], control, course) for n, one in numbered.items() if n in first.runs}
+    remedies = {n: _tested(one, first.runs[n], control, course) for n, one in numbered.items() if n in first.runs}
     if not control.whole:
         control = _to_the_end(hearing, remedies, first, control, _key(course, control))
     return control, list(remedies.values()), late
@@ -188,14 +199,14 @@ def _to_the_end(hearing: Hearing, remedies: dict[int, Remedy], first: Met, contr
     waiting = sorted(remedies, key=lambda n: (remedies[n].finding in SETTLED, order(remedies[n])))
     while chosen := fitting(waiting, first, control.most, MARGIN * budget.left, control=not last.whole):
         numbers = chosen if last.whole else [0, *chosen]
-        met = meet([cases[n] for n in numbers], control.most, budget, hearing.tell)
+        met = meet([cases[n] for n in numbers], control.most, budget, hearing.report)
         runs = {numbers[place]: run for place, run in met.runs.items()}
         if 0 in runs:
             last = _control(hearing, runs[0], control.most)
         if not last.whole:
             return control
         for n in set(chosen) & set(runs):
-            remedy = _found(hearing.candidates[n - 1], runs[n], last, None)
+            remedy = _tested(hearing.candidates[n - 1], runs[n], last, None)
             remedies[n] = replace(remedy, accuracy=remedies[n].accuracy, lost=remedies[n].lost)
         waiting = [n for n in waiting if n not in chosen]
     return last
@@ -207,7 +218,7 @@ def _control(hearing: Hearing, run: AttackResult, iterations: int) -> Control:
     return Control(hearing.control.entry.name, run, iterations, hearing.most, enough)
 
 
-def _found(candidate: Candidate, run: AttackResult, control: Control, course: Course | str | None) -> Remedy:
+def _tested(candidate: Candidate, run: AttackResult, control: Control, course: Course | str | None) -> Remedy:
     """Return a remedy that met the attacker who knows it and, where the first layer allows it, the division."""
     runs = [run] if candidate.divided is None else [run, candidate.divided]
     worst = max(runs, key=lambda each: (each.summary.content.value, each.summary.means["psnr"].value))

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing.limits import Budget, iterations_within
-from leakscope.auditing.suite import Entry, Untested, plan_suite
+from leakscope.auditing.limits import Budget, first_line, iterations_within
+from leakscope.auditing.suite import Entry, Untested, labels_problem, plan_suite
 from leakscope.auditing.target import Subject
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.types import Outcome, Reconstruction, make_batch
 from leakscope.defences import Defence
+from leakscope.metrics.interval import estimate_mean, wilson
+from leakscope.metrics.labels import label_overlap
 from leakscope.play import AttackResult, Exposure, attack, expose, judge, shared_weights
 from leakscope.play.baselines import baselines
 from leakscope.sweep.engines.contract import torch_threads
@@ -25,12 +30,12 @@ from leakscope.sweep.engines.contract import torch_threads
 LEAST_PUBLIC = 8
 EXECUTION = Execution(form="native")
 LONG = 2.0  # seconds of an iteration, from which on all threads are taken untried
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
+V = TypeVar("V")
 MEANING = "the time ended these attacks early; what they did not recover may come back with more minutes"
 
 
-@dataclass(frozen=True, slots=True)
-class CutShort:
+class CutShort(NamedTuple):
     """An attack that had `iterations` of the `most` its authors run, and was still at work on `working` of the `clients`."""
 
     name: str
@@ -92,8 +97,7 @@ class UnscoredRun:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Suite:
+class Suite(NamedTuple):
     """What came of the attacks of a suite: the runs, those of them that the time cut short, and what could not be run."""
 
     runs: tuple[AttackResult, ...]
@@ -193,23 +197,39 @@ def fastest_threads(exposure: Exposure, entries: Sequence[Entry]) -> int:
         return 1  # what is wrong with the attack is said when it is run
 
 
-def run_entries(exposure: Exposure, entries: Sequence[Entry], budget: Budget, tell: Tell) -> Suite:
+def run_entries(exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report) -> Suite:
     """Return the runs of all attacks, each given an even share of what is left; what fails is untested, and why."""
-    runs: list[AttackResult] = []
-    short: list[CutShort | None] = []
+
+    def run(number: int, entry: Entry) -> tuple[AttackResult, CutShort | None]:
+        heavy = sum(each.most is not None for each in entries[number:]) or 1
+        iterations = fitting_iterations(exposure, entry, budget.left / heavy)
+        result = run_with(exposure, entry, iterations)
+        return result, find_cut_of(result, iterations, entry.most)
+
+    runs, short, untested = try_each(entries, run, report, f"{exposure.batch.trials} clients")
+    return Suite(tuple(runs), tuple(short), tuple(untested))
+
+
+def try_each(
+    entries: Sequence[Entry], run: Callable[[int, Entry], tuple[V, CutShort | None]], report: Report, whom: str
+) -> tuple[list[V], list[CutShort], list[Untested]]:
+    """Return what each attack gave, which of them were cut short, and which cannot be run and why."""
+    runs: list[V] = []
+    short: list[CutShort] = []
     untested: list[Untested] = []
     for number, entry in enumerate(entries):
-        heavy = sum(each.most is not None for each in entries[number:]) or 1
-        tell(f"{entry.name}: {exposure.batch.trials} clients")
+        report(f"{entry.name}: {whom}")
         try:
-            iterations = fitting_iterations(exposure, entry, budget.left / heavy)
-            runs.append(run_with(exposure, entry, iterations))
-            short.append(find_cut_of(runs[-1], iterations, entry.most))
-        except InputError as error:
-            untested.append(Untested(entry.name, str(error)))
-        except RuntimeError as error:  # a layer of the user's network that cannot be differentiated
-            untested.append(Untested(entry.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
-    return Suite(tuple(runs), tuple(cut for cut in short if cut is not None), tuple(untested))
+            result, cut = run(number, entry)
+        except (
+            InputError,
+            RuntimeError,
+        ) as error:  # such as a layer of the user's network that cannot be differentiated
+            untested.append(Untested(entry.name, str(error) if isinstance(error, InputError) else first_line(error)))
+            continue
+        runs.append(result)
+        short += [] if cut is None else [cut]
+    return runs, short, untested
 
 
 def null_runs(exposure: Exposure, public: tuple[Tensor, Tensor] | None = None) -> list[AttackResult]:
@@ -221,3 +241,68 @@ def null_runs(exposure: Exposure, public: tuple[Tensor, Tensor] | None = None) -
     else:
         guesses = {"prior_only": prior_only().guess(replace(exposure.knowledge, labels=truth.labels), seeds)}
     return [judge(truth, guess, name=name, note="without the update") for name, guess in guesses.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelReading:
+    """The share of labels that a rule read off the update, beside what guessing has on average; each a mean overlap."""
+
+    rule: str
+    share: float
+    guessing: float
+    n: int
+    low: float | None = None  # of the 95 % interval of the share
+    high: float | None = None
+
+
+def read_labels(exposure: Exposure) -> LabelReading | Untested:
+    """Return how many labels the update gives away before any search."""
+    knowledge = exposure.informed or exposure.knowledge
+    problem = labels_problem(exposure.model, knowledge, exposure.observation.shares)
+    if problem is not None:
+        return Untested("label recovery", problem)
+    rule = "cpl" if knowledge.samples == 1 else "counts"
+    keys = random.key(list(exposure.seeds))
+    try:
+        guess = LABEL_RULES[rule](exposure.model, exposure.observation, knowledge, keys)
+    except (InputError, RuntimeError) as error:
+        return Untested("label recovery", first_line(error))
+    truth, mask = exposure.batch.labels, exposure.batch.mask
+    overlap, blind = label_overlap(truth, guess, mask), expected_overlap(truth, mask, knowledge.classes)
+    low, high = overlap_interval(overlap, knowledge.samples)
+    return LabelReading(rule, float(overlap.double().mean()), blind, int(mask.sum()), low, high)
+
+
+def expected_overlap(labels: Tensor, mask: Tensor, classes: int) -> float:
+    """Return the mean overlap with T x N true labels that uniform guessing has on average.
+
+    With n_c examples of class c among the N of a client and B ~ Binomial(N, 1/C) guesses of it,
+
+        E sum_c min(n_c, B) / N = 1/N sum_c sum_{k=1}^{n_c} P(B >= k).
+
+    >>> round(expected_overlap(torch.tensor([[3]]), torch.tensor([[True]]), 10), 6)
+    0.1
+    """
+    from scipy.stats import binom
+
+    shares = []
+    for client_labels, real in zip(labels, mask, strict=True):
+        number = int(real.sum())
+        counts = torch.bincount(client_labels[real], minlength=classes).tolist()
+        at_least = [float(binom.sf(k, number, 1 / classes)) for k in range(max(counts))]  # P(B >= 1), P(B >= 2), ...
+        shares.append(sum(sum(at_least[:count]) for count in counts) / max(number, 1))
+    return sum(shares) / len(shares)
+
+
+def overlap_interval(overlaps: Tensor, samples: int) -> tuple[float, float]:
+    """Return the 95 % interval of a mean overlap, seen with T clients of so many labels each.
+
+    It covers Wilson's interval over all labels, which a share of 0 or 1 has too, and the t interval over clients, whose labels
+    share an update.
+    """
+    low, high = wilson(float(overlaps.double().mean()), len(overlaps) * samples)
+    if len(overlaps) == 1 or samples == 1:
+        return low, high
+    counted = torch.ones_like(overlaps[:, None], dtype=torch.bool)
+    between = estimate_mean(overlaps[:, None], counted, within=(0.0, 1.0))
+    return (low, high) if math.isnan(between.low) else (min(low, between.low), max(high, between.high))

@@ -18,15 +18,17 @@ from torch import Tensor
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing.attack_runs import (
     CutShort,
-    Tell,
+    Report,
     UnscoredRun,
     fastest_threads,
     find_cut,
     fitting_iterations,
     iterations_note,
     null_runs,
+    read_labels,
     reconstruct,
     run_entries,
+    try_each,
 )
 from leakscope.auditing.capture_reader import (
     ask_truth,
@@ -38,13 +40,11 @@ from leakscope.auditing.capture_reader import (
     observe_captures,
     scaling_of_captures,
 )
-from leakscope.auditing.label_reading import LabelReading, read_labels
 from leakscope.auditing.limits import Budget, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences
 from leakscope.auditing.target import Criterion, Target, UntestedError, check_batch, make_client
-from leakscope.auditing.target_audit import CLIENTS, MINUTES
-from leakscope.auditing.verdict import Measures, grade, measure
+from leakscope.auditing.target_audit import CLIENTS, MINUTES, scored_audit
 from leakscope.clients import tell_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -73,10 +73,10 @@ def audit_captures(
     directory: Path,
     target: Target,
     *,
+    report: Report = lambda _: None,
     minutes: float = MINUTES,
     clients: int = CLIENTS,
     seed: int = 0,
-    tell: Tell = lambda _: None,
 ) -> Audit:
     """Return the audit of captured updates; every capture is checked first, all of them before any is attacked."""
     clients, seed = check_numbers(clients, seed)
@@ -98,8 +98,8 @@ def audit_captures(
     )
     request.untested.extend(untested)
     if not known:
-        return _unscored(request, *unscored_runs(exposure, entries, request.budget, tell))
-    return _scored(request, exposure, entries, tell)
+        return _unscored(request, *unscored_runs(exposure, entries, request.budget, report))
+    return _scored(request, exposure, entries, report)
 
 
 def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool]:
@@ -146,31 +146,24 @@ def _loss(loss: Criterion) -> str:
     return loss
 
 
-def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], tell: Tell) -> Audit:
+def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Report) -> Audit:
     """Return the audit of captures whose truth is known."""
     budget = request.budget
-    reading = read_labels(exposure)
     with torch_threads(fastest_threads(exposure, entries)):
-        done = run_entries(exposure, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), tell)
-    nulls = null_runs(exposure)
-    labels = reading if isinstance(reading, LabelReading) else None
-    left_out = [*request.untested, *done.untested, *([reading] if isinstance(reading, Untested) else [])]
-    return Audit(
-        name=_name(request),
-        grade=grade(done.runs, nulls, labels),
-        measures=measure(done.runs, nulls, labels),
-        runs=done.runs,
-        nulls=tuple(nulls),
-        labels=labels,
-        untested=tuple(left_out),
-        advice=None,
-        notes=tuple(request.notes),
-        exposure=exposure,
+        done = run_entries(exposure, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), report)
+    nulls, reading = null_runs(exposure), read_labels(exposure)
+    audit = scored_audit(
+        _name(request),
+        exposure,
+        done,
+        nulls,
+        reading,
+        request.untested,
+        budget,
         minutes=request.minutes,
-        seconds=budget.used,
         seed=request.seed,
-        short=done.short,
     )
+    return replace(audit, notes=tuple(request.notes))
 
 
 def _unscored(
@@ -180,14 +173,8 @@ def _unscored(
     return Audit(
         name=_name(request),
         grade="unscored" if len(runs) > 1 else "untested",
-        measures=Measures(),
-        runs=(),
-        nulls=(),
-        labels=None,
         untested=(*request.untested, *failed),
-        advice=None,
         notes=tuple(request.notes),
-        exposure=None,
         minutes=request.minutes,
         seconds=request.budget.used,
         seed=request.seed,
@@ -201,24 +188,16 @@ def _name(request: Request) -> str:
 
 
 def unscored_runs(
-    exposure: Exposure, entries: Sequence[Entry], budget: Budget, tell: Tell
+    exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report
 ) -> tuple[list[UnscoredRun], list[Untested], list[CutShort]]:
     """Return what every attack made of the captures, the null baseline last, what could not be run, and what was cut short."""
-    runs: list[UnscoredRun] = []
-    untested: list[Untested] = []
-    short: list[CutShort] = []
     heavy = sum(entry.most is not None for entry in entries) or 1
+
+    def run(_: int, entry: Entry) -> tuple[UnscoredRun, CutShort | None]:
+        return _run(exposure, entry, 0.9 * budget.seconds / heavy)
+
     with torch_threads(fastest_threads(exposure, entries)):
-        for entry in entries:
-            tell(f"{entry.name}: {exposure.observation.trials} captures")
-            try:
-                run, cut = _run(exposure, entry, 0.9 * budget.seconds / heavy)
-                runs.append(run)
-                short += [] if cut is None else [cut]
-            except InputError as error:
-                untested.append(Untested(entry.name, str(error)))
-            except RuntimeError as error:  # a layer of the user's network that cannot be differentiated
-                untested.append(Untested(entry.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
+        runs, short, untested = try_each(entries, run, report, f"{exposure.observation.trials} captures")
     labels = torch.zeros(exposure.observation.trials, exposure.knowledge.samples, dtype=torch.int64)
     null = prior_only().guess(replace(exposure.knowledge, labels=labels), list(exposure.seeds))
     runs.append(UnscoredRun("prior_only", "without the update", null, null.mismatch, structure(null.inputs), 0.0))

@@ -1,4 +1,4 @@
-"""From files of captured updates to what an attack sees: checked, chosen, stacked, with what they tell of the local training.
+"""From files of captured updates to what an attack sees: checked, chosen, stacked, with what they report of the local training.
 
 A hash covers the tensors of a capture and nothing covers its JSON text, so whatever that says is checked before it is used.
 """
@@ -80,7 +80,7 @@ def _counter(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StatedTraining:
     """What the server's configuration says of the local training; a rate of None: nothing."""
 
     rate: float | None = None
@@ -88,7 +88,7 @@ class Told:
     batch_size: int | None = None
 
 
-def told_training(config: Mapping[str, Plain], where: str) -> Told:
+def stated_training(config: Mapping[str, Plain], where: str) -> StatedTraining:
     """Return the local training in a configuration, every number of it checked."""
 
     def first(names: tuple[str, ...]) -> tuple[str, object]:
@@ -96,7 +96,7 @@ def told_training(config: Mapping[str, Plain], where: str) -> Told:
         return f"{where}: {name!r} in 'config'", spoken(config.get(name))
 
     (rate_name, rate), (epochs_name, epochs), (size_name, size) = first(RATE), first(EPOCHS), first(BATCH_SIZE)
-    return Told(
+    return StatedTraining(
         None if rate is None else positive_number(rate, rate_name, MOST_RATE),
         1 if epochs is None else whole_number(epochs, epochs_name, 1, MOST_EPOCHS),
         None if size is None else whole_number(size, size_name, 1, MOST),
@@ -110,7 +110,7 @@ class Listed:
     path: Path
     examples: int | None
     shares: str
-    told: Told
+    stated: StatedTraining
 
 
 def list_one(path: Path, model: Model, *, configured: bool) -> Listed:
@@ -122,7 +122,10 @@ def list_one(path: Path, model: Model, *, configured: bool) -> Listed:
     _check(capture, model)
     silent = configured or capture.shares == "gradient"
     return Listed(
-        path, capture.examples, capture.shares, Told() if silent else told_training(capture.config, path.name)
+        path,
+        capture.examples,
+        capture.shares,
+        StatedTraining() if silent else stated_training(capture.config, path.name),
     )
 
 
@@ -132,7 +135,7 @@ class Chosen:
 
     captures: list[Capture]
     samples: int
-    told: Told
+    stated: StatedTraining
     inferred: Inferred | None = None
 
 
@@ -143,7 +146,7 @@ def choose(
     known = [item.examples for item in listed if item.examples]
     fewest = min(known) if known else None
     small = [item for item in listed if fewest is None or item.examples == fewest]
-    alike = [item for item in small if (item.shares, item.told) == (small[0].shares, small[0].told)]
+    alike = [item for item in small if (item.shares, item.stated) == (small[0].shares, small[0].stated)]
     if len(alike) < len(small):
         untested.append(Untested(f"{len(small) - len(alike)} of {len(listed)} captures", OTHERS))
     captures = [read_capture(item.path) for item in alike[:most]]
@@ -153,13 +156,13 @@ def choose(
                 f"{len(captures)} of {len(listed)} captures were attacked: those of {fewest} examples, the fewest"
             )
         _check_size(len(captures), fewest, model)
-        return Chosen(captures, fewest, alike[0].told)
+        return Chosen(captures, fewest, alike[0].stated)
     inferred = infer_first(captures[0], model, target)
     guess = inferred.samples
     samples = whole_number(target.examples, "examples", 1, MOST) if guess.value is None else int(guess.value)
     notes.append(f"the captures do not say how many examples a client had: {samples} taken; inferred: {guess}")
     _check_size(len(captures), samples, model)
-    return Chosen(captures, samples, alike[0].told, inferred)
+    return Chosen(captures, samples, alike[0].stated, inferred)
 
 
 def _check_size(trials: int, samples: int, model: Model) -> None:
@@ -179,7 +182,7 @@ def infer_first(capture: Capture, model: Model, target: Target) -> Inferred:
 
 def local_training(chosen: Chosen, model: Model, target: Target, notes: list[str]) -> LocalTraining | None:
     """Return the local training that the server's own configuration tells; else one step that moves as far."""
-    stated, first = chosen.told, chosen.captures[0]
+    stated, first = chosen.stated, chosen.captures[0]
     weights = first.shares == "weights"
     inferred = chosen.inferred
     if inferred is None and weights and stated.rate is None:
@@ -227,7 +230,7 @@ def observe_captures(captures: Sequence[Capture], model: Model, samples: int, sh
 def ask_truth(
     captures: Sequence[Capture], target: Target, model: Model, samples: int, notes: list[str]
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the inputs (T x N x ...) and labels (T x N) of the clients; None where the target cannot tell them for all."""
+    """Return the inputs (T x N x ...) and labels (T x N) of the clients; None where the target cannot report them for all."""
     if target.truth is None:
         return None
     if any(capture.partition is None for capture in captures):

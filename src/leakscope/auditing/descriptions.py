@@ -67,7 +67,7 @@ def _value(value: float | Tensor) -> str:
     return "one a client" if isinstance(value, Tensor) else f"{value:g}"
 
 
-def told_facts(exposure: Exposure) -> tuple[tuple[str, str], ...]:
+def known_facts(exposure: Exposure) -> tuple[tuple[str, str], ...]:
     """Return (defence, the facts of it that are told), first those on the update; () where the client has no defence."""
     informed, client = exposure.informed, exposure.client
     if informed is None:

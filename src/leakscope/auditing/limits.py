@@ -1,4 +1,4 @@
-"""Limits of an audit: numbers that users and captures give, checked once, and the time it may take."""
+"""Limits of an audit: numbers that users and captures give, checked once, the time it may take, what an error says."""
 
 from __future__ import annotations
 
@@ -114,6 +114,11 @@ def spoken(value: object) -> object:
         return float(value)
     except ValueError:
         return value
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, its first line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _shown(value: object) -> str:

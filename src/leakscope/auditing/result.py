@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from leakscope.auditing.attack_runs import MEANING, CutShort
-from leakscope.auditing.descriptions import client_facts, told_facts
-from leakscope.auditing.suite import Untested, is_told
+from leakscope.auditing.descriptions import client_facts, known_facts
+from leakscope.auditing.suite import Untested, is_informed
 from leakscope.auditing.verdict import RULES, AsSeen, Measures, excess, failures, most_as_seen, worst_run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from leakscope.auditing.advice import Advice
-    from leakscope.auditing.attack_runs import UnscoredRun
-    from leakscope.auditing.label_reading import LabelReading
+    from leakscope.auditing.attack_runs import LabelReading, UnscoredRun
     from leakscope.auditing.remedies import Remedy
     from leakscope.play import AttackResult, Exposure
 
@@ -27,7 +26,7 @@ SHOWN_WORST = 3
 MAY_FALL = ("A", "B", "C", "D")  # grades that more time for the attacks may make worse
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Audit:
     """What an audit found. Prints as text; `failures(limits)` is the gate.
 
@@ -39,17 +38,17 @@ class Audit:
 
     name: str
     grade: str
-    measures: Measures
-    runs: tuple[AttackResult, ...]
-    nulls: tuple[AttackResult, ...]
-    labels: LabelReading | None
-    untested: tuple[Untested, ...]
-    advice: Advice | None
-    notes: tuple[str, ...]
-    exposure: Exposure | None
     minutes: float
     seconds: float
     seed: int
+    measures: Measures = field(default_factory=Measures)
+    runs: tuple[AttackResult, ...] = ()
+    nulls: tuple[AttackResult, ...] = ()
+    labels: LabelReading | None = None
+    untested: tuple[Untested, ...] = ()
+    advice: Advice | None = None
+    notes: tuple[str, ...] = ()
+    exposure: Exposure | None = None
     unscored: tuple[UnscoredRun, ...] = ()
     short: tuple[CutShort, ...] = ()
     as_seen: tuple[AsSeen, ...] = ()
@@ -92,10 +91,10 @@ def audit_text(audit: Audit) -> str:
         lines += [f"    worst: {line}" for line in worst_lines(audit)]
     if facts := audit_client(audit):
         lines += ["  the client:", *(f"    {what}: {words}" for what, words in facts)]
-    if told := audit_told(audit):
+    if known := audit_known(audit):
         lines += [
             "  attackers who are told of the defences know:",
-            *(f"    of {what}: {words}" for what, words in told),
+            *(f"    of {what}: {words}" for what, words in known),
         ]
     lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
     lines += _unscored(audit)
@@ -230,11 +229,11 @@ def audit_client(audit: Audit) -> tuple[tuple[str, str], ...]:
     return () if exposure is None else client_facts(exposure.client, exposure.batch.samples)
 
 
-def audit_told(audit: Audit) -> tuple[tuple[str, str], ...]:
+def audit_known(audit: Audit) -> tuple[tuple[str, str], ...]:
     """Return (defence, facts) as attackers of this audit were told them; () where none that is told was run and scored."""
-    if audit.exposure is None or not any(is_told(run.name) for run in audit.runs):
+    if audit.exposure is None or not any(is_informed(run.name) for run in audit.runs):
         return ()
-    return told_facts(audit.exposure)
+    return known_facts(audit.exposure)
 
 
 def _names(named: Sequence[tuple[str, str]], reason: str) -> str:
@@ -249,7 +248,7 @@ def audit_record(audit: Audit) -> dict[str, Any]:
         "grade": audit.grade,
         "rule": RULES[audit.grade],
         "client": dict(audit_client(audit)),
-        "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_told(audit)],
+        "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_known(audit)],
         "worst": None if audit.worst is None else audit.worst.name,
         "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
         "psnr": _plain(audit.measures.psnr),
@@ -269,7 +268,7 @@ def audit_record(audit: Audit) -> dict[str, Any]:
         ],
         "ranking": audit.advice.ranking if audit.advice else None,
         "untested": [{"what": item.what, "why": item.why} for item in audit.untested],
-        "not_tested_long_enough": [{**asdict(cut), "words": cut.words} for cut in audit.short],
+        "not_tested_long_enough": [{**cut._asdict(), "words": cut.words} for cut in audit.short],
         "notes": list(audit.notes),
         "minutes": audit.minutes,
         "seconds": audit.seconds,
@@ -278,13 +277,9 @@ def audit_record(audit: Audit) -> dict[str, Any]:
 
 
 def _labels(read: LabelReading) -> dict[str, Any]:
+    plain = asdict(read)
     return {
-        "rule": read.rule,
-        "value": read.share,
-        "low": read.low,
-        "high": read.high,
-        "n": read.n,
-        "guessing": read.guessing,
+        "value" if name == "share" else name: plain[name] for name in ("rule", "share", "low", "high", "n", "guessing")
     }
 
 

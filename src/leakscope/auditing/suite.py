@@ -31,9 +31,9 @@ from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Shares, dir
 from leakscope.defences.stack import revealed
 
 PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
-TOLD = "told of the defences"
+INFORMED = "told of the defences"
 UNKNOWN = "no attacker here knows it: none uses what it does to an update"
-MADE_FOR = ("ig_policy", "spn_aware")  # attacks that were made for a defence on the data or on the network
+SPECIALISED = ("ig_policy", "spn_aware")  # attacks that were made for a defence on the data or on the network
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def plan_suite(
     nothing can be told: where there are no others, nobody is told of the defences.
     """
     entries: list[Entry] = []
-    untested = [Untested(f"an attacker who is {TOLD}: {name}", UNKNOWN) for name in unknown]
+    untested = [Untested(f"an attacker who is {INFORMED}: {name}", UNKNOWN) for name in unknown]
     if informed is not None and unknown and _alike(knowledge, informed):
         informed = None
     if model.entry is not None and model.entry.bias is not None:
@@ -95,11 +95,11 @@ def plan_suite(
         try:
             aware(_recipe(name, 1, settings), informed)
         except InputError as error:
-            untested.append(Untested(f"{name}, {TOLD}", str(error)))
+            untested.append(Untested(f"{name}, {INFORMED}", str(error)))
             continue
-        entries.append(Entry(f"{name}, {TOLD}", _maker(name, settings, informed), PUBLISHED[name], informed=True))
+        entries.append(Entry(f"{name}, {INFORMED}", _maker(name, settings, informed), PUBLISHED[name], informed=True))
     if informed is not None and unmatched is None:
-        entries += _made_for(informed, settings)
+        entries += _specialised(informed, settings)
     return entries, untested
 
 
@@ -107,13 +107,13 @@ def _algebra(informed: Knowledge | None) -> list[Entry]:
     """Return the analytic attack, and the one who is told which coordinates were sent: of one example it uses that."""
     entries = [Entry("analytic", lambda _: Analytic(), None)]
     if informed is not None and informed.mask is not None and informed.samples == 1:
-        entries.append(Entry(f"analytic, {TOLD}", lambda _: Analytic(), None, informed=True))
+        entries.append(Entry(f"analytic, {INFORMED}", lambda _: Analytic(), None, informed=True))
     return entries
 
 
-def is_told(name: str) -> bool:
+def is_informed(name: str) -> bool:
     """Return whether an attack of the suite, by its name, is told of the defences."""
-    return name.endswith(f", {TOLD}") or name in MADE_FOR
+    return name.endswith(f", {INFORMED}") or name in SPECIALISED
 
 
 def unknown_defences(client: Client, observation: Observation) -> list[str]:
@@ -127,7 +127,7 @@ def _alike(knowledge: Knowledge, informed: Knowledge) -> bool:
     return all(getattr(knowledge, each.name) is getattr(informed, each.name) for each in fields(Knowledge))
 
 
-def _made_for(informed: Knowledge, settings: _Settings) -> list[Entry]:
+def _specialised(informed: Knowledge, settings: _Settings) -> list[Entry]:
     """Return the attacks that were made for a defence on the data or on the network."""
     entries: list[Entry] = []
     if informed.policies and ways(informed.policies, informed.samples) is not None:  # else the told ig learns the draws

@@ -7,14 +7,14 @@ the meaning is clear it is put right and noted; where it is not, one line says w
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from leakscope.auditing.criterion import find_loss
-from leakscope.auditing.limits import whole_number
+from leakscope.auditing.limits import first_line, whole_number
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -23,6 +23,7 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Defence
 from leakscope.defences.on_update import RememberingDefence, UpdateDefence
+from leakscope.learning.losses import LOSSES, one_hot
 from leakscope.models import Lack, find_shortfall, from_module
 
 Criterion = str | Callable[[Tensor, Tensor], Tensor]
@@ -117,7 +118,7 @@ def check_batch(model: Model, client: Client, examples: int) -> None:
             model.apply(model.parameters, model.buffers, x, random.key(0))
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
-            raise InputError(f"the model cannot run on a batch of {number}: {_line(error)}") from None
+            raise InputError(f"the model cannot run on a batch of {number}: {first_line(error)}") from None
         which = "examples" if number == examples else "a batch size"
         raise InputError(
             f"batch norm in train mode needs {which} of at least 2 (it normalises by the batch), got {number}; or call "
@@ -175,7 +176,7 @@ def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
     try:
         copied = copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
-        raise InputError(f"the model cannot be copied ({_line(error)}); give one that was just built") from None
+        raise InputError(f"the model cannot be copied ({first_line(error)}); give one that was just built") from None
     values = [*copied.parameters(), *copied.buffers()]
     if any(value.device.type == "meta" for value in values):
         raise InputError("the model has weights on the meta device, which holds no numbers; load its weights first")
@@ -199,7 +200,9 @@ def _check_runs(module: nn.Module, inputs: Tensor) -> None:
         with torch.no_grad():
             module(inputs[:2])
     except Exception as error:  # a user's network may raise anything
-        raise InputError(f"the model cannot run on inputs of shape {tuple(inputs.shape)}: {_line(error)}") from None
+        raise InputError(
+            f"the model cannot run on inputs of shape {tuple(inputs.shape)}: {first_line(error)}"
+        ) from None
 
 
 def find_scaling(
@@ -238,7 +241,7 @@ def find_scaling(
 def _by_column(table: Tensor) -> Scaling:
     """Return the scaling that makes the range of every column [0, 1]; a column without a range is only moved to 0."""
     low, high = table.double().amin(0), table.double().amax(0)
-    narrow = high - low <= 1e-7 * torch.maximum(low.abs(), high.abs()).clamp_min(1e-23)  # what float32 can tell apart
+    narrow = high - low <= 1e-7 * torch.maximum(low.abs(), high.abs()).clamp_min(1e-23)  # what float32 can report apart
     width = torch.where(narrow, 1.0, high - low)
     return Scaling(tuple((-low / width).tolist()), tuple((1 / width).tolist()))
 
@@ -273,5 +276,73 @@ def class_numbers(labels: object, number: int, classes: int, notes: list[str]) -
     return labels
 
 
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+SPREAD = 3.0  # of drawn outputs; a model that is sure of all it sees would make all losses look alike
+ALIKE = 1e-3  # of the length of the gradient
+SEED = 11
+
+
+def find_loss(loss: str | Callable[[Tensor, Tensor], Tensor], model: Model, inputs: Tensor, notes: list[str]) -> str:
+    """Return the name of a loss: the one given, or the one with the gradient that a given function has by the outputs.
+
+    Outputs are drawn, a row more than there are classes, so that every class is a label and nothing fits by accident. Where the
+    model gives logarithms of probabilities, so do they.
+    """
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise InputError(f"loss must be one of {', '.join(LOSSES)} or a function, got {loss!r}")
+        return loss
+    if not callable(loss):
+        raise InputError(f"loss must be a name or a function (output, labels) -> loss, got {type(loss).__name__}")
+    rows, classes = model.classes + 1, model.classes
+    drawn = SPREAD * random.normal(random.fold(random.key(SEED), "loss"), (rows, classes), torch.float32)
+    labels = torch.arange(rows) % classes
+    targets = one_hot(labels, classes, drawn.dtype)
+    normalised = _gives_logarithms(model, inputs)
+    shape, slope = _slope(lambda output: _value(loss, output, labels, targets), drawn, normalised=normalised)
+    for name, ours in LOSSES.items():
+        _, known = _slope(lambda output, ours=ours: ours(output, targets).mean(), drawn, normalised=normalised)  # type: ignore[misc]
+        if shape == () and _alike(slope, known):
+            return name
+        if shape == (rows,) and _alike(slope, rows * known):
+            notes.append("the loss returns a value for each example; its mean is taken")
+            return name
+        if shape == () and _alike(slope, rows * known):
+            raise InputError(f"the loss sums over examples; give its mean ({name} is known here)")
+    raise InputError(f"the loss is none that attacks here can simulate: give one of {', '.join(LOSSES)}")
+
+
+def _gives_logarithms(model: Model, inputs: Tensor) -> bool:
+    with torch.no_grad():
+        output = model.apply(model.parameters, model.buffers, inputs[:4], random.key(0))[0]
+    return float(output.logsumexp(-1).abs().max()) < 1e-4
+
+
+def _slope(loss: Callable[[Tensor], Tensor], drawn: Tensor, *, normalised: bool) -> tuple[tuple[int, ...], Tensor]:
+    """Return the shape of a loss, and the gradient of its sum by the drawn outputs."""
+    output = drawn.clone().requires_grad_()
+    value = loss(output.log_softmax(-1) if normalised else output)
+    try:
+        (slope,) = torch.autograd.grad(value.sum(), output)
+    except RuntimeError as error:
+        raise InputError(f"the loss cannot be differentiated by the model's output: {first_line(error)}") from None
+    return tuple(value.shape), slope.float()
+
+
+def _alike(slope: Tensor, known: Tensor) -> bool:
+    return bool((slope - known).norm() <= ALIKE * known.norm())
+
+
+def _value(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """Return the loss with class numbers, or with one-hot rows where it wants those."""
+    message = ""
+    for wanted in (labels, targets):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                value = loss(output, wanted)
+        except Exception as error:  # a user's loss may raise anything
+            message = message or first_line(error)
+            continue
+        if isinstance(value, Tensor):
+            return value
+    raise InputError(f"the loss cannot compare the model's output with labels: {message or 'it returns no tensor'}")

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from leakscope.auditing.advice import Advice, advise
 from leakscope.auditing.attack_runs import (
+    LabelReading,
+    Report,
     Suite,
-    Tell,
     expose_clients,
     fastest_threads,
     null_runs,
     plan_exposure,
     public_examples,
+    read_labels,
     run_entries,
 )
-from leakscope.auditing.label_reading import LabelReading, read_labels
 from leakscope.auditing.limits import Budget, check_numbers, start_budget
 from leakscope.auditing.result import Audit
-from leakscope.auditing.suite import Entry, Untested, unknown_defences
+from leakscope.auditing.suite import Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
-from leakscope.auditing.verdict import Measures, grade, measure, recovered_as_seen, worst_run
+from leakscope.auditing.verdict import grade, measure, recovered_as_seen
 from leakscope.play import AttackResult, Exposure
 from leakscope.sweep.engines.contract import torch_threads
 
@@ -63,16 +65,9 @@ def audit(
     `examples` of the sample, none twice). `remedies` also tries the catalogue of defences on what leaked.
     """
     target = Target(
-        model=model,
-        inputs=inputs,
-        labels=labels,
-        loss=loss,
-        client=client,
-        defences=defences,
-        examples=examples,
-        mean=mean,
-        std=std,
-    )
+        model=model, inputs=inputs, labels=labels, loss=loss, client=client, defences=defences, examples=examples,
+        mean=mean, std=std,
+    )  # fmt: skip
     return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed)
 
 
@@ -83,97 +78,65 @@ def audit_target(
     clients: int = CLIENTS,
     remedies: bool = True,
     seed: int = 0,
-    tell: Tell = lambda _: None,
+    report: Report = lambda _: None,
 ) -> Audit:
-    """Return the audit of a target; `tell` hears what is being done."""
+    """Return the audit of a target; `report` hears what is being done."""
     clients, seed = check_numbers(clients, seed)
     budget = start_budget(minutes)
     name = type(target.model).__name__
     try:
         subject = make_subject(target)
     except UntestedError as error:
-        return _untested(name, str(error), minutes, budget, seed)
+        left_out = (Untested("the model", str(error)),)
+        return Audit(name=name, grade="untested", untested=left_out, minutes=minutes, seconds=budget.used, seed=seed)
     exposure = expose_clients(subject, clients, seed)
-    entries, untested = plan_exposure(
-        exposure,
-        unmatched=subject.unmatched,
-        unknown=unknown_defences(exposure.client, exposure.observation),
-    )
+    unknown = unknown_defences(exposure.client, exposure.observation)
+    entries, untested = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
     with torch_threads(fastest_threads(exposure, entries)):
-        done, nulls, reading = _attacked(subject, exposure, entries, budget, tell, remedies=remedies, seed=seed)
-        runs, labels = done.runs, reading if isinstance(reading, LabelReading) else None
-        advice = _advice(subject, exposure, runs, nulls, labels, budget, tell, seed) if remedies else None
+        part = Budget((SUITE_SHARE if remedies else 0.9) * budget.seconds, budget.began, budget.clock)
+        reading = read_labels(exposure)
+        done = run_entries(exposure, entries, part, report)
+        nulls = null_runs(exposure, public_examples(subject, exposure.trials, seed))
+        audit = scored_audit(name, exposure, done, nulls, reading, untested, budget, minutes=minutes, seed=seed)
+        advice = _advice(subject, audit, budget, report) if remedies else None
+    as_seen = recovered_as_seen(exposure, audit.runs)
+    return replace(audit, advice=advice, notes=subject.notes, as_seen=as_seen, seconds=budget.used)
+
+
+def scored_audit(
+    name: str,
+    exposure: Exposure,
+    done: Suite,
+    nulls: Sequence[AttackResult],
+    reading: LabelReading | Untested,
+    untested: Sequence[Untested],
+    budget: Budget,
+    *,
+    minutes: float,
+    seed: int,
+) -> Audit:
+    """Return the audit of attacks that were scored against the truth, before any remedy is tried."""
+    labels = reading if isinstance(reading, LabelReading) else None
     return Audit(
         name=name,
-        grade=grade(runs, nulls, labels),
-        measures=measure(runs, nulls, labels),
-        runs=runs,
+        grade=grade(done.runs, nulls, labels),
+        measures=measure(done.runs, nulls, labels),
+        runs=done.runs,
         nulls=tuple(nulls),
         labels=labels,
         untested=(*untested, *done.untested, *([reading] if isinstance(reading, Untested) else [])),
-        advice=advice,
-        notes=subject.notes,
         exposure=exposure,
         minutes=minutes,
         seconds=budget.used,
         seed=seed,
         short=done.short,
-        as_seen=recovered_as_seen(exposure, runs),
     )
 
 
-def _attacked(
-    subject: Subject,
-    exposure: Exposure,
-    entries: Sequence[Entry],
-    budget: Budget,
-    tell: Tell,
-    *,
-    remedies: bool,
-    seed: int,
-) -> tuple[Suite, list[AttackResult], LabelReading | Untested]:
-    """Return what came of the suite, the null baselines, and the labels read."""
-    reading = read_labels(exposure)
-    share = SUITE_SHARE if remedies else 0.9
-    part = Budget(share * budget.seconds, budget.began, budget.clock)
-    return (
-        run_entries(exposure, entries, part, tell),
-        null_runs(exposure, public_examples(subject, exposure.trials, seed)),
-        reading,
-    )
-
-
-def _advice(
-    subject: Subject,
-    exposure: Exposure,
-    runs: Sequence[AttackResult],
-    nulls: Sequence[AttackResult],
-    labels: LabelReading | None,
-    budget: Budget,
-    tell: Tell,
-    seed: int,
-) -> Advice | None:
+def _advice(subject: Subject, audit: Audit, budget: Budget, report: Report) -> Advice | None:
     """Return remedies where content leaked; None where there was nothing to remedy."""
-    best = worst_run(runs, nulls)
-    if best is None or grade(runs, nulls, labels) not in ("F", "D", "C"):
+    exposure = audit.exposure
+    if exposure is None or audit.worst is None or audit.grade not in ("F", "D", "C"):
         return None
     clients = min(REMEDY_CLIENTS, exposure.batch.trials, max(REMEDY_LEAST, REMEDY_EXAMPLES // subject.examples))
-    return advise(subject, exposure, runs, budget, tell, clients=clients, seed=seed)
-
-
-def _untested(name: str, why: str, minutes: float, budget: Budget, seed: int) -> Audit:
-    return Audit(
-        name=name,
-        grade="untested",
-        measures=Measures(),
-        runs=(),
-        nulls=(),
-        labels=None,
-        untested=(Untested("the model", why),),
-        advice=None,
-        notes=(),
-        exposure=None,
-        minutes=minutes,
-        seconds=budget.used,
-        seed=seed,
-    )
+    return advise(subject, exposure, audit.runs, budget, report, clients=clients, seed=audit.seed)

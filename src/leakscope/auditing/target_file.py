@@ -23,6 +23,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, create_model
 from torch import nn
 
+from leakscope.auditing.limits import first_line
 from leakscope.auditing.target import Target
 from leakscope.auditing.verdict import GATES
 from leakscope.clients import Client
@@ -76,7 +77,9 @@ def load_build(name: str) -> Target:
         top = module_name.partition(".")[0]
         away = isinstance(error, ModuleNotFoundError) and error.name == top
         hint = f"; run this in the directory that holds {top}, or install it" if away else ""
-        raise InputError(f"{module_name} cannot be imported ({type(error).__name__}: {_line(error)}){hint}") from None
+        raise InputError(
+            f"{module_name} cannot be imported ({type(error).__name__}: {first_line(error)}){hint}"
+        ) from None
     function = getattr(module, function_name, None)
     if not callable(function):
         raise InputError(f"{module_name} has no function {function_name!r}")
@@ -85,7 +88,7 @@ def load_build(name: str) -> Target:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{name}() raised {type(error).__name__}: {_line(error)}") from None
+        raise InputError(f"{name}() raised {type(error).__name__}: {first_line(error)}") from None
     return _target(name, built)
 
 
@@ -98,7 +101,7 @@ def _target(name: str, built: object) -> Target:
         try:
             return Target(**built)
         except TypeError as error:
-            raise InputError(f"{name}() returns fields that Target does not take: {_line(error)}") from None
+            raise InputError(f"{name}() returns fields that Target does not take: {first_line(error)}") from None
     raise InputError(
         f"{name}() must return a Target, a mapping of its fields or an nn.Module, got {type(built).__name__}"
     )
@@ -252,7 +255,3 @@ def _check_choice(path: Path, choice: DataChoice) -> None:
             raise InputError(
                 f"{path}: data.{each.name} is for scenarios; an audit takes {', '.join(OF_DATA)} of data{instead}"
             )
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

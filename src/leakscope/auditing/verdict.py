@@ -20,10 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
-from leakscope.auditing.label_reading import LabelReading
+from leakscope.auditing.attack_runs import LabelReading
 from leakscope.core.errors import InputError
 from leakscope.metrics import score
 from leakscope.metrics.interval import Estimate, estimate_rate, wilson
@@ -154,8 +155,7 @@ def failures(measures: Measures, limits: Mapping[str, float]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class AsSeen:
+class AsSeen(NamedTuple):
     """The share of transformed pictures that an attack recovered as the network saw them."""
 
     name: str

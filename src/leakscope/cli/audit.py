@@ -119,10 +119,10 @@ def run_audit(request: Request, what: str, *, remedies: bool, quiet: bool) -> Au
 
     minutes = MINUTES if request.minutes is None else request.minutes
     clients = CLIENTS if request.clients is None else request.clients
-    seed, tell = request.seed or 0, print_lines(quiet=quiet)
+    seed, report = request.seed or 0, print_lines(quiet=quiet)
     if Path(what).is_dir():
-        return audit_captures(Path(what), request.target, minutes=minutes, clients=clients, seed=seed, tell=tell)
-    return audit_target(request.target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, tell=tell)
+        return audit_captures(Path(what), request.target, minutes=minutes, clients=clients, seed=seed, report=report)
+    return audit_target(request.target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, report=report)
 
 
 def write_audit(result: Audit, out: Path) -> Path:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from leakscope.cli.app import app
 from leakscope.core.errors import InputError
+from leakscope.core.registry import lookup
 
 
 @app.command("list")
-def list_pieces() -> None:
+def list_catalogue() -> None:
     """List every data set, model, attack, defence and metric, a line each."""
     from rich.console import Console
     from rich.table import Table
@@ -37,8 +38,6 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON schema of a scenario, training or audit file, so that editors complete it."""
-    from leakscope.cli.schemas import schema_of
-
     text = json.dumps(schema_of(kind), indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)
@@ -47,3 +46,33 @@ def schema(
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot write {out} ({error.strerror})") from None
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """Return the JSON schema of one kind of file: 'scenario', 'train' or 'audit'."""
+    schema: dict[str, Any] = lookup(SCHEMAS, kind, "kind of file")()
+    return schema
+
+
+def _scenario() -> dict[str, Any]:
+    from leakscope.scenario import json_schema
+
+    return json_schema()
+
+
+def _train() -> dict[str, Any]:
+    from leakscope.training.file import file_model
+
+    return {"$schema": DIALECT, **file_model().model_json_schema(), "title": "leakscope training"}
+
+
+def _audit() -> dict[str, Any]:
+    from leakscope.auditing.target_file import file_model
+
+    return {"$schema": DIALECT, **file_model().model_json_schema(), "title": "leakscope audit"}
+
+
+SCHEMAS = {"scenario": _scenario, "train": _train, "audit": _audit}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,38 +20,41 @@ from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
     from leakscope.report.characteristic_page import CharacteristicPage
+    from leakscope.scenario.cell import CellSettings
     from leakscope.studies.characteristics import AccuracyOf, Curves, Line
     from leakscope.training import Result, Training
 
 PAGE, DATA = "index.html", "characteristics.json"
 
 
+Runs = Annotated[
+    list[Path], typer.Argument(help="Run directories, each a sweep along one strength of a defence.", metavar="RUN")
+]
+TrainingFile = Annotated[
+    Path | None, typer.Option(help="A training file: it is trained under every defence of the runs for the accuracies.")
+]
+AccuracyFiles = Annotated[
+    list[Path] | None,
+    typer.Option(help="Instead: a CSV with strength, accuracy and tests; one for each run, in their order."),
+]
+Along = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="The strength, such as defences.0.sigma; once, or once for each run. The only one there is if not given."
+    ),
+]
+Participants = Annotated[int, typer.Option(help="Tracing: how many parts the attacked pictures are split into.")]
+Out = Annotated[Path | None, typer.Option(help="Directory for page, data and trainings; RUN/ppc if not given.")]
+
+
 @app.command()
 def ppc(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(help="Run directories, each a sweep along one strength of a defence.", metavar="RUN"),
-    ],
-    training: Annotated[
-        Path | None,
-        typer.Option(help="A training file: it is trained under every defence of the runs for the accuracies."),
-    ] = None,
-    accuracies: Annotated[
-        list[Path] | None,
-        typer.Option(help="Instead: a CSV with strength, accuracy and tests; one for each run, in their order."),
-    ] = None,
-    along: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The strength, such as defences.0.sigma; once, or once for each run. The only one there is if not given."
-        ),
-    ] = None,
-    participants: Annotated[
-        int, typer.Option(help="Tracing: how many parts the attacked pictures are split into.")
-    ] = 10,
-    out: Annotated[
-        Path | None, typer.Option(help="Directory for page, data and trainings; RUN/ppc if not given.")
-    ] = None,
+    runs: Runs,
+    training: TrainingFile = None,
+    accuracies: AccuracyFiles = None,
+    along: Along = None,
+    participants: Participants = 10,
+    out: Out = None,
     device: Annotated[str, typer.Option(help="Where to train: cpu or cuda.")] = "cpu",
     keep_private: KeepPrivate = False,
     quiet: Quiet = False,
@@ -78,7 +81,7 @@ def ppc(
     how = _TrainingOptions(directory / "trainings", command, device, keep_private=keep_private, quiet=quiet)
     notes: list[str] = []  # on the accuracies
     sources = _trained(training, lines, how, notes) if training else _read(accuracies or [], by_run)
-    curves = measure_curves(lines, sources, participants=participants, tell=say)
+    curves = measure_curves(lines, sources, participants=participants, report=say)
     curves = replace(curves, notes=(*curves.notes, *notes))
     for note in curves.notes:
         say(note)
@@ -152,12 +155,13 @@ class _TrainedAccuracies:
     """
 
     def __init__(self, training: Training, lines: Sequence[Line], how: _TrainingOptions, notes: list[str]) -> None:
+        from leakscope.scenario.cell import read_settings
         from leakscope.studies.characteristics import folder_of, shares_alike, training_under
         from leakscope.training import check_training
 
         self.training, self.how, self.notes = training, how, notes
         self.accuracies: dict[str, tuple[float, int | None]] = {}
-        under = [training_under(training, cell.settings) for line in lines for _, cell in line.cells]
+        under = [training_under(training, read_settings(cell.settings)) for line in lines for _, cell in line.cells]
         for one in {folder_of(one): one for one in under}.values():
             try:
                 check_training(one, how.device)
@@ -169,7 +173,7 @@ class _TrainedAccuracies:
                 "the same in both"
             )
 
-    def __call__(self, settings: Mapping[str, Any], strength: float) -> tuple[float, int | None]:
+    def __call__(self, settings: CellSettings, strength: float) -> tuple[float, int | None]:
         """Return the accuracy under the defence of a cell, and the number of test examples."""
         from leakscope.studies.characteristics import folder_of, guessing, training_under
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from leakscope.cli.app import app
 from leakscope.cli.options import shell_command, writing
-from leakscope.cli.text import terminal
+from leakscope.cli.text import plain_table, printable, terminal
 from leakscope.core.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from leakscope.metrics.interval import Estimate
+    from leakscope.report.row_tables import RowTable
+    from leakscope.report.tables import Row
+    from leakscope.store import Run
 
 MORE = "a wider terminal shows more columns"
 NO_TRIAL = "no trial has landed yet"
@@ -25,7 +35,7 @@ def show(
     ] = None,
 ) -> None:
     """Show a run as a table: rates and means with n, and the 95 % interval of the content rate; the page has them all."""
-    from leakscope.cli.result_tables import result_table, show_rows
+    from leakscope.cli.results import result_table, show_rows
     from leakscope.report.cells import axes_of
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table, tabulate
@@ -52,7 +62,7 @@ def show(
 @app.command()
 def compare(first: RunPath, second: RunPath) -> None:
     """Compare the cells that two runs share, side by side: those whose settings are equal but for titles."""
-    from leakscope.cli.result_tables import comparison_table
+    from leakscope.cli.results import comparison_table
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table
     from leakscope.store import Run
@@ -121,3 +131,181 @@ def serve(
         typer.echo("ended")
     finally:
         server.server_close()
+
+
+TABULAR = ("adult", "breast_cancer")  # the data sets of table rows that a scenario can name
+
+
+def result_table(console: Console, rows: Sequence[Row], axes: Sequence[str]) -> tuple[Table, bool]:
+    """Return the table of a run, and whether all of its columns fit."""
+    from leakscope.report.numbers import number, percent
+    from leakscope.report.tables import learned_in
+
+    heads = [("n", 0), ("content", 0), ("", 0), ("conv.", 1), ("label", 2), ("MSE", 0), ("SSIM", 2), ("steps", 1)]
+    learned = learned_in(rows)
+    heads += [*((name, 1) for name in learned), ("outcomes", 3)]
+    lines = [
+        [
+            str(row.trials),
+            percent(row.content.value),
+            _interval(row.content),
+            percent(row.convergence.value) if row.convergence else "",
+            percent(row.label.value) if row.label else "",
+            number(row.mse.value),
+            number(row.ssim.value) if row.ssim else "",
+            number(row.steps.value) if row.steps else "",
+            *(number(row.learned[name].value) if name in row.learned else "" for name in learned),
+            "" if row.baseline else ", ".join(f"{n} {name}" for name, n in row.outcomes.items()),
+        ]
+        for row in rows
+    ]
+    return _fitting(console, rows, axes, heads, lines)
+
+
+def comparison_table(console: Console, pairs: Sequence[tuple[Row, Row]], axes: Sequence[str]) -> tuple[Table, bool]:
+    """Return the table of two runs side by side, and whether all of its columns fit."""
+    from leakscope.report.numbers import number, percent
+
+    levels = {"n": 1, "content": 0, "MSE": 0, "steps": 2}
+    heads = [(head, level) for name, level in levels.items() for head in (f"{name}\nA", "\nB")]
+    lines = [
+        [
+            *(str(row.trials) for row in pair),
+            *(percent(row.content.value) for row in pair),
+            *(number(row.mse.value) for row in pair),
+            *(number(row.steps.value) if row.steps else "" for row in pair),
+            "yes" if _apart(pair[0].content, pair[1].content) or _apart(pair[0].mse, pair[1].mse) else "",
+        ]
+        for pair in pairs
+    ]
+    return _fitting(console, [first for first, _ in pairs], axes, [*heads, ("\napart", 0)], lines)
+
+
+def _fitting(
+    console: Console,
+    rows: Sequence[Row],
+    axes: Sequence[str],
+    heads: Sequence[tuple[str, int]],
+    lines: Sequence[Sequence[str]],
+) -> tuple[Table, bool]:
+    """Return the table with as many columns as the terminal has room for, and whether all of level 2 and below are there.
+
+    Each of `heads` has a level; the highest is left out first, level 0 never.
+    """
+    others = [axis for axis in axes if axis != "attack"]
+    names = [_name(row, others) for row in rows]
+    left = [_longest(column, str.split) for column in zip(("attack", *_short(others)), *names, strict=True)]
+    right = [_longest(column, str.splitlines) for column in zip((head for head, _ in heads), *lines, strict=True)]
+    for level in range(max(level for _, level in heads), -1, -1):
+        fitting = [place for place, (_, of_column) in enumerate(heads) if of_column <= level]
+        widths = [*left, *(right[place] for place in fitting)]
+        if sum(widths) + 2 * len(widths) + 1 <= console.width:
+            break
+    table = _bare(others, [heads[place][0] for place in fitting])
+    for name, line in zip(names, lines, strict=True):
+        table.add_row(*name, *(line[place] for place in fitting))
+    return table, level >= 2
+
+
+def _longest(column: Sequence[str], cut: Callable[[str], list[str]]) -> int:
+    """Return the cells of the terminal that the longest part of a column takes: names may break between words."""
+    from rich.cells import cell_len
+
+    return max((cell_len(part) for text in column for part in cut(text)), default=0)
+
+
+def _bare(axes: Sequence[str], numbers: Sequence[str]) -> Table:
+    """Return an empty table: attack and axes on the left, columns of numbers on the right."""
+    table = plain_table()
+    for head in ("attack", *_short(axes)):
+        table.add_column(printable(head), overflow="fold")
+    for head in numbers:
+        table.add_column(head, no_wrap=True, justify="left" if head == "outcomes" else "right")
+    return table
+
+
+def _name(row: Row, axes: Sequence[str]) -> list[str]:
+    """Return the attack of a row, a baseline in brackets, and its values on the axes."""
+    from leakscope.report.cells import axis_value_text
+
+    values = [axis_value_text(row.values[axis]) if axis in row.values else "" for axis in axes]
+    return [printable(word) for word in (f"({row.attack})" if row.baseline else row.attack, *values)]
+
+
+def _short(axes: Sequence[str]) -> list[str]:
+    """Return the last word of each axis (of each field of a zip) where that tells them apart, else the whole path.
+
+    >>> _short(["defences.0.sigma", "attack.start", "model.start", "model.activation + weights.a"])
+    ['sigma', 'attack.start', 'model.start', 'activation + a']
+    """
+    last = [" + ".join(field.rsplit(".", 1)[-1] for field in axis.split(" + ")) for axis in axes]
+    return [word if last.count(word) == 1 else axis for word, axis in zip(last, axes, strict=True)]
+
+
+def _apart(a: Estimate, b: Estimate) -> bool:
+    return a.high < b.low or b.high < a.low
+
+
+def _interval(value: Estimate) -> str:
+    """Return the interval of a rate in percent, as narrow as can be."""
+    from leakscope.report.numbers import percent_interval
+
+    return percent_interval(value).removesuffix(" %").replace(" to ", "-")
+
+
+def show_rows(console: Console, run: Run) -> None:
+    """Print how much of the decoded rows is right, and the first rows of the first attack beside the true ones.
+
+    Nothing for images.
+    """
+    data = [cell.settings.get("data") for cell in run.cells()]
+    if not any(isinstance(one, Mapping) and one.get("name") in TABULAR for one in data):
+        return  # images: torch need not be imported
+    from leakscope.report.row_tables import row_tables
+
+    tables = row_tables(run)
+    attacks = [table for table in tables if not table.baseline]
+    if not attacks:
+        return
+    console.print(_row_summary(tables))
+    console.print(_column_table(attacks[0]))
+    within = f"{attacks[0].scores.tolerance:.0%} of the column's range"
+    console.print(f"right: the same word, or a number within {within}; * marks a wrong value", style="dim")
+
+
+def _row_summary(tables: Sequence[RowTable]) -> Table:
+    from leakscope.report.numbers import number, percent
+
+    shown = plain_table()
+    shown.add_column("decoded rows", overflow="fold")
+    for head in ("n", "values right", "", "rows right", "", "MSE"):
+        shown.add_column(head, justify="right", no_wrap=True)
+    for table in tables:
+        scores = table.scores
+        rates = [word for e in (scores.values, scores.row) for word in (percent(e.value), _interval(e))]
+        name = f"({table.name})" if table.baseline else table.name
+        shown.add_row(printable(name), str(scores.row.n), *rates, number(scores.mse.value))
+    return shown
+
+
+def _column_table(table: RowTable) -> Table:
+    from leakscope.report.numbers import percent
+
+    shown = plain_table(title=printable(table.name))
+    shown.add_column("column", overflow="fold")
+    shown.add_column("right", justify="right", no_wrap=True)
+    shown.add_column("95 %", justify="right", no_wrap=True)
+    for example in table.examples:
+        shown.add_column(f"{example.name}\ntrue", overflow="fold")
+        shown.add_column("\ndecoded", overflow="fold")
+    for place, name in enumerate(table.columns):
+        rate = table.scores.columns[name]
+        values = [
+            word
+            for example in table.examples
+            for word in (example.truth[place], example.guess[place] + ("" if example.right[place] else " *"))
+        ]
+        shown.add_row(name, percent(rate.value), _interval(rate), *(printable(v) for v in values))
+    row = table.scores.row
+    shown.add_row("all columns", percent(row.value), _interval(row))
+    return shown

@@ -26,8 +26,7 @@ from leakscope.cli.options import (
     parse_memory,
     shell_command,
 )
-from leakscope.cli.progress import print_lines, stop_on_interrupt
-from leakscope.cli.run_progress import RunProgress
+from leakscope.cli.progress import RunProgress, print_lines, stop_on_interrupt
 from leakscope.cli.text import at_most, count, printable
 from leakscope.core.errors import InputError
 
@@ -103,7 +102,7 @@ def run_with_progress(
     from leakscope.sweep.engines import LostChunkError
 
     try:
-        with progress, stop_on_interrupt("the chunks in hand", progress.said) as stop:
+        with progress, stop_on_interrupt("the chunks in hand", progress.message) as stop:
             done = run_scenario(
                 scenario,
                 directory,
@@ -134,7 +133,7 @@ def describe_plan(
 ) -> str:
     """Return what a run would do, in words."""
     from leakscope.store import Run
-    from leakscope.sweep.driver import naming_lines, sayings, unfold
+    from leakscope.sweep.driver import naming_lines, remarks, unfold
     from leakscope.sweep.plan import make_plan
 
     sweep = unfold(scenario)
@@ -153,7 +152,7 @@ def describe_plan(
     if Run.exists(directory):
         stored = len(Run.open(directory).done() & {trial.id for trial in sweep.trials})
         lines.append(f"{directory} holds {stored:,} of these trials already")
-    lines += sayings(sweep.cells)
+    lines += remarks(sweep.cells)
     lines.append(f"{at_most(plan.seconds)} for all of them if none stops early; nothing was written")
     return "\n".join(printable(line) for line in lines)
 

@@ -14,7 +14,7 @@ from leakscope.cli.progress import print_lines
 from leakscope.cli.text import printable
 
 if TYPE_CHECKING:
-    from leakscope.search.policy_search import Found, PolicySearch
+    from leakscope.search.policy_search import PolicySearch, SearchResult
 
 PAGE, ASKED = "report.html", "asked.json"
 COMPARED = ("random", "optuna")
@@ -119,7 +119,7 @@ def show_psnr(
 
 
 def write_page(
-    settings: PolicySearch, results: dict[str, Found], path: Path, *, command: str, device: str | None = None
+    settings: PolicySearch, results: dict[str, SearchResult], path: Path, *, command: str, device: str | None = None
 ) -> Path:
     """Write the page of searches, with what the kept policies do to pictures; return its path."""
     from leakscope.report.search_page import write_search
@@ -142,11 +142,11 @@ def report_search(directory: Path, out: Path | None) -> Path:
 
     parts = [""] if (directory / ASKED).exists() else [name for name in COMPARED if (directory / name / ASKED).exists()]
     read = [read_finished(directory / part) for part in parts]
-    results: dict[str, Found] = {settings.method: result for settings, result in read}
+    results: dict[str, SearchResult] = {settings.method: result for settings, result in read}
     return write_page(read[0][0], results, out or directory / PAGE, command=shell_command(["report", directory], {}))
 
 
-def plain_result(result: Found) -> dict[str, object]:
+def plain_result(result: SearchResult) -> dict[str, object]:
     """Return the end of a search as plain data."""
     import dataclasses
 
@@ -161,7 +161,7 @@ def plain_result(result: Found) -> dict[str, object]:
     }
 
 
-def show_result(result: Found) -> None:
+def show_result(result: SearchResult) -> None:
     """Print the kept policies, no policy beside them, and how many there were."""
     from rich.console import Console
     from rich.table import Table

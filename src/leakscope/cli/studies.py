@@ -107,7 +107,7 @@ def frontier(
         "--seed": (seed, None),
     }
     promise = promise_of(delta=delta, accountant=accountant)
-    measured = measure_frontier(settings, promise, tell=print_lines())
+    measured = measure_frontier(settings, promise, report=print_lines())
     with writing(f"--out {out}"):
         path = write(page_of_frontier(measured, command=shell_command(["frontier"], options)), out / "index.html")
     typer.echo(f"page: {path}")

@@ -66,7 +66,7 @@ def train_with_progress(
             device=device,
             keep_private=keep_private,
             facts=gather_facts(command, device),
-            tell=progress.round_ended,
+            on_round=progress.round_ended,
             say=progress.say,
             inside=progress.inside_round,
             stop=stop,

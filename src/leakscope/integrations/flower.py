@@ -64,10 +64,12 @@ def record(strategy: S, recording: Recording | Recorder) -> S:
                 f"record() needs a strategy of flwr.serverapp.strategy; {type(strategy).__name__} has no {name}()"
             )
     recorder = recording if isinstance(recording, Recorder) else Recorder(recording)
-    made: Any = copy.copy(strategy)
-    watch = _Watch(recorder, made.configure_train, made.aggregate_train, getattr(strategy, "weighted_by_key", EXAMPLES))
-    made.configure_train, made.aggregate_train = watch.configure_train, watch.aggregate_train
-    return made  # type: ignore[no-any-return]
+    recorded: Any = copy.copy(strategy)
+    watch = _Watch(
+        recorder, recorded.configure_train, recorded.aggregate_train, getattr(strategy, "weighted_by_key", EXAMPLES)
+    )
+    recorded.configure_train, recorded.aggregate_train = watch.configure_train, watch.aggregate_train
+    return recorded  # type: ignore[no-any-return]
 
 
 class _Watch:
@@ -125,16 +127,16 @@ class _Watch:
 
     def _record_one(self, server_round: int, client: str, content: Any) -> None:
         given, config = self.handed_out[client]
-        found = next(_answers(given, content.array_records.values()), None)
-        if found is None:
+        answer = next(_answers(given, content.array_records.values()), None)
+        if answer is None:
             self.recorder.leave_out(f"client {client} sent no arrays like those it was given")
             return
         self.recorder.record(
             Capture(
                 round=server_round,
                 client=client,
-                before=found[0],
-                sent=found[1],
+                before=answer[0],
+                sent=answer[1],
                 partition=_whole(content.metric_records, PARTITION),
                 examples=_whole(content.metric_records, self.examples),
                 config=config,
@@ -199,15 +201,15 @@ def protecting(*defences: Defence, seed: int | None = None) -> Mod:
         if not reply.has_content():
             return reply
         records = reply.content.array_records
-        found = {name: next(_answers(given, [arrays]), None) for name, arrays in records.items()}
-        if not found or None in found.values():
+        answers = {name: next(_answers(given, [arrays]), None) for name, arrays in records.items()}
+        if not answers or None in answers.values():
             raise InputError(
                 "protecting(): the reply holds arrays unlike those the client got; they cannot be protected"
             )
-        for number, (name, pair) in enumerate(found.items()):
+        for number, (name, pair) in enumerate(answers.items()):
             assert pair is not None
-            made = _protected(flower, defences, pair[0], pair[1], context, seed, number)
-            reply.content[name] = flower.ArrayRecord({n: flower.Array(v.numpy()) for n, v in made.items()})
+            protected = _protected(flower, defences, pair[0], pair[1], context, seed, number)
+            reply.content[name] = flower.ArrayRecord({n: flower.Array(v.numpy()) for n, v in protected.items()})
         return reply
 
     return mod

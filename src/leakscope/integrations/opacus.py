@@ -32,13 +32,13 @@ def epsilon(*, multiplier: float, rate: float, steps: int, delta: float, account
             "epsilon needs multiplier >= 0, rate in (0, 1], steps >= 1 and delta in (0, 1), "
             f"got {multiplier}, {rate}, {steps}, {delta}"
         )
-    made: Any = getattr(_import("opacus.accountants"), kind)()
+    ledger: Any = getattr(_import("opacus.accountants"), kind)()
     if multiplier == 0:
         return math.inf
-    made.history = [(multiplier, rate, steps)]
+    ledger.history = [(multiplier, rate, steps)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of orders at the edge of its list, which only loosen the bound
-        return max(0.0, float(made.get_epsilon(delta)))
+        return max(0.0, float(ledger.get_epsilon(delta)))
 
 
 def epsilon_of(client: PrivateClient, *, samples: int, delta: float, rounds: int = 1, accountant: str = "prv") -> float:

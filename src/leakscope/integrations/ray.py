@@ -16,14 +16,13 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Generic
 
 from leakscope.core.errors import InputError
-from leakscope.sweep.engines.contract import C, Engine, Needs, Note, R, Tell, name_of, never
+from leakscope.sweep.engines.contract import C, Engine, Needs, Note, OnNote, Order, R, engine_of, name_of
 from leakscope.sweep.engines.driving import Job, Lost, drive
-from leakscope.sweep.engines.parcels import attempt
-from leakscope.sweep.engines.worker import seldom
+from leakscope.sweep.engines.parcels import attempt, seldom
 
 QUIET = 1.0  # seconds between two notes of a worker
 LOOK = 0.5  # seconds the driver waits for a result before it looks for notes
@@ -35,7 +34,7 @@ def ray_engine(address: str | None = None, *, cores: int | None = None, in_fligh
     """Return an engine that runs every chunk as a Ray task.
 
     Without an address it uses the Ray this process is connected to, else the cluster of $RAY_ADDRESS, else starts a Ray
-    of its own with `cores` (all of them unless told) and ends it afterwards. `in_flight` is how many chunks Ray holds at
+    of its own with `cores` (all of them by default) and ends it afterwards. `in_flight` is how many chunks Ray holds at
     once: by default what the cluster can run now; more lets an autoscaler see that there is work, less leaves room.
     """
     for name, value in (("cores", cores), ("in_flight", in_flight)):
@@ -45,18 +44,12 @@ def ray_engine(address: str | None = None, *, cores: int | None = None, in_fligh
         raise InputError("ray_engine(cores) is for a Ray of our own; the cluster at an address has the cores it has")
     ray = _import_ray()
 
-    def engine(
-        work: Callable[[C], R],
-        chunks: Iterable[tuple[C, Needs]],
-        *,
-        stop: Callable[[], bool] = never,
-        tell: Tell | None = None,
-    ) -> Iterator[tuple[C, R]]:
+    def run(order: Order[C, R]) -> Iterator[tuple[C, R]]:
         with _connected(ray, address, cores) as ours:
-            crew: _Crew[C] = _Crew(ray, in_flight, tell, fixed=ours)
-            yield from drive(crew, work, chunks, stop=stop, tell=tell)
+            crew: _Crew[C] = _Crew(ray, in_flight, order.on_note, fixed=ours)
+            yield from drive(crew, order)
 
-    return engine
+    return engine_of(run)
 
 
 def _import_ray() -> Any:
@@ -116,8 +109,8 @@ def _first_line(error: BaseException) -> str:
 
 def _attempt(packed: bytes, threads: int, ears: Any) -> bytes:
     """Carry out one packed chunk inside a Ray worker."""
-    tell = seldom(ears.hear.remote, QUIET) if ears is not None else None
-    return attempt(packed, threads=threads, tell=tell)
+    on_note = seldom(ears.hear.remote, QUIET) if ears is not None else None
+    return attempt(packed, threads=threads, on_note=on_note)
 
 
 class _Ears:
@@ -130,7 +123,7 @@ class _Ears:
         """Remember a note."""
         self.heard[note.chunk] = note
 
-    def tell(self) -> list[Note]:
+    def take(self) -> list[Note]:
         """Return what was heard since the last time."""
         notes, self.heard = list(self.heard.values()), {}
         return notes
@@ -139,11 +132,11 @@ class _Ears:
 class _Crew(Generic[C]):
     """The cluster, with at most as many of our chunks in it as it can run."""
 
-    def __init__(self, ray: Any, in_flight: int | None, tell: Tell | None, *, fixed: bool) -> None:
-        self.ray, self.in_flight, self.tell, self.fixed = ray, in_flight, tell, fixed
+    def __init__(self, ray: Any, in_flight: int | None, on_note: OnNote | None, *, fixed: bool) -> None:
+        self.ray, self.in_flight, self.on_note, self.fixed = ray, in_flight, on_note, fixed
         self.held: dict[Any, Job[C]] = {}
         self.task = ray.remote(max_retries=0)(_attempt)
-        self.ears: Any = ray.remote(num_cpus=0)(_Ears).remote() if tell is not None else None
+        self.ears: Any = ray.remote(num_cpus=0)(_Ears).remote() if on_note is not None else None
         self.nodes: list[dict[str, float]] = []
         self.looked = self.listened = -NODES
         self.asked: Any = None
@@ -208,10 +201,10 @@ class _Crew(Generic[C]):
 
     def _listen(self) -> None:
         """Pass on what the chunks reported; a deaf actor ends the notes, never the run."""
-        if self.tell is None or self.ears is None:
+        if self.on_note is None or self.ears is None:
             return
         if self.asked is None and time.monotonic() - self.listened > LOOK:
-            self.asked, self.listened = self.ears.tell.remote(), time.monotonic()
+            self.asked, self.listened = self.ears.take.remote(), time.monotonic()
         try:
             answered = self.asked is not None and self.ray.wait([self.asked], timeout=0)[0]
             notes: list[Note] = self.ray.get(self.asked) if answered else []
@@ -220,7 +213,7 @@ class _Crew(Generic[C]):
             return
         self.asked = None if answered else self.asked
         for note in notes:
-            self.tell(note)
+            self.on_note(note)
 
     def dismiss(self) -> None:
         """Give up what is in hand; Ray ends the workers that do not end by themselves."""

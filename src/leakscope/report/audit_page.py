@@ -11,7 +11,7 @@ from leakscope.auditing.attack_runs import MEANING
 from leakscope.auditing.descriptions import client_facts
 from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
-    audit_told,
+    audit_known,
     doubt_lines,
     helping_lines,
     labels_words,
@@ -19,14 +19,14 @@ from leakscope.auditing.result import (
     not_tried_lines,
     worst_lines,
 )
-from leakscope.auditing.suite import TOLD, is_told
+from leakscope.auditing.suite import INFORMED, is_informed
 from leakscope.core.record import Cell
 from leakscope.core.tree import take
 from leakscope.core.types import direction
 from leakscope.metrics.scoring import arrange
 from leakscope.play import Exposure
 from leakscope.play.exposure import is_defended
-from leakscope.report.attack_results import AttackCell, attack_cell, results_of_attacks
+from leakscope.report.attack_page import AttackCell, attack_cell, results_of_attacks
 from leakscope.report.cells import ATTACK
 from leakscope.report.gallery import Spot, gallery_of
 from leakscope.report.page_data import Exact, Finding, Page, Pair, Provenance, Threat
@@ -135,7 +135,7 @@ def _limits(audit: Audit) -> str:
 def _threat(audit: Audit) -> Threat:
     exposure = audit.exposure
     if exposure is None:
-        return Threat(words="Nothing was scored, for the reason given at the end of this page.", told=ALWAYS_KNOWN)
+        return Threat(words="Nothing was scored, for the reason given at the end of this page.", known=ALWAYS_KNOWN)
     examples = f"{exposure.batch.samples} example{'' if exposure.batch.samples == 1 else 's'}"
     return Threat(
         words="The attacker knows the network, its weights, the loss and how many examples were used.",
@@ -144,19 +144,19 @@ def _threat(audit: Audit) -> Threat:
             *((what, (words,)) for what, words in client_facts(exposure.client, exposure.batch.samples)),
             *((run.name, (run.note,)) for run in audit.runs),
         ),
-        told=(*ALWAYS_KNOWN, *([] if exposure.knowledge.local is None else [FACTS["local"]]), *_told(audit)),
+        known=(*ALWAYS_KNOWN, *([] if exposure.knowledge.local is None else [FACTS["local"]]), *_known(audit)),
         hidden=(*ALWAYS_HIDDEN, FACTS["labels"], *_hidden(audit, exposure)),
     )
 
 
-def _told(audit: Audit) -> list[str]:
+def _known(audit: Audit) -> list[str]:
     """Return what only some attackers were told: of the defences, a line for each, and of the remedies."""
     lines = []
     if audit.advice is not None and tried(audit.advice):
         lines.append("only where a remedy was tried: the labels, and the same facts of the remedy as of a defence")
-    if facts := audit_told(audit):
-        who = ", ".join(run.name.removesuffix(f", {TOLD}") for run in audit.runs if is_told(run.name))
-        lines.append(f"only attackers who are {TOLD} ({who}): the facts that follow")
+    if facts := audit_known(audit):
+        who = ", ".join(run.name.removesuffix(f", {INFORMED}") for run in audit.runs if is_informed(run.name))
+        lines.append(f"only attackers who are {INFORMED} ({who}): the facts that follow")
         lines += [f"of {what}: {words}" for what, words in facts]
     return lines
 
@@ -165,7 +165,7 @@ def _hidden(audit: Audit, exposure: Exposure) -> list[str]:
     """Return what attackers were not told of the defences, where the client has any."""
     if not is_defended(exposure.client):
         return []
-    others = f" (attackers who are not {TOLD})" if audit_told(audit) else ""
+    others = f" (attackers who are not {INFORMED})" if audit_known(audit) else ""
     return [f"that the client defends itself, and how{others}"]
 
 
@@ -200,7 +200,7 @@ def _cells(audit: Audit, exposure: Exposure) -> Iterator[AttackCell]:
 def _algebra(audit: Audit, exposure: Exposure) -> Exact | None:
     """Return what the analytic attack recovered, closest first, where it was run: the one who is told, if there is one."""
     named = {run.name: run for run in audit.runs}
-    run = named.get(f"analytic, {TOLD}", named.get("analytic"))
+    run = named.get(f"analytic, {INFORMED}", named.get("analytic"))
     if run is None:
         return None
     scores, guesses = run.scores, arrange(run.reconstruction.inputs, run.scores.pairing)

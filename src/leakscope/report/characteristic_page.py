@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,11 +27,11 @@ REGIONS = (
 class CharacteristicPage:
     """What the page shows; `facts` are (what, value) lines about where it comes from."""
 
+    curves: tuple[Characteristic, ...]
+    examples: tuple[Example, ...] = ()
     title: str
     headline: str
     explanation: str
-    curves: tuple[Characteristic, ...]
-    examples: tuple[Example, ...] = ()
     limits: str = ""
     command: str = ""
     facts: tuple[tuple[str, str], ...] = ()
@@ -45,13 +45,12 @@ class DrawnExample(NamedTuple):
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """The curves of one distance: a drawing for each defence and attack."""
 
     distance: str
     drawings: tuple[CharacteristicDrawing, ...]
-    curves: tuple[Characteristic, ...] = field(repr=False)
+    curves: tuple[Characteristic, ...]
 
 
 def render(page: CharacteristicPage) -> str:

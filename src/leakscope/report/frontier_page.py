@@ -6,7 +6,7 @@ import math
 
 from leakscope.core.record import Cell
 from leakscope.metrics.interval import Estimate
-from leakscope.report.attack_results import AttackCell, results_of_attacks
+from leakscope.report.attack_page import AttackCell, results_of_attacks
 from leakscope.report.cells import ATTACK
 from leakscope.report.charts import Line, Panel
 from leakscope.report.gallery import Spot, gallery_of
@@ -54,7 +54,7 @@ def _threat(frontier: Frontier) -> Threat:
             ("training", (f"{settings.rounds} rounds of one gradient, steps as long as without a defence",)),
             ("attack", (f"CPL, told of the defence, {settings.iterations} iterations, {settings.attacked} clients",)),
         ),
-        told=ALWAYS_KNOWN,
+        known=ALWAYS_KNOWN,
         hidden=(*ALWAYS_HIDDEN, FACTS["labels"]),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leakscope.report import numbers
 from leakscope.report.cells import ATTACK
@@ -23,8 +23,7 @@ ROW_WIDTH, FRAME = 280, 10
 CUTS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ShownTile:
+class ShownTile(NamedTuple):
     """A tile, its setting in words, the classes of its reel and its baselines' reel, the steps of the frames drawn."""
 
     tile: Tile
@@ -34,8 +33,7 @@ class ShownTile:
     steps: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateDrawing:
+class UpdateDrawing(NamedTuple):
     """The drawn layers of an update, how many layers and values there are, and how many of them are not drawn."""
 
     layers: list[Layer]

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class Threat:
     """The threat model: who was attacked, and what the attacker was told of it and what not.
 
-    `setting` is (what, its variants) in words; `told` and `hidden` are things in words, `mixed` those that the sweep varies.
+    `setting` is (what, its variants) in words; `known` and `hidden` are things in words, `mixed` those that the sweep varies.
     """
 
     words: str = ""
     setting: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    told: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     mixed: tuple[str, ...] = ()
 
@@ -213,8 +213,8 @@ class Download:
     """The records as CSV under a file name; `text` is empty where they are too many, and `note` says what to do."""
 
     name: str
-    text: str
     note: str
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +222,8 @@ class Finding:
     """Something found, as a list under a title of its own; `words` stand before the list."""
 
     title: str
-    words: str
     lines: tuple[str, ...] = ()
+    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

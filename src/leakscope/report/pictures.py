@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 FIELD = (48, 320)
 STEPS = 32
 BELOW, ABOVE = (46, 118, 206), (222, 105, 32)
-STANDALONE_WIDTH = 640
 
 Pixels = npt.NDArray[np.uint8]
 Values = npt.NDArray[np.float64]
@@ -125,29 +124,6 @@ class Layer:
 def draw_layers(update: Mapping[str, Tensor]) -> list[Layer]:
     """Return every layer of the update, drawn, in order."""
     return [_draw(name, value) for name, value in update.items() if value.numel()]
-
-
-def update_picture(update: Mapping[str, Tensor]) -> bytes:
-    """Return the whole update as one PNG on white: each layer a strip under its name and size."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    layers = draw_layers(update)
-    font = ImageFont.load_default(size=13)
-    label, gap = 18, 10
-    total = sum(label + layer.height + gap for layer in layers) + gap
-    canvas = Image.new("RGB", (STANDALONE_WIDTH + 2 * gap, total), "white")
-    pen = ImageDraw.Draw(canvas)
-    top = gap
-    for layer in layers:
-        size = layer.size.replace("×", "x")  # Pillow's own font has no times sign
-        pen.text((gap, top), f"{layer.name}   {size}", fill=(70, 70, 70), font=font)
-        field = Image.open(io.BytesIO(layer.png)).convert("RGBA")
-        field = field.resize((STANDALONE_WIDTH, layer.height), Image.Resampling.NEAREST)
-        canvas.paste(field, (gap, top + label), field)
-        top += label + layer.height + gap
-    out = io.BytesIO()
-    canvas.save(out, "PNG")
-    return out.getvalue()
 
 
 def _draw(name: str, value: Tensor) -> Layer:

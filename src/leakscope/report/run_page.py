@@ -59,7 +59,7 @@ def page_of_run(
 
 
 def _title(sheet: Sheet) -> str:
-    names = dict.fromkeys(str(cell.settings["name"]) for cell in sheet.cells if cell.settings.get("name"))
+    names = dict.fromkeys(str(name) for cell in sheet.cells if (name := cell.settings.get("name")))
     return ", ".join(names) or "leakscope report"
 
 

@@ -14,9 +14,8 @@ from leakscope.metrics.recovery import THRESHOLDS
 from leakscope.metrics.success import DEFAULT_RULE
 from leakscope.report.cells import ATTACK, axes_of, axis_label, axis_value_text, families, name_of
 from leakscope.report.charts import Line, Panel
-from leakscope.report.estimates import Flags, Groups, rates
 from leakscope.report.page_data import Section
-from leakscope.report.sheet import Sheet, clusters
+from leakscope.report.sheet import Flags, Groups, Sheet, clusters, rates
 from leakscope.report.tables import Row, Table, is_numeric_axis, tabulate
 
 MOST_ROWS = 400

@@ -15,8 +15,7 @@ from leakscope.core.record import Cell, Plain
 from leakscope.metrics import PSNR_CAP
 from leakscope.metrics.interval import POSSIBLE, Estimate
 from leakscope.report.cells import ATTACK, axes_of, axis_value_text, families, is_numeric, name_of
-from leakscope.report.estimates import Flags, Floats, Groups, count_rows, means, rates
-from leakscope.report.sheet import Sheet, clusters
+from leakscope.report.sheet import Flags, Floats, Groups, Sheet, clusters, count_rows, means, rates
 
 CONVERGED = "converged"
 

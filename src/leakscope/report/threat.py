@@ -56,7 +56,7 @@ def threat_of(cells: Sequence[Cell], words: str = "") -> Threat:
     mixed: list[str] = []
     for fact, states in _facts(attacked).items():
         (mixed if len(states) > 1 else known if True in states else hidden).append(_counted(fact, states))
-    return Threat(words=words, setting=_setting(attacked), told=tuple(known), hidden=tuple(hidden), mixed=tuple(mixed))
+    return Threat(words=words, setting=_setting(attacked), known=tuple(known), hidden=tuple(hidden), mixed=tuple(mixed))
 
 
 def _facts(cells: Sequence[Cell]) -> dict[str, set[bool]]:

@@ -9,16 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leakscope.core.version import __version__
 from leakscope.metrics.interval import Estimate
 from leakscope.report import numbers
 from leakscope.report.charts import Drawing, Line, Panel, draw_panel
 from leakscope.report.page import render_page, write_page
+from leakscope.scenario.pieces import KINDS, describe_field
+from leakscope.training.file import TRAINING_KINDS
 
 if TYPE_CHECKING:
-    from leakscope.training import Point, Result
+    from leakscope.training import Point, Result, Training
 
 STYLES = ("base.css", "tables.css", "narrow.css")
 SCRIPTS = ("page.js", "theme.js")
@@ -42,7 +44,7 @@ class Checkpoint:
 def render_training(result: Result, *, command: str) -> str:
     """Return the page as one self-contained HTML text; `command` made it."""
     values = {
-        "title": result.name or "leakscope training",
+        "title": result.training.name or "leakscope training",
         "headline": headline(result),
         "explanation": explanation(result),
         "limits": LIMITS,
@@ -53,7 +55,7 @@ def render_training(result: Result, *, command: str) -> str:
         "checkpoints": checkpoints_of(result),
         "rows": thinned(result.curve, MOST_POINTS),
         "total": len(result.curve),
-        "text": result.text,
+        "text": result.training.file.text,
     }
     return render_page("training.html", values, styles=STYLES, scripts=SCRIPTS)
 
@@ -77,17 +79,15 @@ def headline(result: Result) -> str:
 
 def explanation(result: Result) -> str:
     """Return who trained what, in two sentences."""
-    settings = result.settings
+    training = result.training
     sizes = sorted(result.sizes)
     examples = (
         f"{sizes[0]:,}" if sizes[0] == sizes[-1] else f"{sizes[0]:,} to {sizes[-1]:,} (median {median(sizes):,g})"
     )
-    played = (
-        f" {result.rounds} of {settings['rounds']} rounds were played." if result.rounds < settings["rounds"] else ""
-    )
+    played = f" {result.rounds} of {training.rounds} rounds were played." if result.rounds < training.rounds else ""
     return (
-        f"{len(sizes):,} clients hold {examples} examples of {settings['data']['name']} each and train {settings['model']['name']} "
-        f"together; {_selection(settings['selection'])}. Nobody sends an example: only updates leave a client.{played}"
+        f"{len(sizes):,} clients hold {examples} examples of {training.data.name} each and train {training.model.name} "
+        f"together; {_selection(training)}. Nobody sends an example: only updates leave a client.{played}"
     )
 
 
@@ -142,51 +142,47 @@ def _as_yaml(path: str) -> str:
 
 def setting_of(result: Result) -> tuple[tuple[str, str], ...]:
     """Return what was trained and how, as (what, value) in words."""
-    settings = result.settings
-    local = settings["client"]["local"]
-    defences = [_piece(item) for item in settings["defences"]]
+    training, client = result.training, result.training.client
+    defences = [_piece(KINDS["defences"].describe(item)) for item in training.defences]
     defences += [
-        f"{name}: {_piece(settings['client'][name])}"
-        for name in ("on_model", "on_data")
-        if settings["client"].get(name)
+        f"{name}: {_piece(describe_field(name, part))}"
+        for name, part in (("on_model", client.on_model), ("on_data", client.on_data))
+        if part is not None
     ]
-    decay = settings["decay"]
-    when = f"every {decay['every']} rounds" if decay["every"] else f"after rounds {', '.join(map(str, decay['at']))}"
-    lines = [
-        ("Data", _piece(settings["data"])),
-        ("Partition", _piece(settings["partition"])),
-        ("Model", _piece(settings["model"])),
-        ("First weights", _piece(settings["weights"])),
-        ("Local training", "one gradient of all examples" if local is None else _piece(_set(local))),
-        ("Loss", settings["client"]["loss"]),
+    local = (
+        {key: value for key, value in describe_field("local", client.local).items() if value} if client.local else {}
+    )
+    decay = training.decay
+    when = f"every {decay.every} rounds" if decay.every else f"after rounds {', '.join(map(str, decay.at))}"
+    return (
+        ("Data", _piece(describe_field("data", training.data))),
+        ("Partition", _piece(TRAINING_KINDS["partition"].describe(training.partition))),
+        ("Model", _piece(training.model.plain())),
+        ("First weights", _piece(KINDS["weights"].describe(training.weights))),
+        ("Local training", _piece(local) if local else "one gradient of all examples"),
+        ("Loss", client.loss),
         ("Defences", "; ".join(defences) or "none"),
-        ("Who answers", _selection(settings["selection"])),
-        ("Server", _piece(settings["server"])),
-        ("Learning rate", f"times {decay['factor']:g} {when}" if decay["factor"] < 1 else "constant"),
-        ("Batch norm in clients", f"{settings['norm']} mode"),
-        ("Seed", str(settings["seed"])),
-    ]
-    return tuple((what, str(value)) for what, value in lines)
+        ("Who answers", _selection(training)),
+        ("Server", _piece(TRAINING_KINDS["server"].describe(training.server))),
+        ("Learning rate", f"times {decay.factor:g} {when}" if decay.factor < 1 else "constant"),
+        ("Batch norm in clients", f"{training.norm} mode"),
+        ("Seed", str(training.seed)),
+    )
 
 
-def _selection(selection: Mapping[str, Any]) -> str:
-    name = selection["name"]
-    how_many = numbers.percent(selection["share"]) if name == "share" else selection.get("number", "all")
+def _selection(training: Training) -> str:
+    chosen = TRAINING_KINDS["selection"].describe(training.selection)
+    how_many = numbers.percent(chosen["share"]) if chosen["name"] == "share" else chosen.get("number", "all")
     asked = f"{how_many} of them are asked in a round"
-    return asked if selection["replies"] == 1 else f"{asked} and answer with probability {selection['replies']:g}"
+    return asked if chosen["replies"] == 1 else f"{asked} and answer with probability {chosen['replies']:g}"
 
 
-def _set(local: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the local training without what is switched off."""
-    return {key: value for key, value in local.items() if value}
-
-
-def _piece(settings: Mapping[str, Any]) -> str:
+def _piece(plain: Mapping[str, object]) -> str:
     """Return a piece in words: its name, then what is set."""
-    name = str(settings.get("name", ""))
+    name = str(plain.get("name", ""))
     rest = [
         f"{key} {_word(value)}"
-        for key, value in settings.items()
+        for key, value in plain.items()
         if key != "name" and value is not False and value not in (None, "")
     ]
     return f"{name} ({', '.join(rest)})" if name and rest else name or ", ".join(rest)

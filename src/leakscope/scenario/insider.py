@@ -14,7 +14,7 @@ from leakscope.core.types import Knowledge
 class PublicExample:
     """A public example of the same class as the private one, drawn from the trial's seed (the insider of CPL, table 4).
 
-    It stands for `leakscope.attacks.starts.Insider`, which holds the pictures themselves; `sweep.insider` puts it in place.
+    It stands for `leakscope.attacks.starts.Insider`, which holds the pictures themselves; `sweep.objects` puts it in place.
     """
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:

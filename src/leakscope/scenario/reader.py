@@ -47,8 +47,11 @@ class UserFile:
             raise self.error(problems) from None
 
 
-def read_user_file(path: FilePath | str, kind: str) -> UserFile:
-    """Return the fields of a YAML file; `kind` is what it should be in words, such as 'an audit file'."""
+def read_user_file(path: FilePath | str, kind: str, *, may_be_empty: bool = False) -> UserFile:
+    """Return the fields of a YAML file; `kind` is what it should be in words, such as 'an audit file'.
+
+    A file that `may_be_empty` then leaves every field at its default.
+    """
     path = FilePath(path)
     try:
         raw = path.read_bytes()
@@ -62,7 +65,8 @@ def read_user_file(path: FilePath | str, kind: str) -> UserFile:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is no text in UTF-8 ({error.reason} at byte {error.start})") from None
-    return parse_user_file(text, str(path), kind)
+    read = read_text(text, str(path))
+    return _fields(replace(read, data={}) if read.data is None and may_be_empty else read, text, str(path), kind)
 
 
 def parse_user_file(text: str, source: str, kind: str) -> UserFile:

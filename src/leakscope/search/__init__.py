@@ -8,7 +8,7 @@ from leakscope.core.lazy import load_lazily
 
 if TYPE_CHECKING:
     from leakscope.search.accuracy_score import accuracy_scores as accuracy_scores
-    from leakscope.search.attack_score import attack_scores as attack_scores
+    from leakscope.search.privacy_score import attack_scores as attack_scores
     from leakscope.search.privacy_score import Line as Line, privacy_scores as privacy_scores
     from leakscope.search.utility import (
         Examples as Examples,

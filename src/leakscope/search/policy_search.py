@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import torch
+from torch import Tensor
+
+from leakscope.attacks.engine.plan import Execution
 from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import to
 from leakscope.data import Dataset, load
 from leakscope.defences.on_data import Transform
-from leakscope.models.checkpoint import pack_checkpoint
+from leakscope.kernels.heap import keep_freed
+from leakscope.models.checkpoint import pack_checkpoint, with_values
+from leakscope.search.accuracy_score import accuracy_scores
 from leakscope.search.candidates import Candidate, draw_policies
 from leakscope.search.optuna_search import OptunaSearch
+from leakscope.search.privacy_score import Line, attack_scores, privacy_scores
 from leakscope.search.records import (
     NONE,
-    Found,
+    SearchResult,
     claim,
-    found_of,
     read_finished,
     read_groups,
     read_scores,
+    result_of,
     write_scores,
 )
-from leakscope.search.scoring import Group, examples_of, score_group
 from leakscope.search.settings import PolicySearch, read_search
-from leakscope.search.utility import Recipe, Schedule, load_trained, train_network
-from leakscope.store.lock import locked
+from leakscope.search.utility import Examples, Recipe, Schedule, first_model, load_trained, train_network
+from leakscope.store.disk import locked
 from leakscope.sweep.engines import Engine, Needs, local, never
 
 __all__ = [
     "METHODS",
     "Candidate",
-    "Found",
     "PolicySearch",
+    "SearchResult",
     "compare_methods",
     "read_finished",
     "read_search",
@@ -53,7 +62,7 @@ def run_search(
     say: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = never,
     network: Path | None = None,
-) -> Found:
+) -> SearchResult:
     """Return what a search found; what the directory holds already is not scored again. `stop` ends it after a group.
 
     The network that gradients are taken at is trained in `network`, if given: searches of one recipe may share it.
@@ -69,7 +78,7 @@ def run_search(
 
         run = _Run(search, directory, known, train, device, say, stop)
         wanted = _random(run, engine or local()) if search.method == "random" else _optuna(run)
-    return found_of(search, known, wanted)
+    return result_of(search, known, wanted)
 
 
 def compare_methods(
@@ -80,7 +89,7 @@ def compare_methods(
     device: str = "cpu",
     say: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = never,
-) -> dict[str, Found]:
+) -> dict[str, SearchResult]:
     """Return what random search and Optuna found in as many candidates each: same scores, same network, same seed."""
     OptunaSearch(search.seed)  # says at once where Optuna is missing
     return {
@@ -189,3 +198,64 @@ def _network(search: PolicySearch, data: Dataset, directory: Path, device: str, 
         trained = train_network(recipe, examples, device=device, directory=directory)
     say(f"trained: test accuracy {trained.history[-1].test_accuracy:.3f}")
     return pack_checkpoint(trained.model, trained.model.parameters, trained.model.buffers, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Policies that are scored together, and all that it takes; `network` are the trained values as safetensors."""
+
+    name: str
+    search: PolicySearch
+    policies: tuple[str, ...]
+    device: str
+    network: bytes = field(repr=False)
+
+
+def score_group(group: Group) -> list[Candidate]:
+    """Return the scores of a group; all groups of a search meet the same pictures, noise and draws."""
+    search, device = group.search, group.device
+    if device == "cpu":
+        keep_freed()
+    data, trained, fresh = _world(search, device, group.network)
+    hows, scaling = [Transform(policy) for policy in group.policies], data.statistics
+    places = range(search.first, search.first + search.images * search.stride, search.stride)
+    x, y = data.pictures("test", places), data.labels("test", places)
+    if search.score == "privacy":
+        line = Line(search.points, search.per_tensor, search.trapezoid)
+        privacy = privacy_scores(
+            to(trained, device=device), x.to(device), y.to(device), hows, scaling=scaling, seed=search.seed, line=line
+        )  # fmt: skip
+    else:
+        how = Execution(device=device)
+        privacy = attack_scores(
+            trained, x, y, hows, scaling=scaling, seed=search.seed, iterations=search.iterations, execution=how
+        )
+    accuracy = accuracy_scores(fresh, _batches(search, data, device), hows, scaling=scaling, seed=search.seed)
+    return [Candidate(*each) for each in zip(group.policies, privacy.tolist(), accuracy.tolist(), strict=True)]
+
+
+@functools.lru_cache(maxsize=2)
+def _world(search: PolicySearch, device: str, network: bytes) -> tuple[Dataset, Model, Model]:
+    """Return the data, the trained network on the CPU and the untrained one on the device, made once a process."""
+    from safetensors.torch import load as unpack
+
+    data, settings = load(search.data), {"width": search.width}
+    fresh = first_model(search.model, data.input_shape, data.classes, settings, seed=search.seed + 1)
+    return data, with_values(fresh, unpack(network), {}, "the trained network"), to(fresh, device=device)
+
+
+def examples_of(data: Dataset) -> Examples:
+    """Return a data set as bytes to train on."""
+    return Examples(
+        torch.from_numpy(data.x_train.copy()),
+        data.labels("train", slice(None)),
+        torch.from_numpy(data.x_test.copy()),
+        data.labels("test", slice(None)),
+        data.classes,
+        data.statistics,
+    )
+
+
+def _batches(search: PolicySearch, data: Dataset, device: str) -> Sequence[tuple[Tensor, Tensor]]:
+    cuts = [range(i * search.batch_size, (i + 1) * search.batch_size) for i in range(search.batches)]
+    return [(data.pictures("test", c).to(device), data.labels("test", c).to(device)) for c in cuts]

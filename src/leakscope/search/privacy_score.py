@@ -24,17 +24,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leakscope.attacks.engine.plan import DEFAULT, Execution
+from leakscope.attacks.recipes import ig
+from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
-from leakscope.core.tree import TINY, Tree
+from leakscope.core.tree import TINY, Tree, map_tensors
+from leakscope.core.types import make_batch
 from leakscope.defences.on_data import Transform
 from leakscope.kernels.cores import on_cores
 from leakscope.kernels.im2col import Im2col
 from leakscope.kernels.sample_gradients import read_gradients
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.losses import LOSSES, one_hot
+from leakscope.metrics.image import psnr
+from leakscope.models import draw_parameters
+from leakscope.models.initialise import Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +132,19 @@ def _gradients(model: Model, inputs: Tensor, labels: Tensor) -> Tree:
     key = torch.zeros((), dtype=torch.int64, device=inputs.device)
 
     def gradient(x: Tensor, y: Tensor) -> Tree:
-        made, _, _, _ = loss_and_gradient(
+        gradients, _, _, _ = loss_and_gradient(
             model, LOSSES["cross_entropy"], model.parameters, model.buffers, x[None], y[None], mask, key
         )
-        return made
+        return gradients
 
     # a weight gradient for each point is a grouped convolution, which CUDA does slowly and products do well
     with Im2col() if inputs.is_cuda else contextlib.nullcontext():
-        made: Tree = torch.func.vmap(gradient)(inputs, truth)
-    return made
+        gradients: Tree = torch.func.vmap(gradient)(inputs, truth)
+    return gradients
 
 
 class _Cosines:
-    """Takes in the gradients of one parameter tensor after the other; keeps what cosines are made of, not the gradients.
+    """Takes in the gradients of one parameter tensor after the other; keeps what cosines are gradients of, not the gradients.
 
     `shape` is starts, lines from each, points of each after the start; gradients come in this order, those at the starts first.
     """
@@ -194,3 +201,32 @@ def privacy_scores(
     seen = torch.stack([how.change(pictures, how.draw(keys)) for how in transforms], 1)
     cosines = fans(model, scaling.scale(seen, 3), scaling.scale(noise, 3), labels.to(pictures.device), line)
     return area(cosines, trapezoid=line.trapezoid).mean(0)
+
+
+def attack_scores(
+    model: Model,
+    pictures: Tensor,
+    labels: Tensor,
+    transforms: Sequence[Transform],
+    *,
+    scaling: Scaling,
+    seed: int = 0,
+    iterations: int = 1200,
+    execution: Execution = DEFAULT,
+) -> Tensor:
+    """Return the mean PSNR (dB, lower is more private) of `ig` against the private pictures, for every policy.
+
+    All policies are attacked as one batch: the same pictures, one a client, the same draws and starts, labels told.
+    Compared with x, not with T(x): what the attacker wants is the picture that the client holds.
+    """
+    batch = make_batch(pictures[:, None], labels[:, None], classes=model.classes)
+    seeds = [seed + i for i in range(batch.trials)]
+    weights = draw_parameters(model, Given(), random.key(seeds))
+    parts = []
+    for transform in transforms:
+        client = Client(scaling=scaling, on_data=transform)
+        parts.append((client.observe(model, weights, batch, seeds), told(model, client, batch, labels=True)))
+    seen, knowledge = map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
+    reconstruction = ig(iterations=iterations).run(model, seen, knowledge, seeds * len(transforms), execution)
+    truth = batch.inputs.repeat(len(transforms), 1, 1, 1, 1)
+    return psnr(truth, reconstruction.inputs.clamp(0, 1)).reshape(len(transforms), -1).mean(1)

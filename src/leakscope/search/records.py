@@ -19,7 +19,7 @@ from leakscope.search.candidates import (
     share_worse_on_both,
 )
 from leakscope.search.settings import PolicySearch
-from leakscope.store.durable import replacing
+from leakscope.store.disk import replacing
 
 SETTINGS, ASKED, SCORES = "search.json", "asked.json", "scores"
 NONE = "none"
@@ -27,7 +27,7 @@ MAY_CHANGE = ("keep", "threshold", "group", "candidates")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The end of a search: all candidates in the order drawn, no policy as a reference, and what was kept."""
 
     candidates: tuple[Candidate, ...]
@@ -51,14 +51,14 @@ class Found:
         return None if self.reference is None else share_worse_on_both(self.candidates, self.reference)
 
 
-def found_of(search: PolicySearch, known: dict[str, Candidate], wanted: Iterable[str]) -> Found:
+def result_of(search: PolicySearch, known: dict[str, Candidate], wanted: Iterable[str]) -> SearchResult:
     """Return the end of a search from the scores of those wanted policies that are known."""
     scored = tuple(known[policy] for policy in wanted if policy in known and policy != NONE)
     chosen = select(scored, threshold=search.threshold, keep=search.keep)
-    return Found(scored, known.get(NONE), chosen, max(search.candidates - len(scored), 0) + (NONE not in known))
+    return SearchResult(scored, known.get(NONE), chosen, max(search.candidates - len(scored), 0) + (NONE not in known))
 
 
-def read_finished(directory: Path) -> tuple[PolicySearch, Found]:
+def read_finished(directory: Path) -> tuple[PolicySearch, SearchResult]:
     """Return the settings of the search in a directory, as last asked for, and what it found so far; nothing is scored."""
     path = directory / ASKED
     try:
@@ -69,7 +69,7 @@ def read_finished(directory: Path) -> tuple[PolicySearch, Found]:
         raise InputError(f"{path} is not readable ({error})") from None
     known = read_scores(directory)
     drawn = [NONE, *draw_policies(search.candidates, search.seed, shortest=search.shortest, longest=search.longest)]
-    return search, found_of(search, known, drawn if search.method == "random" else known)
+    return search, result_of(search, known, drawn if search.method == "random" else known)
 
 
 def claim(search: PolicySearch, directory: Path) -> None:

@@ -1,20 +1,18 @@
-"""What a policy search is told: a checked value, read from a YAML file."""
+"""The settings of a policy search: a checked value, read from a YAML file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import ValidationError
+from typing import Literal
 
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
 from leakscope.models import MODELS
 from leakscope.scenario.pieces import model_of
-from leakscope.scenario.problems import Problem, ScenarioError
-from leakscope.scenario.text import read_text
+from leakscope.scenario.problems import Problem
+from leakscope.scenario.reader import read_user_file
 from leakscope.search.accuracy_score import THRESHOLD
 from leakscope.search.candidates import draw_policies
 from leakscope.search.privacy_score import Line
@@ -73,19 +71,12 @@ class PolicySearch:
         draw_policies(self.candidates, self.seed, shortest=self.shortest, longest=self.longest)
 
 
-def read_search(file: Path) -> PolicySearch:
+def read_search(path: Path) -> PolicySearch:
     """Return the search that a YAML file describes, or every mistake with its line."""
+    file = read_user_file(path, "a search file", may_be_empty=True)
+    fields = file.check(model_of(PolicySearch, "search"))
     try:
-        text = read_text(file.read_text(encoding="utf-8"), str(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {file} ({error})") from None
-    data = {} if text.data is None else text.data
-    try:
-        checked: Any = model_of(PolicySearch, "search").model_validate(data)
-        return PolicySearch(**checked.model_dump())
-    except ValidationError as error:
-        problems = [Problem(tuple(e["loc"]), e["msg"], text.line(tuple(e["loc"]))) for e in error.errors()]
-        raise ScenarioError(problems, str(file)) from None
+        return PolicySearch(**fields)
     except InputError as error:
         name = str(error).split(" ", 1)[0].rpartition(".")[2]
-        raise ScenarioError([Problem((), str(error), text.line((name,)))], str(file)) from None
+        raise file.error([Problem((name,) if name in fields else (), str(error))]) from None

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +26,9 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree
 from leakscope.defences.on_data import Transform
 from leakscope.defences.on_data.applying import to_unit
-from leakscope.models import from_module
+from leakscope.models import MODELS, build, from_module
 from leakscope.models.checkpoint import pack_checkpoint
-from leakscope.search.first_weights import first_module
-from leakscope.store.durable import replacing
+from leakscope.store.disk import replacing
 
 AT_ONCE = 500
 STATE, WEIGHTS = "network.safetensors", "weights.safetensors"
@@ -107,8 +108,7 @@ class Epoch:
     test_accuracy: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trained:
+class Trained(NamedTuple):
     """A trained network in eval mode, and how it went."""
 
     model: Model
@@ -277,3 +277,31 @@ def _resume(directory: Path | None, stamp: str, module: nn.Module, optimiser: to
         if f"velocity.{name}" in kept:
             optimiser.state[value]["momentum_buffer"] = kept[f"velocity.{name}"].to(value.device)
     return history
+
+
+Settings = Mapping[str, int | float | str]
+
+
+def first_module(network: str, shape: Sequence[int], classes: int, settings: Settings, *, seed: int = 0) -> nn.Module:
+    """Return a network of the catalogue with the first weights of ATS: convolutions from Kaiming's normal by fan-out.
+
+    The rest is as PyTorch draws it. In train mode; the statistics of norm layers are 0 and 1.
+    """
+    first = build(network, shape, classes, settings, seed=seed).parameters
+    key = random.fold(random.key(seed), "kaiming")
+    with torch.random.fork_rng(devices=[]):
+        module = MODELS[network](input_shape=shape, classes=classes, **settings)
+    with torch.no_grad():
+        for name, value in module.named_parameters():
+            value.copy_(first[name])
+        for prefix, layer in module.named_modules():
+            if isinstance(layer, nn.Conv2d):
+                drawn = random.normal(random.fold(key, prefix), layer.weight.shape)
+                layer.weight.copy_(drawn * math.sqrt(2 / layer.weight[:, 0].numel()))
+    return module
+
+
+def first_model(network: str, shape: Sequence[int], classes: int, settings: Settings, *, seed: int = 0) -> Model:
+    """Return `first_module` as a model in eval mode: the untrained network of the accuracy score."""
+    module = first_module(network, shape, classes, settings, seed=seed)
+    return from_module(module.eval(), input_shape=shape, name=network)

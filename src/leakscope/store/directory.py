@@ -9,12 +9,21 @@ from contextlib import closing
 from pathlib import Path
 
 from leakscope.core.errors import InputError
-from leakscope.store.connection import DATABASE, connect_writer, damaged, make_database, reading
-from leakscope.store.disk import clear_errors
-from leakscope.store.durable import PART, sync_directory
-from leakscope.store.lock import locked
-from leakscope.store.scenario_file import SCENARIO, write_scenario
-from leakscope.store.schema import FORMAT, MIGRATIONS, begin_session, format_of, lay, migrate, refusal
+from leakscope.store.disk import PART, clear_errors, locked, replacing, sync_directory
+from leakscope.store.schema import (
+    DATABASE,
+    FORMAT,
+    MIGRATIONS,
+    begin_session,
+    connect_writer,
+    damaged,
+    format_of,
+    lay,
+    make_database,
+    migrate,
+    reading,
+    refusal,
+)
 from leakscope.store.tensor_files import TENSORS
 
 LOCK = "run.lock"
@@ -95,3 +104,14 @@ def _refuse_what_is_not_ours(directory: Path, scenario: str) -> None:
         full = path.name in {TENSORS, WORK} and any(path.iterdir())
         if (not ours and not same) or full:
             raise InputError(f"{directory} is not empty (it holds {path.name}): choose a new directory for the run")
+
+
+SCENARIO = "scenario.yaml"
+
+
+def write_scenario(directory: Path, scenario: str) -> None:
+    """Write scenario.yaml unless it says this already; it is for people and editors, what counts is in the database."""
+    path, data = directory / SCENARIO, scenario.encode()
+    if not path.is_file() or path.read_bytes() != data:
+        with replacing(path) as file:
+            file.write(data)

@@ -6,16 +6,20 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
+
+import numpy as np
 
 from leakscope.core.errors import InputError
+from leakscope.core.record import Cell
 from leakscope.core.registry import lookup
-from leakscope.store.disk import clear_errors
-from leakscope.store.durable import replacing
-from leakscope.store.flat import Column, Kind, flat_table
+from leakscope.store.columns import FIELDS, LEARNED, MORE_FIELDS, learned_names, read_columns
+from leakscope.store.disk import clear_errors, replacing
 from leakscope.store.run import Run
+from leakscope.store.schema import reading
 
 
 def export(run: Run, to: str, out: Path, *, current: bool = True, settings: Sequence[str] | None = None) -> Path:
@@ -89,3 +93,130 @@ def _without_infinity(column: Column) -> list[Any]:
     if column.kind is not Kind.REAL:
         return column.values
     return [value if value is None or math.isfinite(value) else None for value in column.values]
+
+
+_WHOLE = range(-(2**63), 2**63)
+
+
+class Kind(Enum):
+    """The type of a column; every column may also hold nothing."""
+
+    TEXT = "text"
+    WHOLE = "whole"
+    REAL = "real"
+    FLAG = "flag"
+
+
+class Column(NamedTuple):
+    """One column of the table; None is what does not exist, and a number that is not one."""
+
+    name: str
+    kind: Kind
+    values: list[Any]
+
+
+# The columns that every table has, in this order.
+FIXED: Mapping[str, Kind] = {
+    **dict.fromkeys(("trial", "cell"), Kind.TEXT),
+    **dict.fromkeys(("baseline", "current"), Kind.FLAG),
+    **dict.fromkeys(("number", "seed"), Kind.WHOLE),
+    "outcome": Kind.TEXT,
+    **dict.fromkeys(("iterations", "evaluations"), Kind.WHOLE),
+    **dict.fromkeys(("mismatch", "label_overlap", "seconds"), Kind.REAL),
+    "version": Kind.TEXT,
+    **dict.fromkeys(("sample", "item", "label", "guess"), Kind.WHOLE),
+    **dict.fromkeys(("mse", "psnr", "ssim"), Kind.REAL),
+    **dict.fromkeys(("label_correct", "recovered", "finite"), Kind.FLAG),
+}
+_NONE_IS_MINUS_ONE = ("sample", "item", "label", "guess", "label_correct")
+
+
+def flat_table(run: Run, *, current: bool = True, settings: Sequence[str] | None = None) -> list[Column]:
+    """Return the columns of the flat table, rows ordered by cell, number, landing and sample.
+
+    First those of FIXED, then `learned.<name>` for every number that an attack found beside the pictures, `axis.<name>` for
+    every axis of the sweep, then `setting.<path>` for every leaf of the cells' settings, or only for those at or below the
+    dotted paths in `settings`. `current=False` adds the cells that a changed scenario left behind.
+    """
+    cells, now = run.cells(current=False), {cell.id for cell in run.cells()}
+    chosen = [number for number, cell in enumerate(cells, 1) if cell.id in now or not current]
+    with reading(run.directory) as connection:
+        numbers = learned_names(connection, chosen)
+        scores = read_columns(connection, chosen, [*FIELDS, *MORE_FIELDS, *numbers])
+    codes = scores["cell"].tolist()
+    values = {name: _plain(name, scores[name]) for name in FIXED if name in scores}
+    values["cell"] = [cells[code].id for code in codes]
+    values["baseline"] = [cells[code].baseline for code in codes]
+    values["current"] = [cells[code].id in now for code in codes]
+    axes = _spread([{f"axis.{name}": value for name, value in cell.axes.items()} for cell in cells])
+    fixed = [Column(name, kind, values[name]) for name, kind in FIXED.items()]
+    learned = [Column(name, Kind.REAL, _plain(name, scores[name])) for name in numbers]
+    return [*fixed, *learned, *_of_cells(axes, codes), *_of_cells(_settings(cells, settings), codes)]
+
+
+def _plain(name: str, column: np.ndarray[Any, Any]) -> list[Any]:
+    """Return a column as a list, with None for what does not exist."""
+    values: list[Any] = column.tolist()
+    if name.startswith(LEARNED) or FIXED[name] is Kind.REAL:
+        return [None if value != value else value for value in values]
+    if name in _NONE_IS_MINUS_ONE:
+        values = [None if value == -1 else value for value in values]
+    if name == "label_correct":
+        return [value if value is None else bool(value) for value in values]
+    return values
+
+
+def _of_cells(of_cell: Mapping[str, list[Any]], codes: list[int]) -> Iterator[Column]:
+    """Yield columns that repeat a cell's value on each of its rows; the column's type is the one that holds all cells'."""
+    for name, values in of_cell.items():
+        kind = _kind(values)
+        fitted = [_fit(value, kind) for value in values]
+        yield Column(name, kind, [fitted[code] for code in codes])
+
+
+def _kind(values: Sequence[Any]) -> Kind:
+    """Return the narrowest type of flag, whole, real, text that holds all values."""
+    types = {type(value) for value in values if value is not None}
+    if types == {bool}:
+        return Kind.FLAG
+    if types == {int} and all(value in _WHOLE for value in values if value is not None):
+        return Kind.WHOLE
+    return Kind.REAL if types and types <= {int, float} else Kind.TEXT
+
+
+def _fit(value: Any, kind: Kind) -> Any:
+    if value is None or (isinstance(value, float) and value != value):
+        return None
+    if kind is Kind.REAL:
+        return float(value)
+    return value if kind is not Kind.TEXT or isinstance(value, str) else json.dumps(value)
+
+
+def _settings(cells: Sequence[Cell], paths: Sequence[str] | None) -> dict[str, list[Any]]:
+    leaves = _spread([dict(_leaves(cell.settings, "setting")) for cell in cells])
+    if paths is None:
+        return leaves
+    for path in paths:
+        if not any(_below(name, path) for name in leaves):
+            known = ", ".join(name.removeprefix("setting.") for name in leaves)
+            raise InputError(f"settings: no cell has {path!r}; there are {known}")
+    return {name: values for name, values in leaves.items() if any(_below(name, path) for path in paths)}
+
+
+def _below(name: str, path: str) -> bool:
+    return name == f"setting.{path}" or name.startswith(f"setting.{path}.")
+
+
+def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
+    """Yield every leaf of nested mappings with its dotted path; a list is one leaf, as JSON."""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}")
+    else:
+        yield path, value
+
+
+def _spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the union of the rows' names in alphabetical order, each with its value in every row, None where absent."""
+    names = sorted({name for row in rows for name in row})
+    return {name: [row.get(name) for row in rows] for name in names}

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
-from leakscope.store.captures import Capture, pack_before, write_capture
-from leakscope.store.packing import Packed
+from leakscope.store.captures import Capture, Packed, pack_before, write_capture
 
 GIB = 1 << 30
 SPARE = 1 << 16  # headers and the JSON text

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Record
-from leakscope.store import rows
+from leakscope.store import columns as rows
 from leakscope.store.columns import FIELDS, Columns, learned_names, read_columns
-from leakscope.store.connection import connect_writer, reading
 from leakscope.store.directory import LOCK, WORK, holds_run, make, migrated
-from leakscope.store.disk import clear_errors
-from leakscope.store.lock import locked
-from leakscope.store.schema import LATER, complete, lacks
+from leakscope.store.disk import clear_errors, locked
+from leakscope.store.schema import LATER, complete, connect_writer, lacks, reading
 from leakscope.store.tensor_files import file_of, read_row
 from leakscope.store.writer import Writer
 

@@ -40,6 +40,7 @@ class Timing:
 
     name: str
     device: str
+    forms_per_s: dict[str, float]
     trials: int
     images: int
     form: str
@@ -51,7 +52,6 @@ class Timing:
     ratio_low: float
     ratio_high: float
     pairs: int
-    forms_per_s: dict[str, float]
     attack_iterations: int
     attack_loop_trials_per_s: float
     attack_engine_trials_per_s: float
@@ -107,14 +107,51 @@ def measure(
     """Return the timing of one case."""
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
-    setup = set_up(case, device)
-    number = case.trials[device]
+    setup, number = set_up(case, device), case.trials[device]
     loop = plain_loop(setup, device)
+    form, rates, engine = _warm_engine(case, setup, device, form, loop, say)
+    few = min(number, 8)
+    best = _best_threads(lambda: [loop(i) for i in range(few)], device)
+    say(
+        f"{case.name}: {pairs} interleaved pairs (the loop on {best} of {torch.get_num_threads()} threads, its better number)"
+    )
+    loops, engines = _interleaved(lambda: [loop(i) for i in range(few)], engine, (few, number), best, pairs, device)
+    ratios = [e / p for e, p in zip(engines, loops, strict=True)]
+    low, middle, high = (_quantile(ratios, share) for share in (0.025, 0.5, 0.975))
+    say(f"{case.name}: {middle:.1f} times the loop")
+    attack = _attack_rates(case, setup, device, form, best, say)
+    return Timing(
+        name=case.name,
+        device=device,
+        trials=number,
+        images=case.images[device],
+        form=form,
+        tf32=tf32,
+        loop_threads=best,
+        loop_per_s=_quantile(loops, 0.5),
+        engine_per_s=_quantile(engines, 0.5),
+        ratio=middle,
+        ratio_low=low,
+        ratio_high=high,
+        pairs=pairs,
+        forms_per_s={name: round(rate, 2) for name, rate in rates.items()},
+        attack_iterations=attack[0],
+        attack_loop_trials_per_s=attack[1],
+        attack_engine_trials_per_s=attack[2],
+        attack_ratio=attack[2] / attack[1],
+    )
+
+
+def _warm_engine(
+    case: Case, setup: Setup, device: str, form: str | None, loop: Callable[[int], object], say: Callable[[str], None]
+) -> tuple[str, dict[str, float], Callable[[], object]]:
+    """Return the form (the fastest where none is given), the rates it was chosen by, and one evaluation in it, warmed up."""
     rates: dict[str, float] = {}
     if form is None:
         say(f"{case.name}: measuring the forms")
         form, rates = choose_form(setup.model, setup.problem, torch.device(device), 1e9 if device == "cpu" else 0)
         form = "compiled" if device == "cuda" else form
+    number = case.trials[device]
     evaluator = Evaluator(setup.model, setup.problem.unknowns, setup.problem.facts, form, trace_after=1)
     iteration = torch.zeros(number, dtype=torch.int64, device=device)
 
@@ -129,35 +166,7 @@ def measure(
         engine()
     if form == "compiled":
         rates["compile_seconds"] = time.perf_counter() - began
-    few = min(number, 8)
-    best = _best_threads(lambda: [loop(i) for i in range(few)], device)
-    say(
-        f"{case.name}: {pairs} interleaved pairs (the loop on {best} of {torch.get_num_threads()} threads, its better number)"
-    )
-    loops, engines = _interleaved(lambda: [loop(i) for i in range(few)], engine, (few, number), best, pairs, device)
-    ratios = [e / p for e, p in zip(engines, loops, strict=True)]
-    say(f"{case.name}: {_quantile(ratios, 0.5):.1f} times the loop")
-    attack = _attack_rates(case, setup, device, form, best, say)
-    return Timing(
-        name=case.name,
-        device=device,
-        trials=number,
-        images=case.images[device],
-        form=form,
-        tf32=tf32,
-        loop_threads=best,
-        loop_per_s=_quantile(loops, 0.5),
-        engine_per_s=_quantile(engines, 0.5),
-        ratio=_quantile(ratios, 0.5),
-        ratio_low=_quantile(ratios, 0.025),
-        ratio_high=_quantile(ratios, 0.975),
-        pairs=pairs,
-        forms_per_s={name: round(rate, 2) for name, rate in rates.items()},
-        attack_iterations=attack[0],
-        attack_loop_trials_per_s=attack[1],
-        attack_engine_trials_per_s=attack[2],
-        attack_ratio=attack[2] / attack[1],
-    )
+    return form, rates, engine
 
 
 def _interleaved(
@@ -276,20 +285,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--form", default=None)
     parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--json", action="store_true")
-    told_ = parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
 
     def say(line: str) -> None:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 
     try:
-        timings = run(told_.cases, told_.device, pairs=told_.pairs, tf32=told_.tf32, form=told_.form, say=say)
+        timings = run(asked.cases, asked.device, pairs=asked.pairs, tf32=asked.tf32, form=asked.form, say=say)
         say("optimiser share")
-        shares = optimiser_share(told_.device)
+        shares = optimiser_share(asked.device)
     except InputError as error:
         say(f"leakscope: {error}")
         return 2
-    sys.stdout.write((as_json if told_.json else as_text)(timings, shares) + "\n")
+    sys.stdout.write((as_json if asked.json else as_text)(timings, shares) + "\n")
     return 0
 
 

@@ -32,13 +32,13 @@ from leakscope.models import Torch, Uniform, build, draw_parameters
 class Case:
     """One network and attack: how many trials at once on each kind of device, how many images a trial."""
 
+    matching: Matching
     name: str
     network: str
     classes: int
     trials: dict[str, int]
     images: dict[str, int]
-    matching: Matching
-    uniform: bool
+    uniform: bool = False
     settings: dict[str, object] = field(default_factory=dict)
 
 
@@ -52,16 +52,16 @@ _TV = Matching(
 )
 CASES: dict[str, Case] = {
     "lenet": Case(
+        replace(cpl(start=Normal()), labels="known"),
         "lenet",
         "lenet_dlg",
         100,
         {"cpu": 128, "cuda": 4096},
         {"cpu": 1, "cuda": 1},
-        replace(cpl(start=Normal()), labels="known"),
-        True,
+        uniform=True,
     ),
-    "resnet20": Case("resnet20", "resnet20", 10, {"cpu": 16, "cuda": 512}, {"cpu": 1, "cuda": 1}, _TV, False),
-    "cnn_cifar": Case("cnn_cifar", "cnn_cifar", 100, {"cpu": 4, "cuda": 16}, {"cpu": 10, "cuda": 50}, _TV, False),
+    "resnet20": Case(_TV, "resnet20", "resnet20", 10, {"cpu": 16, "cuda": 512}, {"cpu": 1, "cuda": 1}),
+    "cnn_cifar": Case(_TV, "cnn_cifar", "cnn_cifar", 100, {"cpu": 4, "cuda": 16}, {"cpu": 10, "cuda": 50}),
 }
 
 

@@ -38,12 +38,12 @@ class DemoSettings:
     """How large the demo is; steps are capped so that it ends in a minute, and the page says so."""
 
     images: int = 32
+    image: Path | None = None
     cpl_steps: int = 25
     dlg_steps: int = 25
     noise_images: int = 8
     noise_steps: int = 10
     seed: int = 0
-    image: Path | None = None
 
     def __post_init__(self) -> None:
         if self.images < 1 or self.noise_images < 1:
@@ -66,8 +66,8 @@ def private_pictures(settings: DemoSettings) -> tuple[Batch, tuple[str, ...]]:
         pictures = torch.cat([own_picture(settings.image, SHAPE)[None], pictures])
         labels = torch.cat([labels.new_zeros(1), labels])
     batch = make_batch(pictures[:, None], labels[:, None], classes=len(names))
-    told_names = tuple(names[int(y)] for y in labels)
-    return batch, (("your picture", *told_names[1:]) if settings.image is not None else told_names)
+    class_names = tuple(names[int(y)] for y in labels)
+    return batch, (("your picture", *class_names[1:]) if settings.image is not None else class_names)
 
 
 def exact_recovery(batch: Batch, seeds: list[int]) -> AttackResult:
@@ -146,14 +146,14 @@ def run_demo(
     if shown is not None:
         shown(exact, first)
 
-    def hear(note: Note) -> None:
+    def on_note(note: Note) -> None:
         if report is not None:
             counts = (note.total, note.done, note.converged, note.diverged)
             report(note.chunk, Progress(*counts, note.iteration, 0, note.note))
 
     start = time.perf_counter()
     jobs = [(Job(name, settings), Needs(threads=1)) for name in ORDER]
-    results = {job.name: result for job, result in engine(play_job, jobs, tell=hear)}
+    results = {job.name: result for job, result in engine(play_job, jobs, on_note=on_note)}
     seconds = time.perf_counter() - start
     noise = cast(NoiseResult, results[NOISE])
     noise = replace(noise, results=tuple(without_labels_of(each, unlabelled) for each in noise.results))

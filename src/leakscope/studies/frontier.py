@@ -86,19 +86,19 @@ class Frontier:
 def measure_frontier(
     settings: FrontierSettings,
     epsilon_of: EpsilonOf | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Frontier:
     """Return accuracy and leakage of DP-SGD and of other defences; `epsilon_of(client, examples, rounds)` is the promise."""
     stage = _Stage(settings)
     plain = Client()
-    points = [stage.point(UNDEFENDED, "", plain, None, tell)]
+    points = [stage.point(UNDEFENDED, "", plain, None, report)]
     length = stage.length
     for multiplier in settings.multipliers:
         private = PrivateClient(bound=settings.bound * length, multiplier=multiplier)
         promise = None if epsilon_of is None else epsilon_of(private, 1, settings.rounds)
-        points.append(stage.point(DP, f"multiplier {multiplier:g}", private, promise, tell))
+        points.append(stage.point(DP, f"multiplier {multiplier:g}", private, promise, report))
     for family, strength, defences in _defences(length, stage.size):
-        points.append(stage.point(family, strength, Client(defences=defences), None, tell))
+        points.append(stage.point(family, strength, Client(defences=defences), None, report))
     return Frontier(tuple(points), take(stage.batch, slice(0, settings.attacked)), stage.attacked_seeds, settings)
 
 
@@ -140,10 +140,10 @@ class _Stage:
         strength: str,
         client: Client | PrivateClient,
         epsilon: float | None,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> Point:
         """Return one run: trained, tested, attacked."""
-        tell(f"{family} {strength}".strip())
+        report(f"{family} {strength}".strip())
         first, weights = self._train(client)
         run = self._attack(f"{family} {strength}".strip(), client, first)
         return Point(family, strength, epsilon, self._accuracy(weights), run)

@@ -30,13 +30,20 @@ from leakscope.play.baselines import nearest_public, public_part
 from leakscope.scenario import Problem
 from leakscope.scenario.cell import CellSettings, read_baseline, read_settings
 from leakscope.store import Landing
-from leakscope.sweep.chunk_records import trial_records, trial_tensors
+from leakscope.sweep.chunk_records import theory_of, trial_records, trial_tensors
 from leakscope.sweep.engines import reporter
 from leakscope.sweep.fit_checks import MisfitError
-from leakscope.sweep.insider import begun_from, is_insider, public_examples
 from leakscope.sweep.merging import merge, shape_of
-from leakscope.sweep.objects import batch_of, client_of, data_of, network_of, scaling_of
-from leakscope.sweep.theory import theory_of
+from leakscope.sweep.objects import (
+    batch_of,
+    begun_from,
+    client_of,
+    data_of,
+    is_insider,
+    network_of,
+    public_examples,
+    scaling_of,
+)
 from leakscope.sweep.trials import Trial
 
 
@@ -69,7 +76,7 @@ class PlayedChunk:
     """A chunk on its way to the store, and the seconds of it that were not the attack's."""
 
     landing: Landing
-    own_seconds: float
+    overhead_seconds: float
 
 
 def play_chunk(chunk: Chunk) -> PlayedChunk:

@@ -48,7 +48,7 @@ class Done:
     landed: int = 0
     stopped: bool = False
     attack_seconds: float = 0.0
-    own_seconds: float = 0.0
+    overhead_seconds: float = 0.0
     outcomes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -58,26 +58,22 @@ class Done:
 
 
 class Watcher(Protocol):
-    """Whoever wants to see a run go: a progress bar, lines in a log, nothing."""
+    """Whoever wants to see a run go: a progress bar, lines in a log."""
 
     def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
-        """Hear how much there is to do, and the most it should take."""
-        ...
+        """Show how much there is to do, and the most it should take."""
 
     def noted(self, note: Note) -> None:
-        """Hear from a chunk in hand."""
-        ...
+        """Show the state of a chunk in hand."""
 
     def landed(self, landing: Landing, done: Done) -> None:
-        """Hear that a chunk is safely stored."""
-        ...
+        """Show that a chunk is safely stored."""
 
-    def said(self, line: str) -> None:
-        """Hear a sentence."""
-        ...
+    def message(self, line: str) -> None:
+        """Show a sentence."""
 
 
-class NoProgress:
+class NoProgress(Watcher):
     """A watcher that shows nothing."""
 
     def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
@@ -89,7 +85,7 @@ class NoProgress:
     def landed(self, landing: Landing, done: Done) -> None:
         """Ignore it."""
 
-    def said(self, line: str) -> None:
+    def message(self, line: str) -> None:
         """Ignore it."""
 
 
@@ -106,8 +102,8 @@ def check(scenario: Scenario, cells: Sequence[Cell]) -> None:
 
     First what the parts of a cell are by themselves, then, where that is sound, whether its attack suits its client.
     """
-    _raise_found(scenario, cells, _parts_read, part_misfits)
-    _raise_found(scenario, cells, _attack_read, attack_misfits)
+    _raise_misfits(scenario, cells, _parts_read, part_misfits)
+    _raise_misfits(scenario, cells, _attack_read, attack_misfits)
 
 
 def _parts_read(settings: CellSettings) -> tuple[object, ...]:
@@ -124,7 +120,7 @@ def _attack_read(settings: CellSettings) -> tuple[object, ...]:
     return settings.recipe, shared, defences, settings.knowledge, settings.data, settings.model
 
 
-def _raise_found(
+def _raise_misfits(
     scenario: Scenario,
     cells: Sequence[Cell],
     read: Callable[[CellSettings], tuple[object, ...]],
@@ -158,12 +154,12 @@ def naming_lines(scenario: Scenario, cells: Sequence[Cell]) -> Iterator[None]:
     """Raise what turns out to be wrong while cells are played as an error with its line."""
     try:
         yield
-    except MisfitError as found:
-        cell = next(cell for cell in cells if cell.id == found.cell)
-        raise scenario.error([_placed(found.problem, scenario, cell)]) from None
+    except MisfitError as misfit:
+        cell = next(cell for cell in cells if cell.id == misfit.cell)
+        raise scenario.error([_placed(misfit.problem, scenario, cell)]) from None
 
 
-def sayings(cells: Sequence[Cell]) -> list[str]:
+def remarks(cells: Sequence[Cell]) -> list[str]:
     """Return what a setting means or costs that its name does not say, a sentence each."""
     attacked = [read_settings(cell.settings) for cell in cells if not cell.baseline]
     targets = ONE_HOT if any(settings.client.loss == "mse" for settings in attacked) else ""
@@ -185,19 +181,19 @@ def run_scenario(
 ) -> Done:
     """Run what a scenario still lacks in a run directory (made if need be), and return how it ended.
 
-    `engine` is any map over chunks; with `workers` so many processes, which on a GPU share it.
-    `stop` is asked between chunks: once true, chunks in hand are finished and saved.
+    `engine` is any map over chunks; with `workers` so many processes, which on a GPU share it. Once `stop()` is true, chunks in
+    hand are finished and saved.
     """
     began = time.perf_counter()
     watcher = watcher or NoProgress()
     sweep = unfold(scenario)
-    for line in sayings(sweep.cells):
-        watcher.said(line)
+    for line in remarks(sweep.cells):
+        watcher.message(line)
     facts = gather_facts(command, device)
     run = Run.open(directory) if Run.exists(directory) else None
     before = _before(run, sweep)
     make = partial(
-        make_plan, sweep.cells, device=device, memory=memory, workers=workers, say=watcher.said, measure=measure
+        make_plan, sweep.cells, device=device, memory=memory, workers=workers, say=watcher.message, measure=measure
     )
     with naming_lines(scenario, sweep.cells):
         plan = None
@@ -206,12 +202,12 @@ def run_scenario(
             run = Run.create(directory, scenario.text, facts)
         with run.writing() as writer:
             for line in writer.verify():
-                watcher.said(line)
+                watcher.message(line)
             before = _before(run, sweep)
             chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, make)
             done = Done(len(sweep.trials), len(before))
             watcher.planned(done.wanted, done.before, len(chunks), seconds)
-            done.own_seconds = time.perf_counter() - began
+            done.overhead_seconds = time.perf_counter() - began
             for landing, spent in _results(engine or _engine(workers, seconds), chunks, watcher, stop, done):
                 start = time.perf_counter()
                 writer.land(landing)
@@ -278,13 +274,13 @@ def _results(
 ) -> Iterator[tuple[Landing, float]]:
     """Yield every chunk's landing with the seconds the machinery spent on it."""
     jobs = ((chunk, Needs(threads=chunk.threads, gpus=float(chunk.device != "cpu"))) for chunk in chunks)
-    for _, played in engine(play_chunk, jobs, stop=stop, tell=watcher.noted):
+    for _, played in engine(play_chunk, jobs, stop=stop, on_note=watcher.noted):
         done.attack_seconds += played.landing.seconds
-        yield played.landing, played.own_seconds
+        yield played.landing, played.overhead_seconds
 
 
 def _count(done: Done, landing: Landing, seconds: float) -> None:
-    done.own_seconds += seconds
+    done.overhead_seconds += seconds
     done.landed += len(landing.records)
     for record in landing.records:
         done.outcomes[record.outcome] = done.outcomes.get(record.outcome, 0) + 1

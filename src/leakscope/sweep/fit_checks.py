@@ -20,8 +20,7 @@ from leakscope.models import MODELS
 from leakscope.models.checkpoint import Checkpoint, check_scaling
 from leakscope.scenario.cell import CellSettings, ModelChoice
 from leakscope.scenario.problems import Problem
-from leakscope.sweep.insider import insider_misfits
-from leakscope.sweep.objects import data_of, mixed_batches, network_of
+from leakscope.sweep.objects import data_of, insider_misfits, mixed_batches, network_of
 
 ONE_EXAMPLE = ("idlg", "cpl")
 MOST_PARAMETERS = 500_000_000

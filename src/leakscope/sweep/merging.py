@@ -28,8 +28,8 @@ def shape_of(piece: object) -> str:
     return readable(_walk([piece], lambda _: "*"))
 
 
-def merge(pieces: Sequence[P], repeats: Sequence[int]) -> P:
-    """Return one piece for `sum(repeats)` trials, where pieces[i] belongs to the next repeats[i] of them.
+def merge(values: Sequence[P], repeats: Sequence[int]) -> P:
+    """Return one piece for `sum(repeats)` trials, where values[i] belongs to the next repeats[i] of them.
 
     A strength that is the same everywhere stays a number.
 
@@ -44,7 +44,7 @@ def merge(pieces: Sequence[P], repeats: Sequence[int]) -> P:
             return strengths[0]
         return torch.tensor([float(s) for s in strengths]).repeat_interleave(times)
 
-    return _walk(list(pieces), stack)  # type: ignore[no-any-return]
+    return _walk(list(values), stack)  # type: ignore[no-any-return]
 
 
 @functools.cache

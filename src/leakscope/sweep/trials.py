@@ -21,8 +21,8 @@ class Trial:
     id: str
     cell: int
     number: int
-    seed: int
     items: tuple[int, ...]
+    seed: int
 
 
 def unique_cells(cells: Iterable[Cell]) -> list[Cell]:
@@ -47,7 +47,7 @@ def trials_of(cells: list[Cell]) -> list[Trial]:
             for number in range(settings.trials):
                 seed = (base << SEED_BITS) + number
                 ident = trial_id(cell.id, digest, known[number], seed)
-                trials.append(Trial(ident, place, number, seed, known[number]))
+                trials.append(Trial(ident, place, number, known[number], seed))
     return trials
 
 
@@ -66,8 +66,7 @@ def baseline_cells(cells: list[Cell]) -> list[Cell]:
 def _baseline(cell: Cell, name: str) -> Cell:
     settings = read_settings(cell.settings)
     plain = {
-        "name": cell.settings["name"],
-        "data": cell.settings["data"],
+        **{field: cell.settings[field] for field in ("name", "data")},
         "attack": {"name": name},
         "trials": settings.trials,
         "seeds": list(settings.seeds[:1]),

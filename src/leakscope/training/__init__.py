@@ -1,16 +1,5 @@
 """Training a federation from a file: what it may say, and the run that survives being killed."""
 
-from leakscope.training.file import Training, read_training, training_of
-from leakscope.training.result import Point, Result, load_result
-from leakscope.training.run import check_training, run_training
-
-__all__ = [
-    "Point",
-    "Result",
-    "Training",
-    "check_training",
-    "load_result",
-    "read_training",
-    "run_training",
-    "training_of",
-]
+from leakscope.training.file import Training as Training, read_training as read_training, training_of as training_of
+from leakscope.training.result import Point as Point, Result as Result
+from leakscope.training.run import check_training as check_training, run_training as run_training

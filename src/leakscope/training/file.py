@@ -1,13 +1,11 @@
-"""A training file: data, partition, model, clients, server and rounds, read and checked like a scenario.
-
-The pieces are those of the library, read from their signatures; every mistake is told at once, with its line.
-"""
+"""A training file: data, partition, model, clients, server and rounds, read and checked like a scenario."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
@@ -18,35 +16,26 @@ from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
-from leakscope.data.partition import PARTITIONS
-from leakscope.data.partition import Partition as Partition
+from leakscope.data.partition import PARTITIONS, Partition
 from leakscope.defences import Defence
 from leakscope.defences.stack import check_stack
-from leakscope.federated import SELECTIONS, SERVERS, Decay, Federation
+from leakscope.federated import SELECTIONS, SERVERS, Count, Decay, Federation, Selection, Server
 from leakscope.models import Init
 from leakscope.scenario.cell import ModelChoice
-from leakscope.scenario.pieces import (
-    KINDS,
-    STRICT,
-    AlsoByName,
-    Kind,
-    kind_type,
-    list_of,
-    model_of,
-    piece_type,
-)
+from leakscope.scenario.pieces import KINDS, STRICT, AlsoByName, Kind, kind_type, list_of, model_of, piece_type
 from leakscope.scenario.problems import Path, Problem, ScenarioError
 from leakscope.scenario.reader import UserFile, read_user_file, user_file_of
 from leakscope.scenario.schema import closer, make_client
 
 KIND = "a training file"
 MOST_ROUNDS = 1_000_000
-OWN_KINDS = {
+BESIDE = ("name", "rounds", "checkpoints")  # fields that change no number of a round
+TRAINING_KINDS = {
     "partition": Kind("partition", PARTITIONS),
     "selection": Kind("selection", SELECTIONS),
     "server": Kind("server", SERVERS),
 }
-ALL_KINDS = {**{name: KINDS[name] for name in ("model", "weights", "defences")}, **OWN_KINDS}
+ALL_KINDS = {**{name: KINDS[name] for name in ("model", "weights", "defences")}, **TRAINING_KINDS}
 CLIENT_HIDDEN = frozenset({"scaling", "defences", "rounds", "server_rate"})
 
 
@@ -87,11 +76,12 @@ class HowToRun:
             raise InputError(f"HowToRun.together must be at least 1, got {self.together}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Training:
-    """A checked training as typed values. `federation` lacks the data set's scaling, which is known when the data is loaded.
+    """A checked training as typed values, a field for each of the file.
 
-    `settings` are the same as plain data with every default filled in: for pages, and for the hash of a training.
+    `client` lacks the data set's scaling, which is known when the data is loaded. `plain` is the file with every default filled
+    in, for the hash of a training.
     """
 
     name: str
@@ -99,21 +89,38 @@ class Training:
     partition: Partition
     model: ModelChoice
     weights: Init
-    federation: Federation
+    client: Client
+    defences: tuple[Defence, ...]
+    selection: Selection
+    server: Server
+    decay: Decay
     norm: Literal["eval", "train"]
     rounds: int
     checkpoints: tuple[int, ...]
     evaluate: int
+    seed: int
     precision: HowToRun
-    settings: Mapping[str, Any] = field(repr=False)
+    plain: Mapping[str, Any] = field(repr=False)
     file: UserFile = field(repr=False)
+
+    @functools.cached_property
+    def federation(self) -> Federation:
+        """Return the federation that is trained."""
+        return Federation(
+            client=replace(self.client, defences=self.defences),
+            selection=self.selection,
+            server=self.server,
+            decay=self.decay,
+            seed=self.seed,
+            together=self.precision.together,
+        )
 
     def error(self, problems: list[Problem]) -> ScenarioError:
         """Return problems found later (a model that does not fit the data) as an error with their lines."""
         return self.file.error(problems)
 
 
-def _by_name(value: Any) -> Any:
+def _by_name(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -125,7 +132,7 @@ def file_model() -> type[BaseModel]:
     fields: dict[str, Any] = {
         "name": (str, Field("", description="The title of the page.")),
         "data": (data, Field(description="What is dealt out to the clients; a name alone will do.")),
-        "partition": (kind_type(OWN_KINDS["partition"]), Field(description="Which client holds which examples.")),
+        "partition": (kind_type(TRAINING_KINDS["partition"]), Field(description="Which client holds which examples.")),
         "model": (piece_type("model"), Field(description="The network; a name alone will do.")),
         "weights": (piece_type("weights"), Field({"name": "pytorch"}, description="First weights of the server.")),
         "client": (
@@ -134,11 +141,11 @@ def file_model() -> type[BaseModel]:
         ),
         "defences": (list_of(piece_type("defences")), Field([], description="Applied to every update, in order.")),
         "selection": (
-            kind_type(OWN_KINDS["selection"]),
+            kind_type(TRAINING_KINDS["selection"]),
             Field({"name": "share"}, description="Who answers in a round."),
         ),
         "server": (
-            kind_type(OWN_KINDS["server"]),
+            kind_type(TRAINING_KINDS["server"]),
             Field({"name": "fedavg"}, description="What becomes of the answers."),
         ),
         "decay": (model_of(Decay, "decay"), Field({}, description="How the learning rate falls.")),
@@ -163,89 +170,65 @@ def training_of(data: Mapping[str, Any]) -> Training:
 
 
 def _training(file: UserFile) -> Training:
-    settings = file.check(file_model(), ALL_KINDS)
-    problems = [problem for name in settings for problem in _built(name, settings)] or _together(settings)
+    plain = file.check(file_model(), ALL_KINDS)
+    problems: list[Problem] = []
+    fields = {name: _build_field(name, value, problems) for name, value in plain.items()}
     if problems:
         raise file.error(problems)
-    return Training(
-        name=settings["name"],
-        data=TrainingData(**settings["data"]),
-        partition=OWN_KINDS["partition"].build(settings["partition"]),
-        model=ModelChoice.of(settings["model"]),
-        weights=KINDS["weights"].build(settings["weights"]),
-        federation=_federation(settings),
-        norm=settings["norm"],
-        rounds=settings["rounds"],
-        checkpoints=tuple(settings["checkpoints"]),
-        evaluate=settings["evaluate"],
-        precision=HowToRun(**settings["precision"]),
-        settings=settings,
-        file=file,
-    )
+    training = Training(**fields, plain=plain, file=file)
+    problems = _contradictions(training)
+    if problems:
+        raise file.error(problems)
+    return training
 
 
-def _built(name: str, settings: Mapping[str, Any]) -> list[Problem]:
-    """Return what the constructors themselves refuse in one field."""
-    value = settings[name]
-    tries: list[tuple[Path, Callable[[], object]]] = []
-    makers: Mapping[str, Callable[..., object]] = {"data": TrainingData, "decay": _decay, "precision": HowToRun}
-    if name in makers:
-        tries = [((name,), lambda: makers[name](**value))]
-    elif name == "client":
-        tries = [((name,), lambda: _client(value, ()))]
-    elif name == "defences":
-        tries = [((name, i), functools.partial(KINDS[name].build, item)) for i, item in enumerate(value)]
-    elif name in ("partition", "selection", "server", "weights"):
-        tries = [((name,), lambda: ALL_KINDS[name].build(value))]
-    problems = []
-    for path, make in tries:
-        try:
-            make()
-        except InputError as error:
-            problems.append(Problem(closer(path, value, str(error)), str(error)))
-    late = [number for number in settings["checkpoints"] if number > settings["rounds"]]
-    if name == "checkpoints" and late:
-        message = f"must be rounds of the training, which has {settings['rounds']}, got {late[0]}"
-        problems.append(Problem((name, value.index(late[0])), message))
-    return problems
+def _build_field(name: str, value: Any, problems: list[Problem]) -> Any:
+    """Return the typed value of a field; what its constructor refuses is added to `problems`."""
+    if name == "defences":
+        return tuple(
+            _build((name, i), value, partial(KINDS[name].build, item), problems) for i, item in enumerate(value)
+        )
+    return _build((name,), value, partial(MAKERS[name], value), problems) if name in MAKERS else value
 
 
-def _together(settings: Mapping[str, Any]) -> list[Problem]:
+def _build(path: Path, value: object, make: Callable[[], object], problems: list[Problem]) -> Any:
+    try:
+        return make()
+    except InputError as error:
+        problems.append(Problem(closer(path, value, str(error)), str(error)))
+        return None
+
+
+MAKERS: Mapping[str, Callable[[Any], object]] = {
+    "data": lambda plain: TrainingData(**plain),
+    "model": ModelChoice.of,
+    "client": lambda plain: make_client({**plain, "rounds": 1, "server_rate": 0.0}, ()),
+    "decay": lambda plain: Decay(**{**plain, "at": tuple(plain["at"])}),
+    "checkpoints": tuple,
+    "precision": lambda plain: HowToRun(**plain),
+    **{name: ALL_KINDS[name].build for name in ("partition", "weights", "selection", "server")},
+}
+
+
+def _contradictions(training: Training) -> list[Problem]:
     """Return what fields that are right by themselves make wrong together."""
-    clients = settings["partition"].get("clients")
-    asked = settings["selection"].get("number")
     problems = []
-    if clients is not None and asked is not None and asked > clients:
-        message = f"must be at most the {clients} clients there are, got {asked}"
+    late = [number for number in training.checkpoints if number > training.rounds]
+    if late:
+        message = f"must be rounds of the training, which has {training.rounds}, got {late[0]}"
+        problems.append(Problem(("checkpoints", training.checkpoints.index(late[0])), message))
+    clients, selection = getattr(training.partition, "clients", None), training.selection
+    if clients is not None and isinstance(selection, Count) and selection.number > clients:
+        message = f"must be at most the {clients} clients there are, got {selection.number}"
         problems.append(Problem(("selection", "number"), message))
     try:
-        check_stack([KINDS["defences"].build(item) for item in settings["defences"]])
+        check_stack(training.defences)
     except InputError as error:
         problems.append(Problem(("defences",), str(error)))
     if problems:
         return problems
     try:
-        _federation(settings)
+        training.federation  # noqa: B018  its constructor checks that client and server fit
     except InputError as error:
         problems.append(Problem(("server",), str(error)))
     return problems
-
-
-def _federation(settings: Mapping[str, Any]) -> Federation:
-    defences = tuple(KINDS["defences"].build(item) for item in settings["defences"])
-    return Federation(
-        client=_client(settings["client"], defences),
-        selection=OWN_KINDS["selection"].build(settings["selection"]),
-        server=OWN_KINDS["server"].build(settings["server"]),
-        decay=_decay(**settings["decay"]),
-        seed=settings["seed"],
-        together=settings["precision"]["together"],
-    )
-
-
-def _client(settings: Mapping[str, Any], defences: tuple[Defence, ...]) -> Client:
-    return make_client({**settings, "rounds": 1, "server_rate": 0.0}, defences)
-
-
-def _decay(*, factor: float, at: list[int], every: int | None) -> Decay:
-    return Decay(factor=factor, at=tuple(at), every=every)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from leakscope.core.errors import InputError
+from leakscope.federated import Federation, State, pack_private
 from leakscope.metrics.interval import Estimate, wilson
 from leakscope.models.checkpoint import file_name
-from leakscope.training.file import read_training
-from leakscope.training.private import can_go_on
+from leakscope.store.disk import replacing
+from leakscope.training.file import Training
 
 STATE, FILE, CURVE = "state.safetensors", "training.yaml", "curve.csv"
 
@@ -41,18 +42,16 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A training so far: its settings, the learning curve from round 0 on, checkpoints, facts; `diverged` if it blew up.
+    """A training so far: the learning curve from round 0 on, checkpoints, facts; `diverged` if it blew up.
 
     `resumable` is whether another round could be played from what was written: private heads that were not kept are gone.
     """
 
-    name: str
-    settings: Mapping[str, Any]
+    training: Training
     curve: tuple[Point, ...]
     sizes: tuple[int, ...]
     checkpoints: Mapping[int, str]
     facts: Mapping[str, str]
-    text: str
     diverged: bool = False
     stopped: bool = False
     resumable: bool = True
@@ -61,26 +60,6 @@ class Result:
     def rounds(self) -> int:
         """Return how many rounds were played."""
         return self.curve[-1].round if self.curve else 0
-
-
-def load_result(directory: Path) -> Result:
-    """Return what a training's directory holds, without going on with it."""
-    training, about = read_training(directory / FILE), about_of(directory / STATE)
-    curve = tuple(Point(**point) for point in about["curve"])
-    last = curve[-1]
-    diverged = last.loss is not None and not math.isfinite(last.loss)
-    return Result(
-        name=training.name,
-        settings=training.settings,
-        curve=curve,
-        sizes=tuple(about["sizes"]),
-        checkpoints=checkpoints_of(directory),
-        facts=about["facts"],
-        text=training.file.text,
-        diverged=diverged,
-        stopped=last.round < training.rounds and not diverged,
-        resumable=can_go_on(directory, training.federation, last.round),
-    )
 
 
 def about_of(path: Path) -> dict[str, Any]:
@@ -111,3 +90,57 @@ def table_of(curve: Sequence[Point]) -> str:
         parts = (p.round, p.answered, p.examples, p.decay, p.correct, p.n, *shown, p.loss)
         rows.append(",".join("" if part is None else str(part) for part in parts))
     return "\n".join(rows) + "\n"
+
+
+FOLDER = "private"
+
+
+def write_private(directory: Path, state: State) -> None:
+    """Write what the clients keep to themselves, readable by the owner alone; nothing is written where they keep nothing."""
+    data = pack_private(state)
+    if data is None:
+        return
+    folder = directory / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+    for path, content in ((folder / ".gitignore", b"*\n"), (_file(directory, state.rounds), data)):
+        if not path.exists() or path.read_bytes() != content:
+            with replacing(path) as file:
+                os.fchmod(file.fileno(), 0o600)  # before the first byte is in it
+                file.write(content)
+
+
+def forget_older(directory: Path, state: State) -> None:
+    """Delete the private files of other rounds than the state's, which is on disk by now."""
+    for path in sorted((directory / FOLDER).glob("round-*")):
+        if path != _file(directory, state.rounds):
+            path.unlink()
+
+
+def refuse_kept(directory: Path) -> None:
+    """Raise if the folder holds heads, for a training that was not asked to keep them."""
+    if sorted((directory / FOLDER).glob("round-*")):
+        raise InputError(
+            f"{directory / FOLDER} holds private heads: go on with --keep-private, which keeps them there, or choose a new --out"
+        )
+
+
+def can_go_on(directory: Path, federation: Federation, rounds: int) -> bool:
+    """Return whether a training can go on after a round: it has no private heads, or they are kept, or not trained yet."""
+    return federation.client.on_model is None or not rounds or _file(directory, rounds).exists()
+
+
+def read_private(directory: Path, rounds: int) -> bytes | None:
+    """Return the private file of a round; None where there is none, InputError where there are those of other rounds."""
+    path = _file(directory, rounds)
+    if path.exists():
+        return path.read_bytes()
+    if sorted(path.parent.glob("round-*")):
+        raise InputError(
+            f"{path.parent} does not hold round {rounds}, where the state stands; train in a new directory"
+        )
+    return None
+
+
+def _file(directory: Path, rounds: int) -> Path:
+    return directory / FOLDER / f"round-{rounds:05}.safetensors"

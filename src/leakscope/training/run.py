@@ -38,15 +38,10 @@ from leakscope.federated import (
 from leakscope.federated.traced import forget
 from leakscope.models.checkpoint import Checkpoint, file_name, pack_checkpoint
 from leakscope.scenario.problems import Problem
-from leakscope.store.disk import clear_errors
-from leakscope.store.durable import PART, replacing
-from leakscope.store.lock import locked
+from leakscope.store.disk import PART, clear_errors, locked, replacing
 from leakscope.sweep.objects import fingerprint
-from leakscope.training.file import Training
-from leakscope.training.forms import FORMS, choose_form
-from leakscope.training.objects import TrainingObjects, make_objects
-from leakscope.training.private import FOLDER as PRIVATE
-from leakscope.training.private import can_go_on, forget_older, read_private, refuse_kept, write_private
+from leakscope.training.file import BESIDE, Training
+from leakscope.training.objects import FORMS, TrainingObjects, choose_form, make_objects
 from leakscope.training.result import (
     CURVE,
     FILE,
@@ -54,13 +49,18 @@ from leakscope.training.result import (
     Point,
     Result,
     about_of,
+    can_go_on,
     checkpoints_of,
+    forget_older,
+    read_private,
+    refuse_kept,
     table_of,
+    write_private,
 )
+from leakscope.training.result import FOLDER as PRIVATE
 
 LOCK = "run.lock"
 RESULTS = 1  # raised whenever a change of leakscope changes what a training gives
-BESIDE = ("name", "rounds", "checkpoints")
 SAVE_EVERY = 2.0  # seconds: a round that took less need not be saved by itself
 
 
@@ -71,16 +71,15 @@ def run_training(
     device: str = "cpu",
     keep_private: bool = False,
     facts: Mapping[str, str] | None = None,
-    tell: Callable[[Point], None] = lambda _: None,
+    on_round: Callable[[Point], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
     inside: Callable[[int, int, int], None] = lambda *_: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Return the training after its last round, begun or gone on with in `directory`.
 
-    `tell` hears every round, `say` a sentence now and then, `inside` (round, clients done, clients of the round); `stop` is asked
-    between rounds. `keep_private` writes the private heads of clients that have them to DIR/private, so that a training that is cut
-    can go on.
+    `on_round` gets every point of the curve, `say` a sentence now and then, `inside` (round, clients done, clients of the round);
+    `stop` is asked between rounds. `keep_private` writes private heads to DIR/private, so that a cut training can go on.
     """
     world, first = _begun(training, device)
     _refuse_other_files(directory)
@@ -90,7 +89,7 @@ def run_training(
         writes_private = keep_private or not first.private
         run = _Run(training, world, directory, device, dict(facts or {}), writes_private=writes_private)
         try:
-            return run.play(first, tell, say, inside, stop)
+            return run.play(first, on_round, say, inside, stop)
         finally:
             forget()
 
@@ -131,7 +130,7 @@ class _Run:
     def play(
         self,
         first: State,
-        tell: Callable[[Point], None],
+        on_round: Callable[[Point], None],
         say: Callable[[str], None],
         inside: Callable[[int, int, int], None],
         stop: Callable[[], bool],
@@ -151,7 +150,7 @@ class _Run:
         if not self.curve:
             self.curve.append(self._measured(state, Point(0, 0, 0, 1.0, None, None, None)))
             self._save(state)  # the form is settled from here on
-            tell(self.curve[-1])
+            on_round(self.curve[-1])
         world, form = self.world, FORMS[self.form]
 
         def play(state: State) -> tuple[State, Played]:
@@ -163,7 +162,7 @@ class _Run:
             measured = self._due(played.round) or not is_finite(state)
             self.curve.append(self._measured(state, point) if measured else point)
             self._write_round(state)
-            tell(self.curve[-1])
+            on_round(self.curve[-1])
 
         state = run_rounds(
             state, play, self.training.rounds, after=after, stop=lambda state: not is_finite(state) or stop()
@@ -174,13 +173,11 @@ class _Run:
     def result(self, finite: bool, *, stopped: bool = False) -> Result:
         """Return what the directory now holds."""
         return Result(
-            name=self.training.name,
-            settings=self.training.settings,
+            training=self.training,
             curve=tuple(self.curve),
             sizes=tuple(self.world.holdings.counts.tolist()),
             checkpoints=checkpoints_of(self.directory),
             facts=self.facts,
-            text=self.training.file.text,
             diverged=not finite,
             stopped=stopped,
             resumable=can_go_on(self.directory, self.training.federation, self.curve[-1].round),
@@ -297,7 +294,7 @@ def _refuse_other_files(directory: Path) -> None:
 
 def _stamp(training: Training, device: str) -> str:
     """Return the hash of all that determines the numbers of a training, whatever its title and its number of rounds."""
-    decisive = {key: value for key, value in training.settings.items() if key not in BESIDE}
+    decisive = {key: value for key, value in training.plain.items() if key not in BESIDE}
     if isinstance(training.weights, Checkpoint):
         decisive["weights"] = Checkpoint(training.weights.path, training.weights.round).digest()
     digests = [fingerprint(training.data.name, part) for part in ("train", "test")]

@@ -19,10 +19,9 @@ from leakscope.core.tree import to
 from leakscope.data import Dataset, load
 from leakscope.defences.on_data import Transform
 from leakscope.search.accuracy_score import accuracy_scores
-from leakscope.search.first_weights import first_model
+from leakscope.search.policy_search import examples_of
 from leakscope.search.privacy_score import privacy_scores
-from leakscope.search.scoring import examples_of
-from leakscope.search.utility import Epoch, Recipe, Schedule, Trained, load_trained, train_network
+from leakscope.search.utility import Epoch, Recipe, Schedule, Trained, first_model, load_trained, train_network
 from leakscope_papers.programs.rows import Keep
 
 Say = Callable[[str], None]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from leakscope.cli.options import Workers, check_device, make_engine, parse_memory
+from leakscope.cli.progress import RunProgress
 from leakscope.cli.run import run_with_progress
-from leakscope.cli.run_progress import RunProgress
 from leakscope.cli.text import count, printable
 
 if TYPE_CHECKING:

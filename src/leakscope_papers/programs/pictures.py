@@ -13,8 +13,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.types import Batch, Reconstruction
 from leakscope.metrics.scoring import Scores, clean
 from leakscope.metrics.success import DEFAULT_RULE
-from leakscope.store.disk import clear_errors
-from leakscope.store.durable import replacing
+from leakscope.store.disk import clear_errors, replacing
 
 FOLDER = "pictures"
 NAMES = ("truth", "guess", "psnr", "recovered")

@@ -13,9 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
-from leakscope.store.disk import clear_errors
-from leakscope.store.durable import replacing
-from leakscope.store.lock import locked
+from leakscope.store.disk import clear_errors, locked, replacing
 
 FILE, LOCK, FORMAT = "rows.json", "lock", 1
 DIGITS = 6  # of the numbers of a curve

@@ -34,8 +34,7 @@ from leakscope.kernels.recordings import recorded
 from leakscope.learning import tree_adam
 from leakscope.learning.tree_adam import Moments
 from leakscope.models import Uniform, draw_parameters
-from leakscope.store.disk import clear_errors
-from leakscope.store.durable import replacing
+from leakscope.store.disk import clear_errors, replacing
 from leakscope_papers.spn.world import RANGE, Curve, client_of, network_of, title_of
 
 AT_ONCE = 500

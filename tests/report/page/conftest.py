@@ -163,7 +163,7 @@ def build_page(
         "threat": Threat(
             words="Words.",
             setting=(("Network", ("lenet", "resnet")),),
-            told=("the loss",),
+            known=("the loss",),
             hidden=("the labels",),
             mixed=("the bound",),
         ),

@@ -177,7 +177,7 @@ def test_every_text_of_the_page_is_shown(make_page: MakePage) -> None:
     page = make_page()
     read = words(render(page))
     texts = [page.headline, page.explanation, page.rule, page.speed, page.limits, page.threat.words]
-    texts += [*page.threat.told, *page.threat.hidden, *page.threat.mixed, "Network", "lenet", "resnet"]
+    texts += [*page.threat.known, *page.threat.hidden, *page.threat.mixed, "Network", "lenet", "resnet"]
     texts += [text for fact in page.provenance.facts for text in fact]
     texts += [page.provenance.command, page.provenance.scenario.strip(), page.provenance.plan]
     texts += [page.sections[0].title, page.sections[0].note, "Every setting"]

@@ -1,56 +1,14 @@
 """Charts as the coordinates of SVG drawings; `charts.html` among the templates writes them out.
 
-Here are the scales, the shapes and the panels of curves that every page uses. `charts.characteristic` and `charts.policies`
-draw the two kinds of chart that one page alone has.
+Scales, shapes and panels of curves that every page uses; `charts.characteristic` draws what one page alone has.
 """
 
-from leakscope.report.charts.panels import Drawing, Line, Panel, Stroke, draw_panel, draw_panels
-from leakscope.report.charts.scales import SHARE, Scale, fit, likeness_scale, linear_scale, measure_scale, widen
-from leakscope.report.charts.shapes import (
-    COLOURS,
-    Frame,
-    Mark,
-    Spot,
-    Tick,
-    band,
-    column,
-    estimate_text,
-    has_interval,
-    legend_marker,
-    marker,
-    path,
-    tick_text,
-    value_text,
-    whisker,
-)
-
-__all__ = [
-    "COLOURS",
-    "SHARE",
-    "Drawing",
-    "Frame",
-    "Line",
-    "Mark",
-    "Panel",
-    "Scale",
-    "Spot",
-    "Stroke",
-    "Tick",
-    "band",
-    "column",
-    "draw_panel",
-    "draw_panels",
-    "estimate_text",
-    "fit",
-    "has_interval",
-    "legend_marker",
-    "likeness_scale",
-    "linear_scale",
-    "marker",
-    "measure_scale",
-    "path",
-    "tick_text",
-    "value_text",
-    "whisker",
-    "widen",
-]
+from leakscope.report.charts.panels import Drawing as Drawing, Line as Line, Panel as Panel, Stroke as Stroke
+from leakscope.report.charts.panels import draw_panel as draw_panel, draw_panels as draw_panels
+from leakscope.report.charts.scales import SHARE as SHARE, Scale as Scale, fit as fit, likeness_scale as likeness_scale
+from leakscope.report.charts.scales import linear_scale as linear_scale, measure_scale as measure_scale, widen as widen
+from leakscope.report.charts.shapes import COLOURS as COLOURS, Frame as Frame, Mark as Mark, Spot as Spot, Tick as Tick
+from leakscope.report.charts.shapes import band as band, column as column, estimate_text as estimate_text, path as path
+from leakscope.report.charts.shapes import has_interval as has_interval, legend_marker as legend_marker
+from leakscope.report.charts.shapes import marker as marker, tick_text as tick_text, value_text as value_text
+from leakscope.report.charts.shapes import whisker as whisker

@@ -31,10 +31,10 @@ class Curve:
 
     name: str
     colour: int
-    dashed: bool
-    path: str
-    band: str
     marks: tuple[Mark, ...]
+    path: str
+    band: str = ""
+    dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _curve(
         Mark(marker(colour, *spot), f"{name} {numbers.number(read(point))} at setting {numbers.short(point.parameter)}")
         for spot, point in zip(spots, points, strict=True)
     )
-    return Curve(name, colour, dashed, path(spots), outline, marks)
+    return Curve(name, colour, marks, path(spots), outline, dashed)
 
 
 def _band(points: Sequence[Point], where: Sequence[float], scale: Scale) -> str:

@@ -2,30 +2,11 @@
 
 A run is a sweep along one strength of a defence (`defences.0.sigma`, `client.on_model.alpha2`, ...). Cells that differ in nothing but
 that strength are one line (`lines`). Accuracies come from a training of the same network on the same data under the same defence,
-or from a file (`accuracies`); distances from what the run stored (`curves`).
+or from a file; distances from what the run stored (`curves`).
 """
 
-from leakscope.studies.characteristics.accuracies import (
-    AccuracyOf,
-    accuracies_from,
-    folder_of,
-    guessing,
-    shares_alike,
-    training_under,
-)
-from leakscope.studies.characteristics.curves import Curves, measure_curves
-from leakscope.studies.characteristics.lines import Line, lines_of, name_lines
-
-__all__ = [
-    "AccuracyOf",
-    "Curves",
-    "Line",
-    "accuracies_from",
-    "folder_of",
-    "guessing",
-    "lines_of",
-    "measure_curves",
-    "name_lines",
-    "shares_alike",
-    "training_under",
-]
+from leakscope.studies.characteristics.curves import Curves as Curves, measure_curves as measure_curves
+from leakscope.studies.characteristics.lines import AccuracyOf as AccuracyOf, Line as Line, folder_of as folder_of
+from leakscope.studies.characteristics.lines import accuracies_from as accuracies_from, guessing as guessing
+from leakscope.studies.characteristics.lines import lines_of as lines_of, name_lines as name_lines
+from leakscope.studies.characteristics.lines import shares_alike as shares_alike, training_under as training_under

@@ -20,8 +20,7 @@ from leakscope.inference.tracing import trace
 from leakscope.metrics import Estimate, clean
 from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Run
-from leakscope.studies.characteristics.accuracies import AccuracyOf, guessing
-from leakscope.studies.characteristics.lines import Line, name_lines
+from leakscope.studies.characteristics.lines import AccuracyOf, Line, guessing, name_lines
 from leakscope.sweep.chunk import Chunk, observe_chunk
 from leakscope.sweep.trials import Trial
 
@@ -44,7 +43,7 @@ def measure_curves(
     *,
     participants: int = 10,
     rule: Rule | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Curves:
     """Return the characteristics of all lines; `accuracy_of` has one entry for each."""
     counted = rule or Rule()
@@ -54,14 +53,14 @@ def measure_curves(
     named = [f"{defence}, {attacker}" for defence, attacker in name_lines(lines)]
     settings: list[list[_Setting]] = []
     for line, who in zip(lines, named, strict=True):  # all of them before the first accuracy, which may take an hour
-        tell(who)
+        report(who)
         settings.append(list(_settings(line, who, counted, participants, notes)))
     if not any(setting.strength for of_line in settings for setting in of_line):
         raise InputError("no trial has landed at a strength above 0: there is nothing to draw yet")
     for line, of_line, accuracy, who, names in zip(lines, settings, accuracy_of, named, name_lines(lines), strict=True):
         points: dict[str, list[Point]] = {}
         for setting in of_line:
-            by_distance = setting.points(*accuracy(setting.cell.settings, setting.strength))
+            by_distance = setting.points(*accuracy(read_settings(setting.cell.settings), setting.strength))
             if setting.strength == 0:
                 text = ", ".join(f"{name} {point.distance.value:.3g}" for name, point in by_distance.items())
                 notes.append(
@@ -189,7 +188,7 @@ def _ratio(cell: Cell, records: Sequence[Record]) -> Tensor:
     ratios = []
     for first in range(0, len(records), AT_ONCE):
         trials = tuple(
-            Trial(record.trial, 0, record.number, record.seed, record.items)
+            Trial(record.trial, 0, record.number, record.items, record.seed)
             for record in records[first : first + AT_ONCE]
         )
         chunk = Chunk(name="ratio", trials=trials, cells={0: cell})

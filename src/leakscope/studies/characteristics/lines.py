@@ -1,20 +1,30 @@
-"""Which cells of a run are one line of a characteristic, and what the line is called."""
+"""Which cells of a run are one line of a characteristic, what the line is called, and the accuracies under its defence."""
 
 from __future__ import annotations
 
 import copy
+import csv
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
 from leakscope.scenario.attackers import handles_private_heads
+from leakscope.scenario.cell import CellSettings, read_settings
+from leakscope.scenario.pieces import KINDS, describe_field
+from leakscope.scenario.settings import DataChoice
 from leakscope.store import Run
+from leakscope.sweep.objects import data_of
+from leakscope.training import Training, training_of
+from leakscope.training.file import BESIDE, TrainingData
 
 DEFENDED = ("defences", "client.on_model", "client.on_data")
-TOLD = "knowledge.defence"
+KNOWS_DEFENCE = "knowledge.defence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +36,14 @@ class Line:
     cells: tuple[tuple[float, Cell], ...]
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> CellSettings:
         """Return the settings of the first cell."""
-        return self.cells[0][1].settings
+        return read_settings(self.cells[0][1].settings)
 
     @property
     def values(self) -> list[Any]:
         """Return the pieces of the defence, without the strength that the line goes along."""
-        plain = _without(self.settings, self.along)
+        plain = _without(self.cells[0][1].settings, self.along)
         client = plain["client"]
         heads = [] if client["on_model"] is None else [{"name": "spn", **client["on_model"]}]
         policies = [] if client["on_data"] is None else [{"name": "policy", **client["on_data"]}]
@@ -96,12 +106,12 @@ def name_lines(lines: Sequence[Line]) -> list[tuple[str, str]]:
     ]
 
 
-def defence_name(pieces: Sequence[Mapping[str, Any]], among: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+def defence_name(defence: Sequence[Mapping[str, Any]], among: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     """Return the names of a defence's pieces, each with the settings in which other defences of these names differ."""
-    names = [piece["name"] for piece in pieces]
+    names = [piece["name"] for piece in defence]
     alike = [other for other in among if [piece["name"] for piece in other] == names]
     words = []
-    for place, piece in enumerate(pieces):
+    for place, piece in enumerate(defence):
         differing = [key for key in piece if any(other[place].get(key) != piece[key] for other in alike)]
         words.append(" ".join([str(piece["name"]), *(f"{key}={piece[key]}" for key in differing)]))
     return " + ".join(words) or "no defence"
@@ -109,12 +119,105 @@ def defence_name(pieces: Sequence[Mapping[str, Any]], among: Sequence[Sequence[M
 
 def _attacker(line: Line) -> str:
     settings, axes = line.settings, line.cells[0][1].axes
-    attack = str(settings["attack"].get("label") or settings["attack"]["name"])
-    if settings["knowledge"]["defence"]:
+    attack = str(settings.recipe.settings.get("label") or settings.recipe.name)
+    if settings.knowledge.defence:
         knows = "knows the defence"
-    elif settings["client"]["on_model"] is not None and handles_private_heads(settings["attack"]["name"]):
+    elif settings.client.on_model is not None and handles_private_heads(settings.recipe.name):
         knows = "knows that there is a head"
     else:
         knows = "does not know"
-    others = [f"{axis} {value}" for axis, value in axes.items() if axis not in ("attack", TOLD, line.along)]
+    others = [f"{axis} {value}" for axis, value in axes.items() if axis not in ("attack", KNOWS_DEFENCE, line.along)]
     return ", ".join([attack, knows, *others])
+
+
+AccuracyOf = Callable[[CellSettings, float], tuple[float, int | None]]
+
+
+def training_under(training: Training, settings: CellSettings) -> Training:
+    """Return the training with the defence of a cell; refused where it has one already, or trains another network or data."""
+    source, client = training.file.source or "the training", training.client
+    if training.defences or client.on_model or client.on_data:
+        raise InputError(f"{source} has a defence of its own: leave it out, that of every cell of the run is put in")
+    for what, trained, attacked in (
+        ("model", training.model.plain(), settings.model.plain()),
+        ("data", _looks(training.data), _looks(settings.data)),
+    ):
+        if json.dumps(trained, sort_keys=True) != json.dumps(attacked, sort_keys=True):
+            raise InputError(
+                f"{source} trains {what} ({_words(trained)}), the run attacks ({_words(attacked)}): "
+                "a characteristic needs both of one"
+            )
+    defences = [KINDS["defences"].describe(defence) for defence in settings.client.defences]
+    guards = {name: describe_field(name, getattr(settings.client, name)) for name in ("on_model", "on_data")}
+    changed = training_of({**training.plain, "defences": defences, "client": {**training.plain["client"], **guards}})
+    return replace(changed, file=replace(changed.file, source=training.file.source))
+
+
+def _looks(data: TrainingData | DataChoice) -> dict[str, object]:
+    return {"name": data.name, "size": data.size, "scaling": data.scaling}
+
+
+def _words(plain: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in plain.items())
+
+
+def folder_of(under: Training) -> str:
+    """Return a name for a training under a defence: the same for the same training, however many rounds it has."""
+    decisive = {name: value for name, value in under.plain.items() if name not in BESIDE}
+    text = json.dumps(decisive, sort_keys=True)
+    names = [str(KINDS["defences"].describe(defence)["name"]) for defence in under.defences]
+    names += [name for name in ("on_model", "on_data") if getattr(under.client, name) is not None]
+    return "-".join([*names, hashlib.sha256(text.encode()).hexdigest()[:10]])
+
+
+def shares_alike(training: Training, settings: CellSettings) -> bool:
+    """Return whether clients of both send a gradient, or both what local training made of their weights."""
+    return (training.client.local is None) == (settings.client.local is None)
+
+
+def guessing(settings: CellSettings) -> float:
+    """Return the accuracy of a model that guesses, on the data of a cell."""
+    return 1 / data_of(settings.data).classes
+
+
+def read_accuracies(path: Path) -> dict[float, tuple[float, int | None]]:
+    """Return accuracy and number of test pictures (or None) by strength, from a CSV with a line of heads."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the accuracies {path} ({error})") from None
+    rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    if not {"strength", "accuracy"} <= set(rows.fieldnames or ()):
+        raise InputError(f"{path} needs columns strength and accuracy (and tests), got {rows.fieldnames}")
+    accuracies: dict[float, tuple[float, int | None]] = {}
+    for row in rows:
+        try:
+            strength, accuracy = float(row["strength"]), float(row["accuracy"])
+            tests = int(row["tests"]) if row.get("tests") else None
+        except (TypeError, ValueError):
+            raise InputError(f"{path}, line {rows.line_num}: {row} is not a strength, an accuracy and tests") from None
+        if not 0 <= accuracy <= 1 or (tests is not None and tests < 1):
+            raise InputError(
+                f"{path}, line {rows.line_num}: accuracy must be a share in [0, 1] over at least one test, got {row}"
+            )
+        if strength in accuracies:
+            raise InputError(f"{path}, line {rows.line_num}: strength {strength:g} has an accuracy already")
+        accuracies[strength] = (accuracy, tests)
+    return accuracies
+
+
+def accuracies_from(path: Path, lines: Sequence[Line]) -> AccuracyOf:
+    """Return the accuracies of a file, asked for by strength; refused for lines of several defences, whose accuracies differ."""
+    known = read_accuracies(path)
+    defences = list(dict.fromkeys(defence_name(line.values, [other.values for other in lines]) for line in lines))
+    if len(defences) > 1:
+        raise InputError(f"{path} has one accuracy a strength, and the run has several defences: {'; '.join(defences)}")
+
+    def accuracy(settings: CellSettings, strength: float) -> tuple[float, int | None]:
+        del settings
+        for value, accuracy_and_n in known.items():
+            if math.isclose(value, strength, rel_tol=1e-9):
+                return accuracy_and_n
+        raise InputError(f"{path} has no accuracy for strength {strength:g}; it has {', '.join(map(str, known))}")
+
+    return accuracy

@@ -1,4 +1,4 @@
-"""What every engine keeps to: chunks with their needs go in, results come out as they finish, notes tell how far each is.
+"""What every engine keeps to: chunks with their needs go in, results come out as they finish, notes say how far each is.
 
 An engine is a map. It must not matter to a result where or beside what it was computed: a chunk is a plain picklable
 value, the work a function that any process can import, and the number of torch threads is part of the chunk's needs.
@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from leakscope.core.errors import InputError
 
@@ -39,8 +39,7 @@ class Needs:
             raise InputError(f"Needs.memory must be positive bytes, got {self.memory}")
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """How far a chunk is: trials in all, done, converged, diverged; iteration of the slowest; a word if it waits."""
 
     chunk: str
@@ -52,7 +51,7 @@ class Note:
     note: str = ""
 
 
-Tell = Callable[[Note], None]
+OnNote = Callable[[Note], None]
 
 
 class LostChunkError(RuntimeError):
@@ -68,7 +67,7 @@ class Engine(Protocol):
         chunks: Iterable[tuple[C, Needs]],
         *,
         stop: Callable[[], bool] = ...,
-        tell: Tell | None = ...,
+        on_note: OnNote | None = ...,
     ) -> Iterator[tuple[C, R]]:
         """Yield (chunk, result) as they finish, in any order, each exactly once.
 
@@ -83,6 +82,31 @@ def never() -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class Order(Generic[C, R]):
+    """What an engine is asked to do: the work, the chunks, when to stop, and who gets the notes."""
+
+    work: Callable[[C], R]
+    chunks: Iterator[tuple[C, Needs]]
+    stop: Callable[[], bool] = never
+    on_note: OnNote | None = None
+
+
+def engine_of(run: Callable[[Order[Any, Any]], Iterator[tuple[Any, Any]]]) -> Engine:
+    """Return the engine that carries out orders in this way."""
+
+    def engine(
+        work: Callable[[C], R],
+        chunks: Iterable[tuple[C, Needs]],
+        *,
+        stop: Callable[[], bool] = never,
+        on_note: OnNote | None = None,
+    ) -> Iterator[tuple[C, R]]:
+        return run(Order(work, iter(chunks), stop, on_note))
+
+    return engine
+
+
 def name_of(chunk: object) -> str:
     """Return what a chunk is called in messages: its `name` where it has one, else its text, cut short.
 
@@ -94,14 +118,14 @@ def name_of(chunk: object) -> str:
     return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3] + "..."
 
 
-_listener: ContextVar[Tell | None] = ContextVar("listener", default=None)
+_listener: ContextVar[OnNote | None] = ContextVar("listener", default=None)
 
 
 def report(note: Note) -> None:
     """Hand a note to whoever runs this chunk, wherever that is; nothing happens where nobody listens."""
-    tell = _listener.get()
-    if tell is not None:
-        tell(note)
+    on_note = _listener.get()
+    if on_note is not None:
+        on_note(note)
 
 
 def reporter(chunk: str) -> Callable[[Progress], None] | None:
@@ -109,16 +133,13 @@ def reporter(chunk: str) -> Callable[[Progress], None] | None:
     if _listener.get() is None:
         return None
 
-    def tell(now: Progress) -> None:
-        report(Note(chunk, now.total, now.done, now.converged, now.diverged, now.iteration, now.note))
-
-    return tell
+    return lambda now: report(Note(chunk, now.total, now.done, now.converged, now.diverged, now.iteration, now.note))
 
 
 @contextlib.contextmanager
-def listening(tell: Tell | None) -> Iterator[None]:
-    """Let `tell` hear what is reported inside."""
-    before = _listener.set(tell)
+def listening(on_note: OnNote | None) -> Iterator[None]:
+    """Hand what is reported inside to `on_note`."""
+    before = _listener.set(on_note)
     try:
         yield
     finally:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, cast
 
-from leakscope.sweep.engines.contract import C, LostChunkError, Needs, Note, R, Tell, name_of
+from leakscope.sweep.engines.contract import C, LostChunkError, Needs, Note, Order, R, name_of
 from leakscope.sweep.engines.parcels import pack, unpack
 
 RETRIES = 2
@@ -54,16 +54,9 @@ class Crew(Protocol[C]):
         ...
 
 
-def drive(
-    crew: Crew[C],
-    work: Callable[[C], R],
-    chunks: Iterable[tuple[C, Needs]],
-    *,
-    stop: Callable[[], bool],
-    tell: Tell | None,
-) -> Iterator[tuple[C, R]]:
+def drive(crew: Crew[C], order: Order[C, R]) -> Iterator[tuple[C, R]]:
     """Yield (chunk, result) as the crew finishes them; see `Engine` for the rules."""
-    shift = _Shift(crew, work, chunks, stop, tell)
+    shift = _Shift(crew, order)
     heard: dict[object, object] = {}
     try:
         shift.fill()
@@ -89,16 +82,8 @@ def drive(
 class _Shift(Generic[C, R]):
     """The state of one drive: what is left to start, and whether anything may start at all."""
 
-    def __init__(
-        self,
-        crew: Crew[C],
-        work: Callable[[C], R],
-        chunks: Iterable[tuple[C, Needs]],
-        stop: Callable[[], bool],
-        tell: Tell | None,
-    ) -> None:
-        self.crew, self.work, self.stop, self.tell = crew, work, stop, tell
-        self.rest = iter(chunks)
+    def __init__(self, crew: Crew[C], order: Order[C, R]) -> None:
+        self.crew, self.order = crew, order
         self.waiting: deque[Job[C]] = deque()
         self.closed = False
         self.failure: Exception | None = None
@@ -112,14 +97,14 @@ class _Shift(Generic[C, R]):
             self.fail(error)
 
     def _closed(self) -> bool:
-        self.closed = self.closed or self.stop()
+        self.closed = self.closed or self.order.stop()
         return self.closed
 
     def _draw(self) -> bool:
-        drawn = next(self.rest, None)
+        drawn = next(self.order.chunks, None)
         if drawn is not None:
             chunk, needs = drawn
-            self.waiting.append(Job(chunk, needs, pack(self.work, chunk)))
+            self.waiting.append(Job(chunk, needs, pack(self.order.work, chunk)))
         return drawn is not None
 
     def lost(self, job: Job[C], lost: Lost) -> None:
@@ -128,8 +113,8 @@ class _Shift(Generic[C, R]):
         if losses > RETRIES:
             self.fail(LostChunkError(f"chunk {name} was given up: {losses} workers died of it, the last {lost.reason}"))
             return
-        if self.tell is not None:
-            self.tell(Note(name, note=f"worker lost ({lost.reason}); trying again, {losses} of {RETRIES}"))
+        if self.order.on_note is not None:
+            self.order.on_note(Note(name, note=f"worker lost ({lost.reason}); trying again, {losses} of {RETRIES}"))
         self.waiting.appendleft(replace(job, losses=losses))
 
     def fail(self, error: Exception) -> None:

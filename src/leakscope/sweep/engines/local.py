@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from leakscope.core.errors import InputError
-from leakscope.sweep.engines.contract import C, Engine, Needs, R, Tell, never
+from leakscope.sweep.engines.contract import C, Engine, Needs, Order, R, engine_of, listening, name_of, torch_threads
 from leakscope.sweep.engines.processes import processes
-from leakscope.sweep.engines.serial import serial
 
 START_UP = 8.0  # seconds until fresh workers have imported torch and traced their first chunk (docs/scale.md)
 
@@ -47,20 +46,14 @@ def local(cores: int | None = None, *, seconds: float | None = None) -> Engine:
         raise InputError(f"local(cores) must be at least 1, got {cores}")
     most = cores or usable_cores()
 
-    def engine(
-        work: Callable[[C], R],
-        chunks: Iterable[tuple[C, Needs]],
-        *,
-        stop: Callable[[], bool] = never,
-        tell: Tell | None = None,
-    ) -> Iterator[tuple[C, R]]:
-        rest = iter(chunks)
-        first = list(itertools.islice(rest, most))
+    def run(order: Order[C, R]) -> Iterator[tuple[C, R]]:
+        first = list(itertools.islice(order.chunks, most))
         workers = workers_for([needs for _, needs in first], most, seconds)
         chosen: Engine = serial if workers == 1 else processes(workers)
-        return chosen(work, itertools.chain(first, rest), stop=stop, tell=tell)
+        chunks = itertools.chain(first, order.chunks)
+        return chosen(order.work, chunks, stop=order.stop, on_note=order.on_note)
 
-    return engine
+    return engine_of(run)
 
 
 def workers_for(first: list[Needs], cores: int, seconds: float | None = None) -> int:
@@ -75,3 +68,23 @@ def workers_for(first: list[Needs], cores: int, seconds: float | None = None) ->
     if workers < 2 or (seconds is not None and seconds * (1 - 1 / workers) < START_UP):
         return 1
     return workers
+
+
+def _one_by_one(order: Order[C, R]) -> Iterator[tuple[C, R]]:
+    """Yield (chunk, result) in the order given.
+
+    >>> list(serial(len, [("ab", Needs()), ("abc", Needs())]))
+    [('ab', 2), ('abc', 3)]
+    """
+    while not order.stop() and (drawn := next(order.chunks, None)) is not None:
+        chunk, needs = drawn
+        try:
+            with torch_threads(needs.threads), listening(order.on_note):
+                result = order.work(chunk)
+        except Exception as error:
+            error.add_note(f"in chunk {name_of(chunk)}")
+            raise
+        yield chunk, result
+
+
+serial = engine_of(_one_by_one)  # in this process: nothing to start, nothing to lose, the reference for all others

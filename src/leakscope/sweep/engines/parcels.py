@@ -6,16 +6,22 @@ shared memory that die with the worker, and Ray would hand back arrays that cann
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import sys
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import cast
 
 from leakscope.core.errors import InputError
 from leakscope.core.version import __version__
-from leakscope.sweep.engines.contract import C, R, Tell, listening, torch_threads
+from leakscope.sweep.engines.contract import C, Note, OnNote, R, listening, torch_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,7 @@ class Reply:
 def pack(work: Callable[[C], R], chunk: C) -> bytes:
     """Return work and chunk as bytes that any process with the same modules can unpack.
 
-    >>> attempt(pack(len, "abc"), threads=1, tell=None) != b""
+    >>> attempt(pack(len, "abc"), threads=1, on_note=None) != b""
     True
     """
     module, name = getattr(work, "__module__", None), getattr(work, "__qualname__", repr(work))
@@ -52,12 +58,12 @@ def pack(work: Callable[[C], R], chunk: C) -> bytes:
     return pickle.dumps((__version__, pickle.dumps((work, chunk), pickle.HIGHEST_PROTOCOL)))
 
 
-def attempt(packed: bytes, *, threads: int, tell: Tell | None) -> bytes:
+def attempt(packed: bytes, *, threads: int, on_note: OnNote | None) -> bytes:
     """Return the pickled reply to a packed chunk; an exception is a reply too."""
     with warnings.catch_warnings(record=True) as caught:
         try:
             work, chunk = _opened(packed)
-            with torch_threads(threads), listening(tell):
+            with torch_threads(threads), listening(on_note):
                 result = work(chunk)
             return pickle.dumps(Reply(result, warned=_warned(caught)), pickle.HIGHEST_PROTOCOL)
         except Exception as error:
@@ -109,3 +115,47 @@ def _free_devices() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+PATIENCE = 0.5  # seconds between two looks at whether the driver lives
+QUIET = 0.2  # seconds between two notes of a worker
+
+
+def serve(descriptor: int, driver: int) -> None:
+    """Carry out chunks until the driver hangs up or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides when to stop
+    os.set_inheritable(descriptor, False)  # a process begun by a chunk must not hold the line after we are gone
+    threading.Thread(target=_leave_with, args=(driver,), daemon=True).start()
+    pipe: Connection[object, object] = Connection(descriptor)
+    while True:
+        try:
+            packed, threads, listens = cast(tuple[bytes, int, bool], pipe.recv())
+        except (EOFError, OSError):
+            return
+        on_note = seldom(pipe.send, QUIET) if listens else None
+        reply = attempt(packed, threads=threads, on_note=on_note)
+        try:
+            pipe.send(reply)
+        except OSError:
+            return  # the driver is gone, and with it whoever wanted this
+
+
+def _leave_with(driver: int) -> None:
+    """End this process, whatever it is doing, when the driver is no longer its parent."""
+    while os.getppid() == driver:
+        time.sleep(PATIENCE)
+    os._exit(1)
+
+
+def seldom(on_note: OnNote, seconds: float) -> OnNote:
+    """Return a handler that passes on a note every so many seconds, and always the last of a chunk and those with words."""
+    last = -seconds
+
+    def sometimes(note: Note) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= seconds or note.note or 0 < note.total == note.done:
+            last = now
+            on_note(note)
+
+    return sometimes

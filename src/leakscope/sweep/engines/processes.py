@@ -13,12 +13,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Generic, cast
 
 from leakscope.core.errors import InputError
-from leakscope.sweep.engines.contract import C, Engine, Needs, Note, R, Tell, never
+from leakscope.sweep.engines.contract import C, Engine, Needs, Note, OnNote, engine_of
 from leakscope.sweep.engines.driving import Job, Lost, drive
 
 LOOK = 1.0  # seconds between two looks at whether the workers live, beside watching their pipes
@@ -35,17 +35,7 @@ def processes(workers: int, *, share_gpu: bool = False) -> Engine:
     if os.name != "posix":
         raise InputError("processes need Linux or macOS; use the serial engine here")
 
-    def engine(
-        work: Callable[[C], R],
-        chunks: Iterable[tuple[C, Needs]],
-        *,
-        stop: Callable[[], bool] = never,
-        tell: Tell | None = None,
-    ) -> Iterator[tuple[C, R]]:
-        crew: _Crew[C] = _Crew(workers, share_gpu, tell)
-        return drive(crew, work, chunks, stop=stop, tell=tell)
-
-    return engine
+    return engine_of(lambda order: drive(_Crew(workers, share_gpu, order.on_note), order))
 
 
 class _Worker:
@@ -55,7 +45,7 @@ class _Worker:
         self.pipe, theirs = multiprocessing.Pipe()
         number = theirs.fileno()
         code = (
-            f"import sys; sys.path[:] = {[str(place) for place in sys.path]}; from leakscope.sweep.engines.worker import serve; "
+            f"import sys; sys.path[:] = {[str(place) for place in sys.path]}; from leakscope.sweep.engines.parcels import serve; "
             f"serve({number}, {os.getpid()})"
         )
         self.process = subprocess.Popen(
@@ -88,8 +78,8 @@ class _Worker:
 class _Crew(Generic[C]):
     """At most `workers` processes, begun when first needed."""
 
-    def __init__(self, workers: int, share_gpu: bool, tell: Tell | None) -> None:
-        self.workers, self.share_gpu, self.tell = workers, share_gpu, tell
+    def __init__(self, workers: int, share_gpu: bool, on_note: OnNote | None) -> None:
+        self.workers, self.share_gpu, self.on_note = workers, share_gpu, on_note
         self.idle: list[_Worker] = []
         self.held: dict[Connection[object, object], tuple[_Worker, Job[C]]] = {}
         self.room: int | None = None
@@ -119,7 +109,7 @@ class _Crew(Generic[C]):
         worker = self.idle.pop() if self.idle else _Worker(job.needs.threads)
         self.held[worker.pipe] = worker, job
         with contextlib.suppress(OSError):  # it is dead: its pipe says so again when we wait for it
-            worker.pipe.send((job.packed, job.needs.threads, self.tell is not None))
+            worker.pipe.send((job.packed, job.needs.threads, self.on_note is not None))
 
     def busy(self) -> bool:
         """Return whether any job is in hand."""
@@ -148,8 +138,8 @@ class _Crew(Generic[C]):
             worker.end()
             return job, Lost(fate)
         if isinstance(heard, Note):
-            if self.tell is not None:
-                self.tell(heard)
+            if self.on_note is not None:
+                self.on_note(heard)
             return None
         del self.held[pipe]
         self.idle.append(worker)

@@ -10,7 +10,7 @@ import pytest
 from leakscope.report.search_page import render_search
 from leakscope.search.policies import walks_of
 from leakscope.search.policy_search import Candidate, PolicySearch
-from leakscope.search.records import found_of
+from leakscope.search.records import result_of
 
 pytestmark = pytest.mark.browser
 Open = Callable[..., Any]
@@ -22,7 +22,7 @@ def page() -> str:
     known = {f"{i}-1-7": Candidate(f"{i}-1-7", 0.25 + i / 300, -60.0 - i) for i in range(40)}
     known["none"] = Candidate("none", 0.32, -70.0)
     walks = walks_of(["3-1-7", "43-18-18"], "fashion_mnist", number=3)
-    return render_search(said, {"random": found_of(said, known, known)}, walks, command="leakscope search x.yaml")
+    return render_search(said, {"random": result_of(said, known, known)}, walks, command="leakscope search x.yaml")
 
 
 @pytest.mark.parametrize("dark", [False, True])

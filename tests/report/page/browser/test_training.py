@@ -27,9 +27,7 @@ def page() -> str:
     training = training_of(told)
     curve = tuple(Point(r, 3, 30, 1.0, 7 * r, 100, 2.0 - r / 12) for r in range(13))
     kept = {12: "runs/a-rather-long-name-of-a-directory/checkpoints/round-00012.safetensors"}
-    made = Result(
-        training.name, training.settings, curve, (20,) * 6, kept, {"machine": "two cores"}, training.file.text
-    )
+    made = Result(training, curve, (20,) * 6, kept, {"machine": "two cores"})
     return render_training(made, command="leakscope train x.yaml")
 
 
