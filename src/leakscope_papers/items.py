@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from pydantic import ConfigDict
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
 from leakscope.core.registry import lookup
-from leakscope_papers.files import STRICT, as_file, natural, read_mapping
+from leakscope_papers.files import STRICT, natural, read_file
 from leakscope_papers.plots import Plot, check_plot
 from leakscope_papers.published import Printed, read_printed
 from leakscope_papers.registry import paper_files, papers
@@ -216,7 +216,8 @@ def item_files() -> dict[str, Path]:
 def read_item(name: str) -> Item:
     """Return an item by its name; an unknown one raises an error that lists the near names."""
     path = lookup(item_files(), name, "item")
-    item = as_file(Item, {"name": name, **read_mapping(path)}, path)
+    file = read_file(path)
+    item = replace(file, data={"name": name, **file.data}).read(Item)
     for number, plot in enumerate(item.plots):
         check_plot(plot, f"{path}: plots.{number}", item.axes, item.measures)
     return item

@@ -25,7 +25,7 @@ from leakscope.metrics.interval import Estimate
 from leakscope.report.cells import axis_value_text as say
 from leakscope.report.numbers import number, percent
 from leakscope_papers.comparing import Measured
-from leakscope_papers.files import STRICT, as_file, read_mapping
+from leakscope_papers.files import STRICT, read_file
 from leakscope_papers.measure_names import cut
 from leakscope_papers.measures import RATES, Value
 from leakscope_papers.published import PrintedRow, read_printed
@@ -52,7 +52,7 @@ class Notes:
 def read_notes(folder: Path) -> Notes | None:
     """Return the notes of a paper, None where it has none."""
     path = folder / FILE
-    return as_file(Notes, read_mapping(path), path) if path.is_file() else None
+    return read_file(path).read(Notes) if path.is_file() else None
 
 
 def filled(text: str, find: Find) -> str:

@@ -135,7 +135,7 @@ def _run_program(
 
     say(f"{title}: {count(wanted, 'row')} of program {part.program}")
     with keeping(directory, settings, gather_facts(again, device)) as keep:
-        keep.tell = lambda key: say(f"  {len(keep.rows)} of {wanted}: {key}")
+        keep.on_add = lambda key: say(f"  {len(keep.rows)} of {wanted}: {key}")
         try:
             find_program(part.program)(settings, keep, say, device)
         except KeyboardInterrupt:

@@ -1,0 +1,176 @@
+"""The settings of SPN's programs.
+
+Fan et al. 2020, arXiv:2006.11601, table 2. PPDL chooses the largest share of the gradient and adds noise to what it sends, nothing to what
+it leaves out (Shokri and Shmatikov 2015). Strength 0 is no defence, of PPDL the choice alone; it has a curve of its own, so that
+CAPs stay over the paper's grid. No attacker stops before its iterations are done: an absolute threshold is reached sooner
+by weak gradients than by strong ones, and never under noise, so it would decide how well defences compare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+from pydantic import ConfigDict
+
+from leakscope.core.errors import InputError
+from leakscope.core.record import Plain
+from leakscope_papers.files import STRICT
+from leakscope_papers.programs.settings import DataName, Network, Number, PieceSettings
+
+GRADIENT, WEIGHTS = "gradient", "weights"
+
+
+def _given(value: object) -> dict[str, Plain]:
+    """Return the fields of a value that are not None."""
+    return {name: each for name, each in asdict(value).items() if each is not None}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A defence at a grid of strengths; `share` is PPDL's, `bits` SPN's.
+
+    >>> Curve(defence="ppdl", share=0.3, strengths=(0.1,)).place(0.1)
+    {'defence': 'ppdl', 'share': 0.3, 'sigma': 0.1}
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    defence: str
+    strengths: tuple[Number, ...]
+    share: Number | None = None
+    bits: int | None = None
+
+    def place(self, strength: Number | None = None) -> dict[str, Plain]:
+        """Return the defence in the words of the published files: what kind, which share, how many bits, how strong."""
+        of_defence = {name: value for name, value in _given(self).items() if name != "strengths"}
+        if strength is None:
+            return of_defence
+        return {**of_defence, "alpha2" if self.defence == "spn" else "sigma": strength}
+
+    @property
+    def title(self) -> str:
+        """Return the name of the curve in the key of a row."""
+        return " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in self.place().values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """How accuracies are trained: `rounds` are passes over the data of a client, whatever is shared in them."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    clients: int
+    rounds: int
+    batch: int
+    rate: Number
+    examples: int | None
+    tests: int | None
+    sharing: str
+    in_turn: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.sharing not in (GRADIENT, WEIGHTS):
+            raise InputError(f"training.sharing must be {GRADIENT} or {WEIGHTS}, got {self.sharing!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A data set, a network and how it is trained."""
+
+    data: DataName
+    model: Network
+    training: TrainingSettings
+
+    def plain(self, curve: Curve) -> dict[str, object]:
+        """Return all that decides a training under a curve as plain data."""
+        parts = {"curve": _given(curve), "data": asdict(self.data), "model": self.model.plain()}
+        return {**parts, "training": asdict(self.training)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pictures:
+    """The pictures that are attacked, spread over the queries of tracing, and the network."""
+
+    data: DataName
+    model: Network
+    images: int
+    queries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveSettings:
+    """What `curves` attacks: every curve in every batch by every attacker, traced among `owners` and `owners_too`."""
+
+    curves: tuple[Curve, ...]
+    batches: tuple[int, ...]
+    attackers: tuple[str, ...]
+    accuracies: tuple[str, ...]
+    owners: int
+    owners_too: tuple[int, ...] = ()
+    iterations: int
+    threshold: float
+    form: str | None = None
+    training: TrainingSettings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CosineSettings:
+    """What `cosines` compares: gradients of batches, over each of these groups of parameters."""
+
+    groups: tuple[str, ...]
+    batch: int
+    bits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrengthSettings:
+    """What `strengths` trains."""
+
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanism:
+    """How the clients of a federation defend themselves; each kind has at most one strength."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    kind: str
+    alpha2: Number | None = None
+    sigma: Number | None = None
+    share: Number | None = None
+
+    @property
+    def strengths(self) -> dict[str, float]:
+        """Return the strengths that are given, by name."""
+        named = {"alpha2": self.alpha2, "sigma": self.sigma, "share": self.share}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedData:
+    """A data set; with a `size` its images are resized to size x size."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    name: str
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationSettings:
+    """Federations of so many `clients` under each mechanism, and how many clients are also trained alone (`standalone`)."""
+
+    data: SizedData
+    model: Network
+    partition: PieceSettings
+    clients: tuple[int, ...]
+    mechanisms: tuple[Mechanism, ...]
+    standalone: int
+    examples: int | None
+    batch: int
+    rate: float
+    momentum: float
+    halved_at: tuple[int, ...]
+    rounds: int
+    init: str
+    together: int
+    seed: int
