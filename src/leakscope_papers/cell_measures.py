@@ -46,7 +46,7 @@ def meaningful(values: Mapping[str, Value], settings: Mapping[str, object]) -> d
         return dict(values)
     changed = {**values, **{name: Value(NONE, NO_THRESHOLD) for name in (CONVERGENCE, *STEPS) if name in values}}
     for name in ("ssim", "mse"):
-        if name in changed and changed[name].there:
+        if name in changed and changed[name].has_number:
             changed[name] = replace(changed[name], over="everything attacked")
     return changed
 
@@ -58,7 +58,7 @@ def measure_with_similarity(cell: Scored, settings: Mapping[str, object]) -> dic
     values = measure(cell)
     return (
         values
-        if values[SIMILARITY_MEASURES[0]].there
+        if values[SIMILARITY_MEASURES[0]].has_number
         else {name: value for name, value in values.items() if name not in SIMILARITY_MEASURES}
     )
 

@@ -108,7 +108,7 @@ def judge(value: float, measured: Value, name: str) -> str:
     >>> judge(25.0, Value(Estimate(5.5, 0.0, 50.0, 2, 2), "2 of 20 trials that converged"), "iterations_mean")
     'too few to say'
     """
-    if not measured.there:
+    if not measured.has_number:
         return NO_SUCCESS
     ours = measured.estimate
     if measured.of_successes and ours.trials < LEAST:
@@ -177,7 +177,7 @@ def _by_place(item: Item, cells: Sequence[Measured]) -> dict[Key, list[Measured]
 
 
 def _printed_at(
-    item: Item, where: Mapping[str, Plain], here: Sequence[Measured], cells: Sequence[Measured]
+    item: Item, where: Mapping[str, Plain], at_place: Sequence[Measured], cells: Sequence[Measured]
 ) -> list[PrintedRow]:
     """Return the printed numbers of a place, one for each measure: the one that names most of its axes.
 
@@ -185,7 +185,7 @@ def _printed_at(
     Two different numbers that name equally many axes are an error.
     """
     rows = [row for row in item.printed.rows if meets(where, dict(row.where))]
-    rows = [row for row in rows if _has(row, here) or not _has(row, cells)]
+    rows = [row for row in rows if _has(row, at_place) or not _has(row, cells)]
     nearest: dict[str, PrintedRow] = {}
     for row in rows:
         other = nearest.setdefault(row.measure, row)

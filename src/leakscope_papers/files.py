@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar, dataclass_transform
 
 from pydantic import ConfigDict
 
@@ -11,7 +13,14 @@ from leakscope.core.errors import InputError
 from leakscope.scenario.reader import UserFile
 from leakscope.scenario.text import read_text
 
-STRICT = ConfigDict(extra="forbid")
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def file_dataclass(cls: type[T]) -> type[T]:
+    """Return a class as a frozen dataclass that pydantic reads from a file; unknown keys are refused."""
+    cls.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
 
 
 def read_file(path: Path) -> UserFile:

@@ -28,15 +28,15 @@ class PrintedRow:
 class Printed:
     """A table or figure of a paper. `doubts` are contradictions and open readings, `claims` sentences that can be tested."""
 
+    rows: tuple[PrintedRow, ...] = ()
+    numbers: str = ""
     paper: str
     item: str
     title: str
-    source: str
-    setting: str
-    rows: tuple[PrintedRow, ...] = ()
     doubts: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
-    numbers: str = ""
+    source: str
+    setting: str
 
     @property
     def measures(self) -> tuple[str, ...]:

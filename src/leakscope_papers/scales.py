@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
@@ -38,7 +38,7 @@ def parts_at(item: Item, scale: str) -> list[Part]:
     ]
 
 
-def settings_at(item: Item, part: Part, scale: str) -> dict[str, Any]:
+def settings_at(item: Item, part: Part, scale: str) -> dict[str, object]:
     """Return the scenario of a part at a scale, or the settings of its program, as plain data."""
     owner, home = home_of(item, part)
     chosen = scale_of(owner, scale)
@@ -65,21 +65,21 @@ def rows_at(item: Item, part: Part, scale: str) -> dict[str, Place]:
     return planned_rows(home_of(item, part)[1].program, settings_at(item, part, scale))
 
 
-def merged(settings: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def merged(settings: Mapping[str, object], change: Mapping[str, object]) -> dict[str, object]:
     """Return settings with a change: mappings are joined, anything else is replaced, null takes a key away.
 
     >>> merged({"data": "mnist", "grid": {"a": [1, 2], "b": [3]}}, {"data": {"name": "digits"}, "grid": {"a": [1], "b": None}})
     {'data': {'name': 'digits'}, 'grid': {'a': [1]}}
     """
-    made = dict(settings)
+    changed = dict(settings)
     for key, value in change.items():
         if value is None:
-            made.pop(key, None)
-        elif isinstance(value, Mapping) and isinstance(made.get(key), Mapping):
-            made[key] = merged(made[key], value)
+            changed.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(inner := changed.get(key), Mapping):
+            changed[key] = merged(inner, value)
         else:
-            made[key] = copy.deepcopy(value)
-    return made
+            changed[key] = copy.deepcopy(value)
+    return changed
 
 
 def run_directory(out: Path, item: Item, part: Part, scale: str) -> Path:
@@ -88,18 +88,24 @@ def run_directory(out: Path, item: Item, part: Part, scale: str) -> Path:
     return out / owner.name / scale / home.name
 
 
-def data_sets(settings: Mapping[str, Any]) -> list[str]:
+def data_sets(settings: Mapping[str, object]) -> list[str]:
     """Return the data sets that a scenario names, in `data` and on axes; a program may name several in `data`."""
-    found: list[str] = []
+    names: list[str] = []
     zipped = settings.get("zip", {})
     axes = [settings.get("grid", {}), *(zipped if isinstance(zipped, list) else [zipped])]
-    varied = [value for axis in axes for path in ("data", "data.name") for value in axis.get(path, ())]
-    own = settings.get("data")
-    for data in varied or (own if isinstance(own, list) else [own]):
+    varied = [
+        value
+        for axis in axes
+        if isinstance(axis, Mapping)
+        for path in ("data", "data.name")
+        for value in axis.get(path, ())
+    ]
+    named = settings.get("data")
+    for data in varied or (named if isinstance(named, list) else [named]):
         name = data.get("name") if isinstance(data, Mapping) else data
         if isinstance(name, str):
-            found.append(name)
-    return list(dict.fromkeys(found))
+            names.append(name)
+    return list(dict.fromkeys(names))
 
 
 def check_data(items: Iterable[Item], scale: str, only: Iterable[str] = ()) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
 
-from pydantic import ConfigDict
-
-from leakscope_papers.files import STRICT
+from leakscope_papers.files import file_dataclass
 from leakscope_papers.programs.settings import DataName, Network, Number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Training:
     """How the attacked networks are trained: the paper's schedule in `epochs`, on a `share` of the data."""
 
@@ -23,16 +19,15 @@ class Training:
     seed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class ScoringTraining:
     """How long and on which share of the data the network is trained that privacy scores are taken at."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     epochs: int
     share: Number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Scoring:
     """How privacy is scored: the network, and every `stride`-th test picture from the `first` on."""
 
@@ -44,7 +39,7 @@ class Scoring:
     stride: int = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class AccuracyScoring:
     """How accuracy is scored: at the untrained network, on the first `batches` of test pictures."""
 
@@ -55,7 +50,7 @@ class AccuracyScoring:
     seed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Attacked:
     """Which test pictures are attacked, `at_once` as one batch, and how; `bounds` are those of the learned shift, by policy."""
 
@@ -68,7 +63,7 @@ class Attacked:
     form: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class AttackSettings:
     """What `attacks` compares."""
 
@@ -76,7 +71,7 @@ class AttackSettings:
     attacks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class CorrelationSettings:
     """What `correlation` compares: so many random `policies`, `scored` on so many pictures, at each kind of attacked network."""
 
@@ -85,7 +80,7 @@ class CorrelationSettings:
     scored: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class OperationSettings:
     """What `operations` scores: these operations on so many images."""
 
@@ -93,7 +88,7 @@ class OperationSettings:
     images: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class RandomSettings:
     """What `random_policies` scores: so many policies of each set on so many images."""
 
@@ -101,7 +96,7 @@ class RandomSettings:
     images: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class CurveSettings:
     """The policies whose learning curves are compared."""
 

@@ -12,17 +12,18 @@ import itertools
 import math
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
 from leakscope.scenario.axes import parse_path, set_path
+from leakscope_papers.files import file_dataclass
 from leakscope_papers.programs.rows import Keep, Place, Say
 from leakscope_papers.programs.settings import read_settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Points:
     """Which trainings are run: every combination of the values in `vary` with every seed; `said` is added to their places."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -65,8 +65,8 @@ def strips_of(result: Result, axes: Collection[str]) -> tuple[tuple[Strip, ...],
     asked = result.item.pictures
     if asked is None:
         return (), 0
-    found = [strip for part in result.item.parts for strip in _of_part(result, part, asked, axes)]
-    return tuple(found[:MOST_STRIPS]), max(0, len(found) - MOST_STRIPS)
+    strips = [strip for part in result.item.parts for strip in _of_part(result, part, asked, axes)]
+    return tuple(strips[:MOST_STRIPS]), max(0, len(strips) - MOST_STRIPS)
 
 
 def _of_part(result: Result, part: Part, asked: Pictures, axes: Collection[str]) -> Iterator[Strip]:
@@ -110,7 +110,7 @@ def _strips(
 
 
 def _standing(
-    result: Result, part: Part, settings: Mapping[str, Any], axes: Collection[str]
+    result: Result, part: Part, settings: Mapping[str, object], axes: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield in words where a cell stands and who attacked, for each reading and attacker it belongs to.
 

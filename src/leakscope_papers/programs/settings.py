@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 
 from leakscope.core.model import Model
 from leakscope.data import Dataset
 from leakscope.models import build
 from leakscope.scenario.cell import ModelChoice
 from leakscope.scenario.reader import UserFile
-from leakscope_papers.files import STRICT
+from leakscope_papers.files import file_dataclass
 
 T = TypeVar("T")
 Number: TypeAlias = int | float  # stored as the file has it: 0 stays 0
@@ -29,11 +28,10 @@ def _choice(value: object) -> ModelChoice:
 Network: TypeAlias = Annotated[ModelChoice, BeforeValidator(_choice)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class DataName:
     """A data set."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: str
 
 
@@ -42,7 +40,7 @@ def read_settings(kind: type[T], plain: Mapping[str, object]) -> T:
 
     Other keys are left alone: a program may read several dataclasses, and a scale sets keys for all parts of an item.
     """
-    return UserFile(dict(plain), "").read(kind)
+    return UserFile({name: plain[name] for name in kind.__annotations__ if name in plain}, "").read(kind)
 
 
 def build_network(choice: ModelChoice, data: Dataset) -> Model:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from dataclasses import field
+from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 
 from leakscope.attacks.attack import Matching
 from leakscope.scenario.pieces import KINDS
-from leakscope_papers.files import STRICT
+from leakscope_papers.files import file_dataclass
 from leakscope_papers.programs.settings import DataName, Network, PieceSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class FederationSettings:
     """The federation of appendix D that later rounds take their network from."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     partition: PieceSettings
     epochs: int
     batch: int
@@ -27,7 +26,7 @@ class FederationSettings:
     seed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Networks:
     """The data, the network that clients attack or train, and its federation where there is a later round than the first."""
 
@@ -36,33 +35,31 @@ class Networks:
     federation: FederationSettings | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Column:
     """A kind of local training, and the round it starts from."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     epochs: int
     batch: int
     round: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class LineSettings:
     """What `lines` measures: `points` on the line of every client, for each ink and column."""
 
-    inks: tuple[str, ...]
-    columns: tuple[Column, ...]
     clients: int
     samples: int
-    rate: float
+    inks: tuple[str, ...]
+    columns: tuple[Column, ...]
     points: int
+    rate: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class AttackSettings:
     """An attack: its `recipe`, the `form` it runs in, and how the `weights` of a fresh network are drawn."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: str
     recipe: PieceSettings
     weights: str = "pytorch"
@@ -85,7 +82,7 @@ def _attack(value: object) -> object:
 Attack = Annotated[AttackSettings, BeforeValidator(_attack)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class TrainedSettings:
     """What `trained` attacks: every combination of round, samples and epochs; `most_steps` is an attack's limit of local steps."""
 
@@ -100,14 +97,13 @@ class TrainedSettings:
     most_steps: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class CostNetwork:
     """A network and the shape of its data; `settings` are what the authors of an attack use for this data alone.
 
     `printed_steps` are the local steps that the paper prints, by epochs, where they are misprinted.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     data: str
     model: Network
     shape: tuple[int, ...]
@@ -116,22 +112,21 @@ class CostNetwork:
     settings: Mapping[str, PieceSettings] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class CostColumn:
     """A kind of local training whose cost is measured."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     epochs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class CostSettings:
     """What `costs` measures: every attack on one client of each network, `repeats` times."""
 
     networks: tuple[CostNetwork, ...]
+    repeats: int
     columns: tuple[CostColumn, ...]
-    attacks: tuple[Attack, ...]
     samples: int
     batch: int
+    attacks: tuple[Attack, ...]
     rate: float
-    repeats: int

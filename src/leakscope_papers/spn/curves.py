@@ -58,11 +58,11 @@ class Wanted:
     """A curve against one attacker at one batch: keys and places of its rows, by strength, (strength, owners), (CAP, accuracies)."""
 
     curve: Curve
-    samples: int
-    attacker: str
     strengths: Mapping[int, Asked]
     parts: Mapping[tuple[int, int], Asked]
     caps: Mapping[tuple[str, str], Asked]
+    samples: int
+    attacker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _wanted(settings: CurveSettings, shown: Pictures, curve: Curve, keep: Keep) 
             parts = missing(_part_rows(settings, curve, title, base))
             caps = missing(_cap_rows(settings, curve, title, base))
             if strengths or parts or caps:
-                wanted.append(Wanted(curve, samples, attacker, strengths, parts, caps))
+                wanted.append(Wanted(curve, strengths, parts, caps, samples, attacker))
     return wanted
 
 

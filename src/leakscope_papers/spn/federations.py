@@ -36,7 +36,7 @@ from leakscope.sweep.objects import load_data
 from leakscope.training.file import OWN_KINDS
 from leakscope_papers.programs.rows import Keep, Place, Say
 from leakscope_papers.programs.settings import build_network, read_settings
-from leakscope_papers.spn.settings import FederationSettings, Mechanism, StrengthSettings, Trained
+from leakscope_papers.spn.settings import FederationSettings, Mechanism, Trained
 from leakscope_papers.spn.training import kept_curve
 
 ALONE = "standalone"
@@ -47,9 +47,9 @@ ALONE = "standalone"
 
 def strengths(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep the accuracy under every strength of every curve; the numbers are zeros and ones, one for each test picture."""
-    chosen, trained = read_settings(StrengthSettings, settings), read_settings(Trained, settings)
+    trained = read_settings(Trained, settings)
     name = trained.data.name
-    for curve in chosen.curves:
+    for curve in trained.curves:
         rows: list[tuple[str, Place]] = [
             (f"{curve.title} {strength:g}", {"data": name, "model": trained.model.name, **curve.place(strength)})
             for strength in curve.strengths

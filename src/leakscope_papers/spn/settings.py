@@ -8,14 +8,11 @@ by weak gradients than by strong ones, and never under noise, so it would decide
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import ClassVar
-
-from pydantic import ConfigDict
+from dataclasses import asdict
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
-from leakscope_papers.files import STRICT
+from leakscope_papers.files import file_dataclass
 from leakscope_papers.programs.settings import DataName, Network, Number, PieceSettings
 
 GRADIENT, WEIGHTS = "gradient", "weights"
@@ -26,7 +23,7 @@ def _given(value: object) -> dict[str, Plain]:
     return {name: each for name, each in asdict(value).items() if each is not None}  # type: ignore[call-overload]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Curve:
     """A defence at a grid of strengths; `share` is PPDL's, `bits` SPN's.
 
@@ -34,7 +31,6 @@ class Curve:
     {'defence': 'ppdl', 'share': 0.3, 'sigma': 0.1}
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     defence: str
     strengths: tuple[Number, ...]
     share: Number | None = None
@@ -53,11 +49,10 @@ class Curve:
         return " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in self.place().values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class TrainingSettings:
     """How accuracies are trained: `rounds` are passes over the data of a client, whatever is shared in them."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     clients: int
     rounds: int
     batch: int
@@ -73,13 +68,14 @@ class TrainingSettings:
             raise InputError(f"training.sharing must be {GRADIENT} or {WEIGHTS}, got {self.sharing!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Trained:
-    """A data set, a network and how it is trained."""
+    """A data set, a network, and how it is trained under every strength of these curves."""
 
     data: DataName
     model: Network
     training: TrainingSettings
+    curves: tuple[Curve, ...]
 
     def plain(self, curve: Curve) -> dict[str, object]:
         """Return all that decides a training under a curve as plain data."""
@@ -87,7 +83,7 @@ class Trained:
         return {**parts, "training": asdict(self.training)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Pictures:
     """The pictures that are attacked, spread over the queries of tracing, and the network."""
 
@@ -97,23 +93,23 @@ class Pictures:
     queries: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class CurveSettings:
     """What `curves` attacks: every curve in every batch by every attacker, traced among `owners` and `owners_too`."""
 
     curves: tuple[Curve, ...]
-    batches: tuple[int, ...]
     attackers: tuple[str, ...]
+    batches: tuple[int, ...]
     accuracies: tuple[str, ...]
-    owners: int
-    owners_too: tuple[int, ...] = ()
+    training: TrainingSettings | None = None
+    form: str | None = None
     iterations: int
     threshold: float
-    form: str | None = None
-    training: TrainingSettings | None = None
+    owners: int
+    owners_too: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class CosineSettings:
     """What `cosines` compares: gradients of batches, over each of these groups of parameters."""
 
@@ -122,18 +118,10 @@ class CosineSettings:
     bits: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrengthSettings:
-    """What `strengths` trains."""
-
-    curves: tuple[Curve, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Mechanism:
     """How the clients of a federation defend themselves; each kind has at most one strength."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     kind: str
     alpha2: Number | None = None
     sigma: Number | None = None
@@ -146,16 +134,15 @@ class Mechanism:
         return {name: value for name, value in named.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class SizedData:
     """A data set; with a `size` its images are resized to size x size."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: str
     size: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class FederationSettings:
     """Federations of so many `clients` under each mechanism, and how many clients are also trained alone (`standalone`)."""
 
