@@ -155,17 +155,22 @@ def unmeasured_cells(planned: Iterable[PlannedCell], cells: Sequence[Measured]) 
     A measure that this cell cannot have (convergence without a threshold) is left out.
     """
     places = {(cell.column, _place(cell.where)) for cell in cells}
-    return [
-        Measured(plan.where, plan.column, 0, dict.fromkeys(_likely_measures(plan, cells), Value(NONE)), part=plan.part)
-        for plan in planned
-        if (plan.column, _place(plan.where)) not in places
-    ]
+    likely: dict[tuple[str, str], dict[str, Value]] = {}  # the same for every column
+    unmeasured = []
+    for plan in planned:
+        place = _place(plan.where)
+        if (plan.column, place) in places:
+            continue
+        if (plan.part, place) not in likely:
+            likely[plan.part, place] = dict.fromkeys(_likely_measures(plan, cells), Value(NONE))
+        unmeasured.append(Measured(plan.where, plan.column, 0, likely[plan.part, place], part=plan.part))
+    return unmeasured
 
 
 def _likely_measures(plan: PlannedCell, cells: Sequence[Measured]) -> list[str]:
     siblings = [cell for cell in cells if cell.part == plan.part] or cells
-    shared = dict(plan.where).items()
-    nearest = max(siblings, key=lambda cell: sum(dict(cell.where).get(a) == v for a, v in shared), default=None)
+    place = plan.where.items()
+    nearest = max(siblings, key=lambda cell: sum(cell.where.get(a) == v for a, v in place), default=None)
     if nearest is None:
         return []
     return [name for name, value in nearest.values.items() if value.has_number or value.over != NO_THRESHOLD]

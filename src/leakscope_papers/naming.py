@@ -30,11 +30,10 @@ def places_of(item: Item, part: Part, settings: Mapping[str, object]) -> Iterato
     for reading in item.readings:
         if reading.parts and part.name not in reading.parts:
             continue
-        where = name_cell(item, part, reading, settings)
+        where = name_cell(item, part, reading, settings) if belongs(settings, reading) else None
         attackers = item.attackers[:1] if part.joins else item.attackers
         for number, attacker in enumerate(attackers):
-            conditions = (reading,) if part.joins else (reading, attacker)
-            if where is not None and belongs(settings, *conditions):
+            if where is not None and (part.joins or belongs(settings, attacker)):
                 yield where, Column(reading.label, attacker.label, number == 0)
 
 
@@ -93,11 +92,13 @@ def _named(rules: Where, settings: Mapping[str, object]) -> dict[str, Plain] | N
 
 
 def _is_one_of(value: object, wanted: Plain | list[Plain]) -> bool:
-    return any(_same(value, each) for each in (wanted if isinstance(wanted, list) else [wanted]))
+    return any(_same(value, each) for each in wanted) if isinstance(wanted, list) else _same(value, wanted)
 
 
 def _same(value: object, wanted: Plain) -> bool:
     """Return whether two values are the same; True is no 1, numbers agree up to rounding."""
+    if isinstance(value, str):
+        return value == wanted
     if isinstance(value, bool) or isinstance(wanted, bool):
         return value is wanted
     if isinstance(value, int | float) and isinstance(wanted, int | float):

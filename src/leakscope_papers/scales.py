@@ -7,6 +7,8 @@ the paper's own size. What a scale changes is said in the item's file, in the wo
 from __future__ import annotations
 
 import copy
+import functools
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,19 +52,32 @@ def settings_at(item: Item, part: Part, scale: str) -> dict[str, object]:
 
 def scenario_at(item: Item, part: Part, scale: str) -> Scenario:
     """Return the checked scenario of a part at a scale."""
-    from leakscope.scenario import ScenarioError, scenario_of
+    from leakscope.scenario import ScenarioError
 
     try:
-        return scenario_of(settings_at(item, part, scale))
+        return _scenario(json.dumps(settings_at(item, part, scale)))
     except ScenarioError as error:
         raise InputError(f"{item.name}, part {part.name}, scale {scale}: {str(error).splitlines()[0]}") from None
 
 
-def rows_at(item: Item, part: Part, scale: str) -> dict[str, Place]:
+@functools.lru_cache(maxsize=512)
+def _scenario(text: str) -> Scenario:
+    """Return a scenario from its settings as JSON; parts that items share are checked once."""
+    from leakscope.scenario import scenario_of
+
+    return scenario_of(json.loads(text))
+
+
+def rows_at(item: Item, part: Part, scale: str) -> Mapping[str, Place]:
     """Return key -> place of the rows that the program of a part makes at a scale; nothing is computed."""
+    return _rows(home_of(item, part)[1].program, json.dumps(settings_at(item, part, scale)))
+
+
+@functools.lru_cache(maxsize=512)
+def _rows(program: str, text: str) -> Mapping[str, Place]:
     from leakscope_papers.programs import planned_rows
 
-    return planned_rows(home_of(item, part)[1].program, settings_at(item, part, scale))
+    return planned_rows(program, json.loads(text))
 
 
 def merged(settings: Mapping[str, object], change: Mapping[str, object]) -> dict[str, object]:

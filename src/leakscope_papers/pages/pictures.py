@@ -24,7 +24,7 @@ from leakscope.report.pictures import Pixels, data_uri, drawable, pixels, png, s
 from leakscope.report.sheet import Results, results_of
 from leakscope.store import Run
 from leakscope_papers.items import Part, Pictures
-from leakscope_papers.naming import belongs, name_cell
+from leakscope_papers.naming import places_of
 from leakscope_papers.programs.pictures import Shown, read_pictures
 from leakscope_papers.programs.rows import read_rows
 from leakscope_papers.results import Result
@@ -116,16 +116,10 @@ def _standing(
 
     The note of a part speaks of its own data, which a stand-in is not.
     """
-    item = result.item
-    note = "" if scale_of(item, result.scale).stand_in else part.note
-    for reading in item.readings:
-        where = name_cell(item, part, reading, settings)
-        if where is None or (reading.parts and part.name not in reading.parts):
-            continue
-        for attacker in item.attackers:
-            if belongs(settings, reading, attacker):
-                place = ", ".join(f"{axis} {say(value)}" for axis, value in where.items() if axis in axes)
-                yield place, ", ".join(word for word in (reading.label, attacker.label, note) if word)
+    note = "" if scale_of(result.item, result.scale).stand_in else part.note
+    for where, column in places_of(result.item, part, settings):
+        place = ", ".join(f"{axis} {say(value)}" for axis, value in where.items() if axis in axes)
+        yield place, ", ".join(word for word in (column.reading, column.attacker, note) if word)
 
 
 def _sheets(result: Result, part: Part, directory: Path, asked: Pictures, axes: Collection[str]) -> Iterator[Strip]:

@@ -18,11 +18,6 @@ from leakscope_papers.programs.settings import DataName, Network, Number, PieceS
 GRADIENT, WEIGHTS = "gradient", "weights"
 
 
-def _given(value: object) -> dict[str, Plain]:
-    """Return the fields of a value that are not None."""
-    return {name: each for name, each in asdict(value).items() if each is not None}  # type: ignore[call-overload]
-
-
 @file_dataclass
 class Curve:
     """A defence at a grid of strengths; `share` is PPDL's, `bits` SPN's.
@@ -38,10 +33,9 @@ class Curve:
 
     def place(self, strength: Number | None = None) -> dict[str, Plain]:
         """Return the defence in the words of the published files: what kind, which share, how many bits, how strong."""
-        of_defence = {name: value for name, value in _given(self).items() if name != "strengths"}
-        if strength is None:
-            return of_defence
-        return {**of_defence, "alpha2" if self.defence == "spn" else "sigma": strength}
+        axis = "alpha2" if self.defence == "spn" else "sigma"
+        place = {"defence": self.defence, "share": self.share, "bits": self.bits, axis: strength}
+        return {name: value for name, value in place.items() if value is not None}
 
     @property
     def title(self) -> str:
@@ -79,8 +73,8 @@ class Trained:
 
     def plain(self, curve: Curve) -> dict[str, object]:
         """Return all that decides a training under a curve as plain data."""
-        parts = {"curve": _given(curve), "data": asdict(self.data), "model": self.model.plain()}
-        return {**parts, "training": asdict(self.training)}
+        parts = {"data": asdict(self.data), "model": self.model.plain(), "training": asdict(self.training)}
+        return {**parts, "curve": {**curve.place(), "strengths": curve.strengths}}
 
 
 @file_dataclass
