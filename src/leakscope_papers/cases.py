@@ -20,7 +20,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias, cast
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
@@ -96,14 +96,14 @@ def _within(check: Check, cells: Sequence[Measured], axes: set[str]) -> Iterator
     most = float(check.value or 0.0)
     for cell in cells:
         if check.measure in cell.values and meets(cell.where, check.where) and meets(cell.where, check.of):
-            own, who = cell.values[check.measure].estimate, _say(cell.where, axes)
+            estimate, who = cell.values[check.measure].estimate, _say(cell.where, axes)
             low, high = (
                 cell.values[name].estimate.value if (name := f"{check.measure}_{side}") in cell.values else end
-                for side, end in (("low", own.low), ("high", own.high))
+                for side, end in (("low", estimate.low), ("high", estimate.high))
             )
             about, seen = f"{check.measure}: {who}, within", math.isfinite(low) and math.isfinite(high)
             holds, beyond = -most <= low and high <= most, low > most or high < -most
-            words = f"{who or 'here'}: {own.value:.4g} [{low:.4g}, {high:.4g}] against {-most:.4g} to {most:.4g}"
+            words = f"{who or 'here'}: {estimate.value:.4g} [{low:.4g}, {high:.4g}] against {-most:.4g} to {most:.4g}"
             yield Case(words, seen and holds, holds or beyond, about=about, seen=seen)
 
 
@@ -123,15 +123,15 @@ def _pairs(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
 
 def _along(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
     varied = {check.along, *check.ignoring}
-    lines: dict[str, list[tuple[Any, Value, Mapping[str, Plain]]]] = {}
+    lines: dict[str, list[tuple[Mapping[str, Plain], Value]]] = {}
     for where, ours in known:
         if check.along in where:
-            lines.setdefault(repr(_rest(where, varied)), []).append((where[check.along], ours, where))
+            lines.setdefault(repr(_rest(where, varied)), []).append((where, ours))
     relation = lookup(TRENDS, check.must_be, "trend")
     for line in lines.values():
-        ordered = sorted(line, key=lambda point: point[0])
-        for (before, earlier, _), (_, later, where) in itertools.pairwise(ordered):
-            against, margin = f"that at {check.along} {before}", _margin(1.0, check.by)
+        ordered = sorted(line, key=lambda point: cast(float, point[0][check.along]))
+        for (before, earlier), (where, later) in itertools.pairwise(ordered):
+            against, margin = f"that at {check.along} {before[check.along]}", _margin(1.0, check.by)
             yield _case(check, relation, _say(where, axes), later, _moved(earlier, 1.0, check.by), against, margin)
 
 
@@ -139,7 +139,7 @@ def _case(check: Check, must_be: str, who: str, ours: Value, target: Value, agai
     """Return one comparison; `against` says with what, `margin` by how much that was moved."""
     about = f"{check.measure}: {who}, {against}"
     relation = lookup(RELATIONS, must_be, "relation")
-    if not ours.there or not target.there:
+    if not ours.has_number or not target.has_number:
         return Case(who, False, False, about=about, seen=False)
     if (check.along or check.than is not None) and check.measure in OVER_ALL and (ours.of_some or target.of_some):
         return Case(who, False, False, about=about, seen=False, alike=False)
@@ -147,10 +147,10 @@ def _case(check: Check, must_be: str, who: str, ours: Value, target: Value, agai
     even = relation(theirs.value, theirs.value) and mine.value == theirs.value
     bounded = not math.isnan(mine.low) or not math.isnan(theirs.low)
     apart = _low(mine) > _high(theirs) or _low(theirs) > _high(mine)
-    said = f"{who or 'here'}: {mine.value:.4g} against {theirs.value:.4g}" + (
+    words = f"{who or 'here'}: {mine.value:.4g} against {theirs.value:.4g}" + (
         f" ({margin}{against})" if against else ""
     )
-    return Case(said, relation(mine.value, theirs.value), apart and bounded, bounded, about, even=even)
+    return Case(words, relation(mine.value, theirs.value), apart and bounded, bounded, about, even=even)
 
 
 def _moved(value: Value, times: float, by: float) -> Value:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ def within_cap(values: Mapping[str, Value]) -> dict[str, Value]:
     return {name: value for name, value in values.items() if name in OF_SUCCESSES}
 
 
-def meaningful(values: Mapping[str, Value], settings: Mapping[str, Any]) -> dict[str, Value]:
+def meaningful(values: Mapping[str, Value], settings: Mapping[str, object]) -> dict[str, Value]:
     """Return the measures of a cell; convergence and its iterations have no number where the attack has no threshold.
 
     IG is such an attack: it runs all its steps. Its pictures are those of everything attacked.
@@ -47,29 +46,29 @@ def meaningful(values: Mapping[str, Value], settings: Mapping[str, Any]) -> dict
         return dict(values)
     changed = {**values, **{name: Value(NONE, NO_THRESHOLD) for name in (CONVERGENCE, *STEPS) if name in values}}
     for name in ("ssim", "mse"):
-        if name in changed and changed[name].there:
+        if name in changed and changed[name].has_number:
             changed[name] = replace(changed[name], over="everything attacked")
     return changed
 
 
-def measure_with_similarity(cell: Scored, settings: Mapping[str, Any]) -> dict[str, Value]:
+def measure_with_similarity(cell: Scored, settings: Mapping[str, object]) -> dict[str, Value]:
     """Return the measures of a cell; those of the similarity loss only where its attack has one."""
-    if matches_by_cosine(settings["attack"]):
+    if matches_by_cosine(settings):
         return measure(replace(cell, similarity=cell.mismatch))
     values = measure(cell)
     return (
         values
-        if values[SIMILARITY_MEASURES[0]].there
+        if values[SIMILARITY_MEASURES[0]].has_number
         else {name: value for name, value in values.items() if name not in SIMILARITY_MEASURES}
     )
 
 
-def matches_by_cosine(attack: Mapping[str, Any]) -> bool:
-    """Return whether an attack compares directions, by its settings; those of an older run may name fields that are gone."""
-    settings = attack.get("objective")
-    if isinstance(settings, Mapping):
-        return settings.get("name") == "match" and settings.get("distance") == "cosine"
-    objective = getattr(KINDS["attack"].build({"name": attack["name"]}), "objective", None)
+def matches_by_cosine(settings: Mapping[str, object]) -> bool:
+    """Return whether the attack of a cell compares directions; settings of an older run may name fields that are gone."""
+    stored = setting_at(settings, "attack.objective")
+    if isinstance(stored, Mapping):
+        return stored.get("name") == "match" and stored.get("distance") == "cosine"
+    objective = getattr(KINDS["attack"].build({"name": setting_at(settings, "attack.name")}), "objective", None)
     return isinstance(objective, Match) and objective.distance is cosine
 
 

@@ -47,7 +47,7 @@ class Finding:
     planned: int = 0
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """Return the finding in a sentence with its counts."""
         if self.word in (UNTESTED, UNMEASURED):
             why = self.claim.cannot or ("no attack has the number that is compared" if self.unseen else "")
@@ -56,14 +56,14 @@ class Finding:
         by = f" (success {self.rule})" if self.rule else ""
         held, sure = sum(case.holds for case in self.cases), [case.holds for case in self.cases if case.sure]
         beyond = f"{sum(sure)} for and {len(sure) - sum(sure)} against it beyond the intervals"
-        told = [self._counts(held), beyond if any(case.bounded for case in self.cases) else "none has an interval"]
+        words = [self._counts(held), beyond if any(case.bounded for case in self.cases) else "none has an interval"]
         even = sum(case.even for case in self.cases)
-        told += [f"{even} at the bound itself"] if even and any(case.bounded for case in self.cases) else []
-        told += [f"{self.unseen} more could not be compared for want of a number"] if self.unseen else []
-        told += [f"{self.unlike} more are over different attacks and were not compared"] if self.unlike else []
-        told += [] if self.whole or self.planned > len(self.cases) else ["the rest of the claim was not measured"]
+        words += [f"{even} at the bound itself"] if even and any(case.bounded for case in self.cases) else []
+        words += [f"{self.unseen} more could not be compared for want of a number"] if self.unseen else []
+        words += [f"{self.unlike} more are over different attacks and were not compared"] if self.unlike else []
+        words += [] if self.whole or self.planned > len(self.cases) else ["the rest of the claim was not measured"]
         likely = f"; likely because {self.claim.likely}" if self.claim.likely and self.word in (PARTLY, FAILS) else ""
-        return f"{self.word}{by}: {', '.join(told)}{likely}"
+        return f"{self.word}{by}: {', '.join(words)}{likely}"
 
     def _counts(self, held: int) -> str:
         """Return how many cases hold, and of how many that the claim speaks of."""
@@ -130,7 +130,7 @@ def _joined(cases: Iterable[Case]) -> tuple[Case, ...]:
 
 
 def _varied(cells: Sequence[Measured]) -> set[str]:
-    """Return the axes that tell these cells apart."""
+    """Return the axes on which these cells differ."""
     axes = {axis for cell in cells for axis in cell.where}
     return {axis for axis in axes if len({repr(cell.where.get(axis)) for cell in cells}) > 1}
 
@@ -155,20 +155,25 @@ def unmeasured_cells(planned: Iterable[PlannedCell], cells: Sequence[Measured]) 
     A measure that this cell cannot have (convergence without a threshold) is left out.
     """
     places = {(cell.column, _place(cell.where)) for cell in cells}
-    return [
-        Measured(plan.where, plan.column, 0, dict.fromkeys(_likely_measures(plan, cells), Value(NONE)), part=plan.part)
-        for plan in planned
-        if (plan.column, _place(plan.where)) not in places
-    ]
+    likely: dict[tuple[str, str], dict[str, Value]] = {}  # the same for every column
+    unmeasured = []
+    for plan in planned:
+        place = _place(plan.where)
+        if (plan.column, place) in places:
+            continue
+        if (plan.part, place) not in likely:
+            likely[plan.part, place] = dict.fromkeys(_likely_measures(plan, cells), Value(NONE))
+        unmeasured.append(Measured(plan.where, plan.column, 0, likely[plan.part, place], part=plan.part))
+    return unmeasured
 
 
 def _likely_measures(plan: PlannedCell, cells: Sequence[Measured]) -> list[str]:
     siblings = [cell for cell in cells if cell.part == plan.part] or cells
-    shared = dict(plan.where).items()
-    nearest = max(siblings, key=lambda cell: sum(dict(cell.where).get(a) == v for a, v in shared), default=None)
+    place = plan.where.items()
+    nearest = max(siblings, key=lambda cell: sum(cell.where.get(a) == v for a, v in place), default=None)
     if nearest is None:
         return []
-    return [name for name, value in nearest.values.items() if value.there or value.over != NO_THRESHOLD]
+    return [name for name, value in nearest.values.items() if value.has_number or value.over != NO_THRESHOLD]
 
 
 def _place(where: Mapping[str, Plain]) -> str:
@@ -177,11 +182,11 @@ def _place(where: Mapping[str, Plain]) -> str:
 
 def printed_cells(printed: Printed, column: Column) -> list[Measured]:
     """Return the printed numbers as if they were measured, without intervals: a paper's claims on its own table."""
-    found: dict[str, tuple[Mapping[str, Plain], dict[str, Value]]] = {}
+    cells: dict[str, tuple[Mapping[str, Plain], dict[str, Value]]] = {}
     for row in printed.rows:
         if row.value is not None:
-            own = found.setdefault(repr(sorted(row.where.items())), (row.where, {}))
-            own[1][row.measure] = Value(Estimate(row.value, math.nan, math.nan, 0, 0))
+            _, values = cells.setdefault(repr(sorted(row.where.items())), (row.where, {}))
+            values[row.measure] = Value(Estimate(row.value, math.nan, math.nan, 0, 0))
             if row.measure in OVER_ALL:  # print has one such number, and claims are tested on all attacks
-                own[1].setdefault(OVER_ALL[row.measure], own[1][row.measure])
-    return [Measured(where, column, 0, values) for where, values in found.values()]
+                values.setdefault(OVER_ALL[row.measure], values[row.measure])
+    return [Measured(where, column, 0, values) for where, values in cells.values()]

@@ -108,7 +108,7 @@ def judge(value: float, measured: Value, name: str) -> str:
     >>> judge(25.0, Value(Estimate(5.5, 0.0, 50.0, 2, 2), "2 of 20 trials that converged"), "iterations_mean")
     'too few to say'
     """
-    if not measured.there:
+    if not measured.has_number:
         return NO_SUCCESS
     ours = measured.estimate
     if measured.of_successes and ours.trials < LEAST:
@@ -156,7 +156,7 @@ def compare(item: Item, cells: Sequence[Measured], *, judged: bool = True) -> Co
     wheres: dict[Key, Mapping[str, Plain]] = {key: group[0].where for key, group in by_place.items()}
     homeless = {_key(row.where): row.where for row in item.printed.rows}
     taken = [*wheres.values(), *homeless.values()]
-    alone = {k: w for k, w in homeless.items() if not any(meets(other, dict(w)) for other in taken if other is not w)}
+    alone = {k: w for k, w in homeless.items() if not any(meets(other, w) for other in taken if other is not w)}
     places = {**wheres, **alone}
     printed = {key: _printed_at(item, where, by_place.get(key, ()), cells) for key, where in places.items()}
     every = _in_printed_order(item, printed)
@@ -177,15 +177,15 @@ def _by_place(item: Item, cells: Sequence[Measured]) -> dict[Key, list[Measured]
 
 
 def _printed_at(
-    item: Item, where: Mapping[str, Plain], here: Sequence[Measured], cells: Sequence[Measured]
+    item: Item, where: Mapping[str, Plain], at_place: Sequence[Measured], cells: Sequence[Measured]
 ) -> list[PrintedRow]:
     """Return the printed numbers of a place, one for each measure: the one that names most of its axes.
 
     One that many places meet, such as a ratio printed for a defence alone, is that of those whose cells have its measure, if any have.
     Two different numbers that name equally many axes are an error.
     """
-    rows = [row for row in item.printed.rows if meets(where, dict(row.where))]
-    rows = [row for row in rows if _has(row, here) or not _has(row, cells)]
+    rows = [row for row in item.printed.rows if meets(where, row.where)]
+    rows = [row for row in rows if _has(row, at_place) or not _has(row, cells)]
     nearest: dict[str, PrintedRow] = {}
     for row in rows:
         other = nearest.setdefault(row.measure, row)
@@ -198,7 +198,7 @@ def _printed_at(
 
 
 def _has(row: PrintedRow, cells: Sequence[Measured]) -> bool:
-    return any(row.measure in cell.values and meets(cell.where, dict(row.where)) for cell in cells)
+    return any(row.measure in cell.values and meets(cell.where, row.where) for cell in cells)
 
 
 def _line(

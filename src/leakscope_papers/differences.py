@@ -74,7 +74,7 @@ def _is_baseline(other: Measured, cell: Measured, gain: Gain) -> bool:
 
 
 def _has(cell: Measured, measure: str) -> bool:
-    return measure in cell.values and cell.values[measure].there
+    return measure in cell.values and cell.values[measure].has_number
 
 
 def _wanted(gain: Gain) -> int:

@@ -1,40 +1,38 @@
-"""Reading the data files of the papers: YAML as in a scenario, checked against a frozen dataclass, mistakes named by file and field."""
+"""The data files of the papers: YAML as in a scenario, read into frozen dataclasses, mistakes named by file, line and field."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
 from leakscope.core.errors import InputError
+from leakscope.scenario.reader import UserFile
 from leakscope.scenario.text import read_text
 
 T = TypeVar("T")
-STRICT = ConfigDict(extra="forbid")
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping that a YAML file holds."""
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def file_dataclass(cls: type[T]) -> type[T]:
+    """Return a class as a frozen dataclass that pydantic reads from a file; unknown keys are refused."""
+    cls.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+def read_file(path: Path) -> UserFile:
+    """Return the fields of a file that comes with a package."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror})") from None
-    data = read_text(text, str(path), own=True).data
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: must be a mapping of fields, got {type(data).__name__}")
-    return data
-
-
-def as_file(kind: type[T], data: dict[str, Any], path: Path) -> T:
-    """Return the data as a frozen dataclass, or raise the first thing that is wrong with the file."""
-    try:
-        return TypeAdapter(kind).validate_python(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path}: {place}: {first['msg']}, got {first.get('input')!r:.80}") from None
+    lines = read_text(text, str(path), own=True)
+    if not isinstance(lines.data, dict):
+        raise InputError(f"{path}: must be a mapping of fields, got {type(lines.data).__name__}")
+    return UserFile(lines.data, text, str(path), lines)
 
 
 def natural(name: str) -> list[str | int]:

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, ClassVar
-
-from pydantic import ConfigDict
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
 from leakscope.core.registry import lookup
-from leakscope_papers.files import STRICT, as_file, natural, read_mapping
+from leakscope_papers.files import file_dataclass, natural, read_file
 from leakscope_papers.plots import Plot, check_plot
 from leakscope_papers.published import Printed, read_printed
 from leakscope_papers.registry import paper_files, papers
@@ -27,7 +24,7 @@ from leakscope_papers.registry import paper_files, papers
 Conditions = Mapping[str, Plain | list[Plain]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Rule:
     """How a setting of ours becomes a word of the paper: the value at `path`, translated by `words` (paper's word -> ours).
 
@@ -35,7 +32,6 @@ class Rule:
     outside the item. `times` multiplies a number: local steps are epochs times the batches of one.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     path: str
     words: Mapping[str, Plain | list[Plain]] = field(default_factory=dict)
     otherwise: Plain = None
@@ -46,7 +42,7 @@ class Rule:
 Where = Mapping[str, Rule | Plain]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Part:
     """One scenario of an item; `same_as` takes that of another item ("item/part") and its run instead.
 
@@ -55,9 +51,8 @@ class Part:
     `joins` are those of a place, such as the accuracy under a defence: they stand with the cells of the other parts there.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: str
-    scenario: Mapping[str, Any] = field(default_factory=dict)
+    scenario: Mapping[str, object] = field(default_factory=dict)
     program: str = ""
     joins: bool = False
     same_as: str = ""
@@ -65,43 +60,40 @@ class Part:
     where: Where = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Scale:
     """What a scale changes: in all parts, in single parts, and which parts it leaves out.
 
     `stand_in` says why its numbers are not compared with the paper's, such as other data.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    change: Mapping[str, Any] = field(default_factory=dict)
-    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    change: Mapping[str, object] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     leave_out: tuple[str, ...] = ()
     stand_in: str = ""
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Reading:
     """A way to understand the paper: the cells with these settings (`only`) of these parts (all if none is named).
 
     `where` adds rules that name them, such as what a printed strength means.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     label: str = ""
     only: Conditions = field(default_factory=dict)
     parts: tuple[str, ...] = ()
     where: Where = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Check:
     """One test of a claim on measured cells; see `claims`. Exactly one of `than`, `than_measure`, `value` and `along` is given.
 
     With `minus` the gap to the cell with these settings is tested in the place of the measure itself.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     measure: str
     must_be: str
     where: Conditions = field(default_factory=dict)
@@ -116,60 +108,55 @@ class Check:
     ignoring: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Claim:
     """A printed claim (`says`, to the letter) and how it is tested, or why it `cannot` be.
 
     `likely` is our reason where it does not hold as it is.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     says: str
     checks: tuple[Check, ...] = ()
     cannot: str = ""
     likely: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Reason:
     """The likely reason why a measure differs from print, where the line is one of these (`where`)."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     says: str
     measure: str = ""
     where: Conditions = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Caps:
     """An axis of the paper that needs no run of its own: success within so many iterations of one long run."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     axis: str
     at: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Gain:
     """A number made from cells side by side: the `measure` of the cells `of`, less the greatest of those it is `over`."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     measure: str
     of: Conditions
     over: Conditions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Pictures:
     """What a gallery shows: the first `trials` clients of every cell, `samples` pictures each, `frames` on the way."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     trials: int = 1
     samples: int = 1
     frames: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Item:
     """One table or figure as an experiment. `absent` says for a printed measure why we have no number for it.
 
@@ -177,7 +164,6 @@ class Item:
     measures of convergence need.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: str
     about: str
     parts: tuple[Part, ...]
@@ -204,7 +190,7 @@ class Item:
     def axes(self) -> frozenset[str]:
         """Return the axes that a cell of the item can have a place on."""
         rules = [self.where, *(part.where for part in self.parts), *(reading.where for reading in self.readings)]
-        return frozenset(axis for own in rules for axis in own) | ({self.caps.axis} if self.caps else frozenset())
+        return frozenset(axis for where in rules for axis in where) | ({self.caps.axis} if self.caps else frozenset())
 
 
 def item_files() -> dict[str, Path]:
@@ -216,7 +202,8 @@ def item_files() -> dict[str, Path]:
 def read_item(name: str) -> Item:
     """Return an item by its name; an unknown one raises an error that lists the near names."""
     path = lookup(item_files(), name, "item")
-    item = as_file(Item, {"name": name, **read_mapping(path)}, path)
+    file = read_file(path)
+    item = replace(file, data={"name": name, **file.data}).read(Item)
     for number, plot in enumerate(item.plots):
         check_plot(plot, f"{path}: plots.{number}", item.axes, item.measures)
     return item
@@ -232,11 +219,11 @@ def home_of(item: Item, part: Part) -> tuple[Item, Part]:
     if not part.same_as:
         return item, part
     owner, _, name = part.same_as.partition("/")
-    found = read_item(owner)
-    home = find_part(found, name)
+    home_item = read_item(owner)
+    home = find_part(home_item, name)
     if home.same_as:
         raise InputError(f"{item.name}/{part.name}: same_as {part.same_as!r} is itself no run of its own")
-    return found, home
+    return home_item, home
 
 
 def choose_items(names: list[str]) -> list[Item]:

@@ -36,7 +36,7 @@ class Value:
     over: str = ""
 
     @property
-    def there(self) -> bool:
+    def has_number(self) -> bool:
         """Return whether there is a number at all."""
         return math.isfinite(self.estimate.value)
 
@@ -55,8 +55,8 @@ class Value:
 def measure(cell: Scored, cap: int | None = None) -> dict[str, Value]:
     """Return every measure of a cell; with a `cap`, attacks that needed more iterations count as failed."""
     success = cell.converged if cap is None else cell.converged & (cell.iterations <= cap)
-    found = {name: function(cell, success) for name, function in MEASURES.items()}
-    return {name: replace(value, estimate=cut(name, value.estimate)) for name, value in found.items()}
+    values = {name: function(cell, success) for name, function in MEASURES.items()}
+    return {name: replace(value, estimate=cut(name, value.estimate)) for name, value in values.items()}
 
 
 def value_of(name: str, numbers: Sequence[float | None]) -> Value:
@@ -76,7 +76,7 @@ def value_of(name: str, numbers: Sequence[float | None]) -> Value:
 
 
 def with_top_inside(numbers: Mapping[str, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
-    """Return a program's numbers; rows made before `top_inside` was kept get it from the places of their greatest cosines."""
+    """Return a program's numbers; older rows get `top_inside` from the places of their greatest cosines."""
     if "best_alpha" not in numbers or "top_inside" in numbers:
         return dict(numbers)
     inside = [None if alpha is None else float(0 < alpha < 1) for alpha in numbers["best_alpha"]]
@@ -147,11 +147,11 @@ def _error_of(name: str) -> Callable[[Scored, Tensor], Value]:
     def measured(cell: Scored, success: Tensor) -> Value:
         from scipy.stats import t
 
-        found = MEASURES[name](cell, success).estimate
-        if not math.isfinite(found.low):
-            return Value(NONE, "one trial has no error" if found.trials == 1 else "")
-        error = (found.high - found.value) / float(t.ppf(0.5 + LEVEL / 2, found.trials - 1))
-        return Value(Estimate(error, math.nan, math.nan, found.n, found.trials))
+        mean = MEASURES[name](cell, success).estimate
+        if not math.isfinite(mean.low):
+            return Value(NONE, "one trial has no error" if mean.trials == 1 else "")
+        error = (mean.high - mean.value) / float(t.ppf(0.5 + LEVEL / 2, mean.trials - 1))
+        return Value(Estimate(error, math.nan, math.nan, mean.n, mean.trials))
 
     return measured
 
@@ -228,14 +228,14 @@ def _ratios(cell: Scored, values: Tensor | None, at: Tensor | None, floor: float
 
 
 def _at_the_end(
-    ratios_of: Callable[[Scored], Tensor | None], told: Callable[[Tensor, int], Value]
+    ratios_of: Callable[[Scored], Tensor | None], summarise: Callable[[Tensor, int], Value]
 ) -> Callable[[Scored, Tensor], Value]:
     """Return a measure of the changes at the end of the runs; nothing where they have none."""
 
     def measured(cell: Scored, success: Tensor) -> Value:
         del success
         ratios = ratios_of(cell)
-        return Value(NONE) if ratios is None else told(ratios, cell.trials)
+        return Value(NONE) if ratios is None else summarise(ratios, cell.trials)
 
     return measured
 

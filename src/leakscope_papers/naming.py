@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 from leakscope.core.record import Plain
 from leakscope.scenario.axes import parse_path
@@ -25,20 +25,19 @@ class Column:
         return ", ".join(word for word in (self.reading, self.attacker) if word) or "measured"
 
 
-def places_of(item: Item, part: Part, settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, Plain], Column]]:
+def places_of(item: Item, part: Part, settings: Mapping[str, object]) -> Iterator[tuple[dict[str, Plain], Column]]:
     """Yield where a cell stands in the paper's words, for each reading and attacker it belongs to."""
     for reading in item.readings:
         if reading.parts and part.name not in reading.parts:
             continue
-        where = name_cell(item, part, reading, settings)
+        where = name_cell(item, part, reading, settings) if belongs(settings, reading) else None
         attackers = item.attackers[:1] if part.joins else item.attackers
         for number, attacker in enumerate(attackers):
-            conditions = (reading,) if part.joins else (reading, attacker)
-            if where is not None and belongs(settings, *conditions):
+            if where is not None and (part.joins or belongs(settings, attacker)):
                 yield where, Column(reading.label, attacker.label, number == 0)
 
 
-def setting_at(settings: Any, path: str) -> Any:
+def setting_at(settings: object, path: str) -> object:
     """Return the value at a path of a cell's settings, None where there is none; a key of that very name comes first.
 
     >>> setting_at({"defences": [{"sigma": 0.1}]}, "defences.0.sigma"), setting_at({}, "defences.0.sigma")
@@ -48,33 +47,33 @@ def setting_at(settings: Any, path: str) -> Any:
         return settings[path]
     value = settings
     for part in parse_path(path):
-        inside = isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
-        if not inside and not (isinstance(value, Mapping) and part in value):
-            return None
-        value = value[part]
+        if isinstance(value, list | tuple):
+            value = value[part] if isinstance(part, int) and part < len(value) else None
+        else:
+            value = value.get(part) if isinstance(value, Mapping) else None
     return value
 
 
-def meets(values: Mapping[str, Any], conditions: Conditions) -> bool:
+def meets(values: Mapping[str, object], conditions: Conditions) -> bool:
     """Return whether every condition holds: the value is the one given, or one of those given."""
     return all(_is_one_of(values.get(name), wanted) for name, wanted in conditions.items())
 
 
-def belongs(settings: Mapping[str, Any], *readings: Reading) -> bool:
+def belongs(settings: Mapping[str, object], *readings: Reading) -> bool:
     """Return whether a cell with these settings is one of those that the readings speak of."""
     return all(
         _is_one_of(setting_at(settings, path), wanted) for reading in readings for path, wanted in reading.only.items()
     )
 
 
-def name_cell(item: Item, part: Part, reading: Reading, settings: Mapping[str, Any]) -> dict[str, Plain] | None:
+def name_cell(item: Item, part: Part, reading: Reading, settings: Mapping[str, object]) -> dict[str, Plain] | None:
     """Return where a cell stands in the paper's words; None if a strict rule puts it outside the item."""
     rules: dict[str, Rule | Plain] = {**item.where, **part.where, **reading.where}
     order = dict.fromkeys([*part.where, *item.where, *reading.where])  # what the part is about comes first
     return _named({axis: rules[axis] for axis in order}, settings)
 
 
-def _named(rules: Where, settings: Mapping[str, Any]) -> dict[str, Plain] | None:
+def _named(rules: Where, settings: Mapping[str, object]) -> dict[str, Plain] | None:
     where: dict[str, Plain] = {}
     for axis, rule in rules.items():
         if not isinstance(rule, Rule):
@@ -88,16 +87,18 @@ def _named(rules: Where, settings: Mapping[str, Any]) -> dict[str, Plain] | None
             setting = setting * rule.times
         value = word if word is not None else rule.otherwise if rule.otherwise is not None else setting
         if value is not None:
-            where[axis] = value
+            where[axis] = cast(Plain, value)
     return where
 
 
-def _is_one_of(value: Any, wanted: Plain | list[Plain]) -> bool:
-    return any(_same(value, each) for each in (wanted if isinstance(wanted, list) else [wanted]))
+def _is_one_of(value: object, wanted: Plain | list[Plain]) -> bool:
+    return any(_same(value, each) for each in wanted) if isinstance(wanted, list) else _same(value, wanted)
 
 
-def _same(value: Any, wanted: Plain) -> bool:
+def _same(value: object, wanted: Plain) -> bool:
     """Return whether two values are the same; True is no 1, numbers agree up to rounding."""
+    if isinstance(value, str):
+        return value == wanted
     if isinstance(value, bool) or isinstance(wanted, bool):
         return value is wanted
     if isinstance(value, int | float) and isinstance(wanted, int | float):

@@ -13,11 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
-
-from pydantic import ConfigDict
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
@@ -25,7 +21,7 @@ from leakscope.metrics.interval import Estimate
 from leakscope.report.cells import axis_value_text as say
 from leakscope.report.numbers import number, percent
 from leakscope_papers.comparing import Measured
-from leakscope_papers.files import STRICT, as_file, read_mapping
+from leakscope_papers.files import file_dataclass, read_file
 from leakscope_papers.measure_names import cut
 from leakscope_papers.measures import RATES, Value
 from leakscope_papers.published import PrintedRow, read_printed
@@ -37,11 +33,10 @@ _KEY = re.compile(r"(?:(printed|earlier) )?([a-z0-9-]+)(?:@(\w+))?/(.*): (\w+)",
 Find = Callable[[str, str | None], Result]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Notes:
     """What a person says about a paper: its title, what it claims, what we found, what we could not reproduce and why."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     title: str
     claims: str
     found: tuple[str, ...] = ()
@@ -52,7 +47,7 @@ class Notes:
 def read_notes(folder: Path) -> Notes | None:
     """Return the notes of a paper, None where it has none."""
     path = folder / FILE
-    return as_file(Notes, read_mapping(path), path) if path.is_file() else None
+    return read_file(path).read(Notes) if path.is_file() else None
 
 
 def filled(text: str, find: Find) -> str:
@@ -72,7 +67,7 @@ def _quoted(quote: str, find: Find) -> str:
     row = _only_row(result.earlier if kind == "earlier" else result.cells, conditions, quote)
     if measure == "n":
         return str(row.trials)
-    if measure not in row.values or not row.values[measure].there:
+    if measure not in row.values or not row.values[measure].has_number:
         raise InputError(f"{{{quote}}}: the row has no {measure}")
     return with_interval(measure, row.values[measure])
 

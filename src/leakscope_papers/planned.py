@@ -7,14 +7,16 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from leakscope.core.record import Plain
+from leakscope_papers.files import file_dataclass
 from leakscope_papers.items import Item, Part, home_of, item_files, read_item
 from leakscope_papers.naming import Column, places_of
+from leakscope_papers.programs.settings import read_settings
 from leakscope_papers.scales import parts_at, rows_at, scenario_at, settings_at
 
-Settings: TypeAlias = Mapping[str, Any]
+Settings: TypeAlias = Mapping[str, object]
 NOT_COMPARED = ("name", "trials", "seeds", "baselines")  # a row says its own n
 MOST_DIFFERENCES = 4  # that `what_differs` names
 _ABSENT = object()
@@ -75,9 +77,9 @@ def settings_hash(settings: Settings) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def compared_settings(settings: Settings) -> dict[str, Any]:
+def compared_settings(settings: Settings) -> dict[str, object]:
     """Return the settings that two measurements must share to be of the same cell, as plain JSON data."""
-    plain: dict[str, Any] = json.loads(
+    plain: dict[str, object] = json.loads(
         json.dumps({key: value for key, value in settings.items() if key not in NOT_COMPARED})
     )
     attack = plain.get("attack")
@@ -135,10 +137,22 @@ def wanted(item: Item, part: Part, scale: str, counted: Callable[[Settings], boo
     """Return how many trials (or rows) a part has at a scale in the cells that are `counted`; baselines are not."""
     if home_of(item, part)[1].program:
         return len(rows_at(item, part, scale))
-    cells: dict[str, Any] = {
-        cell.id: cell.settings for cell in scenario_at(item, part, scale).cells() if not cell.baseline
-    }
-    return sum(int(each["trials"]) * len(each["seeds"]) for each in cells.values() if counted(each))
+    cells = {cell.id: cell.settings for cell in scenario_at(item, part, scale).cells() if not cell.baseline}
+    return sum(trials_of(each) for each in cells.values() if counted(each))
+
+
+@file_dataclass
+class Repeats:
+    """How often a cell is repeated: `trials` clients for each of the seeds."""
+
+    trials: int
+    seeds: tuple[int, ...]
+
+
+def trials_of(settings: Settings) -> int:
+    """Return the trials of a cell."""
+    repeats = read_settings(Repeats, settings)
+    return repeats.trials * len(repeats.seeds)
 
 
 def partly(done: int, whole: int, *, rows: bool = False) -> str:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from pydantic import ConfigDict
+from dataclasses import field
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
-from leakscope_papers.files import STRICT
+from leakscope_papers.files import file_dataclass
 
 READING, ATTACKER = "reading", "attacker"
 RATIO = "ratio"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@file_dataclass
 class Plot:
     """One plot: measures `y` (left axis) and `second_axis` (right) against `x`, or a `curve` that the runs kept.
 
@@ -26,7 +23,6 @@ class Plot:
     `bars` stand on 0, each value of `x` with a room of its own. `across` are words for the axis below.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
     title: str
     x: str = ""
     y: tuple[str, ...] = ()

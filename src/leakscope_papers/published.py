@@ -6,11 +6,10 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from leakscope.core.record import Plain
 from leakscope.core.registry import lookup
-from leakscope_papers.files import as_file, read_mapping
+from leakscope_papers.files import read_file
 from leakscope_papers.registry import paper_files
 
 
@@ -29,15 +28,15 @@ class PrintedRow:
 class Printed:
     """A table or figure of a paper. `doubts` are contradictions and open readings, `claims` sentences that can be tested."""
 
+    rows: tuple[PrintedRow, ...] = ()
+    numbers: str = ""
     paper: str
     item: str
     title: str
-    source: str
-    setting: str
-    rows: tuple[PrintedRow, ...] = ()
     doubts: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
-    numbers: str = ""
+    source: str
+    setting: str
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -53,6 +52,4 @@ def printed_files() -> dict[str, Path]:
 @functools.cache
 def read_printed(name: str) -> Printed:
     """Return what the paper prints for an item."""
-    path = lookup(printed_files(), name, "published item")
-    data: dict[str, Any] = read_mapping(path)
-    return as_file(Printed, data, path)
+    return read_file(lookup(printed_files(), name, "published item")).read(Printed)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Plain
@@ -165,10 +165,10 @@ class _Lists:
     notes: dict[str, int] = field(default_factory=dict)
 
 
-def _row_data(row: Measured, everywhere: Mapping[str, Plain], lists: _Lists) -> dict[str, Any]:
+def _row_data(row: Measured, everywhere: Mapping[str, Plain], lists: _Lists) -> dict[str, object]:
     source = _text({key: row.source[key] for key in SOURCE_FACTS if key in row.source})
     who = _text([row.column.reading, row.column.attacker, row.column.judged])
-    data: dict[str, Any] = {
+    data: dict[str, object] = {
         "part": row.part,
         "where": {axis: value for axis, value in row.where.items() if axis not in everywhere},
         "who": lists.who.setdefault(who, len(lists.who)),
@@ -186,12 +186,12 @@ def _row_data(row: Measured, everywhere: Mapping[str, Plain], lists: _Lists) -> 
     return {key: value for key, value in data.items() if value not in ("", {})}
 
 
-def _value_data(value: Value, trials: int) -> list[Any]:
+def _value_data(value: Value, trials: int) -> list[Plain]:
     """Return a value as a list without the end that says nothing new; one without a number is [] or says why."""
     estimate = value.estimate
     numbers = [_rounded(number) for number in (estimate.value, estimate.low, estimate.high)]
-    data: list[Any] = [*numbers, estimate.n, value.over, estimate.trials]
-    ends: list[Any] = [None, None, None, trials if value.there else 0, "", estimate.n]
+    data: list[Plain] = [*numbers, estimate.n, value.over, estimate.trials]
+    ends: list[Plain] = [None, None, None, trials if value.has_number else 0, "", estimate.n]
     while data and data[-1] == ends[len(data) - 1]:
         data.pop()
     return data
@@ -231,10 +231,10 @@ def _column_table(data: Mapping[str, Any]) -> ColumnTable:
     return ColumnTable(data["part"], tuple(data["heads"]), rows)
 
 
-def _settings_data(recorded: Recorded) -> dict[str, Any]:
+def _settings_data(recorded: Recorded) -> dict[str, object]:
     """Return the settings by hash: the first of a part in full, the others as the values that they change in it."""
     first: dict[str, str] = {}
-    data: dict[str, Any] = {}
+    data: dict[str, object] = {}
     for row in recorded.rows:
         if not row.settings or row.settings in data:
             continue
@@ -245,27 +245,30 @@ def _settings_data(recorded: Recorded) -> dict[str, Any]:
     return data
 
 
-def changes(old: Settings, new: Settings) -> dict[str, Any]:
+def changes(old: Settings, new: Settings) -> dict[str, object]:
     """Return what `merged` needs to make new settings of old ones, key by key: [value] replaces, [] takes away, a mapping goes inside.
 
     >>> changes({"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 4}})
     {'b': {'c': [4], 'd': []}}
     """
-    changed: dict[str, Any] = {key: [] for key in old if key not in new}
+    changed: dict[str, object] = {key: [] for key in old if key not in new}
     for key, value in new.items():
         if key in old and old[key] == value:
             continue
-        inside = isinstance(value, Mapping) and isinstance(old.get(key), Mapping)
-        changed[key] = changes(old[key], value) if inside else [value]
+        before = old.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            changed[key] = changes(before, value)
+        else:
+            changed[key] = [value]
     return dict(sorted(changed.items()))
 
 
-def changed_settings(old: Settings, changed: Mapping[str, Any]) -> dict[str, Any]:
+def changed_settings(old: Settings, changed: Mapping[str, Any]) -> dict[str, object]:
     """Return settings with changes as `changes` gives them."""
     settings = dict(old)
     for key, change in changed.items():
         if isinstance(change, Mapping):
-            settings[key] = changed_settings(settings[key], change)
+            settings[key] = changed_settings(cast(Settings, settings[key]), change)
         elif change:
             settings[key] = change[0]
         else:

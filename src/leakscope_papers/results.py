@@ -21,7 +21,7 @@ from leakscope_papers.records import Recorded, read_recorded, recorded_file
 from leakscope_papers.runs import joined, read_part, run_exists, stands
 from leakscope_papers.scales import SCALES, parts_at, run_directory, scale_of
 
-TOLD_FACTS = ("device", "torch", "revision")
+MACHINE_FACTS = ("device", "torch", "revision")
 FULL = SCALES[-1]
 
 
@@ -134,7 +134,7 @@ def gathered_facts(parts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     if not every:
         return {}
     shared = {name: value for name, value in every[0].items() if all(facts.get(name) == value for facts in every)}
-    apart = [name for name in TOLD_FACTS if name not in shared and any(name in facts for facts in every)]
+    apart = [name for name in MACHINE_FACTS if name not in shared and any(name in facts for facts in every)]
     if not apart:
         return shared
     machines: dict[str, list[str]] = {}

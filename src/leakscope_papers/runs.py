@@ -152,9 +152,9 @@ def _named_cells(item: Item, part: Part, cell: Cell, trials: Scored) -> list[Mea
             values = meaningful(measure_with_similarity(trials, cell.settings), cell.settings)
             cells.append(replace(named, values=values, curves=cell_curves(trials)))
             continue
-        longest = int(setting_at(cell.settings, "attack.iterations") or 0)
+        longest = setting_at(cell.settings, "attack.iterations")
         for cap in item.caps.at:
-            if cap <= longest:
+            if isinstance(longest, int) and cap <= longest:
                 values = within_cap(meaningful(measure(trials, cap), cell.settings))
                 cells.append(replace(named, where={**where, item.caps.axis: cap}, values=values))
     return cells

@@ -7,9 +7,11 @@ the paper's own size. What a scale changes is said in the item's file, in the wo
 from __future__ import annotations
 
 import copy
+import functools
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
@@ -38,7 +40,7 @@ def parts_at(item: Item, scale: str) -> list[Part]:
     ]
 
 
-def settings_at(item: Item, part: Part, scale: str) -> dict[str, Any]:
+def settings_at(item: Item, part: Part, scale: str) -> dict[str, object]:
     """Return the scenario of a part at a scale, or the settings of its program, as plain data."""
     owner, home = home_of(item, part)
     chosen = scale_of(owner, scale)
@@ -50,36 +52,49 @@ def settings_at(item: Item, part: Part, scale: str) -> dict[str, Any]:
 
 def scenario_at(item: Item, part: Part, scale: str) -> Scenario:
     """Return the checked scenario of a part at a scale."""
-    from leakscope.scenario import ScenarioError, scenario_of
+    from leakscope.scenario import ScenarioError
 
     try:
-        return scenario_of(settings_at(item, part, scale))
+        return _scenario(json.dumps(settings_at(item, part, scale)))
     except ScenarioError as error:
         raise InputError(f"{item.name}, part {part.name}, scale {scale}: {str(error).splitlines()[0]}") from None
 
 
-def rows_at(item: Item, part: Part, scale: str) -> dict[str, Place]:
+@functools.lru_cache(maxsize=512)
+def _scenario(text: str) -> Scenario:
+    """Return a scenario from its settings as JSON; parts that items share are checked once."""
+    from leakscope.scenario import scenario_of
+
+    return scenario_of(json.loads(text))
+
+
+def rows_at(item: Item, part: Part, scale: str) -> Mapping[str, Place]:
     """Return key -> place of the rows that the program of a part makes at a scale; nothing is computed."""
+    return _rows(home_of(item, part)[1].program, json.dumps(settings_at(item, part, scale)))
+
+
+@functools.lru_cache(maxsize=512)
+def _rows(program: str, text: str) -> Mapping[str, Place]:
     from leakscope_papers.programs import planned_rows
 
-    return planned_rows(home_of(item, part)[1].program, settings_at(item, part, scale))
+    return planned_rows(program, json.loads(text))
 
 
-def merged(settings: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def merged(settings: Mapping[str, object], change: Mapping[str, object]) -> dict[str, object]:
     """Return settings with a change: mappings are joined, anything else is replaced, null takes a key away.
 
     >>> merged({"data": "mnist", "grid": {"a": [1, 2], "b": [3]}}, {"data": {"name": "digits"}, "grid": {"a": [1], "b": None}})
     {'data': {'name': 'digits'}, 'grid': {'a': [1]}}
     """
-    made = dict(settings)
+    changed = dict(settings)
     for key, value in change.items():
         if value is None:
-            made.pop(key, None)
-        elif isinstance(value, Mapping) and isinstance(made.get(key), Mapping):
-            made[key] = merged(made[key], value)
+            changed.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(inner := changed.get(key), Mapping):
+            changed[key] = merged(inner, value)
         else:
-            made[key] = copy.deepcopy(value)
-    return made
+            changed[key] = copy.deepcopy(value)
+    return changed
 
 
 def run_directory(out: Path, item: Item, part: Part, scale: str) -> Path:
@@ -88,18 +103,24 @@ def run_directory(out: Path, item: Item, part: Part, scale: str) -> Path:
     return out / owner.name / scale / home.name
 
 
-def data_sets(settings: Mapping[str, Any]) -> list[str]:
+def data_sets(settings: Mapping[str, object]) -> list[str]:
     """Return the data sets that a scenario names, in `data` and on axes; a program may name several in `data`."""
-    found: list[str] = []
+    names: list[str] = []
     zipped = settings.get("zip", {})
     axes = [settings.get("grid", {}), *(zipped if isinstance(zipped, list) else [zipped])]
-    varied = [value for axis in axes for path in ("data", "data.name") for value in axis.get(path, ())]
-    own = settings.get("data")
-    for data in varied or (own if isinstance(own, list) else [own]):
+    varied = [
+        value
+        for axis in axes
+        if isinstance(axis, Mapping)
+        for path in ("data", "data.name")
+        for value in axis.get(path, ())
+    ]
+    named = settings.get("data")
+    for data in varied or (named if isinstance(named, list) else [named]):
         name = data.get("name") if isinstance(data, Mapping) else data
         if isinstance(name, str):
-            found.append(name)
-    return list(dict.fromkeys(found))
+            names.append(name)
+    return list(dict.fromkeys(names))
 
 
 def check_data(items: Iterable[Item], scale: str, only: Iterable[str] = ()) -> None:

@@ -208,10 +208,10 @@ def test_a_program_is_run_listed_and_gone_on_with_like_a_scenario(tmp_path: Path
 def test_a_program_that_is_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = sme_costs.measure
 
-    def stopped(settings: Any, network: Any, one: Any, device: str) -> dict[str, dict[str, list[float]]]:
-        if one["epochs"] == 2:
+    def stopped(settings: Any, network: Any, epochs: int, device: str) -> dict[str, dict[str, list[float]]]:
+        if epochs == 2:
             raise KeyboardInterrupt
-        return measured(settings, network, one, device)
+        return measured(settings, network, epochs, device)
 
     monkeypatch.setattr(sme_costs, "measure", stopped)
     told = leakscope("paper", "run", "sme-table-3", "--out", tmp_path)

@@ -132,7 +132,7 @@ def test_intervals_are_those_of_the_metrics_room_and_successes_are_named() -> No
     assert found["asr_convergence"].estimate == estimate_rate(counted, torch.ones(4, 1, dtype=torch.bool))
     assert measure(cell, 2)["mse"].over == "everything attacked, as none converged"
     assert measure(cell, 2)["iterations_mean"].over == "no trial converged"
-    assert not measure(cell, 2)["iterations_mean"].there
+    assert not measure(cell, 2)["iterations_mean"].has_number
 
 
 def test_the_error_of_psnr_is_that_of_the_means_of_the_trials() -> None:
@@ -159,7 +159,7 @@ def test_runs_that_rest_are_steady_and_runs_that_move_are_not() -> None:
     assert found["steady_share"].estimate.value == pytest.approx(3 / 8)  # four points a run, the first of run 0 moves
     assert found["close_of_moving"].estimate.value == 0
     assert found["change_over_value"].estimate.value == pytest.approx(1.0)
-    assert not measure(cell)["steady_share"].there
+    assert not measure(cell)["steady_share"].has_number
 
 
 def test_the_image_mse_has_measures_of_its_own_and_leaves_out_what_is_far_below_recovery() -> None:
@@ -176,7 +176,7 @@ def test_the_image_mse_has_measures_of_its_own_and_leaves_out_what_is_far_below_
     assert found["image_close_of_moving"].estimate.value == 0
     assert found["image_change_over_value"].estimate.value == pytest.approx(1.0)
     assert not any(
-        measure(replace(filmed, image_mse=None))[name].there for name in MEASURES if name.startswith("image_")
+        measure(replace(filmed, image_mse=None))[name].has_number for name in MEASURES if name.startswith("image_")
     )
 
 
@@ -221,7 +221,9 @@ def test_alpha_is_told_by_its_mean_its_spread_and_how_often_it_ends_inside() -> 
     alphas = [0.0, 0.5, 0.7, 1.0, math.nan]
     trial = {"cell": 0, "outcome": "exhausted", "iterations": 4, "samples": [EMPTY, EMPTY]}
     (before,) = score_cells(columns([trial] * 3)).values()
-    assert not any(measure(before)[name].there for name in ("final_alpha", "final_alpha_deviation", "alpha_inside"))
+    assert not any(
+        measure(before)[name].has_number for name in ("final_alpha", "final_alpha_deviation", "alpha_inside")
+    )
     (cell,) = score_cells(columns([trial | {"learned.alpha": alpha} for alpha in alphas])).values()
     found = {name: value.estimate for name, value in measure(cell).items()}
     assert found["final_alpha"].value == pytest.approx(fmean(alphas[:4]))

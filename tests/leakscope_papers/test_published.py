@@ -9,7 +9,7 @@ import pytest
 
 import leakscope_papers
 from leakscope.core.errors import InputError, UnknownNameError
-from leakscope_papers.files import as_file, natural, read_mapping
+from leakscope_papers.files import natural, read_file
 from leakscope_papers.published import Printed, printed_files, read_printed
 
 COUNTED = re.compile(r"^\| ([a-z]+-(?:table|figure)-\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", re.MULTILINE)
@@ -40,11 +40,11 @@ def test_a_wrong_file_is_named_with_its_field(tmp_path: Path) -> None:
     path.write_text(
         "paper: x\nitem: table 1\ntitle: t\nsource: s\nsetting: s\nrows: [{where: {}, measure: mse, value: many}]\n"
     )
-    with pytest.raises(InputError, match=r"x-table-1\.yaml: rows\.0\.value"):
-        as_file(Printed, read_mapping(path), path)
+    with pytest.raises(InputError, match=r"x-table-1\.yaml:6: rows\.0\.value"):
+        read_file(path).read(Printed)
     path.write_text("- 1\n")
     with pytest.raises(InputError, match="must be a mapping"):
-        read_mapping(path)
+        read_file(path)
 
 
 def test_an_unknown_name_lists_the_near_ones() -> None:

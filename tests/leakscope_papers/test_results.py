@@ -118,8 +118,8 @@ def test_traces_are_read_where_an_item_asks_for_them(tmp_path: Path) -> None:
     for name, there in (("mixing-figure-1", True), ("mixing-table-1", False)):
         result = result_of(read_item(name), "smoke", tmp_path)
         assert result is not None
-        assert all(cell.values["steady_share"].there == there for cell in result.cells)
-        assert all(cell.values["image_steady_share"].there == there for cell in result.cells)
+        assert all(cell.values["steady_share"].has_number == there for cell in result.cells)
+        assert all(cell.values["image_steady_share"].has_number == there for cell in result.cells)
 
 
 def test_stand_in_data_is_neither_judged_nor_claimed_about(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_an_attack_without_a_threshold_has_no_convergence(tmp_path: Path) -> Non
     lay("cpl-table-2", "small", tmp_path, "mnist")
     result = result_of(read_item("cpl-table-2"), "small", tmp_path)
     assert result is not None
-    there = {cell.where["attack"]: cell.values["asr_convergence"].there for cell in result.cells}
+    there = {cell.where["attack"]: cell.values["asr_convergence"].has_number for cell in result.cells}
     assert there == {"cpl": True, "dlg": True, "ig": False}
-    assert all(cell.values["asr_content"].there for cell in result.cells)
+    assert all(cell.values["asr_content"].has_number for cell in result.cells)
 
 
 def test_the_runs_line_names_the_machine_of_every_part(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_run_is_recorded_and_everything_follows_from_its_rows(tmp_path: Path) 
     write_recorded(result.recorded, path)
     again = recorded_result(result.item, "small", path)
     assert again.comparison.counts == result.comparison.counts
-    assert [finding.told for finding in again.findings] == [finding.told for finding in result.findings]
+    assert [finding.sentence for finding in again.findings] == [finding.sentence for finding in result.findings]
     assert grid_of(again) == grid_of(result)
     assert again.earlier == ()
 

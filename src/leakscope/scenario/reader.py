@@ -6,21 +6,23 @@ Scenarios, trainings, audits and searches all go through it.
 from __future__ import annotations
 
 import copy
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from leakscope.core.errors import InputError
 from leakscope.scenario.pieces import KINDS, Kind
 from leakscope.scenario.problems import Problem, ScenarioError
-from leakscope.scenario.schema import problem_of
+from leakscope.scenario.schema import message_of, problem_of
 from leakscope.scenario.text import Text, read_text
 
+T = TypeVar("T")
 MOST_BYTES = 4 * 2**20
 
 
@@ -45,6 +47,20 @@ class UserFile:
         except ValidationError as error:
             problems = [problem_of(self.data, item, model, kinds) for item in error.errors(include_url=False)]
             raise self.error(problems) from None
+
+    def read(self, kind: type[T]) -> T:
+        """Return the fields as a frozen dataclass, or raise all that pydantic finds wrong with them."""
+        try:
+            value: T = _adapter(kind).validate_python(self.data)  # type: ignore[arg-type]  # mypy: a class is no Hashable
+        except ValidationError as error:
+            problems = [Problem(tuple(item["loc"]), message_of(item)) for item in error.errors(include_url=False)]
+            raise self.error(problems) from None
+        return value
+
+
+@functools.cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def read_user_file(path: FilePath | str, kind: str, *, may_be_empty: bool = False) -> UserFile:

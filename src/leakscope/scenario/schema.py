@@ -224,15 +224,19 @@ def make_client(settings: Mapping[str, Any], defences: Sequence[Any], **filled: 
 def problem_of(data: Mapping[str, Any], item: Any, root: type[BaseModel], kinds: Mapping[str, Kind] = KINDS) -> Problem:
     """Return a finding of pydantic as a problem; `root` is the model of the whole, `kinds` the fields that hold pieces."""
     path, model = _place(data, item["loc"], root, kinds)
-    kind, given = item["type"], item.get("input")
-    if kind == "extra_forbidden":
+    if item["type"] == "extra_forbidden":
         return Problem(path, _near_key(str(path[-1]), model))
-    if kind == "missing":
-        return Problem(path, "missing; it must be given")
-    if kind == "piece":
-        return Problem(path, item["msg"])
+    return Problem(path, message_of(item))
+
+
+def message_of(item: Any) -> str:
+    """Return a finding of pydantic in words."""
+    if item["type"] == "missing":
+        return "missing; it must be given"
+    if item["type"] == "piece":
+        return str(item["msg"])
     words = item["msg"].replace("Input should be", "must be").replace("List should", "the list must")
-    return Problem(path, f"{words}, got {_short(given)}")
+    return f"{words}, got {_short(item.get('input'))}"
 
 
 def _short(value: object) -> str:

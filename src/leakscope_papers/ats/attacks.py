@@ -9,42 +9,34 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from leakscope.attacks.attack import Attack
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.known_policy import ig_policy
 from leakscope.attacks.recipes import ig
 from leakscope.attacks.translate import ig_shift
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import map_tensors
-from leakscope.core.types import Knowledge, Observation, make_batch
+from leakscope.core.types import make_batch
 from leakscope.defences.on_data import Transform
-from leakscope.metrics import PSNR_CAP, clean, psnr
+from leakscope.metrics import PSNR_CAP, Scores, clean
 from leakscope.models import draw_parameters
 from leakscope.models.initialise import Given
+from leakscope.play import Exposure, attack, expose, join, judge
 from leakscope.search.candidates import draw_policies
-from leakscope_papers.ats.world import (
-    Say,
-    Settings,
-    data_of,
-    named_rightly,
-    network_of,
-    score_privacy,
-    scoring_network,
-)
-from leakscope_papers.programs.rows import Keep
+from leakscope.sweep.objects import load_data
+from leakscope_papers.ats.networks import named_rightly, network_of, score_privacy, scoring_network
+from leakscope_papers.ats.settings import Attacked, AttackSettings, CorrelationSettings, Scoring, Training
+from leakscope_papers.programs.rows import Keep, Say
+from leakscope_papers.programs.settings import read_settings
 
-BLACK, FEWEST_BLACK = (
-    0.02,
-    16,
-)  # up to this level a pixel is black; a picture with fewer such pixels says nothing of them
+BLACK, FEWEST_BLACK = 0.02, 16  # up to this level a pixel is black; a picture with fewer of them has no black level
 NETWORKS = {"without augmentation": False, "with crop and flip": True}
 ALL = "all"
 
@@ -52,33 +44,32 @@ ALL = "all"
 # -- table 1, figures 4 and 9 to 14
 
 
-def attacks(settings: Settings, keep: Keep, say: Say, device: str) -> None:
+def attacks(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep for each policy the accuracy of the network trained with it, and both PSNRs of every attack on that network.
 
     The accuracy is zeros and ones, one for each test picture.
     """
-    for policy in settings["policies"]:
+    chosen, attacked = read_settings(AttackSettings, settings), read_settings(Attacked, settings)
+    training = read_settings(Training, settings)
+    default_first = sorted(chosen.attacks, key=lambda name: name != "ig")
+    for policy in chosen.policies:
         key, where = f"{policy} accuracy", {"policy": policy}
         if not keep.done(key, where):
-            trained = network_of(settings, policy, keep, say, device)
-            keep.add(key, where, {"accuracy": named_rightly(settings, trained.model, device)})
-        default_first = sorted(settings["attacks"], key=lambda name: name != "ig")
+            trained = network_of(training, policy, keep, say, device)
+            keep.add(key, where, {"accuracy": named_rightly(training.data.name, trained.model, device)})
         for name in default_first if policy != "none" else ["ig"]:
             key, where = f"{policy} {name}", {"policy": policy, "attack": name}
             if not keep.done(key, where):
-                trained = network_of(settings, policy, keep, say, device)
-                say(f"policy {policy}, attack {name}: {settings['images']} pictures")
-                (values,) = attack_pictures(settings, trained.model, [policy], name, device)
-                gained = (
-                    {}
-                    if name == "ig" or "ig" not in settings["attacks"]
-                    else gains(keep.values(f"{policy} ig"), values)
-                )
+                trained = network_of(training, policy, keep, say, device)
+                say(f"policy {policy}, attack {name}: {attacked.images} pictures")
+                (values,) = attack_pictures(attacked, trained.model, [policy], name, device)
+                compared = name != "ig" and "ig" in chosen.attacks
+                gained = gains(keep.values(f"{policy} ig"), values) if compared else {}
                 keep.add(key, where, {**_with_deviation(values), **gained})
 
 
 def attack_pictures(
-    settings: Settings, model: Model, policies: Sequence[str], name: str, device: str
+    settings: Attacked, model: Model, policies: Sequence[str], name: str, device: str
 ) -> list[dict[str, list[float]]]:
     """Return what an attack makes of the first test pictures under each policy, one a client: numbers for each picture.
 
@@ -88,49 +79,33 @@ def attack_pictures(
     """
     if len(policies) > 1 and name != "ig":
         raise InputError(f"attack {name} depends on the policy: give one policy at a time, got {len(policies)}")
-    attack = _attack(name, settings["iterations"], settings["bounds"].get(policies[0], (1.1, 0.4)))
+    method = _attack(name, settings.iterations, settings.bounds.get(policies[0], (1.1, 0.4)))
+    execution, informed = Execution(device=device, form=settings.form), name == "ig_policy"
     rows: list[dict[str, list[float]]] = [{"psnr": [], "psnr_private": [], "black_level": []} for _ in policies]
-    for first in range(0, settings["images"], settings["at_once"]):
-        places = range(first, min(first + settings["at_once"], settings["images"]))
-        faced = face(settings, model, policies, places, aware=name == "ig_policy")
-        execution = Execution(device=device, form=settings.get("form"))
-        reconstruction = attack.run(model, faced.update, faced.knowledge, faced.seeds, execution)
-        guess = clean(reconstruction.inputs)
-        seen = guess if reconstruction.seen is None else clean(reconstruction.seen)
-        for row, x, transformed, inputs, looked in zip(
-            rows, *(each.split(len(places)) for each in (faced.truth, faced.transformed, guess, seen)), strict=True
-        ):
-            row["psnr"] += _decibels(transformed, looked)
-            row["psnr_private"] += _decibels(x, inputs)
-            row["black_level"] += [black_level(a[0], b[0]) for a, b in zip(transformed, looked, strict=True)]
+    for first in range(0, settings.images, settings.at_once):
+        places = range(first, min(first + settings.at_once, settings.images))
+        parts = [_expose(settings, model, policy, places, informed=informed) for policy in policies]
+        result = attack(join(parts), method, informed=informed, execution=execution)
+        for number, (row, part) in enumerate(zip(rows, parts, strict=True)):
+            private = result.select(slice(number * len(places), (number + 1) * len(places)))
+            reconstruction, transformed = private.reconstruction, part.client.transformed(part.batch, part.seeds)
+            seen = reconstruction.inputs if reconstruction.seen is None else reconstruction.seen
+            row["psnr"] += _decibels(judge(transformed, replace(reconstruction, inputs=seen)).scores)
+            row["psnr_private"] += _decibels(private.scores)
+            row["black_level"] += [
+                black_level(a[0], b[0]) for a, b in zip(transformed.inputs, clean(seen), strict=True)
+            ]
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class Faced:
-    """Clients with their policies, policy by policy: what they hold, what their networks saw, what a server got and is told."""
-
-    truth: Tensor
-    transformed: Tensor
-    update: Observation
-    knowledge: Knowledge
-    seeds: list[int]
-
-
-def face(settings: Settings, model: Model, policies: Sequence[str], places: range, *, aware: bool = False) -> Faced:
-    """Return for every policy one client for each of these test pictures, all as one batch; `aware` is told the policy."""
-    data = data_of(settings)
+def _expose(settings: Attacked, model: Model, policy: str, places: range, *, informed: bool) -> Exposure:
+    """Return one client for each of these test pictures, all with a policy; an `informed` attacker knows it."""
+    data = load_data(settings.data.name)
     x, y = data.pictures("test", places), data.labels("test", places)
-    batch, seeds = make_batch(x[:, None], y[:, None], classes=data.classes), [settings["seed"] + i for i in places]
-    weights, parts = draw_parameters(model, Given(), random.key(seeds)), []
-    for policy in policies:
-        client = Client(scaling=data.statistics, on_data=Transform(policy))
-        update = client.observe(model, weights, batch, seeds)
-        knowledge = told(model, client, batch, labels=True)
-        knowledge = tell_defences(knowledge, client, update) if aware else knowledge
-        parts.append((batch.inputs, client.transformed(batch, seeds).inputs, update, knowledge))
-    joined = map_tensors(lambda *each: torch.cat(each), *parts)
-    return Faced(*joined, seeds * len(policies))
+    batch, seeds = make_batch(x[:, None], y[:, None], classes=data.classes), [settings.seed + i for i in places]
+    client = Client(scaling=data.statistics, on_data=Transform(policy))
+    weights = draw_parameters(model, Given(), random.key(seeds))
+    return expose(model, client, weights, batch, seeds, labels=True, informed=informed)
 
 
 def gains(default: Mapping[str, Sequence[float | None]], values: dict[str, list[float]]) -> dict[str, list[float]]:
@@ -157,7 +132,7 @@ def black_level(target: Tensor, guess: Tensor) -> float:
     return float(guess[:, black].mean()) if int(black.sum()) >= FEWEST_BLACK else math.nan
 
 
-def _attack(name: str, iterations: int, bounds: Sequence[float]) -> Any:
+def _attack(name: str, iterations: int, bounds: tuple[float, float]) -> Attack:
     if name == "ig_shift":
         return ig_shift(iterations=iterations, bound_x=bounds[0], bound_y=bounds[1])
     if name not in ("ig", "ig_policy"):
@@ -165,50 +140,42 @@ def _attack(name: str, iterations: int, bounds: Sequence[float]) -> Any:
     return (ig if name == "ig" else ig_policy)(iterations=iterations)
 
 
-def _decibels(truth: Tensor, guess: Tensor) -> list[float]:
-    return psnr(truth, guess).clamp_max(PSNR_CAP).flatten().tolist()
+def _decibels(scores: Scores) -> list[float]:
+    return scores.psnr.clamp_max(PSNR_CAP).flatten().tolist()
 
 
 # -- figure 2
 
 
-def correlation(settings: Settings, keep: Keep, say: Say, device: str) -> None:
+def correlation(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep for random policies privacy score and PSNR, and how they correlate; for each kind of attacked network.
 
     Scores are taken at one network, which is trained as that of the search; attacks are at a second one, trained to the end.
     Policies are attacked in groups of `at_once` pictures or fewer, and kept group by group.
     """
-    policies = draw_policies(settings["policies"], settings["seed"])
-    for network in settings["networks"]:
-        missing = [
-            policy
-            for policy in policies
-            if not keep.done(_key(network, policy), {"network": network, "policy": policy})
-        ]
-        for group in groups(missing, max(1, settings["at_once"] // settings["images"])):
-            scores = _privacy(settings, keep, network, group, say, device)
-            attacked = network_of(settings, "none", keep, say, device, augment=NETWORKS[network]).model
-            attacks = attack_pictures(settings, attacked, group, "ig", device)
-            for policy, privacy, row in zip(group, scores, attacks, strict=True):
-                where = {"network": network, "policy": policy}
-                keep.add(_key(network, policy), where, {**row, "privacy_score": privacy})
+    chosen, attacked = read_settings(CorrelationSettings, settings), read_settings(Attacked, settings)
+    training, scoring = read_settings(Training, settings), read_settings(Scoring, settings)
+    policies = draw_policies(chosen.policies, training.seed)
+    for network in chosen.networks:
+        rows = {policy: (_key(network, policy), {"network": network, "policy": policy}) for policy in (*policies, ALL)}
+        missing = [policy for policy in policies if not keep.done(*rows[policy])]
+        for group in groups(missing, max(1, attacked.at_once // attacked.images)):
+            if network == chosen.networks[0]:
+                scored = scoring_network(scoring, keep, say, device).model
+                scores = score_privacy(scoring, scored, group, device, chosen.scored)
+            else:  # those of the first attacked network are those of every other
+                scores = [_known_scores(keep, _key(chosen.networks[0], policy)) for policy in group]
+            trained = network_of(training, "none", keep, say, device, augment=NETWORKS[network]).model
+            attacks = attack_pictures(attacked, trained, group, "ig", device)
+            for policy, privacy, numbers in zip(group, scores, attacks, strict=True):
+                keep.add(*rows[policy], {**numbers, "privacy_score": privacy})
                 say(f"{network}, {policy}: privacy score {sum(privacy) / len(privacy):.3f}")
-        where = {"network": network, "policy": ALL}
-        if not keep.done(_key(network, ALL), where):
-            rows = [keep.values(_key(network, policy)) for policy in policies]
-            keep.add(_key(network, ALL), where, correlate(rows))
+        if not keep.done(*rows[ALL]):
+            keep.add(*rows[ALL], correlate([keep.values(_key(network, policy)) for policy in policies]))
 
 
-def _privacy(
-    settings: Settings, keep: Keep, network: str, group: Sequence[str], say: Say, device: str
-) -> list[list[float]]:
-    """Return the privacy scores of policies for each picture; those of the first attacked network are those of every other."""
-    first = settings["networks"][0]
-    if network == first:
-        scoring = scoring_network(settings, keep, say, device).model
-        return score_privacy(settings, scoring, group, device, settings["scored"])
-    known = [keep.values(_key(first, policy))["privacy_score"] for policy in group]
-    return [[math.nan if value is None else value for value in values] for values in known]
+def _known_scores(keep: Keep, key: str) -> list[float]:
+    return [math.nan if value is None else value for value in keep.values(key)["privacy_score"]]
 
 
 def groups(names: Sequence[str], most: int) -> list[Sequence[str]]:

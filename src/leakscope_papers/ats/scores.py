@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -10,16 +10,23 @@ from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.defences.on_data import OPERATIONS, Policy
 from leakscope.search.candidates import draw_policies
-from leakscope_papers.ats.world import (
-    Say,
-    Settings,
+from leakscope_papers.ats.networks import (
     named_rightly,
     network_of,
     score_accuracy,
     score_privacy,
     scoring_network,
 )
-from leakscope_papers.programs.rows import Keep
+from leakscope_papers.ats.settings import (
+    AccuracyScoring,
+    CurveSettings,
+    OperationSettings,
+    RandomSettings,
+    Scoring,
+    Training,
+)
+from leakscope_papers.programs.rows import Keep, Say
+from leakscope_papers.programs.settings import read_settings
 
 TOP_TEN = (3, 15, 1, 26, 12, 43, 25, 13, 4, 39)  # as published, best first
 NONE, RANDOM, TWO, THREE, ALL = "none", "random", "two_of_top_ten", "three_of_top_five", "all"
@@ -30,18 +37,19 @@ DROPS = (1, 2, 3)
 # -- figure 5
 
 
-def operations(settings: Settings, keep: Keep, say: Say, device: str) -> None:
+def operations(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep the privacy score of every operation alone with its rank (1 is the most private; equal ones share the least).
 
     A last row holds Spearman's correlation of ours with the published order over the ten that it names.
     """
-    names = [str(index) for index in settings["operations"]]
+    chosen, scoring = read_settings(OperationSettings, settings), read_settings(Scoring, settings)
+    names = [str(index) for index in chosen.operations]
     missing = [not keep.done(name, {"policy": name, "operation": _kind(name)}) for name in names]
     compared = keep.done(ALL, {"policy": ALL})
     if compared and not any(missing):
         return
-    trained = scoring_network(settings, keep, say, device).model
-    scores = _scores(settings, trained, names, say, device)
+    trained = scoring_network(scoring, keep, say, device).model
+    scores = _scores(scoring, trained, names, chosen.images, say, device)
     means = {name: sum(values) / len(values) for name, values in zip(names, scores, strict=True)}
     for name, values, new in zip(names, scores, missing, strict=True):
         rank = 1 + sum(other < means[name] - 1e-9 for other in means.values())
@@ -69,11 +77,13 @@ def _agreement(means: dict[str, float]) -> float:
     return float(spearmanr([means[name] for name in known], range(len(known))).statistic)
 
 
-def _scores(settings: Settings, trained: Model, policies: Sequence[str], say: Say, device: str) -> list[list[float]]:
+def _scores(
+    settings: Scoring, trained: Model, policies: Sequence[str], images: int, say: Say, device: str
+) -> list[list[float]]:
     scores: list[list[float]] = []
     for first in range(0, len(policies), AT_ONCE):
         cut = policies[first : first + AT_ONCE]
-        scores += score_privacy(settings, trained, cut, device, settings["images"])
+        scores += score_privacy(settings, trained, cut, device, images)
         say(f"{len(scores)} of {len(policies)} policies scored")
     return scores
 
@@ -81,19 +91,22 @@ def _scores(settings: Settings, trained: Model, policies: Sequence[str], say: Sa
 # -- figure 6
 
 
-def random_policies(settings: Settings, keep: Keep, say: Say, device: str) -> None:
+def random_policies(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep privacy and accuracy scores of no policy, random ones, and those of published operations; one number a policy.
 
     `share_beaten` is the share of the random policies that a policy beats in privacy, `worse_on_both` whether it is less private
     and less accurate than no policy.
     """
+    chosen, scoring = read_settings(RandomSettings, settings), read_settings(Scoring, settings)
+    accurate = read_settings(AccuracyScoring, settings)
     for name in (NONE, RANDOM, TWO, THREE):
         if keep.done(name, {"policy": name}):
             continue
-        policies = policies_of(name, settings["policies"], settings["seed"])
-        trained = scoring_network(settings, keep, say, device).model
-        privacy = [sum(scores) / len(scores) for scores in _scores(settings, trained, policies, say, device)]
-        accuracy = score_accuracy(settings, policies, device)
+        policies = policies_of(name, chosen.policies, scoring.seed)
+        trained = scoring_network(scoring, keep, say, device).model
+        scores = _scores(scoring, trained, policies, chosen.images, say, device)
+        privacy = [sum(each) / len(each) for each in scores]
+        accuracy = score_accuracy(accurate, policies, device)
         values = {"privacy_score": privacy, "accuracy_score": accuracy}
         if name != NONE:
             base = {measure: keep.values(NONE)[measure][0] or 0.0 for measure in values}
@@ -133,18 +146,19 @@ def _drawn(number: int, seed: int) -> list[str]:
 # -- figure 7
 
 
-def curves(settings: Settings, keep: Keep, say: Say, device: str) -> None:
+def curves(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep for every policy the test accuracy at the end, and by how much it rises in the epochs after each drop of the rate.
 
     The accuracy is zeros and ones, one for each test picture; a rise is one number of one training.
     """
-    for policy in settings["policies"]:
+    training = read_settings(Training, settings)
+    for policy in read_settings(CurveSettings, settings).policies:
         last = {"policy": policy, "at": "end"}
         missing = [not keep.done(f"{policy} drop {n}", {"policy": policy, "at": f"drop {n}"}) for n in DROPS]
         ended = keep.done(f"{policy} end", last)
         if ended and not any(missing):
             continue
-        trained = network_of(settings, policy, keep, say, device)
+        trained = network_of(training, policy, keep, say, device)
         curve = torch.tensor([epoch.test_accuracy for epoch in trained.history])
         epochs = [number * len(curve) // 200 for number in (75, 125, 175)]
         wide = max(1, len(curve) // 40)
@@ -154,4 +168,4 @@ def curves(settings: Settings, keep: Keep, say: Say, device: str) -> None:
                 rise = float(after.mean() - before.mean())
                 keep.add(f"{policy} drop {n}", {"policy": policy, "at": f"drop {n}"}, {"accuracy_rise": [rise]})
         if not ended:
-            keep.add(f"{policy} end", last, {"accuracy": named_rightly(settings, trained.model, device)})
+            keep.add(f"{policy} end", last, {"accuracy": named_rightly(training.data.name, trained.model, device)})

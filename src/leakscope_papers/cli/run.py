@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -52,6 +52,7 @@ def list_items() -> None:
 
 def _planned_work(item: Item, scale: str) -> str:
     """Return how many trials and rows an item has at a scale, those of other items' runs not counted."""
+    from leakscope_papers.planned import trials_of
     from leakscope_papers.scales import parts_at, rows_at, scenario_at
 
     trials = rows = 0
@@ -59,8 +60,8 @@ def _planned_work(item: Item, scale: str) -> str:
         if part.program:
             rows += len(rows_at(item, part, scale))
         elif not part.same_as:
-            cells: dict[str, Any] = {cell.id: cell.settings for cell in scenario_at(item, part, scale).cells()}
-            trials += sum(each["trials"] * len(each["seeds"]) for each in cells.values())
+            cells = {cell.id: cell.settings for cell in scenario_at(item, part, scale).cells()}
+            trials += sum(map(trials_of, cells.values()))
     return ", ".join([f"{trials:,}"] * bool(trials) + [count(rows, "row")] * bool(rows))
 
 
@@ -135,7 +136,7 @@ def _run_program(
 
     say(f"{title}: {count(wanted, 'row')} of program {part.program}")
     with keeping(directory, settings, gather_facts(again, device)) as keep:
-        keep.tell = lambda key: say(f"  {len(keep.rows)} of {wanted}: {key}")
+        keep.on_add = lambda key: say(f"  {len(keep.rows)} of {wanted}: {key}")
         try:
             find_program(part.program)(settings, keep, say, device)
         except KeyboardInterrupt:

@@ -11,32 +11,43 @@ import copy
 import itertools
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import field, fields
 from pathlib import Path
-from typing import Any
 
 from leakscope.core.errors import InputError
-from leakscope.scenario.axes import parse_path
-from leakscope_papers.programs.rows import Keep, Place
+from leakscope.core.record import Plain
+from leakscope.scenario.axes import parse_path, set_path
+from leakscope_papers.files import file_dataclass
+from leakscope_papers.programs.rows import Keep, Place, Say
+from leakscope_papers.programs.settings import read_settings
 
-NOT_TRAINING = ("vary", "seeds", "said")
+
+@file_dataclass
+class Points:
+    """Which trainings are run: every combination of the values in `vary` with every seed; `said` is added to their places."""
+
+    seeds: tuple[int, ...]
+    vary: Mapping[str, list[Plain]] = field(default_factory=dict)
+    said: Mapping[str, Plain] = field(default_factory=dict)
 
 
-def accuracy(settings: Mapping[str, Any], keep: Keep, say: Callable[[str], None], device: str) -> None:
+def accuracy(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep for every point the test accuracy of the global model after the last round, one number for each seed.
 
     A training that diverges leaves no model, so it counts as no number, whatever was measured before.
     """
-    training = {name: value for name, value in settings.items() if name not in NOT_TRAINING}
-    for point in points(settings.get("vary", {})):
+    chosen, names = read_settings(Points, settings), {each.name for each in fields(Points)}
+    training = {name: value for name, value in settings.items() if name not in names}
+    for point in points(chosen.vary):
         key = ", ".join(f"{path}={value}" for path, value in point.items()) or "one"
-        where = {**settings.get("said", {}), **point}
+        where = {**chosen.said, **point}
         if not keep.done(key, where):
-            accuracies = [_trained({**at(training, point), "seed": seed}, say, device) for seed in settings["seeds"]]
+            accuracies = [_trained({**at(training, point), "seed": seed}, say, device) for seed in chosen.seeds]
             keep.add(key, where, {"accuracy": accuracies})
 
 
-def points(vary: Mapping[str, list[Any]]) -> Iterator[Place]:
+def points(vary: Mapping[str, list[Plain]]) -> Iterator[Place]:
     """Yield every combination of the values, as path -> value.
 
     >>> list(points({"defences.0.sigma": [0.0, 0.1]}))
@@ -46,7 +57,7 @@ def points(vary: Mapping[str, list[Any]]) -> Iterator[Place]:
         yield dict(zip(vary, values, strict=True))
 
 
-def at(settings: Mapping[str, Any], point: Place) -> dict[str, Any]:
+def at(settings: Mapping[str, object], point: Place) -> dict[str, object]:
     """Return the settings with the values of a point at their paths.
 
     >>> at({"defences": [{"name": "clip", "bound": 1}]}, {"defences.0.bound": 2})
@@ -54,18 +65,13 @@ def at(settings: Mapping[str, Any], point: Place) -> dict[str, Any]:
     """
     varied = copy.deepcopy(dict(settings))
     for path, value in point.items():
-        *way, last = parse_path(path)
-        node: Any = varied
-        try:
-            for part in way:
-                node = node[part]
-            node[last] = value
-        except (KeyError, IndexError, TypeError):
-            raise InputError(f"vary: there is no {path!r} in the training to vary") from None
+        problem = set_path(varied, parse_path(path), value)
+        if problem:
+            raise InputError(f"vary: {problem}")
     return varied
 
 
-def _trained(settings: Mapping[str, Any], say: Callable[[str], None], device: str) -> float:
+def _trained(settings: Mapping[str, object], say: Say, device: str) -> float:
     from leakscope.training.file import training_of
     from leakscope.training.run import run_training
 

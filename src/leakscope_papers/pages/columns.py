@@ -34,8 +34,8 @@ def _of_part(part: str, run: Run) -> ColumnTable | None:
     if tables:
         return _table(part, tables)
     lost = _undecoded(run)
-    said = f"columns of {lost} cannot be decoded here: the data set is not there"
-    return ColumnTable(part, (), ((said, ()),)) if lost else None
+    words = f"columns of {lost} cannot be decoded here: the data set is not there"
+    return ColumnTable(part, (), ((words, ()),)) if lost else None
 
 
 def _undecoded(run: Run) -> str:
@@ -55,7 +55,7 @@ def _table(part: str, tables: Sequence[RowTable]) -> ColumnTable:
     )
     lines = {VALUES: [table.scores.values for table in tables], ROWS: [table.scores.row for table in tables]}
     lines |= {name: [table.scores.columns[name] for table in tables] for name in tables[0].columns}
-    return ColumnTable(part, heads, tuple((name, tuple(map(_word, found))) for name, found in lines.items()))
+    return ColumnTable(part, heads, tuple((name, tuple(map(_word, shares))) for name, shares in lines.items()))
 
 
 def _word(estimate: Estimate) -> tuple[str, str]:

@@ -40,18 +40,18 @@ class ItemSection:
 
     result: Result
     headlines: tuple[str, ...]
+    claims: tuple[ClaimRow, ...]
     short: str
     reading: str
     grid: Grid
-    claims: tuple[ClaimRow, ...]
-    commands: str
-    note: str
-    incomplete: str
     columns: tuple[ColumnTable, ...]
     plots: tuple[PlotDrawing, ...]
     undrawn: tuple[str, ...]
     strips: tuple[Strip, ...]
     hidden: int
+    commands: str
+    note: str
+    incomplete: str
 
 
 def section_of(result: Result) -> ItemSection:
@@ -83,7 +83,7 @@ def claim_rows(findings: Sequence[Finding]) -> tuple[ClaimRow, ...]:
     for finding in findings_to_show(findings):
         who = "" if finding.word in (UNTESTED, UNMEASURED) else finding.column.title
         rows.setdefault(finding.claim.says, []).append(
-            (who, finding.told, finding.against, TONES.get(finding.word, "open"))
+            (who, finding.sentence, finding.against, TONES.get(finding.word, "open"))
         )
     return tuple(ClaimRow(says, tuple(findings)) for says, findings in rows.items())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from leakscope.report.pictures import Pixels, data_uri, drawable, pixels, png, s
 from leakscope.report.sheet import Results, results_of
 from leakscope.store import Run
 from leakscope_papers.items import Part, Pictures
-from leakscope_papers.naming import belongs, name_cell
+from leakscope_papers.naming import places_of
 from leakscope_papers.programs.pictures import Shown, read_pictures
 from leakscope_papers.programs.rows import read_rows
 from leakscope_papers.results import Result
@@ -65,8 +65,8 @@ def strips_of(result: Result, axes: Collection[str]) -> tuple[tuple[Strip, ...],
     asked = result.item.pictures
     if asked is None:
         return (), 0
-    found = [strip for part in result.item.parts for strip in _of_part(result, part, asked, axes)]
-    return tuple(found[:MOST_STRIPS]), max(0, len(found) - MOST_STRIPS)
+    strips = [strip for part in result.item.parts for strip in _of_part(result, part, asked, axes)]
+    return tuple(strips[:MOST_STRIPS]), max(0, len(strips) - MOST_STRIPS)
 
 
 def _of_part(result: Result, part: Part, asked: Pictures, axes: Collection[str]) -> Iterator[Strip]:
@@ -110,22 +110,16 @@ def _strips(
 
 
 def _standing(
-    result: Result, part: Part, settings: Mapping[str, Any], axes: Collection[str]
+    result: Result, part: Part, settings: Mapping[str, object], axes: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield in words where a cell stands and who attacked, for each reading and attacker it belongs to.
 
     The note of a part speaks of its own data, which a stand-in is not.
     """
-    item = result.item
-    note = "" if scale_of(item, result.scale).stand_in else part.note
-    for reading in item.readings:
-        where = name_cell(item, part, reading, settings)
-        if where is None or (reading.parts and part.name not in reading.parts):
-            continue
-        for attacker in item.attackers:
-            if belongs(settings, reading, attacker):
-                place = ", ".join(f"{axis} {say(value)}" for axis, value in where.items() if axis in axes)
-                yield place, ", ".join(word for word in (reading.label, attacker.label, note) if word)
+    note = "" if scale_of(result.item, result.scale).stand_in else part.note
+    for where, column in places_of(result.item, part, settings):
+        place = ", ".join(f"{axis} {say(value)}" for axis, value in where.items() if axis in axes)
+        yield place, ", ".join(word for word in (column.reading, column.attacker, note) if word)
 
 
 def _sheets(result: Result, part: Part, directory: Path, asked: Pictures, axes: Collection[str]) -> Iterator[Strip]:

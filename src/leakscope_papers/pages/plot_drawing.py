@@ -58,9 +58,9 @@ class PanelDrawing:
     """A drawn panel: its title, lines, chance and a description in words."""
 
     title: str
-    series: tuple[DrawnSeries, ...]
-    chance: Chance | None
     words: str
+    chance: Chance | None
+    series: tuple[DrawnSeries, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def _panel(panel: PlotPanel, names: Sequence[str], axes: Axes, title: str, curve
     words = [_describe(one, axes.rates and not one.right) for one in panel.series if one.points]
     words += [chance.words] if chance else []
     name = f"{title}{f', {panel.title}' if panel.title else ''}"
-    return PanelDrawing(panel.title, series, chance, f"{name}: {'; '.join(words)}")
+    return PanelDrawing(panel.title, f"{name}: {'; '.join(words)}", chance, series)
 
 
 def _step(lines: int, axes: Axes) -> float:

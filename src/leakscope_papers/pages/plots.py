@@ -89,7 +89,9 @@ def _cells(plot: Plot, result: Result) -> Plotted:
     without = 0
     for cell in result.cells:
         place = _place(cell)
-        measures = [name for name in (*plot.y, *plot.second_axis) if name in cell.values and cell.values[name].there]
+        measures = [
+            name for name in (*plot.y, *plot.second_axis) if name in cell.values and cell.values[name].has_number
+        ]
         if not measures or not meets(place, plot.where):
             continue
         at = _across(plot, cell)
@@ -128,7 +130,7 @@ def _across(plot: Plot, cell: Measured) -> float | str | None:
 
 def _mean(cell: Measured, name: str) -> float | None:
     value = cell.values.get(name)
-    return value.estimate.value if value is not None and value.there else None
+    return value.estimate.value if value is not None and value.has_number else None
 
 
 def _as_across(plot: Plot, value: Plain) -> float | str | None:

@@ -164,13 +164,13 @@ def _verdict(findings: Sequence[Finding]) -> str:
     for finding in findings:
         verdicts.setdefault(finding.word, []).append(finding)
     if len(findings) == 1 or set(verdicts) <= {UNTESTED, UNMEASURED}:
-        return _short(findings[0].told)
+        return _short(findings[0].sentence)
     words = []
     for word, same in verdicts.items():
         columns = list(dict.fromkeys(_column(finding) for finding in same))
         more = f" and {len(columns) - 2} more" if len(columns) > 2 else ""
-        example = _short(same[0].told) if len(same) == 1 else word
-        words.append(f"{example} ({', '.join(columns[:2])}{more})" if len(verdicts) > 1 else _short(same[0].told))
+        example = _short(same[0].sentence) if len(same) == 1 else word
+        words.append(f"{example} ({', '.join(columns[:2])}{more})" if len(verdicts) > 1 else _short(same[0].sentence))
     return "; ".join(words)
 
 

@@ -36,20 +36,24 @@ class GridRow:
 
     place: tuple[str, ...]
     who: str
-    printed: bool
-    n: str
-    outcomes: str
     entries: tuple[Entry, ...]
+    n: str = ""
+    outcomes: str = ""
+
+    @property
+    def printed(self) -> bool:
+        """Return whether the row is the paper's."""
+        return self.who == PUBLISHED
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
     """All rows of an item. `same` are the axes that do not vary, in words; `axes` head the place, `measures` the entries."""
 
-    same: str
-    axes: tuple[str, ...]
-    measures: tuple[str, ...]
     rows: tuple[GridRow, ...]
+    measures: tuple[str, ...]
+    axes: tuple[str, ...]
+    same: str
 
 
 def grid_of(result: Result) -> Grid:
@@ -63,7 +67,7 @@ def grid_of(result: Result) -> Grid:
     readings = len(dict.fromkeys(column.reading for column in result.comparison.columns))
     mixed = len({bool(cell.settings) for cell in result.cells}) > 1
     rows = tuple(row for line in lines for row in _rows(line, varied, names, readings, mixed=mixed))
-    return Grid(same, varied, tuple(title_of(name) for name in names), rows)
+    return Grid(rows, tuple(title_of(name) for name in names), varied, same)
 
 
 def _rows(line: Line, axes: Sequence[str], names: Sequence[str], readings: int, *, mixed: bool) -> list[GridRow]:
@@ -71,7 +75,7 @@ def _rows(line: Line, axes: Sequence[str], names: Sequence[str], readings: int, 
     rows: list[GridRow] = []
     if line.printed:
         entries = tuple(_printed(line.printed.get(name), line, name) for name in names)
-        rows.append(GridRow(place, PUBLISHED, True, "", "", entries))
+        rows.append(GridRow(place, PUBLISHED, entries))
     for cell, column in _merged(line.measured, readings):
         who = f"{column}, {NOT_RECORDED}" if mixed and not cell.settings else column
         rows.append(_measured(cell, who, line, place if not rows else ("",) * len(place), names))
@@ -115,14 +119,14 @@ def _measured(cell: Measured, who: str, line: Line, place: tuple[str, ...], name
         entry_of(name, cell.values.get(name), line.verdicts.get((cell.column.title, name), Verdict("")))
         for name in names
     )
-    return GridRow(place, who, False, str(cell.trials), outcomes, entries)
+    return GridRow(place, who, entries, str(cell.trials), outcomes)
 
 
 def entry_of(name: str, value: Value | None, verdict: Verdict = Verdict("")) -> Entry:  # noqa: B008  frozen
     """Return a measured number in words, with what is said about it."""
     if value is None:
         return Entry()
-    if not value.there:
+    if not value.has_number:
         return Entry("none", "", value.over, verdict.word, verdict.reason)
     kept = cut(name, value.estimate)
     interval = percent_interval(kept) if name in RATES else number_interval(kept)

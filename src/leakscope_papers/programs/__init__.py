@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from leakscope.core.registry import lookup
-from leakscope_papers.programs.rows import Keep, Place, PlannedRows
+from leakscope_papers.programs.rows import Keep, Place, PlannedRows, Say
 
-Program: TypeAlias = Callable[[Mapping[str, Any], Keep, Callable[[str], None], str], None]
+Program: TypeAlias = Callable[[Mapping[str, object], Keep, Say, str], None]
 PROGRAMS: dict[str, str] = {
     "ats_attacks": "leakscope_papers.ats.attacks:attacks",
     "ats_correlation": "leakscope_papers.ats.attacks:correlation",
@@ -40,7 +40,7 @@ def find_program(name: str) -> Program:
     return cast(Program, getattr(importlib.import_module(module), function))
 
 
-def planned_rows(name: str, settings: Mapping[str, Any]) -> dict[str, Place]:
+def planned_rows(name: str, settings: Mapping[str, object]) -> dict[str, Place]:
     """Return key -> place of the rows that a program would make with these settings; nothing is computed."""
     rows = PlannedRows()
     find_program(name)(settings, rows, lambda _: None, "cpu")

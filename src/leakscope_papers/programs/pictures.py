@@ -1,4 +1,4 @@
-"""The pictures of a program's row: those of one client beside what an attack made of them, in a file of their own beside the rows."""
+"""The pictures of a program's row, those of one client beside their reconstructions, as a file beside the rows."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Shown:
     recovered: Tensor
 
 
-def first_client(truth: Batch, made: Reconstruction, scores: Scores) -> Shown:
+def first_client(truth: Batch, reconstruction: Reconstruction, scores: Scores) -> Shown:
     """Return the pictures of the first client, each beside the guess that it was scored against."""
     kept = scores.scored[0].cpu()
-    guess = made.inputs[0].cpu()[scores.pairing[0].cpu()]
+    guess = reconstruction.inputs[0].cpu()[scores.pairing[0].cpu()]
     return Shown(
         _bytes(truth.inputs[0].cpu()[kept]),
         _bytes(guess[kept]),
@@ -61,8 +61,8 @@ def read_pictures(directory: Path, key: str) -> Shown | None:
     if not path.is_file():
         return None
     try:
-        found = load(path.read_bytes())
-        shown = Shown(*(found[name] for name in NAMES))
+        tensors = load(path.read_bytes())
+        shown = Shown(*(tensors[name] for name in NAMES))
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise InputError(f"{path} holds no pictures of a row ({type(error).__name__})") from None
     if not _fits(shown):

@@ -18,9 +18,10 @@ from leakscope.store.disk import clear_errors, locked, replacing
 FILE, LOCK, FORMAT = "rows.json", "lock", 1
 DIGITS = 6  # of the numbers of a curve
 Place: TypeAlias = Mapping[str, Plain]
-Told: TypeAlias = Mapping[
-    str, Sequence[Any]
-]  # a curve as a program gives it: {"x": [...], "y": [[...] for each client]}
+Say: TypeAlias = Callable[[str], None]  # shows a line to the user
+Numbers: TypeAlias = Mapping[str, Sequence[float]]  # by measure: what its mean and interval are made from
+CurveData: TypeAlias = Mapping[str, Sequence[Any]]  # {"x": [...], "y": [[...] for each client]}
+Curves: TypeAlias = Mapping[str, CurveData]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +37,24 @@ class Curve:
 
 
 class Keep(Protocol):
-    """Where a program asks which rows are there and puts those it made."""
+    """Where a program asks which rows exist and puts new ones."""
 
     @property
     def directory(self) -> Path | None:
-        """Return where the rows lie, so that what was long in the making can be kept beside them; None if nowhere."""
+        """Return the directory of the rows, for files beside them such as trained networks; None if there is none."""
 
     def done(self, key: str, where: Place | None = None) -> bool:
-        """Return whether a row is there. `where` is its place, as `add` will give it: a listing of rows reads it here."""
+        """Return whether a row exists. `where` is its place, as `add` will give it: a listing of rows reads it here."""
 
-    def add(
-        self,
-        key: str,
-        where: Place,
-        values: Mapping[str, Sequence[float]],
-        *,
-        curves: Mapping[str, Told] | None = None,
-    ) -> None:
-        """Keep a row: its place in our words, and for each measure the numbers its mean and interval are made from.
+    def add(self, key: str, where: Place, values: Numbers, *, curves: Curves | None = None) -> None:
+        """Keep a row: its place in our words, and its numbers.
 
         The numbers must be independent: one for each client, run or draw, not one for each picture of a client. `curves` are
         lines to draw, by name: places `x`, and `y` with as many numbers for each client.
         """
 
     def values(self, key: str) -> Mapping[str, Sequence[float | None]]:
-        """Return the numbers of a row that is there: what is computed from other rows reads them here."""
+        """Return the numbers of a row that exists, for what is computed from other rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +69,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """All that a program has made so far, with which settings, and where it was made."""
+    """The rows of a program so far, its settings, and the facts of its run."""
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     rows: tuple[Row, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
 class PlannedRows:
-    """Rows as a program asks for them; it says that each is there, so that nothing is computed."""
+    """Rows as a program asks for them; each counts as done, so that nothing is computed."""
 
     def __init__(self) -> None:
         """Begin with no row."""
@@ -91,19 +85,12 @@ class PlannedRows:
         self.places: dict[str, Place] = {}
 
     def done(self, key: str, where: Place | None = None) -> bool:
-        """Return True; remember what was asked for."""
+        """Return True; remember the row."""
         self.places[key] = dict(where or {})
         return True
 
-    def add(
-        self,
-        key: str,
-        where: Place,
-        values: Mapping[str, Sequence[float]],
-        *,
-        curves: Mapping[str, Told] | None = None,
-    ) -> None:
-        """Raise: a program makes no row that it did not ask for first, or that it was told is there."""
+    def add(self, key: str, where: Place, values: Numbers, *, curves: Curves | None = None) -> None:
+        """Raise: a program adds no row without asking `done`, nor one that is done."""
         del where, values, curves
         raise InputError(f"row {key!r} was made without asking whether it is there")
 
@@ -116,63 +103,54 @@ class PlannedRows:
 class KeptRows:
     """Rows in a directory. Each `add` writes the whole file anew, so that it is whole at every moment.
 
-    `tell` hears of every row that is added.
+    `on_add` gets the key of every row that is added.
     """
 
-    def __init__(self, directory: Path, settings: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-        """Take up the rows that are there; refuse those made with other settings."""
+    def __init__(self, directory: Path, settings: Mapping[str, object], facts: Mapping[str, str]) -> None:
+        """Read the rows that exist; refuse those of other settings."""
         self.directory: Path | None = directory
         self.path = directory / FILE
         self.settings, self.facts = _plain(settings), dict(facts)
         self.rows: dict[str, Row] = {}
         self.asked: set[str] = set()
         self.added = 0
-        self.tell: Callable[[str], None] = lambda _: None
+        self.on_add: Say = lambda _: None
         if rows_exist(directory):
-            found = read_rows(directory)
-            if found.settings != self.settings:
+            stored = read_rows(directory)
+            if stored.settings != self.settings:
                 raise InputError(
                     f"{self.path} was made with other settings of the item; take another --out or remove it"
                 )
-            self.rows = {row.key: row for row in found.rows}
+            self.rows = {row.key: row for row in stored.rows}
 
     def done(self, key: str, where: Place | None = None) -> bool:
-        """Return whether a row is there."""
+        """Return whether a row exists."""
         del where
         self.asked.add(key)
         return key in self.rows
 
-    def add(
-        self,
-        key: str,
-        where: Place,
-        values: Mapping[str, Sequence[float]],
-        *,
-        curves: Mapping[str, Told] | None = None,
-    ) -> None:
-        """Keep a row and write the file; a key that is there or that was not asked for is refused."""
+    def add(self, key: str, where: Place, values: Numbers, *, curves: Curves | None = None) -> None:
+        """Keep a row and write the file; a key that exists or that was not asked for is refused."""
         if key in self.rows or key not in self.asked:
             raise InputError(f"row {key!r} was made without asking whether it is there")
-        numbers = {name: tuple(_number(value) for value in found) for name, found in values.items()}
-        kept = {name: _curve(f"curve {name!r} of row {key!r}", told) for name, told in (curves or {}).items()}
-        self.rows[key] = Row(key, dict(where), numbers, kept)
+        self.rows[key] = _row(key, where, values, curves or {})
         self.added += 1
         self._write()
-        self.tell(key)
+        self.on_add(key)
 
     def values(self, key: str) -> Mapping[str, tuple[float | None, ...]]:
-        """Return the numbers of a row that is there."""
+        """Return the numbers of a row that exists."""
         return self.rows[key].values
 
     def _write(self) -> None:
-        rows = [_told(row) for row in self.rows.values()]
-        told = {"format": FORMAT, "facts": self.facts, "settings": self.settings, "rows": rows}
+        rows = [_row_data(row) for row in self.rows.values()]
+        data = {"format": FORMAT, "facts": self.facts, "settings": self.settings, "rows": rows}
         with clear_errors(self.path.parent, "earlier rows are saved"), replacing(self.path) as file:
-            file.write(json.dumps(told, allow_nan=False).encode())
+            file.write(json.dumps(data, allow_nan=False).encode())
 
 
 @contextmanager
-def keeping(directory: Path, settings: Mapping[str, Any], facts: Mapping[str, str]) -> Iterator[KeptRows]:
+def keeping(directory: Path, settings: Mapping[str, object], facts: Mapping[str, str]) -> Iterator[KeptRows]:
     """Give the rows of a directory to one program at a time."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -191,11 +169,11 @@ def read_rows(directory: Path) -> Rows:
     """Return the rows in a directory."""
     path = directory / FILE
     try:
-        told = json.loads(path.read_text("utf-8"))
-        if told["format"] != FORMAT:
-            raise InputError(f"{path} has format {told['format']!r}, this version reads {FORMAT}")
-        rows = [_row(row) for row in told["rows"]]
-        return Rows(dict(told["settings"]), tuple(rows), dict(told["facts"]))
+        data = json.loads(path.read_text("utf-8"))
+        if data["format"] != FORMAT:
+            raise InputError(f"{path} has format {data['format']!r}, this version reads {FORMAT}")
+        rows = [_row(str(row["key"]), row["where"], row["values"], row.get("curves", {})) for row in data["rows"]]
+        return Rows(dict(data["settings"]), tuple(rows), dict(data["facts"]))
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror})") from None
     except InputError:
@@ -204,24 +182,23 @@ def read_rows(directory: Path) -> Rows:
         raise InputError(f"{path} holds no rows of a program ({type(error).__name__})") from None
 
 
-def _row(told: Mapping[str, Any]) -> Row:
-    values = {name: tuple(_number(v) for v in found) for name, found in told["values"].items()}
-    key, curves = str(told["key"]), told.get("curves", {})
+def _row(key: str, where: Place, values: Mapping[str, Sequence[float | None]], curves: Curves) -> Row:
+    numbers = {name: tuple(_number(value) for value in each) for name, each in values.items()}
     kept = {name: _curve(f"curve {name!r} of row {key!r}", curve) for name, curve in curves.items()}
-    return Row(key, dict(told["where"]), values, kept)
+    return Row(key, dict(where), numbers, kept)
 
 
-def _told(row: Row) -> dict[str, Any]:
+def _row_data(row: Row) -> Mapping[str, object]:
     curves = {name: {"x": curve.x, "y": curve.y} for name, curve in row.curves.items()}
     return {"key": row.key, "where": row.where, "values": row.values} | ({"curves": curves} if curves else {})
 
 
-def _curve(name: str, told: Told) -> Curve:
+def _curve(name: str, data: CurveData) -> Curve:
     """Return a curve; raise where its places do not rise or a client has not one number for each of them."""
-    x, y = [_rounded(v) for v in told["x"]], [tuple(_rounded(v) for v in client) for client in told["y"]]
+    x, y = [_rounded(v) for v in data["x"]], [tuple(_rounded(v) for v in client) for client in data["y"]]
     places = tuple(v for v in x if v is not None)
     if len(places) < len(x) or not places or any(b <= a for a, b in itertools.pairwise(places)):
-        raise InputError(f"{name}: x must be finite numbers that rise, got {list(told['x'])!r:.80}")
+        raise InputError(f"{name}: x must be finite numbers that rise, got {list(data['x'])!r:.80}")
     if not y or any(len(client) != len(places) for client in y):
         raise InputError(f"{name}: y must have {len(places)} numbers for each client, as x has")
     return Curve(places, tuple(y))
@@ -236,6 +213,6 @@ def _number(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings as they come back from a file."""
     return dict(json.loads(json.dumps(settings)))

@@ -6,40 +6,30 @@ network of our own federation after R rounds, the same for all clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
 from leakscope.analysis.line import Lines, describe, sample_lines
-from leakscope.attacks.attack import Matching
 from leakscope.attacks.distances import cosine
 from leakscope.attacks.dlfa import SIMILARITY
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.objectives import Match
 from leakscope.attacks.simulate import ALPHA
-from leakscope.clients import Client, told
+from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import LocalTraining
-from leakscope.metrics import score
 from leakscope.metrics.interval import PSNR_CAP
-from leakscope.scenario.pieces import KINDS
+from leakscope.play import attack, expose
 from leakscope_papers.programs.pictures import Shown, first_client, keep_pictures
-from leakscope_papers.programs.rows import Keep, Place
-from leakscope_papers.sme.world import (
-    Ink,
-    Trained,
-    clients_of,
-    every_client,
-    first_weights,
-    in_ink,
-    network_of,
-    train_rounds,
-)
+from leakscope_papers.programs.rows import Keep, Place, Say
+from leakscope_papers.programs.settings import build_network, read_settings
+from leakscope_papers.sme.networks import Ink, Trained, clients_of, in_ink, train_rounds, weights_at
+from leakscope_papers.sme.settings import AttackSettings, Column, LineSettings, Networks, TrainedSettings
 
-Say = Callable[[str], None]
 COSINES, SHARES = "cosine along the line", "share along the steps"
 PLACES = 101
 
@@ -52,52 +42,50 @@ def steps_of(samples: int, epochs: int, batch: int) -> int:
 # -- tables 1, 4 and 5; figures 3, 4 and 7 to 10
 
 
-def lines(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> None:
+def lines(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep for each ink and kind of local training what clients show: shares in the best plane, cosines on the line."""
-    for ink in settings["inks"]:
-        wanted: list[tuple[str, Place, Mapping[str, Any]]] = []
-        for one in settings["columns"]:
-            steps = steps_of(settings["samples"], one["epochs"], one["batch"])
-            where: Place = {"ink": ink, "samples": settings["samples"], **one, "local_steps": steps}
-            key = f"{ink} E={one['epochs']} B={one['batch']} R={one['round']}"
+    chosen, networks = read_settings(LineSettings, settings), read_settings(Networks, settings)
+    for ink in chosen.inks:
+        wanted: list[tuple[str, Place, Column]] = []
+        for column in chosen.columns:
+            steps = steps_of(chosen.samples, column.epochs, column.batch)
+            where: Place = {"ink": ink, "samples": chosen.samples, **asdict(column), "local_steps": steps}
+            key = f"{ink} E={column.epochs} B={column.batch} R={column.round}"
             if not keep.done(key, where):
-                wanted.append((key, where, one))
+                wanted.append((key, where, column))
         if wanted:
-            data = in_ink(settings["data"]["name"], ink)
-            networks = _networks(settings, data, [one["round"] for _, _, one in wanted], say, device)
-            for key, where, one in wanted:
-                sampled = _lines_of(settings, data, one, networks, device)
+            data = in_ink(networks.data.name, ink)
+            trained = _trained_networks(networks, data, [column.round for _, _, column in wanted], say, device)
+            for key, where, column in wanted:
+                sampled = _lines_of(chosen, networks, data, column, trained, device)
                 keep.add(key, where, statistics(sampled), curves=curves_of(sampled))
 
 
-def _networks(
-    settings: Mapping[str, Any], ink: Ink, rounds: Sequence[int], say: Say, device: str
+def _trained_networks(
+    settings: Networks, ink: Ink, rounds: Sequence[int], say: Say, device: str
 ) -> Mapping[int, Trained]:
     later = sorted({number for number in rounds if number > 1})
     return train_rounds(settings, ink, later, say, device) if later else {}
 
 
 def _lines_of(
-    settings: Mapping[str, Any], ink: Ink, one: Mapping[str, Any], networks: Mapping[int, Trained], device: str
+    settings: LineSettings, networks: Networks, ink: Ink, column: Column, trained: Mapping[int, Trained], device: str
 ) -> Lines:
-    clients = settings["clients"]
-    batch, model = clients_of(ink, settings["samples"], clients), network_of(settings, ink.data)
+    clients = settings.clients
+    batch, model = clients_of(ink, settings.samples, clients), build_network(networks.model, ink.data)
     seeds = list(range(clients))
-    fresh = one["round"] == 1
-    weights = first_weights(model, "pytorch", seeds) if fresh else every_client(networks[one["round"]].weights, clients)
-    local = LocalTraining(epochs=one["epochs"], batch_size=one["batch"], rate=settings["rate"])
     return sample_lines(
         to(model, device=device),
-        local,
-        to(weights, device=device),
+        LocalTraining(epochs=column.epochs, batch_size=column.batch, rate=settings.rate),
+        to(weights_at(column.round, model, trained, seeds), device=device),
         ink.scaling.scale(batch.inputs, len(ink.data.input_shape)).to(device),
         batch.labels.to(device),
         random.key(seeds, device=device),
-        points=settings["points"],
+        points=settings.points,
     )
 
 
-def curves_of(sampled: Lines) -> dict[str, dict[str, list[Any]]]:
+def curves_of(sampled: Lines) -> dict[str, dict[str, list[float] | list[list[float]]]]:
     """Return what figures 3, 4 and 7 to 10 draw, client by client: cosines over alpha, shares over at most `PLACES` of the steps."""
     steps = sampled.shares.shape[1]
     chosen = torch.linspace(0, steps - 1, min(steps, PLACES)).round().long()
@@ -157,84 +145,93 @@ def reversed_u(curves: Tensor, *, slack: float = 0.05) -> Tensor:
 # -- table 6
 
 
-def trained(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> None:
+@dataclass(frozen=True, slots=True)
+class AttackRow:
+    """One attack on clients of the network after some rounds."""
+
+    round: int
+    samples: int
+    epochs: int
+    batch: int
+    attack: AttackSettings
+
+    @property
+    def steps(self) -> int:
+        """Return the local steps of a client."""
+        return steps_of(self.samples, self.epochs, self.batch)
+
+    @property
+    def key(self) -> str:
+        """Return the key of the row."""
+        return f"{self.attack.name} R={self.round} N={self.samples} E={self.epochs}"
+
+    @property
+    def where(self) -> Place:
+        """Return the place of the row."""
+        local = {"samples": self.samples, "epochs": self.epochs, "batch": self.batch, "local_steps": self.steps}
+        return {"round": self.round, **local, "attack": self.attack.name}
+
+
+def trained(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep the quality of attacks on clients of a network after some rounds, pictures of the first, and the network's accuracy."""
-    wanted = [row for row in _attack_rows(settings) if not keep.done(row[0], row[1])]
-    names = {f"accuracy R={number}": number for number in settings["rounds"] if number > 1}
+    chosen, networks = read_settings(TrainedSettings, settings), read_settings(Networks, settings)
+    wanted = [row for row in _attack_rows(chosen) if not keep.done(row.key, row.where)]
+    names = {f"accuracy R={number}": number for number in chosen.rounds if number > 1}
     accuracies = {key: number for key, number in names.items() if not keep.done(key, _accuracy_place(number))}
     if not wanted and not accuracies:
         return
-    ink = in_ink(settings["data"]["name"], settings.get("ink"))
-    networks = _networks(
-        settings, ink, [*accuracies.values(), *(int(str(row[1]["round"])) for row in wanted)], say, device
-    )
+    ink = in_ink(networks.data.name, chosen.ink)
+    rounds = [*accuracies.values(), *(row.round for row in wanted)]
+    trained = _trained_networks(networks, ink, rounds, say, device)
     for key, number in accuracies.items():
-        network = networks[number]
-        keep.add(
-            key, _accuracy_place(number), {"accuracy": [1.0] * network.correct + [0.0] * (network.n - network.correct)}
-        )
-    for key, where, attack in wanted:
-        values, shown = _quality(settings, ink, where, attack, networks, device)
+        correct, n = trained[number].correct, trained[number].n
+        keep.add(key, _accuracy_place(number), {"accuracy": [1.0] * correct + [0.0] * (n - correct)})
+    for row in wanted:
+        values, shown = _quality(chosen, networks, ink, row, trained, device)
         if keep.directory is not None:
-            keep_pictures(keep.directory, key, shown)
-        keep.add(key, where, values)
+            keep_pictures(keep.directory, row.key, shown)
+        keep.add(row.key, row.where, values)
 
 
 def _accuracy_place(number: int) -> Place:
     return {"round": number, "attack": "none"}
 
 
-def _attack_rows(settings: Mapping[str, Any]) -> list[tuple[str, Place, Mapping[str, Any]]]:
-    """Return key, place and attack of every row."""
-    rows = []
-    for samples in settings["samples"]:
-        for epochs in settings["epochs"]:
-            for number in settings["rounds"]:
-                for attack in settings["attacks"]:
-                    steps = steps_of(samples, epochs, settings["batch"])
-                    where: Place = {
-                        "round": number,
-                        "samples": samples,
-                        "epochs": epochs,
-                        "batch": settings["batch"],
-                        "local_steps": steps,
-                        "attack": attack["name"],
-                    }
-                    if steps <= settings.get("most_steps", {}).get(attack["name"], steps):
-                        rows.append((f"{attack['name']} R={number} N={samples} E={epochs}", where, attack))
-    return rows
+def _attack_rows(settings: TrainedSettings) -> list[AttackRow]:
+    rows = [
+        AttackRow(number, samples, epochs, settings.batch, attack)
+        for samples in settings.samples
+        for epochs in settings.epochs
+        for number in settings.rounds
+        for attack in settings.attacks
+    ]
+    return [row for row in rows if row.steps <= settings.most_steps.get(row.attack.name, row.steps)]
 
 
 def _quality(
-    settings: Mapping[str, Any],
+    settings: TrainedSettings,
+    networks: Networks,
     ink: Ink,
-    where: Mapping[str, Any],
-    attack: Mapping[str, Any],
-    networks: Mapping[int, Trained],
+    row: AttackRow,
+    trained: Mapping[int, Trained],
     device: str,
 ) -> tuple[dict[str, list[float]], Shown]:
     """Return PSNR, similarity loss and, of SME, alpha of every client, and their spread; the pictures of the first client."""
-    clients, model = settings["clients"], network_of(settings, ink.data)
-    batch, seeds = clients_of(ink, where["samples"], clients), list(range(clients))
-    how = dict(attack)
-    init, form = how.pop("weights", "pytorch"), how.pop("form", None)
-    recipe: Matching = KINDS["attack"].build(how)
-    fresh = where["round"] == 1
-    weights = first_weights(model, init, seeds) if fresh else every_client(networks[where["round"]].weights, clients)
-    client = Client(
-        LocalTraining(epochs=where["epochs"], batch_size=where["batch"], rate=settings["rate"]), scaling=ink.scaling
-    )
-    seen = client.observe(model, weights, batch, seeds)
-    knowledge = told(model, client, batch, labels=True, local=attack["name"] == "dlfa")
-    reconstruction = recipe.run(model, seen, knowledge, seeds, Execution(device=device, form=form))
-    scores = score(batch.inputs, batch.labels, reconstruction.inputs.cpu(), reconstruction.labels.cpu())
-    values = {"psnr": scores.psnr.clamp_max(PSNR_CAP).mean(1)}
+    clients, model = settings.clients, build_network(networks.model, ink.data)
+    batch, seeds, recipe = clients_of(ink, row.samples, clients), list(range(clients)), row.attack.build()
+    weights = weights_at(row.round, model, trained, seeds, row.attack.weights)
+    local = LocalTraining(epochs=row.epochs, batch_size=row.batch, rate=settings.rate)
+    client = Client(local, scaling=ink.scaling)
+    exposure = expose(model, client, weights, batch, seeds, labels=True, local=row.attack.name == "dlfa")
+    result = attack(exposure, recipe, execution=Execution(device=device, form=row.attack.form))
+    learned = result.reconstruction.learned
+    values = {"psnr": result.scores.psnr.clamp_max(PSNR_CAP).mean(1)}
     by_cosine = isinstance(recipe.objective, Match) and recipe.objective.distance is cosine
-    values |= {SIMILARITY: reconstruction.mismatch.cpu()} if by_cosine else similarity_of(reconstruction.learned)
-    rows = {name: value.double().tolist() for name, value in values.items()} | alphas_of(reconstruction.learned)
+    values |= {SIMILARITY: result.reconstruction.mismatch.cpu()} if by_cosine else similarity_of(learned)
+    numbers = {name: value.double().tolist() for name, value in values.items()} | alphas_of(learned)
     if clients > 1:
-        rows |= {f"{name}_error": [float(v.double().std()) / clients**0.5] for name, v in values.items()}
-    return rows, first_client(batch, reconstruction, scores)
+        numbers |= {f"{name}_error": [float(v.double().std()) / clients**0.5] for name, v in values.items()}
+    return numbers, first_client(batch, result.reconstruction, result.scores)
 
 
 def similarity_of(learned: Tree) -> Tree:

@@ -8,67 +8,66 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
 from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.plan import Execution
-from leakscope.clients import Client, told
+from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.tree import to
 from leakscope.core.types import LocalTraining, make_batch
 from leakscope.kernels.memory import peak_bytes
 from leakscope.models import Torch, build, draw_parameters
-from leakscope.scenario.pieces import KINDS
-from leakscope_papers.programs.rows import Keep, Place
+from leakscope.play import expose
+from leakscope_papers.programs.rows import Keep, Place, Say
+from leakscope_papers.programs.settings import read_settings
+from leakscope_papers.sme.settings import AttackSettings, CostNetwork, CostSettings
 
 ATTACKS = 100  # the paper's hours are for so many
 REFERENCE, SIMULATION = "sme", "dlfa"
 
 
-def costs(settings: Mapping[str, Any], keep: Keep, say: Callable[[str], None], device: str) -> None:
+def costs(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep memory, hours and, for the simulation, both as multiples of SME's, for each network and number of epochs."""
-    for network in settings["networks"]:
-        for one in settings["columns"]:
-            rows = [(attack, *_row(settings, network, one, attack)) for attack in settings["attacks"]]
+    chosen = read_settings(CostSettings, settings)
+    for network in chosen.networks:
+        for column in chosen.columns:
+            rows = [(attack.name, *_row(chosen, network, column.epochs, attack.name)) for attack in chosen.attacks]
             wanted = [row for row in rows if not keep.done(row[1], row[2])]
             if wanted:
-                say(f"  {network['model']['name']}, E = {one['epochs']}")
-                measured = measure(settings, network, one, device)
+                say(f"  {network.model.name}, E = {column.epochs}")
+                measured = measure(chosen, network, column.epochs, device)
                 for attack, key, where in wanted:
-                    keep.add(key, where, measured[attack["name"]])
+                    keep.add(key, where, measured[attack])
 
 
-def _row(
-    settings: Mapping[str, Any], network: Mapping[str, Any], one: Mapping[str, Any], attack: Mapping[str, Any]
-) -> tuple[str, Place]:
-    steps = one["epochs"] * -(-settings["samples"] // settings["batch"])
-    printed = network.get("printed_steps", {}).get(str(one["epochs"]), steps)  # the paper misprints one
+def _row(settings: CostSettings, network: CostNetwork, epochs: int, attack: str) -> tuple[str, Place]:
+    steps = epochs * -(-settings.samples // settings.batch)
     where: Place = {
-        "data": network["data"],
-        "model": network["model"]["name"],
-        "samples": settings["samples"],
-        "epochs": one["epochs"],
-        "batch": settings["batch"],
+        "data": network.data,
+        "model": network.model.name,
+        "samples": settings.samples,
+        "epochs": epochs,
+        "batch": settings.batch,
         "local_steps": steps,
-        "printed_steps": printed,
-        "attack": attack["name"],
+        "printed_steps": network.printed_steps.get(str(epochs), steps),
+        "attack": attack,
     }
-    return f"{network['model']['name']} E={one['epochs']} {attack['name']}", where
+    return f"{network.model.name} E={epochs} {attack}", where
 
 
 def measure(
-    settings: Mapping[str, Any], network: Mapping[str, Any], one: Mapping[str, Any], device: str
+    settings: CostSettings, network: CostNetwork, epochs: int, device: str
 ) -> dict[str, dict[str, list[float]]]:
     """Return by attack the numbers of a row; every repetition times all attacks in turn."""
-    calls = {attack["name"]: _iteration(settings, network, one, attack, device) for attack in settings["attacks"]}
+    calls = {attack.name: _iteration(settings, network, epochs, attack, device) for attack in settings.attacks}
     memory = {name: peak_bytes(call) / 1e9 for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(settings["repeats"]):
+    for _ in range(settings.repeats):
         for name, call in calls.items():
             seconds[name].append(_seconds(call, device))
-    iterations = {attack["name"]: attack["iterations"] for attack in settings["attacks"]}
+    iterations = {attack.name: attack.build().stop.iterations for attack in settings.attacks}
     measured = {
         name: {
             "seconds_an_iteration": taken,
@@ -85,24 +84,18 @@ def measure(
 
 
 def _iteration(
-    settings: Mapping[str, Any],
-    network: Mapping[str, Any],
-    one: Mapping[str, Any],
-    attack: Mapping[str, Any],
-    device: str,
+    settings: CostSettings, network: CostNetwork, epochs: int, attack: AttackSettings, device: str
 ) -> Callable[[], object]:
     """Return one evaluation of an attack on one client."""
-    given = dict(network["model"])
-    shape, classes, samples = tuple(network["shape"]), network["classes"], settings["samples"]
-    model = to(build(given.pop("name"), shape, classes, given), device=device)
+    shape, classes, samples = network.shape, network.classes, settings.samples
+    model = to(build(network.model.name, shape, classes, dict(network.model.settings)), device=device)
     labels = torch.arange(samples)[None] % classes
     batch = to(make_batch(random.uniform(random.key([0]), (samples, *shape)), labels, classes=classes), device=device)
-    client = Client(LocalTraining(epochs=one["epochs"], batch_size=settings["batch"], rate=settings["rate"]))
-    seen = client.observe(model, draw_parameters(model, Torch(), random.key([0], device=device)), batch, [0])
-    knowledge = told(model, client, batch, labels=True, local=attack["name"] == SIMULATION)
-    special = network.get("settings", {}).get(attack["name"], {})  # what an attack's authors use for this data alone
-    recipe = KINDS["attack"].build({**attack, **special})
-    problem, _ = recipe.prepare(model, seen, knowledge, [0], Execution(device=device))
+    client = Client(LocalTraining(epochs=epochs, batch_size=settings.batch, rate=settings.rate))
+    weights = draw_parameters(model, Torch(), random.key([0], device=device))
+    exposure = expose(model, client, weights, batch, [0], labels=True, local=attack.name == SIMULATION)
+    recipe = attack.build(network.settings.get(attack.name))
+    problem, _ = recipe.prepare(model, exposure.observation, exposure.knowledge, [0], Execution(device=device))
     evaluator = Evaluator(model, problem.unknowns, problem.facts, "native")
     zero = torch.zeros(1, dtype=torch.int64, device=device)
     return lambda: evaluator(problem.unknowns, zero)

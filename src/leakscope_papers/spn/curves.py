@@ -10,55 +10,47 @@ reconstruction (tracing, `inference.tracing.by_cluster`), for a median of ratios
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from leakscope.analysis.characteristic import Rule, around_median, bias_ratio
 from leakscope.attacks.engine.plan import Execution
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client
 from leakscope.core.tree import Tree, dot, lift, norm
-from leakscope.core.types import Reconstruction
 from leakscope.data import Dataset
 from leakscope.defences.on_model import Polarisation
 from leakscope.inference.membership import membership
 from leakscope.inference.tracing import Tracing, trace_each
-from leakscope.metrics import arrange, clean, match
+from leakscope.metrics import arrange, clean
+from leakscope.play import AttackResult, attack, expose
 from leakscope.sweep.objects import load_data
-from leakscope_papers.programs.rows import Keep, Place
-from leakscope_papers.spn.caps import (
-    CAPS,
-    PRINTED,
-    TRAINED,
-    caps_of,
-    guessed_cap,
-    printed_pictures,
-)
-from leakscope_papers.spn.training import kept_curve
-from leakscope_papers.spn.world import (
+from leakscope_papers.programs.rows import Keep, Place, Say
+from leakscope_papers.programs.settings import read_settings
+from leakscope_papers.spn.attackers import (
     AWARE,
     RANGE,
     Attacked,
-    Curve,
     attack_of,
     attacked_of,
     attackers_of,
     client_of,
-    place_of,
     printed_accuracies,
-    title_of,
 )
+from leakscope_papers.spn.caps import CAPS, PRINTED, TRAINED, caps_of, guessed_cap, printed_pictures
+from leakscope_papers.spn.settings import CosineSettings, Curve, CurveSettings, Pictures, Trained
+from leakscope_papers.spn.training import kept_curve
 
-Say = Callable[[str], None]
+K = TypeVar("K", bound=Hashable)
 RAW_CAP = 10.0
 ALL, PARTS = "all", "tracing by participants"
 PRODUCT = "accuracy_x_"  # before the name of a distance: that times the accuracy
 DISTANCES = ("rmse", "membership", "tracing")
 Numbers = dict[str, list[float]]
-Asked = tuple[str, Place]
+Asked = tuple[str, Place]  # key and place of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +58,11 @@ class Wanted:
     """A curve against one attacker at one batch: keys and places of its rows, by strength, (strength, owners), (CAP, accuracies)."""
 
     curve: Curve
-    samples: int
-    attacker: str
     strengths: Mapping[int, Asked]
     parts: Mapping[tuple[int, int], Asked]
     caps: Mapping[tuple[str, str], Asked]
+    samples: int
+    attacker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,62 +73,79 @@ class Measured:
     parts: Mapping[int, Numbers]
 
 
-def curves(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> None:
+def curves(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep for each strength distances, ratio, accuracy and products; for each curve its CAP by attack and kind of accuracies."""
-    name = settings["data"]["name"]
-    wanted = [one for curve in settings["curves"] for one in _wanted(settings, curve, keep)]
+    chosen, shown = read_settings(CurveSettings, settings), read_settings(Pictures, settings)
+    trained = read_settings(Trained, settings) if chosen.training else None
+    name = shown.data.name
+    wanted = [one for curve in chosen.curves for one in _wanted(chosen, shown, curve, keep)]
     data = load_data(name) if wanted else None
-    for curve in settings["curves"]:
+    for curve in chosen.curves:
         missing = [one for one in wanted if one.curve is curve]
         if not missing or data is None:
             continue
-        say(f"{name}, {title_of(curve)}")
-        right = kept_curve(settings, curve, data, keep.directory, say, device) if settings.get("training") else None
+        say(f"{name}, {curve.title}")
+        right = None if trained is None else kept_curve(trained, curve, data, keep.directory, say, device)
         for one in missing:
-            attacked = attacked_of(settings, data, one.samples)
-            attacks = attack_curve(settings, attacked, curve, one.attacker, device)
+            attacked = attacked_of(shown, data, one.samples)
+            attacks = attack_curve(chosen, attacked, curve, one.attacker, device)
             pictures = {TRAINED: right, PRINTED: _printed(data, name, curve)}
-            _add(keep, one, attacks, pictures, settings["owners"])
+            _add(keep, one, attacks, pictures, chosen.owners)
 
 
-def _wanted(settings: Mapping[str, Any], curve: Curve, keep: Keep) -> list[Wanted]:
+def _wanted(settings: CurveSettings, shown: Pictures, curve: Curve, keep: Keep) -> list[Wanted]:
     """Return what is missing of a curve, attacker by attacker."""
-    missing = []
-    for samples in settings["batches"]:
-        for attacker in attackers_of(settings, curve):
-            rows = [
-                {which: row for which, row in some.items() if not keep.done(*row)}
-                for some in _rows(settings, curve, samples, attacker)
-            ]
-            if any(rows):
-                missing.append(Wanted(curve, samples, attacker, *rows))
-    return missing
+
+    def missing(rows: Mapping[K, Asked]) -> dict[K, Asked]:
+        return {which: row for which, row in rows.items() if not keep.done(*row)}
+
+    wanted = []
+    for samples in settings.batches:
+        for attacker in attackers_of(settings.attackers, curve):
+            base: Place = {"data": shown.data.name, "model": shown.model.name, "batch": samples, "attacker": attacker}
+            title = f"{curve.title} B={samples} {attacker}"
+            strengths = missing(_strength_rows(settings, curve, title, base))
+            parts = missing(_part_rows(settings, curve, title, base))
+            caps = missing(_cap_rows(settings, curve, title, base))
+            if strengths or parts or caps:
+                wanted.append(Wanted(curve, strengths, parts, caps, samples, attacker))
+    return wanted
 
 
-def _rows(
-    settings: Mapping[str, Any], curve: Curve, samples: int, attacker: str
-) -> tuple[dict[Any, Asked], dict[Any, Asked], dict[Any, Asked]]:
-    """Return the rows by strength, by strength and number of participants, and by CAP and accuracies."""
-    base = {"data": settings["data"]["name"], "model": settings["model"]["name"], "batch": samples}
-    base |= {"attacker": attacker}
-    title = f"{title_of(curve)} B={samples} {attacker}"
-    strengths: dict[Any, Asked] = {}
-    parts: dict[Any, Asked] = {}
-    for number, strength in enumerate(curve["strengths"]):
-        place = {**base, **place_of(curve, strength), "strength": strength}
-        strengths[number] = (f"{title} {strength:g}", {**place, "attack": ALL, "owners": settings["owners"]})
-        for owners in settings.get("owners_too", ()):
-            key = f"{title} {strength:g} among {owners}"
-            parts[number, owners] = (key, {**place, "attack": PARTS, "owners": owners})
-    caps: dict[Any, Asked] = {
+def _place(curve: Curve, strength: float, base: Place) -> Place:
+    return {**base, **curve.place(strength), "strength": strength}
+
+
+def _strength_rows(settings: CurveSettings, curve: Curve, title: str, base: Place) -> dict[int, Asked]:
+    """Return the rows by the number of the strength."""
+    return {
+        number: (f"{title} {s:g}", {**_place(curve, s, base), "attack": ALL, "owners": settings.owners})
+        for number, s in enumerate(curve.strengths)
+    }
+
+
+def _part_rows(settings: CurveSettings, curve: Curve, title: str, base: Place) -> dict[tuple[int, int], Asked]:
+    """Return the rows by the number of the strength and that of participants."""
+    return {
+        (number, owners): (
+            f"{title} {s:g} among {owners}",
+            {**_place(curve, s, base), "attack": PARTS, "owners": owners},
+        )
+        for number, s in enumerate(curve.strengths)
+        for owners in settings.owners_too
+    }
+
+
+def _cap_rows(settings: CurveSettings, curve: Curve, title: str, base: Place) -> dict[tuple[str, str], Asked]:
+    """Return the rows by CAP and kind of accuracies."""
+    return {
         (cap, kind): (
             f"{title} CAP of {cap}, {kind}",
-            {**base, **place_of(curve), "attack": value.attack, "queries": value.queries, "accuracies": kind},
+            {**base, **curve.place(), "attack": value.attack, "queries": value.queries, "accuracies": kind},
         )
         for cap, value in CAPS.items()
-        for kind in settings["accuracies"]
+        for kind in settings.accuracies
     }
-    return strengths, parts, caps
 
 
 def _printed(data: Dataset, name: str, curve: Curve) -> Tensor | None:
@@ -169,56 +178,48 @@ def _trained(right: Tensor, measured: Measured) -> Numbers:
 
 
 def attack_curve(
-    settings: Mapping[str, Any], attacked: Attacked, curve: Curve, attacker: str, device: str
+    settings: CurveSettings, attacked: Attacked, curve: Curve, attacker: str, device: str
 ) -> list[Measured]:
     """Return what each strength has."""
-    times, trials = len(curve["strengths"]), len(attacked.seeds)
-    strengths = torch.tensor([float(s) for s in curve["strengths"]]).repeat_interleave(trials)
+    times, trials, informed = len(curve.strengths), len(attacked.seeds), attacker == AWARE
+    strengths = torch.tensor([float(s) for s in curve.strengths]).repeat_interleave(trials)
     batch, weights, seeds = attacked.repeated(times)
     client = client_of(curve, strengths)
-    seen = client.observe(attacked.model, weights, batch, seeds)
+    exposure = expose(attacked.model, client, weights, batch, seeds, informed=informed)
     plain = Client().observe(attacked.model, weights, batch, seeds)
-    ratio = bias_ratio(plain.rounds[0].sent, seen.rounds[0].sent)
-    knowledge = told(attacked.model, client, batch)
-    if attacker == AWARE:
-        knowledge = tell_defences(knowledge, client, seen)
-    attack = attack_of(attacker, client, knowledge, strengths, settings["iterations"], settings["threshold"])
-    execution = Execution(device=device, form=settings.get("form"))
-    reconstruction = attack.run(attacked.model, seen, knowledge, seeds, execution)
-    return [
-        _measured(settings, attacked, reconstruction, ratio, slice(number * trials, (number + 1) * trials))
-        for number in range(times)
-    ]
+    ratio = bias_ratio(plain.rounds[0].sent, exposure.observation.rounds[0].sent)
+    knowledge = exposure.known(informed=informed)
+    method = attack_of(attacker, client, knowledge, strengths, settings.iterations, settings.threshold)
+    execution = Execution(device=device, form=settings.form)
+    result = attack(exposure, method, informed=informed, execution=execution)
+    every = [slice(number * trials, (number + 1) * trials) for number in range(times)]
+    return [_measured(settings, attacked, result.select(some), ratio[some]) for some in every]
 
 
-def _measured(
-    settings: Mapping[str, Any], attacked: Attacked, reconstruction: Reconstruction, ratio: Tensor, trials: slice
-) -> Measured:
-    truth, labels = attacked.batch.inputs, attacked.batch.labels
-    guess, guessed_labels = reconstruction.inputs[trials].cpu(), reconstruction.labels[trials].cpu()
+def _measured(settings: CurveSettings, attacked: Attacked, result: AttackResult, ratio: Tensor) -> Measured:
+    truth, labels, reconstruction = attacked.batch.inputs, attacked.batch.labels, result.reconstruction
+    guess = reconstruction.inputs
     rmse, _ = Rule().distances(truth, guess)
     raw, _ = Rule(shown=False, cap=RAW_CAP).distances(truth, guess)
-    classes, owners = attacked.model.classes, settings["owners"]
-    tracing = traced(attacked, guess, [owners, *settings.get("owners_too", ())])
+    classes, owners = attacked.model.classes, settings.owners
+    tracing = traced(attacked, guess, result.scores.pairing, [owners, *settings.owners_too])
     numbers = {
-        "ratio": around_median(ratio[trials]).tolist(),
-        "iterations": reconstruction.iterations[trials].double().tolist(),
+        "ratio": around_median(ratio).tolist(),
+        "iterations": reconstruction.iterations.double().tolist(),
         "rmse": rmse.nanmean(1).tolist(),
         "rmse_raw": raw.nanmean(1).tolist(),
-        "membership": membership(truth, labels, guess, guessed_labels, classes=classes).each.tolist(),
+        "membership": membership(truth, labels, guess, reconstruction.labels, classes=classes).each.tolist(),
         **tracing[owners],
     }
     return Measured(numbers, tracing)
 
 
-def traced(attacked: Attacked, guess: Tensor, owners: Sequence[int]) -> dict[int, Numbers]:
+def traced(attacked: Attacked, guess: Tensor, pairing: Tensor, owners: Sequence[int]) -> dict[int, Numbers]:
     """Return for each number of participants the share given a wrong one: of all queries, of those that have a reconstruction.
 
     Reconstructions are paired with the samples of their batch first (algorithm 6: the index is that of the true picture).
     """
-    truth = attacked.batch.inputs
-    order = match(truth, clean(guess), torch.ones(truth.shape[:2], dtype=torch.bool))
-    pictures = arrange(clean(guess), order).flatten(0, 1)
+    pictures = arrange(clean(guess), pairing).flatten(0, 1)
     traces = trace_each(attacked.queries, pictures, attacked.source, owners)
     return {one.participants: _shares(one) for one in traces}
 
@@ -234,20 +235,18 @@ def _shares(tracing: Tracing) -> Numbers:
 # -- figure 4
 
 
-def cosines(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> None:
+def cosines(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep the cosine between the gradients of the CE and of the polarization loss: each layer, all weights, all biases."""
     del device
-    name = settings["data"]["name"]
-    missing = []
-    for group in settings["groups"]:
-        where: Place = {"data": name, "model": settings["model"]["name"], "defence": "spn", "layer": group}
-        if not keep.done(group, where):
-            missing.append((group, where))
+    chosen, shown = read_settings(CosineSettings, settings), read_settings(Pictures, settings)
+    base = {"data": shown.data.name, "model": shown.model.name, "defence": "spn"}
+    rows: list[Asked] = [(group, {**base, "layer": group}) for group in chosen.groups]
+    missing = [row for row in rows if not keep.done(*row)]
     if not missing:
         return
-    say(f"{name}: gradients of both losses for {settings['images']} pictures")
-    attacked = attacked_of(settings, load_data(name), settings["batch"])
-    parts = both_gradients(attacked, settings["bits"])
+    say(f"{shown.data.name}: gradients of both losses for {shown.images} pictures")
+    attacked = attacked_of(shown, load_data(shown.data.name), chosen.batch)
+    parts = both_gradients(attacked, chosen.bits)
     for group, where in missing:
         keep.add(group, where, {"gradient_cosine": cosine_of(parts, group).tolist()})
 

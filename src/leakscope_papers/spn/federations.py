@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from leakscope.clients import Client
 from leakscope.core import random
+from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
 from leakscope.core.tree import take, to
 from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
-from leakscope.data.partition import PARTITIONS
 from leakscope.defences import GaussianNoise, Sparsify
 from leakscope.defences.on_model import Polarisation
 from leakscope.federated import (
@@ -34,87 +33,93 @@ from leakscope.federated import (
 from leakscope.kernels.per_client import client_by_client
 from leakscope.models import INITS, draw_parameters
 from leakscope.sweep.objects import load_data
-from leakscope_papers.programs.rows import Keep, Place
+from leakscope.training.file import OWN_KINDS
+from leakscope_papers.programs.rows import Keep, Place, Say
+from leakscope_papers.programs.settings import build_network, read_settings
+from leakscope_papers.spn.settings import FederationSettings, Mechanism, Trained
 from leakscope_papers.spn.training import kept_curve
-from leakscope_papers.spn.world import network_of, place_of, title_of
 
-Say = Callable[[str], None]
 ALONE = "standalone"
 
 
 # -- table 11
 
 
-def strengths(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> None:
+def strengths(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep the accuracy under every strength of every curve; the numbers are zeros and ones, one for each test picture."""
-    name = settings["data"]["name"]
-    common = {"data": name, "model": settings["model"]["name"]}
-    for curve in settings["curves"]:
+    trained = read_settings(Trained, settings)
+    name = trained.data.name
+    for curve in trained.curves:
         rows: list[tuple[str, Place]] = [
-            (f"{title_of(curve)} {strength:g}", {**common, **place_of(curve, strength)})
-            for strength in curve["strengths"]
+            (f"{curve.title} {strength:g}", {"data": name, "model": trained.model.name, **curve.place(strength)})
+            for strength in curve.strengths
         ]
         missing = [number for number, row in enumerate(rows) if not keep.done(*row)]
         if not missing:
             continue
-        say(f"{name}, {title_of(curve)}")
-        right = kept_curve(settings, curve, load_data(name), keep.directory, say, device)
+        say(f"{name}, {curve.title}")
+        right = kept_curve(trained, curve, load_data(name), keep.directory, say, device)
         for number in missing:
             keep.add(*rows[number], {"accuracy": right[number].double().tolist()})
 
 
 # -- figures 7, 28 and 29
 
-DEFENDED: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "fedavg": lambda _: {},
-    "spn": lambda mechanism: {"on_model": Polarisation(mechanism["alpha2"])},
-    "dp": lambda mechanism: {"defences": (GaussianNoise(mechanism["sigma"]),)},
-    "ppdl": lambda mechanism: {"defences": (Sparsify(share=mechanism["share"]),)},
-    ALONE: lambda _: {},
+DEFENDED: dict[str, Callable[[Mechanism], Client]] = {
+    "fedavg": lambda _: Client(),
+    "spn": lambda mechanism: Client(on_model=Polarisation(_strength(mechanism, "alpha2"))),
+    "dp": lambda mechanism: Client(defences=(GaussianNoise(_strength(mechanism, "sigma")),)),
+    "ppdl": lambda mechanism: Client(defences=(Sparsify(share=_strength(mechanism, "share")),)),
+    ALONE: lambda _: Client(),
 }
 
 
-def federations(settings: Mapping[str, Any], keep: Keep, say: Say, device: str) -> None:
+def _strength(mechanism: Mechanism, name: str) -> float:
+    if name not in mechanism.strengths:
+        raise InputError(f"mechanism {mechanism.kind} needs {name}")
+    return mechanism.strengths[name]
+
+
+def federations(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
     """Keep the test accuracy for every number of clients and every mechanism.
 
     A federation's numbers are zeros and ones, one for each test picture; those of standalone models one for each client.
     """
-    name, size = settings["data"]["name"], settings["data"].get("size")
+    chosen = read_settings(FederationSettings, settings)
     data: Dataset | None = None
-    for clients in settings["clients"]:
-        for mechanism in settings["mechanisms"]:
-            words = {axis: value for axis, value in mechanism.items() if axis != "kind"}
+    for clients in chosen.clients:
+        for mechanism in chosen.mechanisms:
             where: Place = {
-                "data": name,
-                "model": settings["model"]["name"],
+                "data": chosen.data.name,
+                "model": chosen.model.name,
                 "clients": clients,
-                "defence": mechanism["kind"],
+                "defence": mechanism.kind,
                 "attack": "none",
-                **words,
+                **mechanism.strengths,
             }
-            key = " ".join([mechanism["kind"], *(f"{value:g}" for value in words.values()), f"N={clients}"])
+            key = " ".join([mechanism.kind, *(f"{value:g}" for value in mechanism.strengths.values()), f"N={clients}"])
             if keep.done(key, where):
                 continue
-            data = data or load_data(name, size)
-            values = _standing_alone if mechanism["kind"] == ALONE else _federated
-            keep.add(key, where, {"accuracy": values(settings, data, clients, mechanism, say, device)})
+            data = data or load_data(chosen.data.name, chosen.data.size)
+            values = _standing_alone if mechanism.kind == ALONE else _federated
+            keep.add(key, where, {"accuracy": values(chosen, data, clients, mechanism, say, device)})
 
 
 def _federated(
-    settings: Mapping[str, Any], data: Dataset, clients: int, mechanism: Mapping[str, Any], say: Say, device: str
+    settings: FederationSettings, data: Dataset, clients: int, mechanism: Mechanism, say: Say, device: str
 ) -> list[float]:
     correct, n = _trained(settings, data, _dealt(settings, data, clients), mechanism, device)
-    say(f"  {mechanism['kind']}, {clients} clients: {correct / n:.1%} of {n:,}")
+    say(f"  {mechanism.kind}, {clients} clients: {correct / n:.1%} of {n:,}")
     return [1.0] * correct + [0.0] * (n - correct)
 
 
 def _standing_alone(
-    settings: Mapping[str, Any], data: Dataset, clients: int, mechanism: Mapping[str, Any], say: Say, device: str
+    settings: FederationSettings, data: Dataset, clients: int, mechanism: Mechanism, say: Say, device: str
 ) -> list[float]:
     """Return the accuracy of the models of the first few clients, each trained on what it holds and nothing else."""
     whole = _dealt(settings, data, clients)
     accuracies = []
-    for client in range(min(settings["standalone"], clients)):
+    for client in range(min(settings.standalone, clients)):
         alone = replace(whole, shares=whole.shares[client : client + 1])
         correct, n = _trained(settings, data, alone, mechanism, device)
         accuracies.append(correct / n)
@@ -122,33 +127,30 @@ def _standing_alone(
     return accuracies
 
 
-def _dealt(settings: Mapping[str, Any], data: Dataset, clients: int) -> Holdings:
-    wanted = settings["examples"]
+def _dealt(settings: FederationSettings, data: Dataset, clients: int) -> Holdings:
+    wanted = settings.examples
     groups = None if data.groups_train is None else data.groups_train[:wanted]
     part = replace(data, x_train=data.x_train[:wanted], y_train=data.y_train[:wanted], groups_train=groups)
-    partition = dict(settings["partition"])
-    return deal(part, PARTITIONS[partition.pop("name")](clients=clients, **partition), seed=settings["seed"])
+    return deal(part, OWN_KINDS["partition"].build(settings.partition, clients=clients), seed=settings.seed)
 
 
 def _trained(
-    settings: Mapping[str, Any], data: Dataset, holdings: Holdings, mechanism: Mapping[str, Any], device: str
+    settings: FederationSettings, data: Dataset, holdings: Holdings, mechanism: Mechanism, device: str
 ) -> tuple[int, int]:
     """Return how many of how many test pictures the global model names rightly in the end."""
-    local = LocalTraining(epochs=1, batch_size=settings["batch"], rate=settings["rate"], momentum=settings["momentum"])
-    guarded = lookup(DEFENDED, mechanism["kind"], "mechanism")(mechanism)
+    local = LocalTraining(epochs=1, batch_size=settings.batch, rate=settings.rate, momentum=settings.momentum)
+    client = lookup(DEFENDED, mechanism.kind, "mechanism")(mechanism)
     federation = Federation(
-        client=Client(local, scaling=data.scaling, **guarded),
+        client=replace(client, local=local, scaling=data.scaling),
         selection=Everyone(),
         server=Averaging(),
-        decay=Decay(factor=0.5, at=tuple(settings["halved_at"])),
-        seed=settings["seed"],
-        together=settings["together"],
+        decay=Decay(factor=0.5, at=settings.halved_at),
+        seed=settings.seed,
+        together=settings.together,
     )
-    model = to(network_of(settings, data), device=device)
-    first = take(draw_parameters(model, INITS[settings["init"]](), random.key([settings["seed"]])), 0)
-    form = Form(client_by_client, traced=device == "cuda")
-    state = train_federation(
-        federation, model, holdings, settings["rounds"], weights=to(first, device=device), form=form
-    )
+    model = to(build_network(settings.model, data), device=device)
+    first = take(draw_parameters(model, INITS[settings.init](), random.key([settings.seed])), 0)
+    form, weights = Form(client_by_client, traced=device == "cuda"), to(first, device=device)
+    state = train_federation(federation, model, holdings, settings.rounds, weights=weights, form=form)
     used = measure_utility(model, parameters_of(model, state), state.buffers, data, scaling=data.scaling)
     return used.correct, used.n

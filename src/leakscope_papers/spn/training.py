@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from leakscope.clients import Client
 from leakscope.core import random
-from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, lift, map_tensors, to
 from leakscope.core.types import LocalTraining
 from leakscope.data import Dataset
+from leakscope.defences import Defence
+from leakscope.defences.on_model import Polarisation
 from leakscope.federated import run_rounds
 from leakscope.kernels.graph_cache import Staged
 from leakscope.kernels.im2col import Im2col
@@ -35,12 +35,14 @@ from leakscope.learning import tree_adam
 from leakscope.learning.tree_adam import Moments
 from leakscope.models import Uniform, draw_parameters
 from leakscope.store.disk import clear_errors, replacing
-from leakscope_papers.spn.world import RANGE, Curve, client_of, network_of, title_of
+from leakscope_papers.programs.rows import Say
+from leakscope_papers.programs.settings import build_network
+from leakscope_papers.spn.attackers import RANGE, client_of
+from leakscope_papers.spn.settings import GRADIENT, WEIGHTS, Curve, Trained
 
 AT_ONCE = 500
 REPORT_EVERY = 5  # rounds
 TRAININGS, RIGHT = "trainings", "right"
-GRADIENT, WEIGHTS = "gradient", "weights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +58,28 @@ class State:
 class Training:
     """S strengths of one curve trained at once."""
 
-    def __init__(self, settings: Mapping[str, Any], curve: Curve, data: Dataset, device: str) -> None:
-        """Begin at fresh weights; `settings` are a program's, with its `training`."""
-        chosen: Mapping[str, Any] = settings["training"]
-        if chosen["sharing"] not in (GRADIENT, WEIGHTS):
-            raise InputError(f"training.sharing must be {GRADIENT} or {WEIGHTS}, got {chosen['sharing']!r}")
+    def __init__(self, settings: Trained, curve: Curve, data: Dataset, device: str) -> None:
+        """Begin at fresh weights."""
+        chosen = settings.training
         self.settings, self.data, self.device = chosen, data, device
-        self.grid = [float(strength) for strength in curve["strengths"]] or [0.0]
-        self.clients = int(chosen["clients"])
-        wanted = chosen["examples"] or data.size("train")
-        order = random.permutation(random.fold(random.key(chosen["seed"]), "clients"), data.size("train"))[:wanted]
+        self.grid = [float(strength) for strength in curve.strengths] or [0.0]
+        self.clients = chosen.clients
+        wanted = chosen.examples or data.size("train")
+        order = random.permutation(random.fold(random.key(chosen.seed), "clients"), data.size("train"))[:wanted]
         order = order[: len(order) // self.clients * self.clients]
         self.x, self.y = (of("train", order.tolist()).to(device) for of in (data.pictures, data.labels))
         self.places = torch.arange(len(order), device=device).reshape(self.clients, -1)
         strengths = torch.tensor(self.grid, device=device)[:, None].expand(-1, self.clients)
-        local = LocalTraining(batch_size=chosen["batch"], rate=chosen["rate"], optimiser="adam")
-        if chosen["sharing"] == GRADIENT:
+        local = LocalTraining(batch_size=chosen.batch, rate=chosen.rate, optimiser="adam")
+        if chosen.sharing == GRADIENT:
             local = LocalTraining(rate=1.0)  # one step of SGD with rate 1: what is sent is the gradient itself
         self.client: Client = replace(client_of(curve, strengths), local=local)
-        self.public = to(network_of(settings, data), device=device)
+        self.public = to(build_network(settings.model, data), device=device)
         guard = self.client.on_model
         self.model = self.public if guard is None else guard.polarise(self.public)
-        first = draw_parameters(self.public, Uniform(RANGE), random.key([chosen["seed"]], device))
+        first = draw_parameters(self.public, Uniform(RANGE), random.key([chosen.seed], device))
         weights: Tree = {n: w.expand(len(self.grid), *w.shape[1:]) for n, w in first.items()}
-        every = random.fold(random.key(chosen["seed"], device), torch.arange(self.clients, device=device))
+        every = random.fold(random.key(chosen.seed, device), torch.arange(self.clients, device=device))
         secrets = {} if guard is None else guard.draw(self.model, every)
         private: Tree = {n: v.expand(len(self.grid), *v.shape) for n, v in secrets.items()}
         none = torch.zeros((), device=device)
@@ -93,19 +93,19 @@ class Training:
 
         Many turns at once: a turn itself is so short that drawing would be most of it.
         """
-        key = random.fold(random.key(self.settings["seed"], self.device), "round")
+        key = random.fold(random.key(self.settings.seed, self.device), "round")
         turns = random.fold(key.expand(len(numbers)), torch.tensor(list(numbers), device=self.device))
         keys = random.fold(turns[:, None].expand(-1, self.clients), torch.arange(self.clients, device=self.device))
-        if self.settings["sharing"] == WEIGHTS:  # all that a client has
+        if self.settings.sharing == WEIGHTS:  # all that a client has
             return keys, self.places.expand(len(numbers), *self.places.shape)
-        drawn = random.uniform(random.fold(keys, "batch"), (self.settings["batch"],))
+        drawn = random.uniform(random.fold(keys, "batch"), (self.settings.batch,))
         places = self.places.expand(len(numbers), *self.places.shape)
         return keys, places.gather(2, (drawn * places.shape[2]).long())
 
     def play_round(self) -> tuple[Training, None]:
         """Return this training after one more pass over the data of every client."""
-        turns = [[k] for k in range(self.clients)] if self.settings["in_turn"] else [list(range(self.clients))]
-        steps = -(-self.places.shape[1] // self.settings["batch"]) if self.settings["sharing"] == GRADIENT else 1
+        turns = [[k] for k in range(self.clients)] if self.settings.in_turn else [list(range(self.clients))]
+        steps = -(-self.places.shape[1] // self.settings.batch) if self.settings.sharing == GRADIENT else 1
         for keys, places in zip(*self.draw(range(self.rounds * steps, (self.rounds + 1) * steps)), strict=True):
             for turn in turns:
                 self.play(keys, places, turn)
@@ -137,7 +137,13 @@ class Training:
         shared = [t.expand(size, *t.shape) for t in (x, y, torch.ones_like(y, dtype=torch.bool), keys)]
 
         def one(
-            defences: Any, guard: Any, weights: Tree, x: Tensor, y: Tensor, m: Tensor, k: Tensor
+            defences: tuple[Defence, ...],
+            guard: Polarisation | None,
+            weights: Tree,
+            x: Tensor,
+            y: Tensor,
+            m: Tensor,
+            k: Tensor,
         ) -> tuple[Tree, Tree]:
             memory: tuple[Tree, ...] = tuple({} for _ in defences)
             answer = self.client.answer(self.model, defences, memory, weights, {}, x, y, m, k, guard=guard)
@@ -146,13 +152,13 @@ class Training:
         sent, trained = lift(lift(one))(defences, guard, {**common, **private}, *shared)
         mean = {n: v.mean(1) for n, v in sent.items()}
         server, client = state.server, state.client
-        if self.settings["sharing"] == WEIGHTS:
+        if self.settings.sharing == WEIGHTS:
             weights = {n: w - mean[n] for n, w in state.weights.items()}
         else:  # private parameters took one step of SGD with rate 1
-            weights, server = tree_adam.step(state.weights, mean, server, self.settings["rate"])
+            weights, server = tree_adam.step(state.weights, mean, server, self.settings.rate)
             gradient = {n: v - trained[n] for n, v in private.items()}
             before = map_tensors(lambda t: t[:, index], client)
-            trained, after = tree_adam.step(private, gradient, before, self.settings["rate"])
+            trained, after = tree_adam.step(private, gradient, before, self.settings.rate)
             client = map_tensors(lambda all, some: all.index_copy(1, index, some), client, after)
         private = {n: v.index_copy(1, index, trained[n]) for n, v in state.private.items()}
         return State(weights, private, server, client)
@@ -160,7 +166,7 @@ class Training:
     def correct(self) -> Tensor:
         """Return which test pictures the global model of each strength names rightly, S x n."""
         key, correct = random.key(0, torch.device(self.device)), []
-        number = min(self.settings["tests"] or self.data.size("test"), self.data.size("test"))
+        number = min(self.settings.tests or self.data.size("test"), self.data.size("test"))
         with torch.no_grad():
             for first in range(0, number, AT_ONCE):
                 some = range(first, min(first + AT_ONCE, number))
@@ -170,20 +176,13 @@ class Training:
         return torch.cat(correct, dim=1)
 
 
-def kept_curve(
-    settings: Mapping[str, Any],
-    curve: Curve,
-    data: Dataset,
-    directory: Path | None,
-    say: Callable[[str], None],
-    device: str,
-) -> Tensor:
+def kept_curve(settings: Trained, curve: Curve, data: Dataset, directory: Path | None, say: Say, device: str) -> Tensor:
     """Return what `train_curve` does; it is kept in the directory, so that a program that goes on does not train again."""
     from safetensors.torch import load, save
 
     if directory is None:
         return train_curve(settings, curve, data, say, device)
-    path = directory / TRAININGS / f"{title_of(curve)}-{_digest(settings, curve)}.safetensors"
+    path = directory / TRAININGS / f"{curve.title}-{_digest(settings, curve)}.safetensors"
     if path.is_file():
         return load(path.read_bytes())[RIGHT].bool()
     correct = train_curve(settings, curve, data, say, device)
@@ -194,29 +193,26 @@ def kept_curve(
     return correct
 
 
-def _digest(settings: Mapping[str, Any], curve: Curve) -> str:
-    decisive = {"curve": dict(curve), **{name: settings[name] for name in ("data", "model", "training")}}
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+def _digest(settings: Trained, curve: Curve) -> str:
+    return hashlib.sha256(json.dumps(settings.plain(curve), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def train_curve(
-    settings: Mapping[str, Any], curve: Curve, data: Dataset, say: Callable[[str], None], device: str
-) -> Tensor:
+def train_curve(settings: Trained, curve: Curve, data: Dataset, say: Say, device: str) -> Tensor:
     """Return S x n, whether each test picture is named rightly by the model trained under each strength.
 
     `rounds` of the settings count passes over the data of a client, whatever is shared in them.
     """
     training = Training(settings, curve, data, device)
-    rounds = int(training.settings["rounds"])
+    rounds = training.settings.rounds
 
     def after(training: Training, _: None) -> None:
         if training.rounds % REPORT_EVERY == 0:
-            say(f"  {title_of(curve)}: {training.rounds} of {rounds} rounds trained")
+            say(f"  {curve.title}: {training.rounds} of {rounds} rounds trained")
 
     run_rounds(training, Training.play_round, rounds, after=after)
     correct = training.correct()
     rates = ", ".join(
         f"{strength:g}: {rate:.1%}" for strength, rate in zip(training.grid, correct.double().mean(1), strict=True)
     )
-    say(f"  accuracy of {curve['defence']} after {rounds} rounds on {correct.shape[1]:,} pictures: {rates}")
+    say(f"  accuracy of {curve.defence} after {rounds} rounds on {correct.shape[1]:,} pictures: {rates}")
     return correct

@@ -18,13 +18,15 @@ from leakscope.defences.on_data import OPERATIONS, parse_policies
 from leakscope.models import build
 from leakscope.search.utility import Recipe
 from leakscope_papers.ats import attacks as ats
+from leakscope_papers.ats import networks as ats_networks
 from leakscope_papers.ats import scores as ats_scores
-from leakscope_papers.ats import world as ats_world
+from leakscope_papers.ats.settings import Attacked, Scoring, Training
 from leakscope_papers.claims import FAILS, HOLDS, UNDECIDED, examine
 from leakscope_papers.comparing import Column, Measured
 from leakscope_papers.items import item_files, read_item
 from leakscope_papers.measures import value_of
 from leakscope_papers.programs.rows import KeptRows, PlannedRows, keeping
+from leakscope_papers.programs.settings import read_settings
 from leakscope_papers.published import printed_files
 from leakscope_papers.scales import settings_at
 
@@ -42,6 +44,13 @@ TINY: dict[str, Any] = {
     "share": 0.02,
     "seed": 0,
 }
+
+
+SCORED = {**TINY, "scoring": {"epochs": 1, "share": 0.02}, "batches": 1, "batch_size": 2}
+
+
+def training(**changes: Any) -> Training:
+    return read_settings(Training, {**TINY, **changes})
 
 
 def say(line: str) -> None:
@@ -76,7 +85,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_follow_the_scores_and_the_published_order_agrees_with_itself(tmp_path: Path, pretend: None) -> None:
-    rows = kept(tmp_path, {"operations": list(range(50)), "images": 2}, ats_scores.operations)
+    rows = kept(tmp_path, {**SCORED, "operations": list(range(50)), "images": 2}, ats_scores.operations)
     assert len(rows.rows) == 51
     for place, index in enumerate(ats_scores.TOP_TEN):
         assert rows.values(str(index))["privacy_rank"] == (place + 1,)
@@ -90,12 +99,12 @@ def test_operations_that_are_equal_share_the_least_rank(tmp_path: Path, monkeypa
     monkeypatch.setattr(
         ats_scores, "score_privacy", lambda s, m, policies, d, n: [[0.2 if p == "3" else 0.4] for p in policies]
     )
-    rows = kept(tmp_path, {"operations": [3, 9, 16], "images": 1}, ats_scores.operations)
+    rows = kept(tmp_path, {**SCORED, "operations": [3, 9, 16], "images": 1}, ats_scores.operations)
     assert [rows.values(name)["privacy_rank"] for name in ("3", "9", "16")] == [(1.0,), (2.0,), (2.0,)]
 
 
 def test_random_policies_are_compared_with_none_and_with_each_other(tmp_path: Path, pretend: None) -> None:
-    settings = {"policies": 30, "images": 2, "seed": 4}
+    settings = {**SCORED, "policies": 30, "images": 2, "seed": 4}
     rows = kept(tmp_path, settings, ats_scores.random_policies)
     privacy = {name: rows.values(name)["privacy_score"] for name in rows.rows}
     assert {name: len(own) for name, own in privacy.items()} == {
@@ -166,14 +175,14 @@ def test_policies_are_attacked_at_networks_trained_with_them_and_rows_resume(tmp
     right = rows.values("none accuracy")["accuracy"]
     assert len(right) == load("digits").size("test")
     assert set(right) == {0.0, 1.0}
-    ats_world._trained.cache_clear()
+    ats_networks._trained.cache_clear()
     assert kept(tmp_path, TINY, ats.attacks).added == 0
 
 
 def test_accuracy_is_that_of_the_training_with_one_number_for_each_test_picture(tmp_path: Path) -> None:
     with keeping(tmp_path, TINY, {}) as rows:
-        trained = ats_world.network_of(TINY, "3-1-7", rows, say, "cpu")
-    right = ats_world.named_rightly(TINY, trained.model, "cpu")
+        trained = ats_networks.network_of(training(), "3-1-7", rows, say, "cpu")
+    right = ats_networks.named_rightly("digits", trained.model, "cpu")
     assert np.mean(right) == pytest.approx(trained.history[-1].test_accuracy)
     assert value_of("accuracy", right).estimate.n == load("digits").size("test")
 
@@ -182,19 +191,19 @@ def test_a_trained_network_is_kept_beside_the_rows_and_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with keeping(tmp_path, TINY, {}) as rows:
-        first = ats_world.network_of(TINY, "none", rows, say, "cpu")
-        ats_world._trained.cache_clear()
-        monkeypatch.setattr(ats_world, "train_network", lambda *_, **__: pytest.fail("trained again"))
-        again = ats_world.network_of(TINY, "none", rows, say, "cpu")
+        first = ats_networks.network_of(training(), "none", rows, say, "cpu")
+        ats_networks._trained.cache_clear()
+        monkeypatch.setattr(ats_networks, "train_network", lambda *_, **__: pytest.fail("trained again"))
+        again = ats_networks.network_of(training(), "none", rows, say, "cpu")
         assert again.history == first.history
         for name, value in first.model.parameters.items():
             assert torch.equal(value, again.model.parameters[name])
         for other in (
-            lambda: ats_world.network_of({**TINY, "seed": 1}, "none", rows, say, "cpu"),
-            lambda: ats_world.network_of({**TINY, "share": 0.03}, "none", rows, say, "cpu"),
-            lambda: ats_world.network_of(TINY, "3-1-7", rows, say, "cpu"),
-            lambda: ats_world.network_of(TINY, "none", rows, say, "cpu", augment=False),
-            lambda: ats_world.scoring_network({**TINY, "scoring": {"epochs": 1, "share": 0.02}}, rows, say, "cpu"),
+            lambda: ats_networks.network_of(training(seed=1), "none", rows, say, "cpu"),
+            lambda: ats_networks.network_of(training(share=0.03), "none", rows, say, "cpu"),
+            lambda: ats_networks.network_of(training(), "3-1-7", rows, say, "cpu"),
+            lambda: ats_networks.network_of(training(), "none", rows, say, "cpu", augment=False),
+            lambda: ats_networks.scoring_network(read_settings(Scoring, SCORED), rows, say, "cpu"),
         ):
             with pytest.raises(pytest.fail.Exception, match="trained again"):
                 other()
@@ -202,16 +211,16 @@ def test_a_trained_network_is_kept_beside_the_rows_and_taken_again(
 
 
 def test_a_cut_training_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, real = {**TINY, "epochs": 2}, ats_world.train_network
-    with keeping(tmp_path, settings, {}) as rows:
-        monkeypatch.setattr(ats_world, "train_network", lambda *a, **k: real(*a, **k, epochs=1))
-        assert len(ats_world.network_of(settings, "none", rows, say, "cpu").history) == 1
-        ats_world._trained.cache_clear()
-        monkeypatch.setattr(ats_world, "train_network", real)
-        whole = ats_world.network_of(settings, "none", rows, say, "cpu")
+    settings, real = training(epochs=2), ats_networks.train_network
+    with keeping(tmp_path, TINY, {}) as rows:
+        monkeypatch.setattr(ats_networks, "train_network", lambda *a, **k: real(*a, **k, epochs=1))
+        assert len(ats_networks.network_of(settings, "none", rows, say, "cpu").history) == 1
+        ats_networks._trained.cache_clear()
+        monkeypatch.setattr(ats_networks, "train_network", real)
+        whole = ats_networks.network_of(settings, "none", rows, say, "cpu")
     planned = PlannedRows()
     assert planned.directory is None
-    alone = ats_world.network_of(settings, "none", planned, say, "cpu")
+    alone = ats_networks.network_of(settings, "none", planned, say, "cpu")
     for name, value in alone.model.parameters.items():
         assert torch.equal(value, whole.model.parameters[name])
 
@@ -220,11 +229,12 @@ def test_the_rate_of_the_scoring_network_never_falls_and_it_sees_a_tenth_of_cifa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Recipe] = []
-    monkeypatch.setattr(ats_world, "_trained", lambda recipe, *_: asked.append(recipe))
+    monkeypatch.setattr(ats_networks, "_trained", lambda recipe, *_: asked.append(recipe))
     for name in ("ats-figure-2", "ats-figure-5", "ats-figure-6"):
         item = read_item(name)
         for scale in ("small", "full"):
-            ats_world.scoring_network(settings_at(item, item.parts[0], scale), PlannedRows(), say, "cpu")
+            settings = read_settings(Scoring, settings_at(item, item.parts[0], scale))
+            ats_networks.scoring_network(settings, PlannedRows(), say, "cpu")
     assert {recipe.schedule.rate_at(epoch) for recipe in asked for epoch in range(recipe.schedule.epochs)} == {0.1}
     assert {(recipe.schedule.epochs, 10_000 * recipe.share) for recipe in asked} == {(50, 5_000)}
     assert {(recipe.transform.crop, recipe.transform.flip) for recipe in asked} == {(4, True)}
@@ -255,7 +265,7 @@ def test_policies_attacked_together_give_the_numbers_of_policies_attacked_alone(
         for name, values in row.values.items():
             numbers = [np.array(each, dtype=float) for each in (together.values(key)[name], values)]
             assert np.allclose(*numbers, rtol=1e-4, equal_nan=True), (key, name)
-    networks = list((tmp_path / "together" / ats_world.NETWORKS).iterdir())
+    networks = list((tmp_path / "together" / ats_networks.NETWORKS).iterdir())
     assert len(networks) == 3, "one to take scores at, two to attack"
     for policy in (row.where["policy"] for row in together.rows.values() if row.where["policy"] != "all"):
         scores = [together.values(f"{network}: {policy}")["privacy_score"] for network in CORRELATED["networks"]]
@@ -287,7 +297,9 @@ def test_a_cut_correlation_goes_on_with_the_policies_that_are_missing(
 
 def test_an_attack_that_depends_on_the_policy_takes_one_alone() -> None:
     with pytest.raises(InputError, match="one policy at a time, got 2"):
-        ats.attack_pictures(TINY, build("lenet_dlg", (1, 8, 8), 10), ["3", "9"], "ig_shift", "cpu")
+        ats.attack_pictures(
+            read_settings(Attacked, TINY), build("lenet_dlg", (1, 8, 8), 10), ["3", "9"], "ig_shift", "cpu"
+        )
 
 
 def found_for(low: float, high: float) -> str:
@@ -306,9 +318,10 @@ def test_no_correlation_takes_an_interval_that_is_narrow_and_few_policies_prove_
 
 def test_scores_of_one_picture_at_a_time_average_to_the_score(tmp_path: Path) -> None:
     model = build("lenet_dlg", (1, 8, 8), 10)
-    made = ats_world.score_privacy({**TINY, "first": 0, "stride": 2}, model, ["none", "3-1-7", "9"], "cpu", 3)
+    settings = read_settings(Scoring, {**SCORED, "first": 0, "stride": 2})
+    made = ats_networks.score_privacy(settings, model, ["none", "3-1-7", "9"], "cpu", 3)
     assert (len(made), {len(own) for own in made}) == (3, {3})
-    alone = ats_world.score_privacy({**TINY, "first": 0, "stride": 2}, model, ["9"], "cpu", 3)
+    alone = ats_networks.score_privacy(settings, model, ["9"], "cpu", 3)
     assert alone[0] == pytest.approx(made[2], rel=1e-5)
 
 

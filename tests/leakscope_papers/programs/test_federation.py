@@ -42,5 +42,5 @@ def test_a_training_that_diverges_has_no_accuracy_rather_than_that_of_an_earlier
 
 
 def test_a_path_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InputError, match=r"no 'defences\.0\.sigma'"):
+    with pytest.raises(InputError, match=r"vary: there is no defences to set 0\.sigma of"):
         federation.at(SMALL, {"defences.0.sigma": 1.0})

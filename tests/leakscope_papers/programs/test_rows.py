@@ -129,7 +129,7 @@ def test_one_number_has_no_interval_and_rates_have_that_of_a_rate() -> None:
     alone = value_of("cosine", [0.5]).estimate
     assert (alone.value, alone.n) == (0.5, 1)
     assert math.isnan(alone.low)
-    assert not value_of("cosine", [None]).there
+    assert not value_of("cosine", [None]).has_number
     assert value_of("cosine", [None, 1.0, 2.0]).over == "2 of 3 that are finite"
     hits = torch.tensor([[1], [0], [1]]) == 1
     assert value_of("accuracy", [1, 0, 1]).estimate == estimate_rate(hits, torch.ones_like(hits))

@@ -26,6 +26,7 @@ from leakscope_papers.planned import settings_hash
 from leakscope_papers.programs import find_program
 from leakscope_papers.programs.pictures import read_pictures
 from leakscope_papers.programs.rows import KeptRows, keeping
+from leakscope_papers.programs.settings import read_settings
 from leakscope_papers.results import result_of
 from leakscope_papers.scales import run_directory, settings_at
 from leakscope_papers.sme.analyses import (
@@ -37,7 +38,8 @@ from leakscope_papers.sme.analyses import (
     statistics,
     steps_of,
 )
-from leakscope_papers.sme.world import clients_of, in_ink, train_rounds
+from leakscope_papers.sme.networks import clients_of, in_ink, train_rounds
+from leakscope_papers.sme.settings import Networks
 
 
 def smoke(name: str, **change: Any) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def test_a_curve_that_rises_and_then_falls_is_a_reversed_u(values: list[float], 
 
 
 def test_a_network_after_some_rounds_is_the_same_whichever_rounds_are_kept() -> None:
-    settings = smoke("sme-table-5")
+    settings = read_settings(Networks, smoke("sme-table-5"))
     ink = in_ink("digits", "light")
     one, both = (train_rounds(settings, ink, rounds, lambda _: None, "cpu") for rounds in ((2,), (1, 2)))
     assert set(both) == {1, 2}

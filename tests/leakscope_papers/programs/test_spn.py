@@ -25,6 +25,7 @@ from leakscope.core.tree import take
 from leakscope.defences import Sparsify
 from leakscope.defences.on_model import Polarisation
 from leakscope.inference.tracing import trace
+from leakscope.metrics import match
 from leakscope.sweep.objects import load_data
 from leakscope_papers.claims import examine
 from leakscope_papers.comparing import Measured
@@ -32,24 +33,21 @@ from leakscope_papers.items import Item, Part, find_part, item_files, read_item
 from leakscope_papers.naming import belongs
 from leakscope_papers.programs import find_program, planned_rows
 from leakscope_papers.programs.rows import Row, Rows, keeping, read_rows
+from leakscope_papers.programs.settings import read_settings
 from leakscope_papers.runs import row_cells
 from leakscope_papers.scales import settings_at
 from leakscope_papers.spn import curves as spn
 from leakscope_papers.spn import federations as spn_federations
 from leakscope_papers.spn import training as spn_training
+from leakscope_papers.spn.attackers import RANGE, Attacked, attack_of, attacked_of, client_of, printed_accuracies
 from leakscope_papers.spn.caps import caps_of, printed_pictures
+from leakscope_papers.spn.settings import Curve, CurveSettings, Pictures, Trained
 from leakscope_papers.spn.training import Training, train_curve
-from leakscope_papers.spn.world import (
-    RANGE,
-    attack_of,
-    attacked_of,
-    client_of,
-    place_of,
-    printed_accuracies,
-)
 
-DP: dict[str, Any] = {"defence": "dp", "strengths": [0.01, 0.1]}
-SPN: dict[str, Any] = {"defence": "spn", "bits": 4, "strengths": [0.1, 0.5]}
+DP = Curve(defence="dp", strengths=(0.01, 0.1))
+SPN = Curve(defence="spn", bits=4, strengths=(0.1, 0.5))
+PLAIN_DP: dict[str, Any] = {"defence": "dp", "strengths": [0.01, 0.1]}
+PLAIN_SPN: dict[str, Any] = {"defence": "spn", "bits": 4, "strengths": [0.1, 0.5]}
 SETTINGS: dict[str, Any] = {
     "data": {"name": "digits"},
     "model": {"name": "dlnet", "width": 2},
@@ -62,7 +60,7 @@ SETTINGS: dict[str, Any] = {
     "form": "native",
     "attackers": ["unaware"],
     "accuracies": ["trained"],
-    "curves": [DP],
+    "curves": [PLAIN_DP],
     "training": {
         "clients": 3,
         "rounds": 1,
@@ -97,6 +95,15 @@ def told(**changes: Any) -> dict[str, Any]:
     return {**copy.deepcopy(SETTINGS), **changes}
 
 
+def attacked_clients(samples: int) -> Attacked:
+    return attacked_of(read_settings(Pictures, SETTINGS), load_data("digits"), samples)
+
+
+def trained(**changes: Any) -> Trained:
+    """Return the settings of a training, changed in these."""
+    return read_settings(Trained, told(training={**SETTINGS["training"], **changes}))
+
+
 def run(name: str, settings: Mapping[str, Any], keep: Kept | None = None) -> Kept:
     keep = keep or Kept()
     find_program(name)(settings, keep, lambda _: None, "cpu")
@@ -110,7 +117,7 @@ def test_cap_is_the_mean_over_the_grid_of_accuracy_times_distance() -> None:
     settings = told()
     rows = run("spn_curves", settings).rows
     points, accuracies = [], []
-    for strength in DP["strengths"]:
+    for strength in DP.strengths:
         where, values = rows[f"dp B=1 unaware {strength:g}"]
         assert where["sigma"] == where["strength"] == strength
         accuracies.append(sum(values["accuracy"]) / len(values["accuracy"]))
@@ -121,7 +128,7 @@ def test_cap_is_the_mean_over_the_grid_of_accuracy_times_distance() -> None:
     assert_close(sum(made["cap"]) / 4, Characteristic("dp", "unaware", "rMSE", tuple(points)).cap.value)
     where, known = rows["dp B=1 unaware CAP of tracing of reconstructed queries, trained"]
     assert (where["attack"], where["queries"]) == ("tracing", "reconstructed")
-    shares = [rows[f"dp B=1 unaware {s:g}"][1]["tracing_reconstructed"] for s in DP["strengths"]]
+    shares = [rows[f"dp B=1 unaware {s:g}"][1]["tracing_reconstructed"] for s in DP.strengths]
     mean = sum(a * sum(each) / 4 for a, each in zip(accuracies, shares, strict=True)) / 2
     assert_close(sum(known["cap"]) / 4, mean)
     assert_close(known["cap_chance"], [sum(accuracies) / 2 * 0.5])
@@ -135,11 +142,10 @@ def test_cap_is_the_mean_over_the_grid_of_accuracy_times_distance() -> None:
     "attacker", ["aware", *(pytest.param(name, marks=pytest.mark.slow) for name in ("unaware", "dummy", "head"))]
 )
 def test_strengths_in_one_batch_are_what_each_is_alone(attacker: str) -> None:
-    settings = told()
-    attacked = attacked_of(settings, load_data("digits"), 2)
+    settings, attacked = read_settings(CurveSettings, SETTINGS), attacked_clients(2)
     together = spn.attack_curve(settings, attacked, SPN, attacker, "cpu")
-    for number, strength in enumerate(SPN["strengths"]):
-        alone = spn.attack_curve(settings, attacked, {**SPN, "strengths": [strength]}, attacker, "cpu")[0].numbers
+    for number, strength in enumerate(SPN.strengths):
+        alone = spn.attack_curve(settings, attacked, replace(SPN, strengths=(strength,)), attacker, "cpu")[0].numbers
         assert alone.keys() == together[number].numbers.keys()
         for name, values in alone.items():
             assert_close(torch.tensor(together[number].numbers[name]), torch.tensor(values), rtol=1e-3, atol=1e-3)
@@ -148,14 +154,14 @@ def test_strengths_in_one_batch_are_what_each_is_alone(attacker: str) -> None:
 
 @pytest.mark.slow
 def test_a_program_that_was_stopped_makes_the_missing_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = told(curves=[DP, {**DP, "defence": "laplace"}], training=None, accuracies=[])
+    settings = told(curves=[PLAIN_DP, {**PLAIN_DP, "defence": "laplace"}], training=None, accuracies=[])
     keep = run("spn_curves", settings)
     gone = "laplace B=1 unaware 0.1"
     again = Kept()
     again.rows = {key: row for key, row in keep.rows.items() if key != gone}
     seen: list[str] = []
     genuine = spn.attack_curve
-    monkeypatch.setattr(spn, "attack_curve", lambda *given: seen.append(given[2]["defence"]) or genuine(*given))
+    monkeypatch.setattr(spn, "attack_curve", lambda *given: seen.append(given[2].defence) or genuine(*given))
     run("spn_curves", settings, again)
     assert seen == ["laplace"]
     assert again.rows[gone] == keep.rows[gone]
@@ -168,8 +174,8 @@ def test_a_command_puts_accuracies_of_fedavg_into_caps_and_characteristics(
 ) -> None:
     """They are read apart from those of clients in turn. Here nobody trains or attacks: the training told is FedAvg's."""
     names = ("ratio", "rmse", "rmse_raw", "membership", "tracing", "tracing_reconstructed")
-    asked: list[Mapping[str, Any]] = []
-    monkeypatch.setattr(spn, "kept_curve", lambda told, *_: asked.append(told["training"]) or torch.tensor([[1, 1, 0]]))
+    asked: list[Trained] = []
+    monkeypatch.setattr(spn, "kept_curve", lambda trained, *_: asked.append(trained) or torch.tensor([[1, 1, 0]]))
     monkeypatch.setattr(spn, "attack_curve", lambda *_: [spn.Measured({name: [0.2, 0.4] for name in names}, {})])
     item, figure = read_item("spn-table-8"), read_item("spn-figure-5")
     part = find_part(item, "cifar10_fedavg")
@@ -179,7 +185,7 @@ def test_a_command_puts_accuracies_of_fedavg_into_caps_and_characteristics(
     settings = {**settings_at(item, part, "smoke"), "curves": [{"defence": "dp", "strengths": [0.1]}], "owners_too": []}
     with keeping(tmp_path, settings, {}) as keep:
         find_program("spn_curves")(settings, keep, lambda _: None, "cpu")
-    assert [training["sharing"] for training in asked] == ["weights"]
+    assert [each.training.sharing for each in asked] == ["weights"]
     fedavg = "accuracies of our FedAvg"
     caps = row_cells(item, part, read_rows(tmp_path))
     assert {cell.column.reading for cell in caps} == {fedavg, f"{fedavg}, queries that have a reconstruction"}
@@ -192,9 +198,10 @@ def test_a_command_puts_accuracies_of_fedavg_into_caps_and_characteristics(
 
 
 def test_tracing_by_reconstruction_adds_up_to_that_of_all_queries() -> None:
-    attacked = attacked_of(told(), load_data("digits"), 2)
+    attacked = attacked_clients(2)
     guess = attacked.batch.inputs.flip(1) * 0.9  # right pictures, in another order inside each batch
-    for owners, found in spn.traced(attacked, guess, [2, 4]).items():
+    pairing = match(attacked.batch.inputs, guess, attacked.batch.mask)
+    for owners, found in spn.traced(attacked, guess, pairing, [2, 4]).items():
         whole = trace(attacked.queries, attacked.batch.inputs.flatten(0, 1) * 0.9, attacked.source, participants=owners)
         assert_close(sum(found["tracing"]) / 4, whole.all.value)
         assert_close(sum(found["tracing_reconstructed"]) / 4, whole.reconstructed.value)
@@ -217,8 +224,8 @@ def test_tracing_stands_against_the_number_of_participants() -> None:
 
 
 @pytest.mark.parametrize(("curve", "kinds"), [(DP, ["unaware", "aware"]), (SPN, ["aware", "dummy", "head"])])
-def test_no_attacker_stops_at_a_threshold_of_its_own(curve: dict[str, Any], kinds: list[str]) -> None:
-    attacked = attacked_of(told(), load_data("digits"), 1)
+def test_no_attacker_stops_at_a_threshold_of_its_own(curve: Curve, kinds: list[str]) -> None:
+    attacked = attacked_clients(1)
     strengths = torch.full((4,), 0.1)
     client = client_of(curve, strengths)
     seen = client.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
@@ -241,25 +248,25 @@ def test_every_curve_of_the_items_runs_to_the_end_at_every_scale() -> None:
 
 def test_a_threshold_of_zero_lets_every_trial_run_to_the_end() -> None:
     """Also where the attacker was told of the noise, and would stop where that explains the rest."""
-    attacked = attacked_of(told(), load_data("digits"), 1)
-    loud = {"defence": "dp", "strengths": [0.5]}
+    attacked = attacked_clients(1)
+    loud = Curve(defence="dp", strengths=(0.5,))
     for threshold, iterations in ((0, 2.0), (1e9, 0.0)):
-        settings = told(iterations=2, threshold=threshold)
+        settings = read_settings(CurveSettings, told(iterations=2, threshold=threshold))
         found = spn.attack_curve(settings, attacked, loud, "aware", "cpu")[0].numbers
         assert found["iterations"] == [iterations] * 4
 
 
 def test_ppdl_chooses_by_the_gradient_and_adds_noise_to_what_it_sends() -> None:
-    attacked = attacked_of(told(), load_data("digits"), 1)
+    attacked = attacked_clients(1)
     strengths = torch.tensor([0.001, 0.1, 1.0, 10.0])
 
     def sent(client: Client) -> dict[str, Tensor]:
         seen = client.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
         return dict(seen.rounds[0].sent)
 
-    clean, noisy = sent(Client()), sent(client_of({"defence": "dp"}, strengths))
+    clean, noisy = sent(Client()), sent(client_of(Curve(defence="dp", strengths=()), strengths))
     kept = sent(Client(defences=(Sparsify(share=0.3),)))
-    client = client_of({"defence": "ppdl", "share": 0.3}, strengths)
+    client = client_of(Curve(defence="ppdl", share=0.3, strengths=()), strengths)
     for name, value in sent(client).items():
         chosen = kept[name] != 0
         assert_close(value, torch.where(chosen, noisy[name], 0.0))
@@ -272,15 +279,15 @@ def test_ppdl_chooses_by_the_gradient_and_adds_noise_to_what_it_sends() -> None:
     assert torch.equal(facts.mask["conv2.weight"], (kept["conv2.weight"] != 0).float())
 
 
-NONE: dict[str, dict[str, Any]] = {
-    "dp": {"defence": "dp", "strengths": [0]},
-    "ppdl": {"defence": "ppdl", "share": 0.3, "strengths": [0]},
-    "spn": {"defence": "spn", "bits": 4, "strengths": [0]},
+NONE = {
+    "dp": Curve(defence="dp", strengths=(0,)),
+    "ppdl": Curve(defence="ppdl", share=0.3, strengths=(0,)),
+    "spn": Curve(defence="spn", bits=4, strengths=(0,)),
 }
 
 
 def test_strength_0_changes_nothing_and_of_ppdl_leaves_the_choice() -> None:
-    attacked = attacked_of(told(), load_data("digits"), 1)
+    attacked = attacked_clients(1)
 
     def sent(client: Client) -> dict[str, Tensor]:
         seen = client.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
@@ -298,15 +305,15 @@ def test_strength_0_changes_nothing_and_of_ppdl_leaves_the_choice() -> None:
 
 
 def test_no_defence_is_a_row_without_a_ratio_and_in_no_cap() -> None:
-    rows = run("spn_curves", told(curves=[NONE["dp"]], accuracies=[])).rows
+    rows = run("spn_curves", told(curves=[{"defence": "dp", "strengths": [0]}], accuracies=[])).rows
     assert list(rows) == ["dp B=1 unaware 0"]
     where, values = rows["dp B=1 unaware 0"]
     assert where["sigma"] == where["strength"] == 0
     assert set(values["ratio"]) == {float("inf")}
     assert len(values["rmse"]) == len(values["accuracy_x_rmse"]) == 4
-    trained = [train_curve(told(), NONE[name], load_data("digits"), lambda _: None, "cpu") for name in ("dp", "spn")]
-    assert torch.equal(trained[0], trained[1])
-    assert values["accuracy"] == trained[0][0].double().tolist()
+    right = [train_curve(trained(), NONE[name], load_data("digits"), lambda _: None, "cpu") for name in ("dp", "spn")]
+    assert torch.equal(right[0], right[1])
+    assert values["accuracy"] == right[0][0].double().tolist()
 
 
 def test_no_cap_of_the_items_is_over_strength_0() -> None:
@@ -320,7 +327,7 @@ def test_no_cap_of_the_items_is_over_strength_0() -> None:
 
 
 def test_the_reader_is_algorithm_5_but_for_where_labels_come_from() -> None:
-    attacked = attacked_of(told(), load_data("digits"), 1)
+    attacked = attacked_clients(1)
     strengths = torch.full((4,), 0.5)
     client = client_of(SPN, strengths)
     seen = client.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
@@ -337,7 +344,7 @@ def test_the_reader_is_algorithm_5_but_for_where_labels_come_from() -> None:
 
 
 def test_every_curve_has_a_reader_and_a_row_says_who_attacked() -> None:
-    settings = told(attackers=["reader", "dummy"], curves=[DP, SPN], training=None, accuracies=[])
+    settings = told(attackers=["reader", "dummy"], curves=[PLAIN_DP, PLAIN_SPN], training=None, accuracies=[])
     places = planned_rows("spn_curves", settings)
     found = {(str(where["defence"]), where["attacker"]) for where in places.values()}
     assert found == {("dp", "reader"), ("spn", "reader"), ("spn", "dummy")}
@@ -376,21 +383,21 @@ def test_printed_accuracies_count_as_shares_of_the_test_set() -> None:
 
 
 def test_printed_accuracies_are_those_of_table_11_or_none() -> None:
-    weak = {"strengths": [0.0001, 0.5]}
-    assert printed_accuracies("cifar10", {"defence": "dp", **weak}) == [0.7025, 0.4205]
-    assert printed_accuracies("svhn", {"defence": "ppdl", "share": 0.05, **weak}) == [0.8740, 0.5151]
-    assert printed_accuracies("mnist", {"defence": "spn", **weak}) == [0.9944, 0.9936]
-    assert printed_accuracies("mnist", {"defence": "spn", "bits": 32, **weak}) is None
-    assert printed_accuracies("mnist", {"defence": "laplace", **weak}) is None
-    assert printed_accuracies("digits", {"defence": "dp", **weak}) is None
-    assert place_of({"defence": "spn", "bits": 32}, 0.1) == {"defence": "spn", "bits": 32, "alpha2": 0.1}
+    weak = Curve(defence="dp", strengths=(0.0001, 0.5))
+    assert printed_accuracies("cifar10", weak) == [0.7025, 0.4205]
+    assert printed_accuracies("svhn", replace(weak, defence="ppdl", share=0.05)) == [0.8740, 0.5151]
+    assert printed_accuracies("mnist", replace(weak, defence="spn")) == [0.9944, 0.9936]
+    assert printed_accuracies("mnist", replace(weak, defence="spn", bits=32)) is None
+    assert printed_accuracies("mnist", replace(weak, defence="laplace")) is None
+    assert printed_accuracies("digits", weak) is None
+    assert replace(weak, defence="spn", bits=32).place(0.1) == {"defence": "spn", "bits": 32, "alpha2": 0.1}
 
 
 # -- cosines
 
 
 def test_the_two_gradients_are_the_parts_of_the_one_that_is_shared() -> None:
-    attacked = attacked_of(told(), load_data("digits"), 1)
+    attacked = attacked_clients(1)
     ce, polarised = spn.both_gradients(attacked, 4)
     guard = Polarisation(0.3, bits=4, spread=RANGE)
     sent = Client(on_model=guard).observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
@@ -416,7 +423,7 @@ def slow_adam(training: Training, steps: int) -> dict[str, Tensor]:
     """Return the weights after torch's Adam on the batches that the clients drew, without a defence."""
     module = copy.deepcopy(training.public.apply.module)  # type: ignore[attr-defined]
     module.load_state_dict(take(training.state.weights, 0))
-    optimiser = torch.optim.Adam(module.parameters(), lr=training.settings["rate"])
+    optimiser = torch.optim.Adam(module.parameters(), lr=training.settings.rate)
     for number in range(steps):
         play_turn(training, number, range(training.clients))
         optimiser.zero_grad()
@@ -428,8 +435,8 @@ def slow_adam(training: Training, steps: int) -> dict[str, Tensor]:
 
 
 def test_shared_gradients_without_noise_are_adam_on_the_mean() -> None:
-    curve = {"defence": "dp", "strengths": [0.0, 0.0]}
-    training = Training(told(), curve, load_data("digits"), "cpu")
+    curve = Curve(defence="dp", strengths=(0.0, 0.0))
+    training = Training(trained(), curve, load_data("digits"), "cpu")
     expected = slow_adam(training, 3)
     for name, value in expected.items():
         for strength in range(2):
@@ -438,15 +445,10 @@ def test_shared_gradients_without_noise_are_adam_on_the_mean() -> None:
 
 @pytest.mark.parametrize("sharing", ["gradient", "weights"])
 def test_a_strength_trains_the_same_alone_and_private_heads_stay_apart(sharing: str) -> None:
-    settings = told()
-    settings["training"] |= {
-        "sharing": sharing,
-        "in_turn": True,
-        "seed": 2,
-    }  # no gradient near 0, which Adam divides by
+    settings = trained(sharing=sharing, in_turn=True, seed=2)  # no gradient near 0, which Adam divides by
     data = load_data("digits")
     both = Training(settings, SPN, data, "cpu")
-    alone = Training(settings, {**SPN, "strengths": [0.5]}, data, "cpu")
+    alone = Training(settings, replace(SPN, strengths=(0.5,)), data, "cpu")
     before = {name: value.clone() for name, value in both.state.private.items()}
     for training in (both, alone):
         play_turn(training, 0, [1])
@@ -460,35 +462,32 @@ def test_a_strength_trains_the_same_alone_and_private_heads_stay_apart(sharing: 
 def test_another_seed_draws_other_batches_and_other_noise() -> None:
     drawn: list[Tensor] = []
     for seed in (0, 0, 1):
-        settings = told()
-        settings["training"]["seed"] = seed
-        drawn.append(Training(settings, DP, load_data("digits"), "cpu").draw(range(1))[0])
+        drawn.append(Training(trained(seed=seed), DP, load_data("digits"), "cpu").draw(range(1))[0])
     assert torch.equal(drawn[0], drawn[1])
     assert not (drawn[0] == drawn[2]).any()
 
 
 def test_a_turn_draws_the_same_alone_and_among_others() -> None:
-    training = Training(told(), DP, load_data("digits"), "cpu")
+    training = Training(trained(), DP, load_data("digits"), "cpu")
     keys, places = training.draw(range(2, 6))
     for number in range(2, 6):
         alone = training.draw(range(number, number + 1))
         assert torch.equal(alone[0][0], keys[number - 2])
         assert torch.equal(alone[1][0], places[number - 2])
-    own = random.fold(random.fold(random.key(training.settings["seed"]), "round"), 3)
+    own = random.fold(random.fold(random.key(training.settings.seed), "round"), 3)
     for client in range(training.clients):
         key = random.fold(own, client)
         assert keys[1, client] == key
         held = training.places[client]
-        expected = (random.uniform(random.fold(key, "batch"), (training.settings["batch"],)) * len(held)).long()
+        expected = (random.uniform(random.fold(key, "batch"), (training.settings.batch,)) * len(held)).long()
         assert torch.equal(places[1, client], held[expected])
     assert len({tuple(row) for row in places.flatten(0, 1).tolist()}) == places[..., 0].numel()
 
 
 def test_accuracies_of_table_11_are_counted_picture_by_picture() -> None:
-    settings = told()
-    keep = run("spn_strengths", settings)
-    right = train_curve(settings, DP, load_data("digits"), lambda _: None, "cpu")
-    for number, strength in enumerate(DP["strengths"]):
+    keep = run("spn_strengths", told())
+    right = train_curve(trained(), DP, load_data("digits"), lambda _: None, "cpu")
+    for number, strength in enumerate(DP.strengths):
         where, values = keep.rows[f"dp {strength:g}"]
         assert where == {"data": "digits", "model": "dlnet", "defence": "dp", "sigma": strength}
         assert values["accuracy"] == right[number].double().tolist()
@@ -516,8 +515,6 @@ def test_table_11_has_round_robin_and_all_clients_at_once_on_cifar10() -> None:
 
 @pytest.mark.parametrize("sharing", ["gradient", "weights"])
 def test_all_clients_play_at_once_or_one_after_the_other(sharing: str) -> None:
-    settings = told()
-    settings["training"] |= {"sharing": sharing, "examples": 24}
     turns: list[list[int]] = []
 
     class Watched(Training):
@@ -527,33 +524,32 @@ def test_all_clients_play_at_once_or_one_after_the_other(sharing: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spn_training, "Training", Watched)
         for in_turn in (False, True):
-            settings["training"]["in_turn"] = in_turn
+            settings = trained(sharing=sharing, examples=24, in_turn=in_turn)
             train_curve(settings, DP, load_data("digits"), lambda _: None, "cpu")
     assert turns == [[0, 1, 2], [0], [1], [2]]
 
 
 def test_a_long_training_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, lines = told(), []
-    settings["training"]["rounds"] = 11
+    lines: list[str] = []
     monkeypatch.setattr(Training, "play", lambda *_: None)
-    train_curve(settings, DP, load_data("digits"), lines.append, "cpu")
+    train_curve(trained(rounds=11), DP, load_data("digits"), lines.append, "cpu")
     assert [line.split(":")[1].strip() for line in lines[:-1]] == ["5 of 11 rounds trained", "10 of 11 rounds trained"]
     assert "after 11 rounds" in lines[-1]
 
 
 def test_a_program_that_goes_on_does_not_train_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run("spn_strengths", told(), Kept(tmp_path))
-    trained: list[str] = []
+    defences: list[str] = []
     genuine = train_curve
     monkeypatch.setattr(
-        spn_training, "train_curve", lambda *given: trained.append(given[1]["defence"]) or genuine(*given)
+        spn_training, "train_curve", lambda *given: defences.append(given[1].defence) or genuine(*given)
     )
     assert run("spn_strengths", told(), Kept(tmp_path)).rows == first.rows
-    assert trained == []
+    assert defences == []
     other = told()
     other["training"]["seed"] = 1
     assert run("spn_strengths", other, Kept(tmp_path)).rows.keys() == first.rows.keys()
-    assert trained == ["dp"]
+    assert defences == ["dp"]
 
 
 FEDERATION: dict[str, Any] = {
@@ -624,4 +620,4 @@ def _planned_cells(item: Item, part: Part) -> list[Measured]:
 
 def test_a_curve_of_an_unknown_defence_is_told() -> None:
     with pytest.raises(Exception, match="unknown defence of a curve 'dpp'"):
-        client_of({"defence": "dpp", "strengths": [0.1]}, 0.1)
+        client_of(Curve(defence="dpp", strengths=(0.1,)), 0.1)

@@ -1,4 +1,4 @@
-"""What SME's programs share: clients of EMNIST in either ink, and networks of a federation after some rounds.
+"""Clients of EMNIST in either ink, and networks of a federation after some rounds.
 
 FEMNIST is dark ink on white, scaled by .96424 and .15768 (the authors' numbers); EMNIST ByClass is light on black. `ink: dark` turns the
 pictures over and scales them as FEMNIST's are; `light` takes them as they come, by their own mean and deviation.
@@ -6,9 +6,8 @@ pictures over and scales them as FEMNIST's are; `light` takes them as they come,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, take, to
 from leakscope.core.types import Batch, LocalTraining
 from leakscope.data import Dataset
-from leakscope.data.partition import PARTITIONS
 from leakscope.data.sources import FEMNIST_STATISTICS
 from leakscope.federated import (
     Averaging,
@@ -36,9 +34,13 @@ from leakscope.federated import (
 )
 from leakscope.kernels.im2col import Im2col
 from leakscope.kernels.per_client import client_by_client
-from leakscope.models import INITS, build, draw_parameters
+from leakscope.models import INITS, draw_parameters
 from leakscope.scenario.settings import DataChoice
 from leakscope.sweep.objects import batch_of, items_of, load_data
+from leakscope.training.file import OWN_KINDS
+from leakscope_papers.programs.rows import Say
+from leakscope_papers.programs.settings import build_network
+from leakscope_papers.sme.settings import Networks
 
 INKS = ("dark", "light")
 
@@ -73,20 +75,9 @@ def clients_of(ink: Ink, samples: int, clients: int) -> Batch:
     return batch_of(ink.data, "train", [items_of(choice, number) for number in range(clients)])
 
 
-def network_of(settings: Mapping[str, Any], data: Dataset) -> Model:
-    """Return the network that the settings name, for a data set."""
-    given = dict(settings["model"])
-    return build(given.pop("name"), data.input_shape, data.classes, given)
-
-
 def first_weights(model: Model, init: str, seeds: Sequence[int]) -> Tree:
     """Return fresh weights for every client."""
     return draw_parameters(model, INITS[init](), random.key(list(seeds)))
-
-
-def every_client(weights: Tree, clients: int) -> Tree:
-    """Return one set of weights as that of every client."""
-    return {name: value.expand(clients, *value.shape).contiguous() for name, value in weights.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,26 +89,34 @@ class Trained:
     n: int
 
 
-def train_rounds(
-    settings: Mapping[str, Any], ink: Ink, rounds: Sequence[int], say: Callable[[str], None], device: str
-) -> dict[int, Trained]:
+def weights_at(
+    number: int, model: Model, trained: Mapping[int, Trained], seeds: Sequence[int], init: str = "pytorch"
+) -> Tree:
+    """Return the weights of every client before a round: fresh ones before the first, else those of the global network."""
+    if number == 1:
+        return first_weights(model, init, seeds)
+    return {n: w.expand(len(seeds), *w.shape).contiguous() for n, w in trained[number].weights.items()}
+
+
+def train_rounds(settings: Networks, ink: Ink, rounds: Sequence[int], say: Say, device: str) -> dict[int, Trained]:
     """Return the global network after each of these rounds of the federation of appendix D.
 
     Every client trains with B = 50, E = 10 at 0.004 and answers with probability 0.1. EMNIST has no writers: the partition stands in
     for them.
     """
-    chosen: Mapping[str, Any] = settings["federation"]
-    local = LocalTraining(epochs=chosen["epochs"], batch_size=chosen["batch"], rate=chosen["rate"])
+    chosen = settings.federation
+    if chosen is None:
+        raise InputError(f"a network after {max(rounds)} rounds needs a federation in the settings")
+    local = LocalTraining(epochs=chosen.epochs, batch_size=chosen.batch, rate=chosen.rate)
     federation = Federation(
         client=Client(local, scaling=ink.scaling),
-        selection=Everyone(replies=chosen["replies"]),
+        selection=Everyone(replies=chosen.replies),
         server=Averaging(),
-        seed=chosen["seed"],
+        seed=chosen.seed,
     )
-    model = to(network_of(settings, ink.data), device=device)
-    first = take(first_weights(model, "pytorch", [chosen["seed"]]), 0)
-    partition = dict(chosen["partition"])
-    holdings = deal(ink.data, PARTITIONS[partition.pop("name")](**partition), seed=chosen["seed"])
+    model = to(build_network(settings.model, ink.data), device=device)
+    first = take(first_weights(model, "pytorch", [chosen.seed]), 0)
+    holdings = deal(ink.data, OWN_KINDS["partition"].build(chosen.partition), seed=chosen.seed)
     networks: dict[int, Trained] = {}
 
     def after(state: State, _: Played) -> None:

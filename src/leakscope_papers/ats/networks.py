@@ -1,14 +1,13 @@
-"""What ATS's programs share: the data, networks trained with a policy, test pictures, both scores."""
+"""Networks trained with a policy, and both scores of policies at them."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,49 +15,36 @@ from torch import Tensor
 from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.core.tree import to
-from leakscope.data import Dataset, load
+from leakscope.data import load
 from leakscope.defences.on_data import Transform
 from leakscope.search.accuracy_score import accuracy_scores
 from leakscope.search.policy_search import examples_of
 from leakscope.search.privacy_score import privacy_scores
 from leakscope.search.utility import Epoch, Recipe, Schedule, Trained, first_model, load_trained, train_network
-from leakscope_papers.programs.rows import Keep
+from leakscope_papers.ats.settings import AccuracyScoring, Scoring, Training
+from leakscope_papers.programs.rows import Keep, Say
 
-Say = Callable[[str], None]
-Settings = Mapping[str, Any]
 NETWORKS, AT_ONCE = "networks", 500
 
 
-def data_of(settings: Settings) -> Dataset:
-    """Return the data that settings name."""
-    return load(settings["data"]["name"])
-
-
-def network_of(settings: Settings, policy: str, keep: Keep, say: Say, device: str, *, augment: bool = True) -> Trained:
+def network_of(settings: Training, policy: str, keep: Keep, say: Say, device: str, *, augment: bool = True) -> Trained:
     """Return the network trained with a policy by the paper's schedule in `epochs`, which moves its drops in proportion."""
-    model = dict(settings["model"])
     transform = Transform(policy, crop=4, flip=True) if augment else Transform(policy)
-    schedule = Schedule().shortened(settings["epochs"])
-    recipe = Recipe(model.pop("name"), tuple(model.items()), transform, schedule, settings["seed"], settings["share"])
-    return _trained(recipe, settings["data"]["name"], keep.directory, say, device)
+    model, schedule = settings.model, Schedule().shortened(settings.epochs)
+    recipe = Recipe(model.name, tuple(model.settings.items()), transform, schedule, settings.seed, settings.share)
+    return _trained(recipe, settings.data.name, keep.directory, say, device)
 
 
-def scoring_network(settings: Settings, keep: Keep, say: Say, device: str) -> Trained:
+def scoring_network(settings: Scoring, keep: Keep, say: Say, device: str) -> Trained:
     """Return the network that privacy scores are taken at: the first `scoring.epochs` of the paper's schedule, crop and flip.
 
     Its rate falls after 75 epochs, so that it never does in the paper's 50. Gao et al. 2021 take a tenth of CIFAR-100, 5,000
     pictures; `scoring.share` is a share of our training part. Its seed is another than that of the attacked networks.
     """
-    model, scoring = dict(settings["model"]), settings["scoring"]
-    recipe = Recipe(
-        model.pop("name"),
-        tuple(model.items()),
-        Transform(crop=4, flip=True),
-        Schedule(epochs=scoring["epochs"]),
-        settings["seed"] + 1,
-        scoring["share"],
-    )
-    return _trained(recipe, settings["data"]["name"], keep.directory, say, device)
+    model, transform = settings.model, Transform(crop=4, flip=True)
+    schedule, share = Schedule(epochs=settings.scoring.epochs), settings.scoring.share
+    recipe = Recipe(model.name, tuple(model.settings.items()), transform, schedule, settings.seed + 1, share)
+    return _trained(recipe, settings.data.name, keep.directory, say, device)
 
 
 def directory_of(recipe: Recipe, data: str, directory: Path) -> Path:
@@ -85,9 +71,9 @@ def _trained(recipe: Recipe, data: str, directory: Path | None, say: Say, device
     return train_network(recipe, examples, device=device, directory=folder, watch=watch)
 
 
-def named_rightly(settings: Settings, trained: Model, device: str) -> list[float]:
-    """Return 1 for every test picture that a network names rightly, untransformed, and 0 for every other."""
-    data, model, correct = data_of(settings), to(trained, device=device), list[Tensor]()
+def named_rightly(name: str, trained: Model, device: str) -> list[float]:
+    """Return 1 for every test picture of a data set that a network names rightly, untransformed, and 0 for every other."""
+    data, model, correct = load(name), to(trained, device=device), list[Tensor]()
     key = random.key(0, torch.device(device))
     with torch.no_grad():
         for first in range(0, data.size("test"), AT_ONCE):
@@ -99,29 +85,25 @@ def named_rightly(settings: Settings, trained: Model, device: str) -> list[float
 
 
 def score_privacy(
-    settings: Settings, trained: Model, policies: Sequence[str], device: str, images: int
+    settings: Scoring, trained: Model, policies: Sequence[str], device: str, images: int
 ) -> list[list[float]]:
     """Return the privacy score of every policy for each of so many test pictures (numbers 200, 205, ... as in the runs)."""
-    data, scores = data_of(settings), []
-    first, stride = settings.get("first", 200), settings.get("stride", 5)
-    places = range(first, first + images * stride, stride)
+    data, scores = load(settings.data.name), []
+    places = range(settings.first, settings.first + images * settings.stride, settings.stride)
     x, y = data.pictures("test", places).to(device), data.labels("test", places).to(device)
     model, hows = to(trained, device=device), [Transform(policy) for policy in policies]
     for place in range(images):  # one picture is one score; all policies at once
         cut = slice(place, place + 1)
-        scores.append(
-            privacy_scores(model, x[cut], y[cut], hows, scaling=data.statistics, seed=settings["seed"] + place)
-        )
+        scores.append(privacy_scores(model, x[cut], y[cut], hows, scaling=data.statistics, seed=settings.seed + place))
     return torch.stack(scores, 1).tolist()
 
 
-def score_accuracy(settings: Settings, policies: Sequence[str], device: str) -> list[float]:
+def score_accuracy(settings: AccuracyScoring, policies: Sequence[str], device: str) -> list[float]:
     """Return the accuracy score of every policy on the first test pictures, at the untrained network."""
-    data, model = data_of(settings), dict(settings["model"])
-    fresh = first_model(model.pop("name"), data.input_shape, data.classes, model, seed=settings["seed"] + 1)
-    size = settings["batch_size"]
+    data, model, size = load(settings.data.name), settings.model, settings.batch_size
+    fresh = first_model(model.name, data.input_shape, data.classes, dict(model.settings), seed=settings.seed + 1)
     batches: list[tuple[Tensor, Tensor]] = []
-    for number in range(settings["batches"]):
+    for number in range(settings.batches):
         cut = range(number * size, (number + 1) * size)
         batches.append((data.pictures("test", cut).to(device), data.labels("test", cut).to(device)))
     hows = [Transform(policy) for policy in policies]

@@ -1,0 +1,157 @@
+"""The settings of SPN's programs.
+
+Fan et al. 2020, arXiv:2006.11601, table 2. PPDL chooses the largest share of the gradient and adds noise to what it sends, nothing to what
+it leaves out (Shokri and Shmatikov 2015). Strength 0 is no defence, of PPDL the choice alone; it has a curve of its own, so that
+CAPs stay over the paper's grid. No attacker stops before its iterations are done: an absolute threshold is reached sooner
+by weak gradients than by strong ones, and never under noise, so it would decide how well defences compare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from leakscope.core.errors import InputError
+from leakscope.core.record import Plain
+from leakscope_papers.files import file_dataclass
+from leakscope_papers.programs.settings import DataName, Network, Number, PieceSettings
+
+GRADIENT, WEIGHTS = "gradient", "weights"
+
+
+@file_dataclass
+class Curve:
+    """A defence at a grid of strengths; `share` is PPDL's, `bits` SPN's.
+
+    >>> Curve(defence="ppdl", share=0.3, strengths=(0.1,)).place(0.1)
+    {'defence': 'ppdl', 'share': 0.3, 'sigma': 0.1}
+    """
+
+    defence: str
+    strengths: tuple[Number, ...]
+    share: Number | None = None
+    bits: int | None = None
+
+    def place(self, strength: Number | None = None) -> dict[str, Plain]:
+        """Return the defence in the words of the published files: what kind, which share, how many bits, how strong."""
+        axis = "alpha2" if self.defence == "spn" else "sigma"
+        place = {"defence": self.defence, "share": self.share, "bits": self.bits, axis: strength}
+        return {name: value for name, value in place.items() if value is not None}
+
+    @property
+    def title(self) -> str:
+        """Return the name of the curve in the key of a row."""
+        return " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in self.place().values())
+
+
+@file_dataclass
+class TrainingSettings:
+    """How accuracies are trained: `rounds` are passes over the data of a client, whatever is shared in them."""
+
+    clients: int
+    rounds: int
+    batch: int
+    rate: Number
+    examples: int | None
+    tests: int | None
+    sharing: str
+    in_turn: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.sharing not in (GRADIENT, WEIGHTS):
+            raise InputError(f"training.sharing must be {GRADIENT} or {WEIGHTS}, got {self.sharing!r}")
+
+
+@file_dataclass
+class Trained:
+    """A data set, a network, and how it is trained under every strength of these curves."""
+
+    data: DataName
+    model: Network
+    training: TrainingSettings
+    curves: tuple[Curve, ...]
+
+    def plain(self, curve: Curve) -> dict[str, object]:
+        """Return all that decides a training under a curve as plain data."""
+        parts = {"data": asdict(self.data), "model": self.model.plain(), "training": asdict(self.training)}
+        return {**parts, "curve": {**curve.place(), "strengths": curve.strengths}}
+
+
+@file_dataclass
+class Pictures:
+    """The pictures that are attacked, spread over the queries of tracing, and the network."""
+
+    data: DataName
+    model: Network
+    images: int
+    queries: int
+
+
+@file_dataclass
+class CurveSettings:
+    """What `curves` attacks: every curve in every batch by every attacker, traced among `owners` and `owners_too`."""
+
+    curves: tuple[Curve, ...]
+    attackers: tuple[str, ...]
+    batches: tuple[int, ...]
+    accuracies: tuple[str, ...]
+    training: TrainingSettings | None = None
+    form: str | None = None
+    iterations: int
+    threshold: float
+    owners: int
+    owners_too: tuple[int, ...] = ()
+
+
+@file_dataclass
+class CosineSettings:
+    """What `cosines` compares: gradients of batches, over each of these groups of parameters."""
+
+    groups: tuple[str, ...]
+    batch: int
+    bits: int
+
+
+@file_dataclass
+class Mechanism:
+    """How the clients of a federation defend themselves; each kind has at most one strength."""
+
+    kind: str
+    alpha2: Number | None = None
+    sigma: Number | None = None
+    share: Number | None = None
+
+    @property
+    def strengths(self) -> dict[str, float]:
+        """Return the strengths that are given, by name."""
+        named = {"alpha2": self.alpha2, "sigma": self.sigma, "share": self.share}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@file_dataclass
+class SizedData:
+    """A data set; with a `size` its images are resized to size x size."""
+
+    name: str
+    size: int | None = None
+
+
+@file_dataclass
+class FederationSettings:
+    """Federations of so many `clients` under each mechanism, and how many clients are also trained alone (`standalone`)."""
+
+    data: SizedData
+    model: Network
+    partition: PieceSettings
+    clients: tuple[int, ...]
+    mechanisms: tuple[Mechanism, ...]
+    standalone: int
+    examples: int | None
+    batch: int
+    rate: float
+    momentum: float
+    halved_at: tuple[int, ...]
+    rounds: int
+    init: str
+    together: int
+    seed: int
