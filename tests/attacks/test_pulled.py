@@ -136,7 +136,7 @@ def test_who_is_told_of_the_defence_learns_the_pull_whatever_the_attack() -> Non
         assert learn_pull(reckons, informed) is reckons
     wrapped = learn_pull(replace(cpl(), simulate=ThroughMap()), informed)
     assert isinstance(wrapped.simulate.inner, Pulled)  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match="LocalSteps holds no OneGradient that a private head could pull at"):
+    with pytest.raises(InputError, match=r"LocalSteps .*OneGradient"):
         learn_pull(replace(cpl(), simulate=LocalSteps()), informed)
 
 
@@ -166,7 +166,7 @@ def test_a_scenario_tells_the_attacker_of_the_private_head(tmp_path: Path) -> No
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for settings in ({"alpha1": -1.0}, {"unit": 0.0}, {"alpha1": float("nan")}, {"unit": float("inf")}):
-        with pytest.raises(InputError, match="spn_pull needs alpha1 of at least 0 and a unit above 0"):
+        with pytest.raises(InputError, match=r"spn_pull .*alpha1"):
             spn_pull(**settings)
 
 

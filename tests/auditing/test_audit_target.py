@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from leakscope.auditing.attack_runs import expose_clients
-from leakscope.auditing.suite import TOLD, plan_suite, unknown_defences
+from leakscope.auditing.suite import TOLD, UNKNOWN, plan_suite, unknown_defences
 from leakscope.auditing.target import Target, UntestedError, make_subject
 from leakscope.auditing.target_audit import audit_target
 from leakscope.auditing.target_file import read_request
@@ -62,7 +62,7 @@ def of_sure(loss: Any) -> Target:
 )
 def test_another_loss_is_not_taken_for_cross_entropy(loss: Any) -> None:
     for bring in (of_sure(loss), target(loss=loss)):
-        with pytest.raises(InputError, match="none that attacks here can simulate"):
+        with pytest.raises(InputError, match="can simulate"):
             make_subject(bring)
 
 
@@ -70,7 +70,7 @@ def test_cross_entropy_is_known_on_a_sure_model_and_on_logarithms() -> None:
     assert make_subject(of_sure(nn.CrossEntropyLoss())).client.loss == "cross_entropy"
     logarithms = nn.Sequential(nn.Linear(5, 3), nn.LogSoftmax(1))
     assert make_subject(target(model=logarithms, loss=nn.NLLLoss())).client.loss == "cross_entropy"
-    with pytest.raises(InputError, match="none that attacks here can simulate"):
+    with pytest.raises(InputError, match="can simulate"):
         make_subject(target(loss=nn.NLLLoss()))  # of plain logits it is another loss
 
 
@@ -128,7 +128,7 @@ def test_settings_of_another_type_are_one_clear_line(settings: dict[str, Any], s
 
 
 def test_a_python_file_is_told_how_to_be_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"pkg/fed.py is Python: .* such as pkg\.fed:build"):
+    with pytest.raises(InputError, match=r"pkg/fed.py .*pkg\.fed:build"):
         read_request(Path("pkg/fed.py"))
     with pytest.raises(InputError, match="such as fed:build"):
         read_request(tmp_path / "fed.py")
@@ -195,7 +195,7 @@ def test_what_torch_func_cannot_differentiate_is_untested(function: Any) -> None
     assert found.lack is Lack.FIRST
     made = audit_target(target(model=Through(function)), minutes=0.01)
     assert made.grade == "untested"
-    assert "no derivative that torch.func can take" in made.untested[0].why
+    assert made.untested[0].why == found.sentence
 
 
 @pytest.mark.parametrize(
@@ -237,6 +237,4 @@ def test_a_defence_that_tells_nothing_is_named_as_known_to_nobody(
     )
     assert found == unknown
     assert any(TOLD in entry.name or entry.informed for entry in entries) == told
-    assert [item.what for item in untested if "no attacker here knows it" in item.why] == [
-        f"an attacker who is {TOLD}: {name}" for name in unknown
-    ]
+    assert [item.what.partition(f"{TOLD}: ")[2] for item in untested if item.why == UNKNOWN] == unknown

@@ -185,7 +185,8 @@ def test_only_the_whole_attack_shows_that_a_remedy_helps(monkeypatch: pytest.Mon
     (short,) = run_together([clip.case], 1)
     brief = _found(clip, short, control_of(trial, 1, 60), None)
     assert (brief.recovered, brief.finding, brief.confirmed) == (0.0, Finding.SHORT, "")
-    assert brief.met == "ig that knows it and the labels, 1 of 60 iterations"
+    assert brief.met.startswith("ig that knows")
+    assert "1 of 60" in brief.met
     assert _found(clip, short, control_of(trial, 60, 60), None).finding is Finding.HELPS
     weak = _found(clip, won(clip.case), control_of(trial, 1, 60, enough=False), None)
     assert weak.finding is Finding.SHORT  # a control that recovers too little says nothing of anything
@@ -195,8 +196,9 @@ def test_a_remedy_that_no_attacker_here_knows_is_not_said_to_help() -> None:
     trial = conv_trial()
     sketch, noise = candidates(trial, LowRank(1), GaussianNoise(10.0))
     control = control_of(trial, 300, 300)
-    assert _found(sketch, won(sketch.case, 0), control, None).finding is Finding.BLIND
-    assert "that knows the labels, 300" in _found(sketch, won(sketch.case, 0), control, None).met
+    blind = _found(sketch, won(sketch.case, 0), control, None)
+    assert blind.finding is Finding.BLIND
+    assert "knows it" not in blind.met
     assert _found(noise, won(noise.case, 0), control, None).finding is Finding.HELPS
 
 
@@ -205,7 +207,7 @@ def test_remedies_meet_the_attacker_who_knows_or_none(monkeypatch: pytest.Monkey
         raise InputError("cannot be told")
 
     monkeypatch.setattr(suite, "aware", refuse)
-    with pytest.raises(InputError, match="no cpl that knows it"):
+    with pytest.raises(InputError, match="no cpl"):
         candidates(conv_trial(), Clip(0.01), attack="cpl")
 
 
