@@ -420,18 +420,18 @@ save_file({{"inputs": made.inputs.contiguous(), "labels": made.labels}}, {str(tm
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Stop(threshold=-1.0), "threshold must not be below 0"),
-        (lambda: Stop(iterations=0), "iterations must be at least 1"),
-        (lambda: Execution(dtype="float16"), "dtype must be one of"),
-        (lambda: Execution(form="fast"), "form must be one of"),
+        (lambda: Stop(threshold=-1.0), "threshold .*below 0"),
+        (lambda: Stop(iterations=0), "iterations .*least 1"),
+        (lambda: Execution(dtype="float16"), "dtype must be"),
+        (lambda: Execution(form="fast"), "form must be"),
         (
             lambda: Execution(device="cuda") if not torch.cuda.is_available() else Stop(threshold=-1),
             "no CUDA|threshold",
         ),
-        (lambda: cpl(labels="argmin"), "unknown label rule 'argmin'"),
+        (lambda: cpl(labels="argmin"), "label rule 'argmin'"),
         (lambda: cpl(alpha=-1), "alpha"),
-        (lambda: cpl(restarts=0), "restarts must be at least 1"),
-        (lambda: Adam(0.0), "rate must be a number above 0"),
+        (lambda: cpl(restarts=0), "restarts .*least 1"),
+        (lambda: Adam(0.0), "rate .*above 0"),
     ],
 )
 def test_impossible_settings_get_one_clear_line(make: object, words: str) -> None:

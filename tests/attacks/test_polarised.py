@@ -200,21 +200,21 @@ def test_a_file_can_say_them() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: spn_aware(bits=0), r"spn_aware\(bits=...\) must be a whole number of at least 1, got 0"),
-        (lambda: spn_aware(bits=1.5), "must be a whole number of at least 1, got 1.5"),  # type: ignore[arg-type]
-        (lambda: spn_aware(alpha2="x"), r"spn_aware\(alpha2=...\) must be a number, got 'x'"),  # type: ignore[arg-type]
-        (lambda: spn_aware(spread="x"), r"spn_aware\(spread=...\) must be a number, got 'x'"),  # type: ignore[arg-type]
-        (lambda: spn_head(tv=[1]), r"spn_head\(tv=...\) must be a number, got \[1\]"),  # type: ignore[arg-type]
-        (lambda: spn_aware(alpha2=math.nan), "all finite, got 1.0, nan, 1.0"),
-        (lambda: spn_aware(alpha1=math.inf), "all finite, got inf, 0.1, 1.0"),
-        (lambda: spn_aware(margin=math.nan), "all finite, got 1.0, 0.1, nan"),
-        (lambda: spn_aware(spread=-1.0), r"spn_aware\(spread=...\) must be in \(0, inf\) or left out, got -1.0"),
-        (lambda: spn_head(alpha1=math.nan), "both finite, got nan, 0.0"),
-        (lambda: spn_head(tv=math.inf), "both finite, got 1.0, inf"),
-        (lambda: spn_aware(alpha2=-1.0), "alpha1 and alpha2 of at least 0"),
-        (lambda: spn_aware(margin=0.5), "a margin of at least 1"),
+        (lambda: spn_aware(bits=0), r"spn_aware\(bits=...\) .*got 0"),
+        (lambda: spn_aware(bits=1.5), "whole number .*got 1.5"),  # type: ignore[arg-type]
+        (lambda: spn_aware(alpha2="x"), r"spn_aware\(alpha2=...\) .*got 'x'"),  # type: ignore[arg-type]
+        (lambda: spn_aware(spread="x"), r"spn_aware\(spread=...\) .*got 'x'"),  # type: ignore[arg-type]
+        (lambda: spn_head(tv=[1]), r"spn_head\(tv=...\) .*got \[1\]"),  # type: ignore[arg-type]
+        (lambda: spn_aware(alpha2=math.nan), "got 1.0, nan, 1.0"),
+        (lambda: spn_aware(alpha1=math.inf), "got inf, 0.1, 1.0"),
+        (lambda: spn_aware(margin=math.nan), "got 1.0, 0.1, nan"),
+        (lambda: spn_aware(spread=-1.0), r"spn_aware\(spread=...\) .*got -1.0"),
+        (lambda: spn_head(alpha1=math.nan), "got nan, 0.0"),
+        (lambda: spn_head(tv=math.inf), "got 1.0, inf"),
+        (lambda: spn_aware(alpha2=-1.0), "alpha1 and alpha2 "),
+        (lambda: spn_aware(margin=0.5), "margin .*least 1"),
         (lambda: spn_head(alpha1=0.0), "alpha1 above 0"),
-        (lambda: spn_head(tv=-1.0), "tv of at least 0"),
+        (lambda: spn_head(tv=-1.0), "tv .*least 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:

@@ -228,7 +228,7 @@ class Maps(nn.Module):
     ("model", "inputs", "said"),
     [
         (Embedding(), torch.randint(10, (24, 5)), "token numbers"),
-        (Decides(), sample()[0], "decides by a tensor's value"),
+        (Decides(), sample()[0], "a tensor's value"),
         (Maps(), sample()[0], "rows of logits"),
     ],
 )
@@ -342,26 +342,26 @@ def test_a_loss_is_known_by_its_values(loss: Any, name: str) -> None:
     ("changed", "said"),
     [
         ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "sums over examples"),
-        ({"loss": lambda o, y: o.sum() + y.sum()}, "none that attacks here can simulate"),
+        ({"loss": lambda o, y: o.sum() + y.sum()}, "can simulate"),
         ({"loss": lambda o, y: None}, "returns no tensor"),
-        ({"loss": "hinge"}, "loss must be one of"),
-        ({"loss": 3}, "loss must be a name or a function"),
+        ({"loss": "hinge"}, "loss must be"),
+        ({"loss": 3}, "loss .*a function"),
         ({"labels": torch.rand(24, 3)}, "soft or mixed"),
-        ({"labels": torch.arange(24)}, "labels must lie in 0..2"),
+        ({"labels": torch.arange(24)}, "labels .*0..2"),
         ({"labels": torch.rand(24)}, "fractions"),
         ({"labels": torch.zeros(7, dtype=torch.int64)}, "labels must be 24"),
         ({"inputs": sample()[0].to("meta")}, "meta device"),
         ({"inputs": torch.full((24, 1, 4, 4), float("nan"))}, "NaN"),
         ({"inputs": torch.zeros(24, 1, 4, 4, dtype=torch.uint8)}, "bytes"),
-        ({"inputs": torch.rand(24, 1, 5, 5)}, "cannot run on inputs"),
-        ({"inputs": None}, "a sample of your own data"),
+        ({"inputs": torch.rand(24, 1, 5, 5)}, "on inputs"),
+        ({"inputs": None}, "your own data"),
         ({"model": "resnet"}, "nn.Module"),
         ({"model": dense().to("meta")}, "meta device"),
-        ({"examples": 25}, "examples must lie in 1..24"),
+        ({"examples": 25}, "examples .*1..24"),
         ({"client": "fedavg"}, "LocalTraining"),
         ({"mean": (0.5,)}, "belong together"),
-        ({"mean": (0.5,), "std": (9.0,)}, "check mean and std"),
-        ({"defences": (Clip(1.0), Sign())}, "leave one of them out"),
+        ({"mean": (0.5,), "std": (9.0,)}, "mean and std"),
+        ({"defences": (Clip(1.0), Sign())}, "one of them"),
         ({"client": Client(defences=(Clip(1.0),)), "defences": (Clip(1.0),)}, "twice"),
     ],
 )
@@ -588,7 +588,7 @@ def test_a_division_judges_nothing_and_the_strongest_of_the_others_does(truth: B
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("most", "said"), [(4, "ig with all its iterations"), (200, "more minutes")])
+@pytest.mark.parametrize(("most", "said"), [(4, "all its iterations"), (200, "more minutes")])
 def test_an_attack_that_does_not_succeed_judges_no_remedy(
     monkeypatch: pytest.MonkeyPatch, most: int, said: str
 ) -> None:
@@ -799,9 +799,9 @@ def test_a_function_by_name_builds_the_target(tmp_path: Path, monkeypatch: pytes
     assert load_build("audited_module:build").inputs is not None
     assert load_build("audited_module:module").inputs is None
     for name, said in [
-        ("audited_module:number", "must return a Target"),
+        ("audited_module:number", "return a Target"),
         ("audited_module:typo", "modle"),
-        ("audited_module:fails", r"raised RuntimeError: no weights$"),
+        ("audited_module:fails", r"RuntimeError: no weights$"),
         ("audited_module:missing", "has no function"),
         ("no_such_module_here:build", "cannot be imported"),
         ("nonsense", "package.module:function"),
@@ -862,13 +862,13 @@ def test_data_may_be_named_by_a_word_as_in_a_scenario(tmp_path: Path) -> None:
     [
         ("", "empty"),
         ("[1]", "mapping"),
-        ("build: x:y\nmodel: lenet_cpl\ndata: {name: digits}", "either build, or model and data"),
+        ("build: x:y\nmodel: lenet_cpl\ndata: {name: digits}", "build, or model"),
         ("model: lenet_cpl", "belong together"),
         ("clinet: {}", "clinet"),
-        ("model: lenet_cpl\ndata: {name: digits}\nclient: {rate: -1.0}", "rate must be above 0"),
+        ("model: lenet_cpl\ndata: {name: digits}\nclient: {rate: -1.0}", "rate .*above 0"),
         ("model: lenet_cpl\ndata: digitts", "digitts"),
-        ("model: lenet_cpl\ndata: {name: digits, samples: 4}", "data.samples is for scenarios.* examples says"),
-        ("model: lenet_cpl\ndata: {name: digits, mix: equal}", "data.mix is for scenarios"),
+        ("model: lenet_cpl\ndata: {name: digits, samples: 4}", "data.samples .*examples"),
+        ("model: lenet_cpl\ndata: {name: digits, mix: equal}", "data.mix .*scenarios"),
         ("model: lenet_cpl\ndata: {name: digits}\nfail_above: {mse: 1}", "mse"),
         ("model: lenet_cpl\ndata: {name: digits}\ndefences: [clipp]", "clipp"),
         ("a: *b", "YAML"),

@@ -91,14 +91,14 @@ def test_labels_may_be_a_list_or_an_array(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"labels": ["a"] * 24}, "labels must be class numbers .* got list"),
-        ({"labels": {}}, "labels must be class numbers .* got dict"),
-        ({"examples": 1.5}, "examples must be a whole number, got 1.5"),
-        ({"examples": True}, "examples must be a whole number, got True"),
-        ({"examples": "2"}, "examples must be a whole number, got '2'"),
-        ({"defences": "clip"}, "defences must be defences of the update"),
-        ({"defences": [Clip]}, "defences must be defences of the update"),
-        ({"defences": None}, "defences must be defences of the update"),
+        ({"labels": ["a"] * 24}, "labels .*got list"),
+        ({"labels": {}}, "labels .*got dict"),
+        ({"examples": 1.5}, "examples .*got 1.5"),
+        ({"examples": True}, "examples .*got True"),
+        ({"examples": "2"}, "examples .*got '2'"),
+        ({"defences": "clip"}, "defences must be"),
+        ({"defences": [Clip]}, "defences must be"),
+        ({"defences": None}, "defences must be"),
     ],
 )
 def test_what_is_off_is_one_clear_line(changed: dict[str, Any], said: str) -> None:
@@ -114,12 +114,12 @@ def test_one_defence_by_itself_is_taken() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"clients": "2"}, "clients must be a whole number, got '2'"),
-        ({"clients": 0}, "clients must lie in 1.."),
-        ({"minutes": "2"}, "minutes must be a number in"),
-        ({"minutes": None}, "minutes must be a number in"),
-        ({"seed": 0.5}, "seed must be a whole number"),
-        ({"seed": 2**31}, r"seed must lie in 0..2\*\*31 - 1"),
+        ({"clients": "2"}, "clients .*got '2'"),
+        ({"clients": 0}, "clients .*1.."),
+        ({"minutes": "2"}, "minutes .*a number"),
+        ({"minutes": None}, "minutes .*a number"),
+        ({"seed": 0.5}, "seed .*whole number"),
+        ({"seed": 2**31}, r"seed .*0..2\*\*31 - 1"),
     ],
 )
 def test_settings_of_another_type_are_one_clear_line(settings: dict[str, Any], said: str) -> None:
@@ -144,8 +144,8 @@ def normed() -> nn.Module:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"examples": 1}, "needs examples of at least 2"),
-        ({"examples": 4, "client": LocalTraining(batch_size=1)}, "needs a batch size of at least 2"),
+        ({"examples": 1}, "examples .*least 2"),
+        ({"examples": 4, "client": LocalTraining(batch_size=1)}, "batch size .*least 2"),
     ],
 )
 def test_batch_norm_over_one_example_is_one_clear_line(changed: dict[str, Any], said: str) -> None:

