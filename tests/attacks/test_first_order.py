@@ -230,7 +230,7 @@ def test_a_rule_that_moves_never_or_in_between_is_refused(every: float) -> None:
 def test_iterations_in_which_all_rest_are_refused(name: str) -> None:
     optimiser = PAIRS[name][0](0.1)
     optimiser.check({"guess": Rule(every=2), "alpha": Rule()})
-    with pytest.raises(InputError, match=r"Rule\.every .*guess 2, alpha 3"):
+    with pytest.raises(InputError, match=r"every .*guess 2, alpha 3"):
         optimiser.check({"guess": Rule(every=2), "alpha": Rule(every=3)})
 
 

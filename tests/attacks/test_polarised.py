@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.optimisers import Adam
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient, spn_aware, spn_head, spn_unaware
@@ -24,19 +22,18 @@ from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree, lift, to
-from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, make_batch
+from leakscope.core.tree import Tree, lift
+from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation
 from leakscope.defences.on_model import Polarisation
 from leakscope.learning.polarisation import BIAS, CODES, WEIGHT
-from leakscope.models import Uniform, build, draw_parameters
 from leakscope.scenario import scenario_of
 from leakscope.store import Run
 from leakscope.sweep import run_scenario
 from leakscope.sweep.driver import unfold
 from leakscope.sweep.engines import serial
 from leakscope.sweep.plan import group_trials
+from polarised_client import BITS, SEEDS, evaluations, mismatch, private_data
 
-SEEDS, CLASSES, BITS = [1, 2, 3], 4, 8
 SPN = Polarisation(0.5, bits=BITS, spread=0.3)
 NATIVE = Execution(form="native", dtype="float64")
 LARGE = 20.0  # tanh of it is 1
@@ -46,29 +43,14 @@ def world(
     samples: int = 1, guard: Polarisation | None = SPN, local: LocalTraining | None = None
 ) -> tuple[Model, Observation, Knowledge, Batch, Tree]:
     """Return network, observation, knowledge, private batch and, as unknowns, the truth: guess, head and codes."""
-    model = to(build("lenet_dlg", (1, 8, 8), CLASSES, {"width": 2}), dtype=torch.float64)
-    generator = torch.Generator().manual_seed(3)
-    x = torch.rand((3, samples, 1, 8, 8), generator=generator, dtype=torch.float64)
-    batch = make_batch(x, torch.randint(CLASSES, (3, samples), generator=generator), classes=CLASSES)
+    model, weights, batch = private_data(samples)
     client = Client(local, on_model=guard)
-    weights = to(draw_parameters(model, Uniform(0.5), random.key(SEEDS)), dtype=torch.float64)
     seen = client.observe(model, weights, batch, SEEDS)
-    truth = {GUESS: x}
+    truth = {GUESS: batch.inputs}
     if guard is not None:
         secret = guard.draw(guard.polarise(model), random.fold(random.key(SEEDS), "client"))
         truth |= secret | {CODES: LARGE * secret[CODES]}
     return model, seen, told(model, client, batch, labels=True), batch, truth
-
-
-def mismatch(attack: Matching, model: Model, seen: Observation, knowledge: Knowledge, unknowns: Tree) -> Tensor:
-    """Return the attack's own objective at these unknowns."""
-
-    def one(attack: Any, unknowns: Tree, seen: Any, knowledge: Knowledge, key: Tensor) -> Tensor:
-        clock = Clock(torch.tensor(0), key)
-        made = attack.simulate(model, unknowns, seen, knowledge, clock)
-        return attack.objective(View(unknowns, made, seen.sent, seen, knowledge, clock))
-
-    return lift(one)(attack, unknowns, seen.rounds[0], knowledge, random.key(SEEDS))
 
 
 @pytest.mark.parametrize("samples", [1, 3])
@@ -255,12 +237,7 @@ def test_a_sweep_over_weights_is_one_batch_and_gives_what_each_gives_alone(tmp_p
 def test_every_form_of_evaluation_gives_the_same_slopes(name: str) -> None:
     model, seen, knowledge, _, _ = world()
     attack = ATTACKS[name](**({"bits": BITS, "alpha2": 0.5} if name == "spn_aware" else {}))
-    problem, _ = attack.prepare(model, seen, knowledge, SEEDS, NATIVE)
-    zero = torch.zeros(3, dtype=torch.int64)
-    made = {
-        form: Evaluator(model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
-        for form in ("native", "im2col", "parallel", "loop")
-    }
-    for form in ("im2col", "parallel", "loop"):
-        assert_close(made[form].gradient, made["native"].gradient, rtol=1e-8, atol=1e-10)
-        assert_close(made[form].mismatch, made["native"].mismatch, rtol=1e-8, atol=1e-10)
+    native, *others = evaluations(attack, model, seen, knowledge)
+    for other in others:
+        assert_close(other.gradient, native.gradient, rtol=1e-8, atol=1e-10)
+        assert_close(other.mismatch, native.mismatch, rtol=1e-8, atol=1e-10)

@@ -67,14 +67,6 @@ BRIEF = 0.01  # minutes
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every attack end after a few iterations: enough for the dense network, and no time is spent on probing."""
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 4, "sme": 4})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -37,14 +36,6 @@ from leakscope.play import AttackResult, judge
 pytestmark = pytest.mark.slow
 
 LONG = Budget(3600, 0.0, lambda: 0.0)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def conv_trial(clients: int = 4, examples: int = 1, client: Any = None) -> Trial:

@@ -14,25 +14,9 @@ from leakscope.cli import app
 from leakscope.core.errors import InputError
 from leakscope.search.policy_search import read_finished, read_search, run_search
 from leakscope.sweep.engines import processes, serial
+from search_file import SMALL
 
 RUN = CliRunner()
-SMALL = """
-data: digits
-model: lenet_dlg
-width: 2
-candidates: 5
-keep: 2
-images: 3
-first: 0
-stride: 1
-points: 3
-epochs: 1
-share: 0.05
-batches: 1
-batch_size: 10
-group: 2
-threshold: null
-"""
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ import sqlite3
 import subprocess
 import sys
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +21,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from leakscope.cli import main
+from command_line import TINY, Output, events, leakscope, numbers_in, write
 from leakscope.cli.results import MORE, NO_TRIAL
 from leakscope.cli.run_progress import RunProgress
 from leakscope.scenario.scenario import scenario_from_text
@@ -32,17 +31,6 @@ from leakscope.sweep import Done
 from leakscope.sweep.engines import LostChunkError, Note
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
-TINY: dict[str, Any] = {
-    "data": "digits",
-    "model": {"name": "mlp", "hidden": [16]},
-    "weights": {"name": "uniform", "a": 0.3},
-    "attack": {"name": "cpl", "iterations": 1},
-    "defences": [{"name": "gaussian_noise", "sigma": 0}],
-    "knowledge": {"defence": False},
-    "trials": 2,
-    "baselines": [],
-    "precision": {"form": "native", "chunk": 1},
-}
 SWEEP: dict[str, Any] = {
     **TINY,
     "name": "two strengths",
@@ -52,45 +40,6 @@ SWEEP: dict[str, Any] = {
 SPACES = "my runs/it's"
 SLOW = "the loop is slow"
 LOST = "worker lost (ended by SIGKILL); trying again, 1 of 2"
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The exit code of a command and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-
-def leakscope(*words: object) -> Output:
-    """Run the command line in this process, as `python -m leakscope` does in its own."""
-    out, err = io.StringIO(), io.StringIO()
-    before, sys.argv = sys.argv, ["leakscope", *map(str, words)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-        code = 0
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    finally:
-        sys.argv = before
-    return Output(code, out.getvalue(), err.getvalue())
-
-
-def write(path: Path, scenario: dict[str, Any] | str) -> Path:
-    text = scenario if isinstance(scenario, str) else yaml.safe_dump(scenario, sort_keys=False, allow_unicode=True)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def events(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-
-
-def numbers_in(line: str) -> list[int]:
-    """Return the whole numbers of a line, in order."""
-    return [int(number.replace(",", "")) for number in re.findall(r"(?<![\w.])\d[\d,]*(?!\w)", line)]
 
 
 def inside(directory: Path) -> list[str]:

@@ -17,9 +17,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from test_sweep_commands import TINY, leakscope, write
-
+from command_line import TINY, leakscope, write
 from leakscope.report.serving import make_server
 
 

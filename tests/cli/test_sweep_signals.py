@@ -19,12 +19,9 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
-from sweeper import content
-from test_sweep_commands import TINY, events, leakscope, numbers_in, write
-
+from command_line import TINY, events, leakscope, numbers_in, write
 from leakscope.store import Run
+from sweeper import content
 
 pytestmark = pytest.mark.slow  # real processes that wait for each other: minutes in all
 

@@ -37,6 +37,7 @@ from leakscope.defences import (
     tried,
 )
 from leakscope.defences.stack import begin, check_stack, protect, revealed
+from small_parts import Affine
 
 KEY = random.key(9)
 MADE: dict[type, Callable[[], Defence]] = {type(make()): make for make in DEFENCES.values()}
@@ -156,17 +157,6 @@ def test_a_defence_of_ones_own_is_tried_at_the_strengths_it_declares(monkeypatch
 
 
 # -- what is applied
-
-
-@dataclass(frozen=True)
-class Affine:
-    """A defence whose order shows: x -> a x + b."""
-
-    a: float
-    b: float
-
-    def protect_update(self, update: Tree, key: Tensor) -> Tree:
-        return {name: self.a * value + self.b for name, value in update.items()}
 
 
 @dataclass(frozen=True)

@@ -44,14 +44,6 @@ LONG = ("tutorial", "baselines", "weight-updates", "aware", "adding-a-piece", "p
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def own_tables() -> Iterator[None]:
     """Let a document add names to the tables and set variables of the environment; all of it is undone afterwards."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leakscope.cli import main
+from command_line import Output, leakscope
 from leakscope.store import Run
 from leakscope_papers.items import item_files, read_item
 from leakscope_papers.results import result_of
@@ -22,32 +18,8 @@ from leakscope_papers.sme import costs as sme_costs
 QUICK = ("mixing-figure-1", "--only", "mse")  # uses the run of table 1
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """How a command ended and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-
-def leakscope(*words: object) -> Told:
-    """Run the command line in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    before, sys.argv = sys.argv, ["leakscope", *map(str, words)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-        code = 0
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    finally:
-        sys.argv = before
-    return Told(code, out.getvalue(), err.getvalue())
-
-
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Told]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Output]:
     """Return a directory with one item run at scale smoke, and what the command said."""
     out = tmp_path_factory.mktemp("papers")
     return out, leakscope("paper", "run", *QUICK, "--out", out, "--engine", "serial")
@@ -61,7 +33,7 @@ def test_list_names_every_item_with_its_scales(monkeypatch: pytest.MonkeyPatch) 
     assert all(scale in told.out for scale in ("smoke", "small", "full"))
 
 
-def test_run_makes_the_run_of_the_owner_and_says_what_next(made: tuple[Path, Told]) -> None:
+def test_run_makes_the_run_of_the_owner_and_says_what_next(made: tuple[Path, Output]) -> None:
     out, told = made
     assert told.code == 0, told.err
     directory = out / "mixing-table-1" / "smoke" / "mse"
@@ -84,7 +56,7 @@ def test_run_makes_the_run_of_the_owner_and_says_what_next(made: tuple[Path, Tol
     assert facts["command"] == f"leakscope {' '.join(map(str, command))}"
 
 
-def test_run_again_does_nothing_and_another_item_shares_the_run(made: tuple[Path, Told]) -> None:
+def test_run_again_does_nothing_and_another_item_shares_the_run(made: tuple[Path, Output]) -> None:
     out, _ = made
     before = Run.open(out / "mixing-table-1" / "smoke" / "mse").done()
     told = leakscope("paper", "run", "mixing-table-1", *QUICK, "--out", out, "--engine", "serial")
@@ -103,7 +75,7 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_report_writes_the_page(made: tuple[Path, Told]) -> None:
+def test_report_writes_the_page(made: tuple[Path, Output]) -> None:
     out, _ = made
     told = leakscope("paper", "report", out)
     assert told.code == 0, told.err
@@ -112,7 +84,7 @@ def test_report_writes_the_page(made: tuple[Path, Told]) -> None:
     assert all(f'id="{name}"' in page for name in ("mixing-figure-1", "mixing-table-1"))
 
 
-def test_record_writes_the_rows_and_a_report_reads_them(made: tuple[Path, Told], tmp_path: Path) -> None:
+def test_record_writes_the_rows_and_a_report_reads_them(made: tuple[Path, Output], tmp_path: Path) -> None:
     out, _ = made
     told = leakscope("paper", "record", out, "--out", tmp_path)
     assert told.code == 0, told.err
@@ -145,7 +117,7 @@ def test_status_counts_recorded_rows_of_planned_ones(monkeypatch: pytest.MonkeyP
     assert "small: 6 rows" in told.out
 
 
-def test_report_of_one_item_and_scale(made: tuple[Path, Told], tmp_path: Path) -> None:
+def test_report_of_one_item_and_scale(made: tuple[Path, Output], tmp_path: Path) -> None:
     out, _ = made
     page = tmp_path / "page.html"
     told = leakscope("paper", "report", out, "--scale", "smoke", "--only", "mixing-table-1", "--out", page)

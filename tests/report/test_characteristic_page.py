@@ -157,7 +157,7 @@ def test_chance_is_drawn_where_there_is_one_and_comes_back_from_disk() -> None:
 def test_what_was_left_out_is_said_where_something_was() -> None:
     points = tuple(replace(point, left_out=2) for point in curve().points)
     text = render(page(curves=(replace(curve("SPN"), points=points), curve("DP"))))
-    assert re.findall(r"(\w+), (\w+): left out (\d+)", text) == [("SPN", "unaware", f"{2 * len(points)}")]
+    assert re.findall(r"(\w+), unaware: left out (\d+)", text) == [("SPN", f"{2 * len(points)}")]
 
 
 def test_an_infinite_ratio_says_that_biases_are_unchanged_and_no_more() -> None:

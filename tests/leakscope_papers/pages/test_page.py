@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from leakscope.core.record import Cell, Record, SampleScore
+from leakscope.core.record import Cell, SampleScore
 from leakscope.metrics.interval import Estimate
 from leakscope.store import Landing, Run
 from leakscope_papers.claims import UNMEASURED, UNTESTED
@@ -24,6 +24,7 @@ from leakscope_papers.pages.page import render_papers, section_of
 from leakscope_papers.pages.table import PUBLISHED, entry_of, grid_of, in_words, reasons_of
 from leakscope_papers.results import Result, result_of
 from leakscope_papers.scales import parts_at, run_directory, scenario_at
+from paper_runs import lay_run, records_of
 
 VOID = {"meta", "link", "img", "br"}
 
@@ -53,38 +54,14 @@ def landed(item_name: str, scale: str, out: Path, *, outcome: str = "converged",
     for part in parts_at(item, scale):
         if home_of(item, part)[1].program:
             continue
-        scenario = scenario_at(item, part, scale)
-        cells = list({cell.id: cell for cell in scenario.cells()}.values())
-        run = Run.create(run_directory(out, item, part, scale), scenario.text, {"device": "cpu"})
-        with run.writing() as writer:
-            writer.renew(scenario.text, cells, {"device": "cpu"})
-            writer.add_plan({"chunks": []})
-            writer.land(_landing(cells, outcome, mse))
+        lay_run(item, part, scale, out, lambda cells: _landing(cells, outcome, mse))
 
 
 def _landing(cells: list[Cell], outcome: str, mse: float) -> Landing:
     score = SampleScore(
         sample=0, label=1, guess=1, mse=mse, psnr=40.0, ssim=0.99, label_correct=True, recovered=mse < 0.01, finite=True
     )
-    records = tuple(
-        Record(
-            trial=f"{place:012x}{number:012x}",
-            cell=cell.id,
-            number=number,
-            seed=number,
-            items=(number,),
-            outcome=outcome,
-            iterations=20 + number,
-            evaluations=40,
-            mismatch=1e-5,
-            label_overlap=None,
-            seconds=0.1,
-            version="0",
-            samples=(score,),
-        )
-        for place, cell in enumerate(cells)
-        for number in range(3)
-    )
+    records = records_of(cells, (20, 21, 22), score, outcome=outcome)
     n = len(records)
     truth = torch.linspace(0, 1, n * 64).reshape(n, 1, 1, 8, 8)
     tensors = {

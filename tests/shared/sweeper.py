@@ -1,8 +1,7 @@
-"""A small sweep that a test may run, kill and run again. `python sweeper.py DIRECTORY` runs it to the end."""
+"""A small sweep that a test may run, kill and run again."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,3 @@ def content(directory: Path) -> dict[str, Any]:
         assert record.trial not in found
         found[record.trial] = (repr(plain), tensors)
     return found
-
-
-if __name__ == "__main__":
-    sweep(Path(sys.argv[1]))
