@@ -33,6 +33,7 @@ from leakscope.sweep.engines import LostChunkError, Note
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
 SWEEP: dict[str, Any] = {
     **TINY,
+    "attack": {"name": "cpl", "iterations": 1},
     "name": "two strengths",
     "baselines": ["class_mean"],
     "grid": {"defences.0.sigma": [0, 0.01]},

@@ -25,7 +25,8 @@ from sweeper import content
 
 pytestmark = pytest.mark.slow  # real processes that wait for each other: minutes in all
 
-MANY: dict[str, Any] = {**TINY, "seeds": list(range(10))}  # 20 chunks of one trial
+SLOWER = {"attack": {"name": "cpl", "iterations": 1}}  # 20 evaluations an iteration: time for a signal
+MANY: dict[str, Any] = {**TINY, **SLOWER, "seeds": list(range(10))}  # 20 chunks of one trial
 LONG: dict[str, Any] = {
     **{key: value for key, value in TINY.items() if key != "attack"},
     "attacks": [{"name": "cpl", "iterations": 1}, {"name": "ig", "iterations": 1_000_000}],

@@ -15,11 +15,12 @@ import yaml
 
 from leakscope.cli import main
 
+ONE_STEP = {"name": "lbfgs", "inner": 1}  # an iteration of one evaluation, not of up to 20
 TINY: dict[str, Any] = {
     "data": "digits",
     "model": {"name": "mlp", "hidden": [16]},
     "weights": {"name": "uniform", "a": 0.3},
-    "attack": {"name": "cpl", "iterations": 1},
+    "attack": {"name": "cpl", "iterations": 1, "optimiser": ONE_STEP},
     "defences": [{"name": "gaussian_noise", "sigma": 0}],
     "knowledge": {"defence": False},
     "trials": 2,
