@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast a machine draws examples says nothing about the code: a busy one failed tests by it.
+settings.register_profile("leakscope", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("leakscope")
 
 # A suite that a shell started in the background ignores Ctrl-C, and so would every program it starts and sends one to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
