@@ -4,13 +4,37 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast a machine draws examples says nothing about the code: a busy one failed tests by it.
+settings.register_profile("leakscope", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("leakscope")
 
 # A suite that a shell started in the background ignores Ctrl-C, and so would every program it starts and sends one to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Folders whose networks are so small that they run fastest on one thread.
+ONE_THREAD = {"auditing", "clients", "defences", "docs", "federated", "inference", "learning", "models", "training"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run the modules of some folders on one thread."""
+    if request.path.relative_to(Path(__file__).parent).parts[0] not in ONE_THREAD:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

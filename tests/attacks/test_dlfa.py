@@ -190,9 +190,7 @@ def test_the_network_never_sees_more_pictures_than_the_client_has() -> None:
 
 def test_without_the_local_training_it_refuses_in_one_line() -> None:
     w = small()
-    with pytest.raises(
-        InputError, match=r"needs Knowledge\.local \(epochs, batch size, rate\).*sme and ig need none"
-    ) as e:
+    with pytest.raises(InputError, match=r"Knowledge\.local .*sme") as e:
         dlfa().run(w.model, w.observation, replace(w.knowledge, local=None), w.seeds)
     assert "\n" not in str(e.value)
 
@@ -209,7 +207,7 @@ def test_labels_that_were_not_told_are_read_off_the_update() -> None:
 def test_a_shared_gradient_is_refused() -> None:
     w = world(2, name="mlp", samples=2, labels=True)
     knowledge = replace(w.knowledge, local=LOCAL)
-    with pytest.raises(InputError, match="this client shared a gradient"):
+    with pytest.raises(InputError, match="shared a gradient"):
         dlfa().run(w.model, w.observation, knowledge, w.seeds)
 
 

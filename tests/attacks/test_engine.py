@@ -201,10 +201,10 @@ def test_a_directory_of_another_run_and_a_broken_state_are_refused_in_one_line(t
     with pytest.raises(InputError, match="holds another run"):
         attack(w, [0, 1], directory=tmp_path)
     (tmp_path / "chunk-0-3.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(InputError, match="not a readable state"):
+    with pytest.raises(InputError, match=r"chunk-0-3.safetensors"):
         attack(w, [0, 1, 2], directory=tmp_path)
     (tmp_path / "plan.json").write_text("{", encoding="utf-8")
-    with pytest.raises(InputError, match="not a readable plan"):
+    with pytest.raises(InputError, match=r"plan.json"):
         attack(w, [0, 1, 2], directory=tmp_path)
 
 
@@ -234,7 +234,7 @@ def test_out_of_memory_halves_the_chunk_writes_the_plan_and_goes_on(
         return run(self)
 
     monkeypatch.setattr(Engine, "run", small_memory)
-    with pytest.warns(UserWarning, match="out of memory: chunks halved"):
+    with pytest.warns(UserWarning, match="out of memory"):
         halved = attack(w, list(range(6)), directory=tmp_path)
     assert same_bits(halved, calm)
     assert json.loads((tmp_path / "plan.json").read_text())["chunks"] == [[0, 2], [2, 3], [3, 5], [5, 6]]
@@ -247,7 +247,7 @@ def test_the_memory_limit_shrinks_chunks_and_too_little_is_said_so() -> None:
     assert free.chunks == ((0, 8),)
     tight = free.bytes_fixed + 3 * free.bytes_per_trial + 1
     assert make_plan(w.model, problem, Execution(form="native", memory=tight), 10).chunks == ((0, 3), (3, 6), (6, 8))
-    with pytest.raises(InputError, match=r"one trial needs about .* MiB, the memory limit is 0 MiB"):
+    with pytest.raises(InputError, match=r"one trial .*0 MiB"):
         make_plan(w.model, problem, Execution(form="native", memory=1000), 10)
 
 
@@ -420,18 +420,18 @@ save_file({{"inputs": made.inputs.contiguous(), "labels": made.labels}}, {str(tm
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Stop(threshold=-1.0), "threshold must not be below 0"),
-        (lambda: Stop(iterations=0), "iterations must be at least 1"),
-        (lambda: Execution(dtype="float16"), "dtype must be one of"),
-        (lambda: Execution(form="fast"), "form must be one of"),
+        (lambda: Stop(threshold=-1.0), "threshold .*below 0"),
+        (lambda: Stop(iterations=0), "iterations .*least 1"),
+        (lambda: Execution(dtype="float16"), "dtype must be"),
+        (lambda: Execution(form="fast"), "form must be"),
         (
             lambda: Execution(device="cuda") if not torch.cuda.is_available() else Stop(threshold=-1),
             "no CUDA|threshold",
         ),
-        (lambda: cpl(labels="argmin"), "unknown label rule 'argmin'"),
+        (lambda: cpl(labels="argmin"), "label rule 'argmin'"),
         (lambda: cpl(alpha=-1), "alpha"),
-        (lambda: cpl(restarts=0), "restarts must be at least 1"),
-        (lambda: Adam(0.0), "rate must be a number above 0"),
+        (lambda: cpl(restarts=0), "restarts .*least 1"),
+        (lambda: Adam(0.0), "rate .*above 0"),
     ],
 )
 def test_impossible_settings_get_one_clear_line(make: object, words: str) -> None:
@@ -443,7 +443,7 @@ def test_impossible_settings_get_one_clear_line(make: object, words: str) -> Non
 def test_observations_that_do_not_fit_get_one_clear_line() -> None:
     w = world(2)
     bad = replace(w.observation.rounds[0], sent={**w.observation.rounds[0].sent, "odd": torch.zeros(2)})
-    with pytest.raises(InputError, match="'odd', which is no parameter"):
+    with pytest.raises(InputError, match=r"'odd'.*parameter"):
         QUICK.run(w.model, replace(w.observation, rounds=(bad,)), w.knowledge, w.seeds)
     name = next(iter(w.observation.rounds[0].sent))
     hole = {**w.observation.rounds[0].sent, name: w.observation.rounds[0].sent[name] * float("nan")}
@@ -451,9 +451,9 @@ def test_observations_that_do_not_fit_get_one_clear_line() -> None:
         QUICK.run(
             w.model, replace(w.observation, rounds=(replace(w.observation.rounds[0], sent=hole),)), w.knowledge, w.seeds
         )
-    with pytest.raises(InputError, match="one seed per trial: 2 trials, 3 seeds"):
+    with pytest.raises(InputError, match="2 trials, 3 seeds"):
         QUICK.run(w.model, w.observation, w.knowledge, [1, 2, 3])
-    with pytest.raises(InputError, match="names 'alpha', which is no unknown"):
+    with pytest.raises(InputError, match=r"'alpha'.*unknown"):
         replace(QUICK, rules={"alpha": Rule()}).run(w.model, w.observation, w.knowledge, w.seeds)
 
 

@@ -222,7 +222,7 @@ def test_an_unknown_has_one_turn_in_every_so_many_iterations_beginning_with_the_
 
 @pytest.mark.parametrize("every", [0, -1, 1.5])
 def test_a_rule_that_moves_never_or_in_between_is_refused(every: float) -> None:
-    with pytest.raises(InputError, match=rf"Rule\.every must be a whole number of at least 1, got {every}"):
+    with pytest.raises(InputError, match=rf"Rule\.every .*got {every}"):
         Rule(every=every)  # type: ignore[arg-type]
 
 
@@ -230,7 +230,7 @@ def test_a_rule_that_moves_never_or_in_between_is_refused(every: float) -> None:
 def test_iterations_in_which_all_rest_are_refused(name: str) -> None:
     optimiser = PAIRS[name][0](0.1)
     optimiser.check({"guess": Rule(every=2), "alpha": Rule()})
-    with pytest.raises(InputError, match=r"Rule\.every must be 1 for one unknown at least.* got guess 2, alpha 3"):
+    with pytest.raises(InputError, match=r"every .*guess 2, alpha 3"):
         optimiser.check({"guess": Rule(every=2), "alpha": Rule(every=3)})
 
 

@@ -133,7 +133,7 @@ def test_without_the_policy_it_is_refused_and_with_none_it_is_the_plain_attack()
     _, _, seen, knowledge = world("none")
     with pytest.raises(InputError, match=r"needs Knowledge\.policies"):
         ig_policy().run(MODEL, seen, replace(knowledge, policies=None), SEEDS)
-    with pytest.raises(InputError, match="looks through one round"):
+    with pytest.raises(InputError, match="one round"):
         ig_policy().run(MODEL, replace(seen, rounds=seen.rounds * 2), knowledge, SEEDS)
     assert knowledge.policies == ()
     made, plain = (a(iterations=2).run(MODEL, seen, knowledge, SEEDS, NATIVE) for a in (ig_policy, ig))

@@ -124,7 +124,7 @@ def test_the_product_rule_picks_the_row_against_the_others_even_where_some_rows_
 def test_row_sums_of_features_that_may_be_negative_are_refused(rule: object, activation: nn.Module) -> None:
     model = no_bias(activation)
     seen, knowledge, _ = play(model, 1)
-    with pytest.raises(InputError, match=r"no bias and its features may be negative.*use 'idlg'"):
+    with pytest.raises(InputError, match=r"no bias.*use 'idlg'"):
         rule(model, seen, knowledge, KEYS)
 
 
@@ -150,7 +150,7 @@ def test_each_trial_is_read_as_it_is_alone() -> None:
 def test_a_network_that_does_not_end_in_a_dense_layer_is_refused(rule: object) -> None:
     model = from_module(nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Softmax(-1)), input_shape=(1, 3, 4))
     seen, knowledge, _ = play(model, 1)
-    with pytest.raises(InputError, match=r"does not end in a dense layer.*use 'joint'"):
+    with pytest.raises(InputError, match=r"dense layer.*use 'joint'"):
         rule(model, seen, knowledge, KEYS)
 
 
@@ -374,7 +374,7 @@ def test_auto_uses_what_was_told_and_else_reads_it_off(samples: int) -> None:
 
 
 def test_an_unknown_rule_is_refused_with_the_near_names() -> None:
-    with pytest.raises(InputError, match="did you mean 'idlg'"):
+    with pytest.raises(InputError, match=r"'idgl'.*'idlg'"):
         Matching("any", labels="idgl")
     assert JOINT not in LABEL_RULES
 

@@ -159,9 +159,9 @@ def test_every_inner_iteration_of_a_lenet_attack_agrees_with_torch_from_the_same
 
 
 def test_sign_rules_and_schedules_are_refused_by_name() -> None:
-    with pytest.raises(InputError, match="LBFGS takes no sign rule"):
+    with pytest.raises(InputError, match=r"LBFGS .*sign"):
         LBFGS().check({"guess": Rule(sign=True)})
-    with pytest.raises(InputError, match=r"Rule\.every must be 1, got 2 \(unknown 'alpha'\); use Adam"):
+    with pytest.raises(InputError, match=r"every .*got 2 .*'alpha'"):
         LBFGS().check({"guess": Rule(), "alpha": Rule(every=2)})
 
 

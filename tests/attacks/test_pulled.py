@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.attacks.attack import Matching
 from leakscope.attacks.aware import aware
-from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.optimisers import Adam
 from leakscope.attacks.polarised import spn_aware, spn_head, spn_unaware
@@ -22,12 +19,11 @@ from leakscope.attacks.pulled import PULL, UNIT, Pulled, learn_pull, spn_pull
 from leakscope.attacks.recipes import cpl
 from leakscope.attacks.simulate import LocalSteps
 from leakscope.attacks.translate import ThroughMap
-from leakscope.attacks.view import Clock, View
 from leakscope.clients import Client, tell_defences, told
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree, lift, to
+from leakscope.core.tree import Tree, to
 from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import load
 from leakscope.defences.on_model import Polarisation
@@ -38,25 +34,28 @@ from leakscope.scenario import scenario_of
 from leakscope.store import Run
 from leakscope.sweep import run_scenario
 from leakscope.sweep.engines import serial
+from polarised_client import BITS, CLASSES, SEEDS, evaluations, mismatch, private_data
 
-SEEDS, CLASSES, BITS = [1, 2, 3], 4, 8
 NATIVE = Execution(form="native", dtype="float64")
 
 
 def world(samples: int, guard: Polarisation) -> tuple[Model, Client, Observation, Knowledge, Batch, Tree]:
     """Return network, client, observation, knowledge, private batch, and guess and pull at the truth."""
-    model = to(build("lenet_dlg", (1, 8, 8), CLASSES, {"width": 2}), dtype=torch.float64)
-    generator = torch.Generator().manual_seed(3)
-    x = torch.rand((3, samples, 1, 8, 8), generator=generator, dtype=torch.float64)
-    batch = make_batch(x, torch.randint(CLASSES, (3, samples), generator=generator), classes=CLASSES)
+    model, weights, batch = private_data(samples)
     client = Client(on_model=guard)
-    weights = to(draw_parameters(model, Uniform(0.5), random.key(SEEDS)), dtype=torch.float64)
     seen = client.observe(model, weights, batch, SEEDS)
     secret = guard.draw(guard.polarise(model), random.fold(random.key(SEEDS), "client"))
     pulls = torch.stack(
         [true_pull(model, {n: w[i] for n, w in weights.items()}, take_(secret, i), batch, i, guard) for i in range(3)]
     )
-    return model, client, seen, told(model, client, batch, labels=True), batch, {GUESS: x, PULL: pulls / UNIT}
+    return (
+        model,
+        client,
+        seen,
+        told(model, client, batch, labels=True),
+        batch,
+        {GUESS: batch.inputs, PULL: pulls / UNIT},
+    )
 
 
 def take_(tree: Tree, i: int) -> Tree:
@@ -72,15 +71,6 @@ def true_pull(model: Model, weights: Tree, secret: Tree, batch: Batch, i: int, g
         short = [k for k in range(BITS) if guard.margin - v[k] * t[k] > 0]
         rows.append(-guard.alpha2 * sum((t[k] * secret[WEIGHT][k] for k in short), torch.zeros_like(secret[WEIGHT][0])))
     return torch.stack(rows)
-
-
-def mismatch(attack: Matching, model: Model, seen: Observation, knowledge: Knowledge, unknowns: Tree) -> Tensor:
-    def one(attack: Any, unknowns: Tree, seen: Any, knowledge: Knowledge, key: Tensor) -> Tensor:
-        clock = Clock(torch.tensor(0), key)
-        made = attack.simulate(model, unknowns, seen, knowledge, clock)
-        return attack.objective(View(unknowns, made, seen.sent, seen, knowledge, clock))
-
-    return lift(one)(attack, unknowns, seen.rounds[0], knowledge, random.key(SEEDS))
 
 
 @pytest.mark.parametrize("samples", [1, 3])
@@ -102,15 +92,10 @@ def test_without_a_pull_it_is_the_plain_gradient() -> None:
 
 def test_every_form_of_evaluation_gives_the_same_slopes_and_both_unknowns_have_one() -> None:
     model, _, seen, knowledge, _, _ = world(2, Polarisation(0.5, bits=BITS))
-    problem, _ = spn_pull().prepare(model, seen, knowledge, SEEDS, NATIVE)
-    zero = torch.zeros(3, dtype=torch.int64)
-    made = {
-        form: Evaluator(model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
-        for form in ("native", "im2col", "parallel", "loop")
-    }
-    for form in ("im2col", "parallel", "loop"):
-        assert_close(made[form].gradient, made["native"].gradient, rtol=1e-8, atol=1e-10)
-    assert all((slope.flatten(1).abs().amax(1) > 0).all() for slope in made["native"].gradient.values())
+    native, *others = evaluations(spn_pull(), model, seen, knowledge)
+    for other in others:
+        assert_close(other.gradient, native.gradient, rtol=1e-8, atol=1e-10)
+    assert all((slope.flatten(1).abs().amax(1) > 0).all() for slope in native.gradient.values())
 
 
 def test_it_runs_through_the_engine_and_gets_closer() -> None:
@@ -136,7 +121,7 @@ def test_who_is_told_of_the_defence_learns_the_pull_whatever_the_attack() -> Non
         assert learn_pull(reckons, informed) is reckons
     wrapped = learn_pull(replace(cpl(), simulate=ThroughMap()), informed)
     assert isinstance(wrapped.simulate.inner, Pulled)  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match="LocalSteps holds no OneGradient that a private head could pull at"):
+    with pytest.raises(InputError, match=r"LocalSteps .*OneGradient"):
         learn_pull(replace(cpl(), simulate=LocalSteps()), informed)
 
 
@@ -166,7 +151,7 @@ def test_a_scenario_tells_the_attacker_of_the_private_head(tmp_path: Path) -> No
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     for settings in ({"alpha1": -1.0}, {"unit": 0.0}, {"alpha1": float("nan")}, {"unit": float("inf")}):
-        with pytest.raises(InputError, match="spn_pull needs alpha1 of at least 0 and a unit above 0"):
+        with pytest.raises(InputError, match=r"spn_pull .*alpha1"):
             spn_pull(**settings)
 
 

@@ -37,22 +37,14 @@ from leakscope.core.tree import Tree, lift, subtract, take, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Round, direction, make_batch
 from leakscope.learning.local import draw_order
 from leakscope.models import Uniform, build, draw_parameters
+from small_parts import CLASSES, network
 
 torch.set_num_threads(1)
-CLASSES, SAMPLES = 3, 4
+SAMPLES = 4
 SEEDS = [11, 12, 13]
 SCALING = Scaling((0.4,), (0.3,))
 KEYS = random.key([1, 2, 3])
 LOCAL = LocalTraining(epochs=2, batch_size=2, rate=0.3)
-
-
-def network(name: str = "lenet_dlg") -> Model:
-    shape, chosen = {
-        "lenet_dlg": ((1, 8, 8), {"width": 2}),
-        "mlp": ((4,), {"hidden": (5,), "activation": "tanh"}),
-        "resnet20": ((1, 8, 8), None),
-    }[name]
-    return to(build(name, shape, CLASSES, chosen), dtype=torch.float64)
 
 
 def draw(seed: int, *shape: int) -> Tensor:

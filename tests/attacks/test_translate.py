@@ -140,9 +140,9 @@ def test_settings_are_those_of_the_authors_runs() -> None:
 
 @pytest.mark.parametrize(("x", "y"), [(0, 1), (1, 0), (-0.1, 1), (1, float("nan"))])
 def test_bounds_that_are_not_positive_are_refused(x: float, y: float) -> None:
-    with pytest.raises(InputError, match="translation bounds must be positive"):
+    with pytest.raises(InputError, match=r"bounds .*positive"):
         Within(x, y)
-    with pytest.raises(InputError, match="translation bounds must be positive"):
+    with pytest.raises(InputError, match=r"bounds .*positive"):
         ig_shift(bound_x=x, bound_y=y)
 
 

@@ -120,7 +120,7 @@ def test_evaluations_that_differ_in_what_is_wanted_have_graphs_of_their_own() ->
 def test_what_is_no_unknown_cannot_be_wanted() -> None:
     w = small()
     problem = problem_of(w)
-    with pytest.raises(InputError, match=r"no unknown is called 'beta'; there are guess, alpha"):
+    with pytest.raises(InputError, match=r"'beta'.*guess, alpha"):
         Evaluator(w.model, problem.unknowns, problem.facts, "native", wanted=("guess", "beta"))
 
 
@@ -232,10 +232,10 @@ def test_a_run_cut_anywhere_in_a_cycle_goes_on_to_the_same_bits(
 def test_an_optimiser_with_many_evaluations_an_iteration_refuses_unknowns_that_rest() -> None:
     w = small()
     how = sme(alpha_every=2, decay=False, iterations=3)
-    with pytest.raises(InputError, match=r"LBFGS .* Rule\.every must be 1, got 2 \(unknown 'alpha'\)"):
+    with pytest.raises(InputError, match=r"every .*got 2 .*'alpha'"):
         replace(how, optimiser=LBFGS()).run(w.model, w.observation, w.knowledge, w.seeds, NATIVE)
     still = {**how.rules, GUESS: Rule(every=4)}
-    with pytest.raises(InputError, match=r"Rule\.every must be 1 for one unknown at least"):
+    with pytest.raises(InputError, match=r"every .*guess 4, alpha 2"):
         replace(how, rules=still).run(w.model, w.observation, w.knowledge, w.seeds, NATIVE)
 
 

@@ -44,14 +44,14 @@ def test_a_copy_of_the_transformed_picture_is_told_though_it_is_far_from_the_pri
     best = most_as_seen(made.as_seen)
     assert best is not None
     assert (best.name, best.recovered.value, best.recovered.n) == ("analytic", 1.0, 4)
-    said = "s the network saw them, transformed, analytic recovered 4 of 4 pictures (95 % interval 51 % to 100 %)"
+    assert "analytic recovered 4" in best.words
     graded = replace(made, grade="B")
-    assert said in str(graded)
-    assert said in page_of_audit(graded, command="x").explanation
+    for text in (str(graded), page_of_audit(graded, command="x").explanation):
+        assert best.words.lower() in text.lower()
     listed = {each["name"]: each for each in json.loads(json.dumps(audit_record(made)))["recovered_as_seen"]}
     assert (listed["analytic"]["value"], listed["analytic"]["n"]) == (1.0, 4)
     assert set(listed) == {run.name for run in made.runs}
-    assert "asr of transformed pictures, as the network saw them, is 1, above 0.05" in made.failures({"asr": 0.05})
+    assert [line for line in made.failures({"asr": 0.05}) if line.startswith("asr of transformed")]
     assert not any("transformed" in line for line in made.failures({"psnr": 99.0}) + made.failures({"asr": 1.0}))
 
 
@@ -59,7 +59,7 @@ def test_nothing_is_said_where_pictures_are_left_alone() -> None:
     made = audited()
     assert made.as_seen == ()
     assert audit_record(made)["recovered_as_seen"] == []
-    assert "as the network saw them" not in str(replace(made, grade="B"))
+    assert "transformed" not in str(replace(made, grade="B"))
 
 
 def test_the_attack_that_recovered_most_is_named_and_none_where_none_did() -> None:
@@ -67,8 +67,7 @@ def test_the_attack_that_recovered_most_is_named_and_none_where_none_did() -> No
     found = [AsSeen(name, Estimate(share, 0.0, 1.0, 4, 4)) for name, share in shares.items()]
     best = most_as_seen(found)
     assert best is not None
-    assert (
-        best.words == "as the network saw them, transformed, ig recovered 3 of 4 pictures (95 % interval 0 % to 100 %)"
-    )
+    assert (best.name, best.recovered.value) == ("ig", 0.75)
+    assert "3 of 4" in best.words
     assert most_as_seen(found[2:]) is None
     assert most_as_seen(()) is None

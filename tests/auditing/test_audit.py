@@ -30,6 +30,7 @@ from leakscope.auditing import (
 from leakscope.auditing.advice import Advice, _judge, advise
 from leakscope.auditing.attack_runs import LabelReading, expose_clients, plan_exposure
 from leakscope.auditing.capture_audit import structure
+from leakscope.auditing.descriptions import NOTHING
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget, iterations_within, start_budget
 from leakscope.auditing.remedies import (
     ELSEWHERE,
@@ -64,14 +65,6 @@ from leakscope.report.page import render
 from leakscope.store.captures import Capture, write_capture
 
 BRIEF = 0.01  # minutes
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +160,7 @@ def test_remedies_are_tried_and_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "clip" in [item["name"] for item in record["not_shown_to_help"]]
     assert made.advice.remedies
     page = page_of_audit(made, command="x")
-    assert "What would help most" in page.explanation
+    assert made.advice.remedies[0].words in page.explanation
     helps = page.findings[-1]
     assert helps.title == "What would help"
     assert helps.lines[0].startswith(made.advice.remedies[0].words)
@@ -228,7 +221,7 @@ class Maps(nn.Module):
     ("model", "inputs", "said"),
     [
         (Embedding(), torch.randint(10, (24, 5)), "token numbers"),
-        (Decides(), sample()[0], "decides by a tensor's value"),
+        (Decides(), sample()[0], "a tensor's value"),
         (Maps(), sample()[0], "rows of logits"),
     ],
 )
@@ -342,26 +335,26 @@ def test_a_loss_is_known_by_its_values(loss: Any, name: str) -> None:
     ("changed", "said"),
     [
         ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "sums over examples"),
-        ({"loss": lambda o, y: o.sum() + y.sum()}, "none that attacks here can simulate"),
+        ({"loss": lambda o, y: o.sum() + y.sum()}, "can simulate"),
         ({"loss": lambda o, y: None}, "returns no tensor"),
-        ({"loss": "hinge"}, "loss must be one of"),
-        ({"loss": 3}, "loss must be a name or a function"),
+        ({"loss": "hinge"}, "loss must be"),
+        ({"loss": 3}, "loss .*a function"),
         ({"labels": torch.rand(24, 3)}, "soft or mixed"),
-        ({"labels": torch.arange(24)}, "labels must lie in 0..2"),
+        ({"labels": torch.arange(24)}, "labels .*0..2"),
         ({"labels": torch.rand(24)}, "fractions"),
         ({"labels": torch.zeros(7, dtype=torch.int64)}, "labels must be 24"),
         ({"inputs": sample()[0].to("meta")}, "meta device"),
         ({"inputs": torch.full((24, 1, 4, 4), float("nan"))}, "NaN"),
         ({"inputs": torch.zeros(24, 1, 4, 4, dtype=torch.uint8)}, "bytes"),
-        ({"inputs": torch.rand(24, 1, 5, 5)}, "cannot run on inputs"),
-        ({"inputs": None}, "a sample of your own data"),
+        ({"inputs": torch.rand(24, 1, 5, 5)}, "on inputs"),
+        ({"inputs": None}, "your own data"),
         ({"model": "resnet"}, "nn.Module"),
         ({"model": dense().to("meta")}, "meta device"),
-        ({"examples": 25}, "examples must lie in 1..24"),
+        ({"examples": 25}, "examples .*1..24"),
         ({"client": "fedavg"}, "LocalTraining"),
         ({"mean": (0.5,)}, "belong together"),
-        ({"mean": (0.5,), "std": (9.0,)}, "check mean and std"),
-        ({"defences": (Clip(1.0), Sign())}, "leave one of them out"),
+        ({"mean": (0.5,), "std": (9.0,)}, "mean and std"),
+        ({"defences": (Clip(1.0), Sign())}, "one of them"),
         ({"client": Client(defences=(Clip(1.0),)), "defences": (Clip(1.0),)}, "twice"),
     ],
 )
@@ -470,7 +463,7 @@ def test_an_attack_that_would_take_far_more_than_its_time_is_not_run() -> None:
         asked.append(n)
         return 10.0
 
-    with pytest.raises(InputError, match="no time: an iteration takes about 10 s here and 5 are the least, in 20 s"):
+    with pytest.raises(InputError, match=r"10 s .*in 20 s"):
         iterations_within(20.0, probe, 300)
     assert asked == [1, 1]
 
@@ -588,7 +581,7 @@ def test_a_division_judges_nothing_and_the_strongest_of_the_others_does(truth: B
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("most", "said"), [(4, "ig with all its iterations"), (200, "more minutes")])
+@pytest.mark.parametrize(("most", "said"), [(4, "all its iterations"), (200, "more minutes")])
 def test_an_attack_that_does_not_succeed_judges_no_remedy(
     monkeypatch: pytest.MonkeyPatch, most: int, said: str
 ) -> None:
@@ -629,7 +622,7 @@ def test_the_verdict_names_what_clients_do_to_their_data_and_network() -> None:
     client = Client(on_data=Transform("3-1-7", crop=1), on_model=Polarisation(alpha2=0.25, bits=8))
     made = audit_target(target(), minutes=BRIEF, clients=1, remedies=False)
     assert made.exposure is not None
-    assert "on its data: nothing" in str(made)
+    assert audit_record(made)["client"]["on its data"] == NOTHING
     made = replace(made, exposure=replace(made.exposure, client=client))
     data, network = "policy 3-1-7 (translate_x", "a private head (alpha2 0.25, alpha1 1, margin 1, bits 8)"
     page = page_of_audit(made, command="x")
@@ -637,7 +630,7 @@ def test_the_verdict_names_what_clients_do_to_their_data_and_network() -> None:
     assert f"on its data: {data}" in str(made)
     assert f"on its network: {network}" in str(made)
     assert shown["on its data"].startswith(data)
-    assert shown["on its data"].endswith("a random window after a border of 1 pixels")
+    assert shown["on its data"].endswith("border of 1 pixels")
     assert shown["on its network"] == network
     assert network in render(page)
     assert audit_record(made)["client"]["on its network"] == network
@@ -647,7 +640,7 @@ def test_where_no_remedy_helps_the_page_says_so() -> None:
     made = audit_target(target(), minutes=BRIEF, clients=2, remedies=False)
     why = "in the time left the attack recovers too little even without one"
     helps = page_of_audit(replace(made, advice=Advice((), why)), command="x").findings[-1]
-    assert helps.words == f"No remedy was shown to help ({why})."
+    assert why in helps.words
     assert not helps.lines
 
 
@@ -761,7 +754,7 @@ def test_captures_of_the_fewest_examples_are_attacked(tmp_path: Path) -> None:
     captured(tmp_path)
     captured(tmp_path, examples=9, number=2)
     made = audit_captures(tmp_path, Target(model=conv(), input_shape=(1, 4, 4)), minutes=BRIEF)
-    assert any("2 of 4 captures were attacked: those of 2 examples" in note for note in made.notes)
+    assert any("2 of 4 captures" in note for note in made.notes)
     assert made.unscored[0].reconstruction.inputs.shape[:2] == (2, 2)
 
 
@@ -799,9 +792,9 @@ def test_a_function_by_name_builds_the_target(tmp_path: Path, monkeypatch: pytes
     assert load_build("audited_module:build").inputs is not None
     assert load_build("audited_module:module").inputs is None
     for name, said in [
-        ("audited_module:number", "must return a Target"),
+        ("audited_module:number", "return a Target"),
         ("audited_module:typo", "modle"),
-        ("audited_module:fails", r"raised RuntimeError: no weights$"),
+        ("audited_module:fails", r"RuntimeError: no weights$"),
         ("audited_module:missing", "has no function"),
         ("no_such_module_here:build", "cannot be imported"),
         ("nonsense", "package.module:function"),
@@ -819,14 +812,14 @@ def test_a_python_file_is_told_by_the_name_it_is_imported_under(
     (package / "__init__.py").touch()
     (package / "audit.py").write_text("def build(): return None\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=f"federation.audit:build in the directory {tmp_path / 'project'}$"):
+    with pytest.raises(InputError, match=f"federation.audit:build .*{tmp_path / 'project'}$"):
         read_request(Path("project/federation/audit.py"))
-    with pytest.raises(InputError, match=r"run this in the directory that holds federation, or install it$"):
+    with pytest.raises(InputError, match=r"holds federation,.* install"):
         load_build("federation.audit:build")
     monkeypatch.chdir(tmp_path / "project")
     with pytest.raises(InputError, match=r"such as federation\.audit:build$"):
         read_request(Path("federation/audit.py"))
-    with pytest.raises(InputError, match=r"name its function too, such as federation\.audit:build$"):
+    with pytest.raises(InputError, match=r"function.* federation\.audit:build$"):
         load_build("federation.audit")
 
 
@@ -862,13 +855,13 @@ def test_data_may_be_named_by_a_word_as_in_a_scenario(tmp_path: Path) -> None:
     [
         ("", "empty"),
         ("[1]", "mapping"),
-        ("build: x:y\nmodel: lenet_cpl\ndata: {name: digits}", "either build, or model and data"),
+        ("build: x:y\nmodel: lenet_cpl\ndata: {name: digits}", "build, or model"),
         ("model: lenet_cpl", "belong together"),
         ("clinet: {}", "clinet"),
-        ("model: lenet_cpl\ndata: {name: digits}\nclient: {rate: -1.0}", "rate must be above 0"),
+        ("model: lenet_cpl\ndata: {name: digits}\nclient: {rate: -1.0}", "rate .*above 0"),
         ("model: lenet_cpl\ndata: digitts", "digitts"),
-        ("model: lenet_cpl\ndata: {name: digits, samples: 4}", "data.samples is for scenarios.* examples says"),
-        ("model: lenet_cpl\ndata: {name: digits, mix: equal}", "data.mix is for scenarios"),
+        ("model: lenet_cpl\ndata: {name: digits, samples: 4}", "data.samples .*examples"),
+        ("model: lenet_cpl\ndata: {name: digits, mix: equal}", "data.mix .*scenarios"),
         ("model: lenet_cpl\ndata: {name: digits}\nfail_above: {mse: 1}", "mse"),
         ("model: lenet_cpl\ndata: {name: digits}\ndefences: [clipp]", "clipp"),
         ("a: *b", "YAML"),

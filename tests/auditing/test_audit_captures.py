@@ -102,16 +102,16 @@ def test_captures_that_share_different_things_are_not_mixed(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"lr": "fast"}, "'lr' in 'config' must be a number in"),
-        ({"lr": 10**400}, "'lr' in 'config' must be a number in"),
-        ({"lr": -1}, "'lr' in 'config' must be a number in"),
-        ({"lr": True}, "'lr' in 'config' must be a number in"),
-        ({"lr": "nan"}, "'lr' in 'config' must be a number in"),
-        ({"lr": 0.1, "epochs": "many"}, "'epochs' in 'config' must be a whole number"),
-        ({"lr": 0.1, "epochs": "1.5"}, "'epochs' in 'config' must be a whole number"),
-        ({"lr": 0.1, "local-epochs": 10**9}, r"'local-epochs' in 'config' must lie in 1\.\.1000"),
-        ({"lr": 0.1, "batch-size": 0}, r"'batch-size' in 'config' must lie in 1\.\."),
-        ({"lr": 0.1, "batch-size": 1e300}, r"'batch-size' in 'config' must lie in 1\.\."),
+        ({"lr": "fast"}, "'lr' .*a number"),
+        ({"lr": 10**400}, "'lr' .*a number"),
+        ({"lr": -1}, "'lr' .*a number"),
+        ({"lr": True}, "'lr' .*a number"),
+        ({"lr": "nan"}, "'lr' .*a number"),
+        ({"lr": 0.1, "epochs": "many"}, "'epochs' .*whole number"),
+        ({"lr": 0.1, "epochs": "1.5"}, "'epochs' .*whole number"),
+        ({"lr": 0.1, "local-epochs": 10**9}, r"'local-epochs' .*1\.\.1000"),
+        ({"lr": 0.1, "batch-size": 0}, r"'batch-size' .*1\.\."),
+        ({"lr": 0.1, "batch-size": 1e300}, r"'batch-size' .*1\.\."),
     ],
 )
 def test_numbers_in_the_configuration_are_checked(tmp_path: Path, config: dict[str, Any], said: str) -> None:
@@ -136,7 +136,7 @@ def test_numbers_beyond_the_types_of_the_model_are_refused(tmp_path: Path) -> No
         own = tmp_path / str(number)
         fill = [{n: torch.full_like(v, x, dtype=torch.float64) for n, v in before.items()} for x in (old, new)]
         write_capture(own, Capture(round=1, client="0", before=fill[0], sent=fill[1], examples=1))
-        with pytest.raises(InputError, match=r"too large for torch\.float32"):
+        with pytest.raises(InputError, match=r"large .*torch\.float32"):
             audited(own)
 
 
@@ -151,13 +151,13 @@ def raising(_: int) -> Any:
     ("changed", "said"),
     [
         ({"truth": raising}, r"truth\(0\) raised KeyError"),
-        ({"truth": lambda _: None}, r"truth\(0\) must return \(inputs, labels\), got NoneType"),
+        ({"truth": lambda _: None}, r"truth\(0\) .*got NoneType"),
         ({"truth": lambda p: (*held(p), 3)}, "must return"),
-        ({"truth": lambda p: (held(p)[0], ["x"])}, r"truth\(0\): labels must be class numbers"),
-        ({"truth": lambda p: (2 * held(p)[0] - 1, held(p)[1])}, "must lie in .* give the mean and std"),
+        ({"truth": lambda p: (held(p)[0], ["x"])}, r"truth\(0\): labels must"),
+        ({"truth": lambda p: (2 * held(p)[0] - 1, held(p)[1])}, "mean and std"),
         ({"truth": lambda p: held(p, 3)}, "must give 1 inputs"),
         ({"model": 3}, "nn.Module, got int"),
-        ({"clients": 0}, "clients must lie in 1.."),
+        ({"clients": 0}, "clients .*1.."),
         ({"mean": (0.5,)}, "belong together"),
     ],
 )
@@ -199,7 +199,7 @@ def test_attacks_that_cannot_run_on_a_model_are_named_and_the_division_stays(
 def test_batch_norm_over_one_captured_example_is_one_clear_line(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
     write(tmp_path, 0, model=model.eval())
-    with pytest.raises(InputError, match=r"needs examples of at least 2 .* model\.eval\(\)"):
+    with pytest.raises(InputError, match=r"at least 2 .*eval\(\)"):
         audited(tmp_path, model=model.train())
     assert audited(tmp_path, model=model.eval()).grade == "unscored"
 
@@ -219,5 +219,5 @@ def test_one_logit_is_untested(tmp_path: Path) -> None:
 def test_label_counts_are_told_where_the_rate_is_not(tmp_path: Path) -> None:
     write(tmp_path, 0, config={})
     notes = " ".join(audited(tmp_path).notes)
-    assert "inferred label counts of the first capture: about class 0: 1 (" in notes
+    assert "class 0: 1 (" in notes
     assert "rate times steps" in notes

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from leakscope.auditing.attack_runs import expose_clients
-from leakscope.auditing.suite import INFORMED, plan_suite, unknown_defences
+from leakscope.auditing.suite import INFORMED, UNKNOWN, plan_suite, unknown_defences
 from leakscope.auditing.target import Target, UntestedError, make_subject
 from leakscope.auditing.target_audit import audit_target
 from leakscope.auditing.target_file import read_request
@@ -62,7 +62,7 @@ def of_sure(loss: Any) -> Target:
 )
 def test_another_loss_is_not_taken_for_cross_entropy(loss: Any) -> None:
     for bring in (of_sure(loss), target(loss=loss)):
-        with pytest.raises(InputError, match="none that attacks here can simulate"):
+        with pytest.raises(InputError, match="can simulate"):
             make_subject(bring)
 
 
@@ -70,7 +70,7 @@ def test_cross_entropy_is_known_on_a_sure_model_and_on_logarithms() -> None:
     assert make_subject(of_sure(nn.CrossEntropyLoss())).client.loss == "cross_entropy"
     logarithms = nn.Sequential(nn.Linear(5, 3), nn.LogSoftmax(1))
     assert make_subject(target(model=logarithms, loss=nn.NLLLoss())).client.loss == "cross_entropy"
-    with pytest.raises(InputError, match="none that attacks here can simulate"):
+    with pytest.raises(InputError, match="can simulate"):
         make_subject(target(loss=nn.NLLLoss()))  # of plain logits it is another loss
 
 
@@ -91,14 +91,14 @@ def test_labels_may_be_a_list_or_an_array(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"labels": ["a"] * 24}, "labels must be class numbers .* got list"),
-        ({"labels": {}}, "labels must be class numbers .* got dict"),
-        ({"examples": 1.5}, "examples must be a whole number, got 1.5"),
-        ({"examples": True}, "examples must be a whole number, got True"),
-        ({"examples": "2"}, "examples must be a whole number, got '2'"),
-        ({"defences": "clip"}, "defences must be defences of the update"),
-        ({"defences": [Clip]}, "defences must be defences of the update"),
-        ({"defences": None}, "defences must be defences of the update"),
+        ({"labels": ["a"] * 24}, "labels .*got list"),
+        ({"labels": {}}, "labels .*got dict"),
+        ({"examples": 1.5}, "examples .*got 1.5"),
+        ({"examples": True}, "examples .*got True"),
+        ({"examples": "2"}, "examples .*got '2'"),
+        ({"defences": "clip"}, "defences must be"),
+        ({"defences": [Clip]}, "defences must be"),
+        ({"defences": None}, "defences must be"),
     ],
 )
 def test_what_is_off_is_one_clear_line(changed: dict[str, Any], said: str) -> None:
@@ -114,12 +114,12 @@ def test_one_defence_by_itself_is_taken() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"clients": "2"}, "clients must be a whole number, got '2'"),
-        ({"clients": 0}, "clients must lie in 1.."),
-        ({"minutes": "2"}, "minutes must be a number in"),
-        ({"minutes": None}, "minutes must be a number in"),
-        ({"seed": 0.5}, "seed must be a whole number"),
-        ({"seed": 2**31}, r"seed must lie in 0..2\*\*31 - 1"),
+        ({"clients": "2"}, "clients .*got '2'"),
+        ({"clients": 0}, "clients .*1.."),
+        ({"minutes": "2"}, "minutes .*a number"),
+        ({"minutes": None}, "minutes .*a number"),
+        ({"seed": 0.5}, "seed .*whole number"),
+        ({"seed": 2**31}, r"seed .*0..2\*\*31 - 1"),
     ],
 )
 def test_settings_of_another_type_are_one_clear_line(settings: dict[str, Any], said: str) -> None:
@@ -128,7 +128,7 @@ def test_settings_of_another_type_are_one_clear_line(settings: dict[str, Any], s
 
 
 def test_a_python_file_is_told_how_to_be_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"pkg/fed.py is Python: .* such as pkg\.fed:build"):
+    with pytest.raises(InputError, match=r"pkg/fed.py .*pkg\.fed:build"):
         read_request(Path("pkg/fed.py"))
     with pytest.raises(InputError, match="such as fed:build"):
         read_request(tmp_path / "fed.py")
@@ -144,8 +144,8 @@ def normed() -> nn.Module:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"examples": 1}, "needs examples of at least 2"),
-        ({"examples": 4, "client": LocalTraining(batch_size=1)}, "needs a batch size of at least 2"),
+        ({"examples": 1}, "examples .*least 2"),
+        ({"examples": 4, "client": LocalTraining(batch_size=1)}, "batch size .*least 2"),
     ],
 )
 def test_batch_norm_over_one_example_is_one_clear_line(changed: dict[str, Any], said: str) -> None:
@@ -195,7 +195,7 @@ def test_what_torch_func_cannot_differentiate_is_untested(function: Any) -> None
     assert found.lack is Lack.FIRST
     made = audit_target(target(model=Through(function)), minutes=0.01)
     assert made.grade == "untested"
-    assert "no derivative that torch.func can take" in made.untested[0].why
+    assert made.untested[0].why == found.sentence
 
 
 @pytest.mark.parametrize(
@@ -237,6 +237,4 @@ def test_a_defence_that_tells_nothing_is_named_as_known_to_nobody(
     )
     assert found == unknown
     assert any(INFORMED in entry.name or entry.informed for entry in entries) == told
-    assert [item.what for item in untested if "no attacker here knows it" in item.why] == [
-        f"an attacker who is {INFORMED}: {name}" for name in unknown
-    ]
+    assert [item.what.partition(f"{INFORMED}: ")[2] for item in untested if item.why == UNKNOWN] == unknown

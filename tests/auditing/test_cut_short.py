@@ -15,15 +15,14 @@ from torch import nn
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Target, attack_runs, audit_captures, audit_target, capture_audit, suite
-from leakscope.auditing.attack_runs import CutShort, find_cut, find_cut_of
-from leakscope.auditing.result import audit_record
+from leakscope.auditing.attack_runs import MEANING, CutShort, find_cut, find_cut_of
+from leakscope.auditing.result import audit_record, doubt_lines
 from leakscope.core.types import Outcome, make_batch
 from leakscope.play import judge
 from leakscope.report.audit_page import page_of_audit
 from leakscope.report.page import render
 from leakscope.store.captures import Capture, write_capture
 
-DOUBT = "1 of 2 attacks were not tested long enough: with more minutes the grade may be worse"
 LONG = 100_000  # iterations that fit into no test
 
 
@@ -82,23 +81,23 @@ def test_the_verdict_names_them_everywhere() -> None:
     assert cut.name == "ig"
     assert cut.most == LONG
     assert 5 <= cut.iterations < LONG
-    told = f"{cut.iterations} of {LONG} iterations, still at work on {cut.working} of 2 clients"
-    text = str(made)
-    assert text.index("not tested long enough (") < text.index(f"    ig: {told}") < text.index("  not tested:")
+    told, text = cut.words, str(made)
+    assert text.index(f"({MEANING})") < text.index(f"    ig: {told}") < text.index("  not tested:")
     assert f"cpl: {told[0]}" not in text
     (listed,) = json.loads(json.dumps(audit_record(made)))["not_tested_long_enough"]
     assert (listed["name"], listed["iterations"], listed["most"], listed["words"]) == ("ig", cut.iterations, LONG, told)
     page = page_of_audit(made, command="x")
-    (finding,) = [each for each in page.findings if each.title == "Not tested long enough"]
-    assert finding.lines == (f"ig: {told}",)
-    assert "Not tested long enough: ig." in page.limits
+    (finding,) = [each for each in page.findings if each.lines == (f"ig: {told}",)]
+    assert f"{finding.title}: ig." in page.limits
     assert f"<li>ig: {told}</li>" in render(page)
     for grade, doubtful in (("A", True), ("D", True), ("F", False)):
         graded = replace(made, grade=grade)
-        assert (DOUBT in str(graded)) is doubtful
-        assert (DOUBT in page_of_audit(graded, command="x").explanation) is doubtful
+        doubts = doubt_lines(graded)
+        assert len(doubts) == doubtful
+        for text in (str(graded), page_of_audit(graded, command="x").explanation):
+            assert all(line in text for line in doubts)
     nothing = page_of_audit(whole := replace(made, short=()), command="x")
-    assert "not tested long enough" not in f"{whole}{nothing.limits}{nothing.findings}".lower()
+    assert finding.title.lower() not in f"{whole}{nothing.limits}{nothing.findings}".lower()
 
 
 @pytest.mark.usefixtures("brief")
@@ -109,5 +108,6 @@ def test_guesses_without_the_truth_are_named_too(tmp_path: Path) -> None:
     made = audit_captures(tmp_path, Target(model=conv(), input_shape=(1, 4, 4)), minutes=0.003)
     assert made.grade == "unscored"
     assert [cut.name for cut in made.short] == ["ig"]
-    assert "still at work on 1 of 1 client" in str(made)
+    assert (made.short[0].working, made.short[0].clients) == (1, 1)
+    assert made.short[0].words in str(made)
     assert made.short[0].words in render(page_of_audit(made, command="x"))

@@ -88,7 +88,7 @@ def test_accuracies_from_a_file_need_no_training(noise: Path, tmp_path: Path) ->
     (tmp_path / "a.csv").write_text("strength,accuracy,tests\n0.01,0.8,500\n1,0.4,500\n")
     done = ask(noise, noise, "--accuracies", tmp_path / "a.csv", "--accuracies", tmp_path / "a.csv", "--out", tmp_path)
     assert done.exit_code == 0, done.output
-    assert re.search(r"no tracing at 0\.01, 1, .* 10 participants", done.stderr)
+    assert re.search(r"tracing .*0\.01, 1, .* 10 ", done.stderr)
     data = json.loads((tmp_path / "characteristics.json").read_text())
     assert [point["accuracy"] for point in data["curves"][0]["points"]] == [0.8, 0.4]
     assert not (tmp_path / "trainings").exists()
@@ -107,18 +107,18 @@ def test_mistakes_are_said_before_anything_is_trained(noise: Path, tmp_path: Pat
     csv.write_text("strength,accuracy\n0.01,0.8\n")
     out = tmp_path / "out"
     for words, said in (
-        ([noise], "needs accuracies: --training FILE"),
-        ([noise, "--training", file, "--accuracies", csv], "needs accuracies: --training FILE"),
-        ([noise, noise, "--accuracies", csv], "once for each run, in their order: 2 runs, got 1"),
-        ([noise, "--accuracies", csv], "has no accuracy for strength 1"),
+        ([noise], "accuracies: --training"),
+        ([noise, "--training", file, "--accuracies", csv], "accuracies: --training"),
+        ([noise, noise, "--accuracies", csv], "2 runs, got 1"),
+        ([noise, "--accuracies", csv], "accuracy .*strength 1"),
         (
             [noise, "--training", file, *(["--along", "defences.0.sigma"] * 2)],
-            "once for each run in their order: 1 run, got 2",
+            "1 run, got 2",
         ),
-        ([noise, "--training", file, "--participants", "1"], "--participants must be at least 2, got 1"),
-        ([noise, "--training", file, "--along", "defences.0.share"], "--along 'defences.0.share' is not one"),
-        ([noise, "--training", tmp_path / "none.yaml"], "cannot read the training file"),
-        ([tmp_path, "--training", file], "is not a run"),
+        ([noise, "--training", file, "--participants", "1"], "--participants .*got 1"),
+        ([noise, "--training", file, "--along", "defences.0.share"], "--along 'defences.0.share'"),
+        ([noise, "--training", tmp_path / "none.yaml"], "cannot read"),
+        ([tmp_path, "--training", file], "not a run"),
         ([noise, "--training", file, "--device", "tpu"], "device"),
     ):
         with pytest.raises(InputError, match=said):

@@ -14,25 +14,9 @@ from leakscope.cli import app
 from leakscope.core.errors import InputError
 from leakscope.search.policy_search import read_finished, read_search, run_search
 from leakscope.sweep.engines import processes, serial
+from search_file import SMALL
 
 RUN = CliRunner()
-SMALL = """
-data: digits
-model: lenet_dlg
-width: 2
-candidates: 5
-keep: 2
-images: 3
-first: 0
-stride: 1
-points: 3
-epochs: 1
-share: 0.05
-batches: 1
-batch_size: 10
-group: 2
-threshold: null
-"""
 
 
 @pytest.fixture
@@ -125,15 +109,15 @@ def test_policies_can_be_scored_by_an_attack(file: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("candidates: 0", "number of random policies"),
-        ("data: mnistt", "did you mean 'mnist'"),
+        ("candidates: 0", "random policies"),
+        ("data: mnistt", "'mnist'"),
         ("data: breast_cancer", "holds tables"),
         ("kep: 3", "kep"),
         ("keep: many", "keep"),
-        ("images: 5000", "test pictures up to number"),
-        ("share: 2", "share must be in"),
-        ("points: 1", "points must be at least 2"),
-        ("batches: 0", "batches must be at least 1"),
+        ("images: 5000", "up to number"),
+        ("share: 2", "share must"),
+        ("points: 1", "points .*least 2"),
+        ("batches: 0", "batches .*least 1"),
     ],
 )
 def test_mistakes_name_the_field(line: str, words: str, file: Path, tmp_path: Path) -> None:
@@ -142,7 +126,7 @@ def test_mistakes_name_the_field(line: str, words: str, file: Path, tmp_path: Pa
     file.write_text(f"{kept}\n{line}\n", encoding="utf-8")
     done = RUN.invoke(app, ["search", str(file), "--out", str(tmp_path / "o")])
     assert isinstance(done.exception, InputError)
-    assert words in str(done.exception)
+    assert re.search(words, str(done.exception))
 
 
 def test_a_missing_file_gets_a_clear_line(tmp_path: Path) -> None:

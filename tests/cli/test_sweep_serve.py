@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,9 +17,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from test_sweep_commands import TINY, leakscope, write
-
+from command_line import TINY, leakscope, write
 from leakscope.report.serving import make_server
 
 
@@ -107,13 +106,11 @@ def test_only_this_machine_can_connect(served: Served) -> None:
         socket.create_connection(("127.0.0.2", served.port), timeout=5)  # another address of this very machine
 
 
-@pytest.mark.parametrize(
-    ("port", "said"), [("65536", "--port must lie in 0..65535"), ("-1", "--port must lie in 0..65535")]
-)
-def test_a_bad_port_is_one_clear_line(served: Served, port: str, said: str) -> None:
+@pytest.mark.parametrize("port", ["65536", "-1"])
+def test_a_bad_port_is_one_clear_line(served: Served, port: str) -> None:
     output = leakscope("serve", served.run, "--port", port)
     assert (output.code, output.out) == (2, "")
-    assert said in output.err
+    assert re.search(r"--port .*0\.\.65535", output.err)
 
 
 def test_a_port_in_use_is_one_clear_line(served: Served) -> None:

@@ -115,7 +115,7 @@ def test_mistakes_end_with_a_line_each_and_code_2(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
     other = run("train", "bad.yaml", "--device", "abacus", cwd=tmp_path)
     assert other.returncode == 2
-    assert re.fullmatch(r"leakscope: --device .* cpu or cuda, got 'abacus'\n", other.stderr)
+    assert re.fullmatch(r"leakscope: --device .*'abacus'\n", other.stderr)
 
 
 @pytest.mark.slow
@@ -139,16 +139,15 @@ def test_killed_at_any_moment_it_goes_on_to_the_bits_of_an_undisturbed_training(
 @pytest.mark.slow
 def test_ctrl_c_ends_after_the_round_in_hand_and_says_how_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(FILE.replace("rounds: 3", "rounds: 4000"))
-    process = subprocess.Popen(
-        command("train", "t.yaml", "--out", "cut"), cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-    )
+    again = ("train", "t.yaml", "--out", "cut")
+    process = subprocess.Popen(command(*again), cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     began = time.monotonic()
     while not (tmp_path / "cut" / "checkpoints" / "round-00002.safetensors").exists() and time.monotonic() - began < 60:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert ": leakscope train t.yaml --out cut" in said
+    assert f": leakscope {' '.join(again)}" in said
     assert "Traceback" not in said
     assert (tmp_path / "cut" / "state.safetensors").is_file()
 

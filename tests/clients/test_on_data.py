@@ -80,5 +80,5 @@ def test_a_table_cannot_be_transformed() -> None:
     batch = make_batch(data.pictures("test", range(3))[:, None], data.labels("test", range(3))[:, None], classes=2)
     model = build("mlp", (30,), 2)
     weights = draw_parameters(model, Uniform(0.3), random.key(SEEDS))
-    with pytest.raises(InputError, match="pictures of 1 or 3 channels"):
+    with pytest.raises(InputError, match="1 or 3 channels"):
         Client(on_data=Transform("3")).observe(model, weights, batch, SEEDS)

@@ -250,12 +250,12 @@ def test_several_rounds_carry_no_graph_and_change_nothing_given() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"rounds": 0}, r"Client\.rounds must be .* got 0"),
-        ({"rounds": -2}, r"Client\.rounds must be .* got -2"),
-        ({"rounds": 1.5}, r"Client\.rounds must be .* got 1\.5"),
-        ({"server_rate": -0.1}, r"Client\.server_rate must be in \[0, inf\), got -0\.1"),
-        ({"server_rate": math.nan}, r"Client\.server_rate must be in \[0, inf\), got nan"),
-        ({"server_rate": math.inf}, r"Client\.server_rate must be in \[0, inf\), got inf"),
+        ({"rounds": 0}, r"Client\.rounds .*got 0"),
+        ({"rounds": -2}, r"Client\.rounds .*got -2"),
+        ({"rounds": 1.5}, r"Client\.rounds .*got 1\.5"),
+        ({"server_rate": -0.1}, r"Client\.server_rate .*got -0\.1"),
+        ({"server_rate": math.nan}, r"Client\.server_rate .*got nan"),
+        ({"server_rate": math.inf}, r"Client\.server_rate .*got inf"),
     ],
 )
 def test_rounds_and_rates_out_of_range_are_one_clear_line(settings: dict[str, Any], words: str) -> None:

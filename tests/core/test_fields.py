@@ -120,14 +120,14 @@ def test_a_piece_of_ones_own_stands_where_ours_does() -> None:
 
     Client(on_data=Mine())
     for wrong in ("mine", Clip(1.0)):
-        with pytest.raises(InputError, match=r"^Client\.on_data must be Transform or DataDefence or None, got "):
+        with pytest.raises(InputError, match=r"^Client\.on_data .*DataDefence"):
             Client(on_data=wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"^Client\.on_model must be Polarisation or None, got "):
+    with pytest.raises(InputError, match=r"^Client\.on_model .*Polarisation"):
         Client(on_model=Clip(1.0))  # type: ignore[arg-type]
 
 
 def test_true_is_no_number() -> None:
-    with pytest.raises(InputError, match=r"^LocalTraining\.epochs must be a whole number, got True"):
+    with pytest.raises(InputError, match=r"^LocalTraining\.epochs .*got True"):
         LocalTraining(epochs=True)
     with pytest.raises(InputError, match=r"^Clip\.bound must be "):
         Clip(True)
@@ -135,7 +135,7 @@ def test_true_is_no_number() -> None:
 
 @pytest.mark.parametrize("defences", [("clip",), (Clip,), 3, "clip"], ids=str)
 def test_a_client_takes_defences_alone(defences: object) -> None:
-    with pytest.raises(InputError, match=r"^Client\.defences must be a tuple, each UpdateDefence"):
+    with pytest.raises(InputError, match=r"^Client\.defences .*UpdateDefence"):
         Client(defences=defences)  # type: ignore[arg-type]
 
 

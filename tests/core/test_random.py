@@ -190,7 +190,7 @@ def test_every_order_is_equally_likely() -> None:
 
 @pytest.mark.parametrize("bad", [-1, 2**63])
 def test_a_seed_outside_the_range_is_refused(bad: int) -> None:
-    with pytest.raises(ValueError, match=rf"seed must lie in .*{bad}"):
+    with pytest.raises(ValueError, match=rf"seed .*{bad}"):
         key([0, bad])
 
 

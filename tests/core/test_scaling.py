@@ -106,5 +106,5 @@ def test_a_scaling_that_is_not_finite_is_refused(field: str, value: float) -> No
 
 @pytest.mark.parametrize("method", ["scale", "unscale", "clamp"])
 def test_the_wrong_number_of_channels_is_refused(method: str) -> None:
-    with pytest.raises(InputError, match="2 channels, the input has 3"):
+    with pytest.raises(InputError, match=r"2 channels.* 3"):
         getattr(Scaling((0.1, 0.2), (1.0, 1.0)), method)(draw(0, 1, 3, 4, 4), 3)

@@ -104,7 +104,7 @@ def test_a_truncated_batch_is_an_input_error(data: st.DataObject) -> None:
     with TemporaryDirectory() as folder:
         (Path(folder) / "test.bin").write_bytes(test)
         (Path(folder) / "train.bin").write_bytes(train[:cut])
-        with pytest.raises(InputError, match=f"must hold 5 records, 15370 bytes, has {cut}"):
+        with pytest.raises(InputError, match=f"15370 bytes, has {cut}"):
             read_cifar100(Path(folder), batch=1)
 
 
@@ -145,7 +145,7 @@ def test_missing_and_double_members(tmp_path: Path) -> None:
         read_cifar100(path, batch=1)
     with pytest.raises(InputError, match="no such directory"):
         read_cifar100(tmp_path / "nothing")
-    with pytest.raises(InputError, match=r"train.bin: no such file"):
+    with pytest.raises(InputError, match=r"train.bin: no such"):
         read_cifar100(tmp_path)
 
 
@@ -170,11 +170,11 @@ def test_links_are_passed_over(tmp_path: Path) -> None:
 
 def test_the_python_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    with pytest.raises(InputError, match="use the binary version"):
+    with pytest.raises(InputError, match="binary version"):
         read_cifar10(tmp_path)
     path = tmp_path / "cifar-100-python.tar.gz"
     path.write_bytes(archive({"cifar-100-python/train": b"cos\n", "cifar-100-python/meta": b""}))
-    with pytest.raises(InputError, match="never read because unpickling runs code"):
+    with pytest.raises(InputError, match="unpickling runs code"):
         read_cifar100(path)
 
 

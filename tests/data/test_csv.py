@@ -85,17 +85,17 @@ def test_quotes_blank_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("age,income\n", "has no rows"),
-        ("income\nyes\n", "no columns beside 'income'"),
-        ("age,age,income\n1,2,y\n", "must name every column once"),
-        ("age,,income\n1,2,y\n", "must name every column once"),
-        ("age,income\n1,y\n1\n", "line 3 must have 2 cells, has 1"),
-        ("age,income\n1,y\n,n\n", "'age' has an empty cell in row 2"),
-        ("age,income\n1,y\nnan,n\n", "'age' must be finite, row 2 is nan"),
-        ("age,income\n1,y\n-inf,n\n", "'age' must be finite, row 2 is -inf"),
-        ("age,income\n1,y\n1e999,n\n", "'age' must be finite"),
-        ("age,income,split\n1,y,train\n1,y,valid\n", "must say train or test, got 'valid'"),
+        ("income\nyes\n", "beside 'income'"),
+        ("age,age,income\n1,2,y\n", "every column once"),
+        ("age,,income\n1,2,y\n", "every column once"),
+        ("age,income\n1,y\n1\n", "line 3 .*has 1"),
+        ("age,income\n1,y\n,n\n", "'age' .*row 2"),
+        ("age,income\n1,y\nnan,n\n", "'age' .*row 2 is nan"),
+        ("age,income\n1,y\n-inf,n\n", "'age' .*row 2 is -inf"),
+        ("age,income\n1,y\n1e999,n\n", "'age' .*finite"),
+        ("age,income,split\n1,y,train\n1,y,valid\n", "got 'valid'"),
         ('age,income\n"1,y\n', "is not comma-separated"),
-        ("id,income\n" + "".join(f"u{i},y\n" for i in range(1001)), "at most 1000 different words, has 1001"),
+        ("id,income\n" + "".join(f"u{i},y\n" for i in range(1001)), "has 1001"),
     ],
 )
 def test_tables_that_break_a_rule(tmp_path: Path, text: str, rule: str) -> None:
@@ -106,9 +106,9 @@ def test_tables_that_break_a_rule(tmp_path: Path, text: str, rule: str) -> None:
 
 def test_unknown_columns_list_the_known(tmp_path: Path) -> None:
     path = write(tmp_path, TABLE)
-    with pytest.raises(InputError, match="'incom'; did you mean 'income'"):
+    with pytest.raises(InputError, match=r"'incom'.*'income'"):
         read_csv(path, target="incom")
-    with pytest.raises(InputError, match="'cod'; did you mean 'code'"):
+    with pytest.raises(InputError, match=r"'cod'.*'code'"):
         read_csv(path, target="income", categorical=["cod"])
     with pytest.raises(InputError, match="no such file"):
         read_csv(tmp_path / "nothing.csv", target="income")
@@ -154,5 +154,5 @@ def test_adult_from_the_files_of_uci_equals_adult_from_one_table(tmp_path: Path)
 
 def test_adult_with_a_file_missing(tmp_path: Path) -> None:
     write(tmp_path, ADULT_DATA, "adult.data")
-    with pytest.raises(InputError, match=r"adult.test: no such file"):
+    with pytest.raises(InputError, match=r"adult.test: no such"):
         read_adult(tmp_path)

@@ -104,27 +104,27 @@ def test_the_makers_arrays_stay_writable() -> None:
 
 @pytest.mark.parametrize("index", [6, -7, [0, 6], [0.5], np.array([True])], ids=str)
 def test_an_index_outside_is_an_input_error(index: Any) -> None:
-    with pytest.raises(InputError, match="index of toy train"):
+    with pytest.raises(InputError, match="toy train"):
         pictures().pictures("train", index)
 
 
 def test_an_unknown_part_lists_the_known() -> None:
-    with pytest.raises(InputError, match="did you mean 'train'"):
+    with pytest.raises(InputError, match=r"'trian'.*'train'"):
         pictures().pictures("trian", 0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"x_train": np.zeros((6, 4, 5), np.uint8)}, "N x C x H x W"),
+        ({"x_train": np.zeros((6, 4, 5), np.uint8)}, "N x C"),
         ({"x_train": np.zeros((6, 2, 4, 5), np.uint8)}, "C 1 or 3"),
         ({"x_train": np.zeros((6, 3, 4, 5), np.float32)}, "must be uint8"),
-        ({"x_train": np.zeros((6, 3, 4, 4), np.uint8)}, r"train is \(3, 4, 4\) an input, test is \(3, 4, 5\)"),
-        ({"y_train": np.zeros(5, int)}, "one label for each of 6"),
+        ({"x_train": np.zeros((6, 3, 4, 4), np.uint8)}, r"\(3, 4, 4\) .*\(3, 4, 5\)"),
+        ({"y_train": np.zeros(5, int)}, "each of 6"),
         ({"y_train": np.zeros(6)}, "whole numbers"),
         ({"y_test": np.array([0, 3])}, r"0 .. 2, got 0 .. 3"),
         ({"y_test": np.array([-1, 0])}, r"got -1 .. 0"),
-        ({"groups_train": np.zeros(5, int)}, "groups of train must be 6"),
+        ({"groups_train": np.zeros(5, int)}, "groups .*6"),
         ({"encoding": Encoding((Number("a", 0, 1),))}, "1 wide"),
     ],
 )

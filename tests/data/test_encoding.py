@@ -78,10 +78,10 @@ def test_tensors_decode_like_arrays() -> None:
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"age": 16}, r"'age' must lie in \[17, 90\], got 16"),
-        ({"age": "old"}, "'age' must hold numbers"),
-        ({"age": float("nan")}, "'age' must lie in"),
-        ({"work": "none"}, "'work' must be one of .*private"),
+        ({"age": 16}, r"'age' .*got 16"),
+        ({"age": "old"}, "'age' .*numbers"),
+        ({"age": float("nan")}, "'age' must lie"),
+        ({"work": "none"}, "'work' .*private"),
     ],
 )
 def test_values_that_no_column_knows(change: Row, rule: str) -> None:
@@ -91,7 +91,7 @@ def test_values_that_no_column_knows(change: Row, rule: str) -> None:
 
 
 def test_missing_columns_and_wrong_widths() -> None:
-    with pytest.raises(InputError, match="lacks the column 'age'"):
+    with pytest.raises(InputError, match="column 'age'"):
         ENCODING.encode([{"work": "?"}])
     for shape in [(ENCODING.width,), (1, 2)]:
         with pytest.raises(InputError, match=f"N x {ENCODING.width}"):

@@ -124,8 +124,8 @@ def test_labels_out_of_range_and_swapped_files(tmp_path: Path) -> None:
         read_idx_folder(tmp_path, class_names=tuple("abcde"))
     labels = tmp_path / "train-labels-idx1-ubyte.gz"
     labels.write_bytes(idx_bytes(np.zeros(4, np.uint8)))
-    with pytest.raises(InputError, match="one for each of 5"):
+    with pytest.raises(InputError, match="each of 5"):
         read_idx_folder(tmp_path)
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(labels.read_bytes())
-    with pytest.raises(InputError, match="N x H x W"):
+    with pytest.raises(InputError, match="N x H"):
         read_idx_folder(tmp_path)

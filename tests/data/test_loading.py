@@ -43,14 +43,14 @@ def test_every_missing_set_says_what_to_do(name: str, cache: Path, tmp_path: Pat
     if source.bundled or source.make is not None:
         assert load(name).name == name
     else:
-        with pytest.raises(InputError, match="set LEAKSCOPE_DATA to a directory with") as caught:
+        with pytest.raises(InputError, match="set LEAKSCOPE_DATA") as caught:
             load(name)
         assert str(cache) in str(caught.value)
         assert (f"`leakscope data fetch {name}`" in str(caught.value)) == bool(source.downloads)
         assert "\n" not in str(caught.value)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(InputError, match=f"'{name}' not found in .*empty"):
+    with pytest.raises(InputError, match=f"'{name}' .*empty"):
         load(name, empty)
 
 
@@ -87,10 +87,10 @@ def test_the_bundled_one_is_used_unless_a_directory_is_given(
 
 
 def test_directories_that_do_not_exist_are_named(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"data directory .*nowhere does not exist"):
+    with pytest.raises(InputError, match=r"data directory .*nowhere"):
         load("mnist", tmp_path / "nowhere")
     monkeypatch.setenv("LEAKSCOPE_DATA", str(tmp_path / "gone"))
-    with pytest.raises(InputError, match=r"LEAKSCOPE_DATA points to .*gone, which is not a directory"):
+    with pytest.raises(InputError, match=r"LEAKSCOPE_DATA .*gone"):
         load("mnist")
     assert load("digits").size("test") == 360
     monkeypatch.setenv("LEAKSCOPE_DATA", "")
@@ -99,7 +99,7 @@ def test_directories_that_do_not_exist_are_named(cache: Path, tmp_path: Path, mo
 
 
 def test_unknown_names_list_near_ones(cache: Path) -> None:
-    with pytest.raises(InputError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
+    with pytest.raises(InputError, match=r"data set 'cifar'.*'cifar10'"):
         load("cifar")
 
 
@@ -119,7 +119,7 @@ def test_the_layout_of_torchvision_is_found(cache: Path, tmp_path: Path) -> None
 def test_the_python_version_of_cifar_is_refused_with_a_reason(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").touch()
-    with pytest.raises(InputError, match="use the binary version"):
+    with pytest.raises(InputError, match="binary version"):
         load("cifar10", tmp_path)
 
 

@@ -79,22 +79,22 @@ def test_a_table_is_scaled_over_both_parts_and_decodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"x_train": None, "x_test": None}, "needs the arrays x_train"),
-        ({"y_test": None}, "the array y_test is missing"),
-        ({"x_train": np.zeros((2, 4, 5, 2), np.uint8)}, "x_train must be N x H x W"),
-        ({"x_train": np.zeros((2, 4, 5, 3))}, "must be uint8, got float64"),
+        ({"x_train": None, "x_test": None}, "arrays x_train"),
+        ({"y_test": None}, "array y_test"),
+        ({"x_train": np.zeros((2, 4, 5, 2), np.uint8)}, "x_train .*N x"),
+        ({"x_train": np.zeros((2, 4, 5, 3))}, "got float64"),
         ({"x_train": np.zeros((2, 4, 4, 3), np.uint8)}, "train is"),
         ({"y_train": np.array([0, 2])}, r"0 .. 1, got 0 .. 2"),
         ({"y_train": np.array([0.0, 1.0])}, "whole numbers"),
         ({"y_train": np.array(["no", "yes"])}, "whole numbers"),
-        ({"y_train": np.array([0])}, "one label for each of 2"),
-        ({"class_names": np.array([1, 2])}, "class_names must be a list of words"),
+        ({"y_train": np.array([0])}, "each of 2"),
+        ({"class_names": np.array([1, 2])}, "class_names must"),
         ({"class_names": None, "y_train": np.array([0, 10**9])}, "must be under 65536"),
         ({"writer_train": np.zeros(3, int)}, "groups of train"),
-        ({"x_train": np.array([[1.0, np.nan]] * 2), "x_test": np.zeros((2, 2))}, "must be finite, column 1"),
-        ({"x_train": np.array([[1.0, np.inf]] * 2), "x_test": np.zeros((2, 2))}, "must be finite, column 1"),
-        ({"x_train": np.zeros((2, 2)), "x_test": np.zeros((2, 3))}, "tables must be N x F"),
-        ({"x_train": np.zeros((2, 2))}, "tables must be N x F"),
+        ({"x_train": np.array([[1.0, np.nan]] * 2), "x_test": np.zeros((2, 2))}, "finite, column 1"),
+        ({"x_train": np.array([[1.0, np.inf]] * 2), "x_test": np.zeros((2, 2))}, "finite, column 1"),
+        ({"x_train": np.zeros((2, 2)), "x_test": np.zeros((2, 3))}, "tables .*N x"),
+        ({"x_train": np.zeros((2, 2))}, "tables .*N x"),
         ({"x_train": np.zeros((2, 2), complex), "x_test": np.zeros((2, 2))}, "must hold numbers"),
         ({"x_train": np.zeros((2, 2)), "x_test": np.zeros((2, 2)), "feature_names": np.array(["a"])}, "2 different"),
         ({"x_train": np.zeros((0, 2)), "x_test": None, "y_train": np.zeros(0, int)}, "table is empty"),
@@ -121,7 +121,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="single array"):
         read_npz(single)
     single.write_bytes(b"hello")
-    with pytest.raises(InputError, match=r"not a sound .npz"):
+    with pytest.raises(InputError, match=r"sound .npz"):
         read_npz(single)
 
 
@@ -132,7 +132,7 @@ def test_a_truncated_file_is_an_input_error(data: st.DataObject) -> None:
         path = write(folder, **images())
         whole = path.read_bytes()
         path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
-        with pytest.raises(InputError, match=r"toy.npz: is not a sound"):
+        with pytest.raises(InputError, match=r"toy.npz: .*sound"):
             read_npz(path)
 
 

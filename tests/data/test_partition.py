@@ -201,14 +201,14 @@ LABELS = labels_of({0: 6, 1: 4})
 @pytest.mark.parametrize(
     ("partition", "said"),
     [
-        (IID(clients=11), r"IID.clients must be at most 10 for 10 examples, got 11"),
-        (IID(clients=3, samples=4), r"IID.samples must be at most 3 for 3 clients and 10 examples, got 4"),
-        (Dirichlet(clients=11), r"Dirichlet.clients must be at most 10 for 10 examples, got 11"),
-        (Dirichlet(clients=4, least=3), r"at most 3 for 10 examples of at least 3 examples, got 4"),
-        (ByClass(clients=11), r"ByClass.clients must be at most 10 for 10 examples, got 11"),
-        (ByClass(clients=2, classes=3), r"ByClass.classes must be at most the 2 classes there are, got 3"),
-        (ByClass(clients=10), r"ByClass leaves client \d+ without an example"),
-        (ByWriter(), r"ByWriter needs data that tells the writers"),
+        (IID(clients=11), r"IID.clients .*got 11"),
+        (IID(clients=3, samples=4), r"IID.samples .*got 4"),
+        (Dirichlet(clients=11), r"Dirichlet.clients .*got 11"),
+        (Dirichlet(clients=4, least=3), r"at least 3 .*got 4"),
+        (ByClass(clients=11), r"ByClass.clients .*got 11"),
+        (ByClass(clients=2, classes=3), r"ByClass.classes .*got 3"),
+        (ByClass(clients=10), r"ByClass .*client \d+ "),
+        (ByWriter(), r"ByWriter .*writers"),
     ],
 )
 def test_what_cannot_be_dealt_is_told_in_one_line(partition: Partition, said: str) -> None:
@@ -218,9 +218,9 @@ def test_what_cannot_be_dealt_is_told_in_one_line(partition: Partition, said: st
 
 
 def test_more_writers_than_there_are() -> None:
-    with pytest.raises(InputError, match="at most the 2 writers of 2 examples or more, got 3"):
+    with pytest.raises(InputError, match=r"2 writers .*got 3"):
         ByWriter(clients=3, least=2).split(LABELS, np.array([1] * 4 + [2] * 5 + [3]), KEY)
-    with pytest.raises(InputError, match="at most the 0 writers of 9 examples or more, got none"):
+    with pytest.raises(InputError, match=r"0 writers .*got none"):
         ByWriter(least=9).split(LABELS, np.arange(10), KEY)
 
 

@@ -158,12 +158,12 @@ def test_folders_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="1 or 3"):
         read_folder(tmp_path, shape=(3, -8, 8))
     (tmp_path / "cat").mkdir()
-    with pytest.raises(InputError, match=r"cat: holds no pictures"):
+    with pytest.raises(InputError, match=r"cat: .*no pictures"):
         read_folder(tmp_path, shape=(3, 8, 8))
     plant(tmp_path, "loose.png")
     with pytest.raises(InputError, match="not both"):
         read_folder(tmp_path, shape=(3, 8, 8))
     (tmp_path / "loose.png").unlink()
     (tmp_path / "cat" / "bad.png").write_bytes(b"hello")
-    with pytest.raises(InputError, match=r"bad.png: is not a picture"):
+    with pytest.raises(InputError, match=r"bad.png: .*picture"):
         read_folder(tmp_path, shape=(3, 8, 8))

@@ -71,7 +71,7 @@ def test_a_data_set_hands_out_its_pictures_at_its_side() -> None:
     assert large.pictures("test", 3).shape == (1, 16, 16)
     assert torch.equal(large.pictures("test", [3, 1]), resize(data.pictures("test", [3, 1]), 16))
     assert np.shares_memory(large.x_test, data.x_test)
-    with pytest.raises(InputError, match="only pictures can be resized"):
+    with pytest.raises(InputError, match="only pictures"):
         replace(load("breast_cancer"), side=16)
 
 

@@ -232,12 +232,12 @@ def test_one_bad_trial_among_good_ones_is_refused(field: str, bad: float) -> Non
 def test_drop_and_share_together_are_refused(name: str) -> None:
     make = {"Sparsify": Sparsify, "DeepCompression": DeepCompression}[name]
     for drop in (0.5, 0.99, torch.tensor([0.5, 0.9])):
-        with pytest.raises(InputError, match=f"{name} takes drop .* or share .*, not both"):
+        with pytest.raises(InputError, match=f"{name} .*drop .*share"):
             make(drop=drop, share=0.5)
 
 
 def test_sigma_and_scale_together_are_refused() -> None:
-    with pytest.raises(InputError, match=r"LaplaceNoise takes sigma .* or scale .*, not both"):
+    with pytest.raises(InputError, match=r"LaplaceNoise .*sigma .*scale"):
         LaplaceNoise(sigma=0.1, scale=0.1)
 
 

@@ -326,13 +326,13 @@ def test_settings_that_make_no_sense_are_refused(settings: dict, message: str) -
 
 def test_more_classes_than_codes_and_strengths_of_another_length_are_refused() -> None:
     model, batch = network(), batch_of()
-    with pytest.raises(InputError, match=r"more classes than codes: Polarisation.bits = 1 has 2 codes.* 4 classes"):
+    with pytest.raises(InputError, match=r"bits = 1 .*2 codes.* 4 classes"):
         Client(on_model=Polarisation(bits=1)).observe(model, weights_of(model), batch, SEEDS)
     uneven = Client(on_model=Polarisation(torch.tensor([0.1, 0.2]), bits=BITS))
-    with pytest.raises(InputError, match=r"on_model.alpha2 must have one value per trial \(3\), got \(2,\)"):
+    with pytest.raises(InputError, match=r"on_model.alpha2 .*\(2,\)"):
         uneven.observe(model, weights_of(model), batch, SEEDS)
 
 
 def test_a_scenario_refuses_it_at_its_place() -> None:
-    with pytest.raises(InputError, match=r"client.on_model.margin: Polarisation.margin must be in \[1, inf\)"):
+    with pytest.raises(InputError, match=r"client.on_model.margin: .*\[1, inf\)"):
         scenario_of({"data": "digits", "model": "dlnet", "attack": "cpl", "client": {"on_model": {"margin": 0.5}}})

@@ -37,6 +37,7 @@ from leakscope.defences import (
     tried,
 )
 from leakscope.defences.stack import begin, check_stack, protect, revealed
+from small_parts import Affine
 
 KEY = random.key(9)
 MADE: dict[type, Callable[[], Defence]] = {type(make()): make for make in DEFENCES.values()}
@@ -92,7 +93,7 @@ def test_every_pair_is_refused_by_name_or_works(first: type, later: type) -> Non
 def test_a_pair_is_refused_wherever_it_stands_and_also_with_another_strength() -> None:
     with pytest.raises(InputError, match="Sparsify before LaplaceNoise"):
         check_stack([Clip(), Sparsify(0.5), Quantise(), LaplaceNoise(0.1)])
-    with pytest.raises(InputError, match="GaussianNoise is stacked twice"):
+    with pytest.raises(InputError, match=r"GaussianNoise .*twice"):
         check_stack([GaussianNoise(0.1), Clip(), GaussianNoise(0.2)])
     check_stack([LowRank(), Clip(), GaussianNoise(0.1), LaplaceNoise(0.1), Sparsify(0.5), RandomMask(), Quantise()])
     check_stack([])
@@ -126,11 +127,11 @@ class Dropped:
 
 
 def test_a_defence_of_ones_own_is_ordered_by_what_it_says() -> None:
-    with pytest.raises(InputError, match="Sign before Dropped: half of the signs"):
+    with pytest.raises(InputError, match=f"Sign before Dropped: {Dropped.not_after[Effect.SIGNS]}"):
         check_stack([Sign(), Dropped()])
-    with pytest.raises(InputError, match="Dropped before GaussianNoise: noise fills"):
+    with pytest.raises(InputError, match="Dropped before GaussianNoise"):
         check_stack([Dropped(), GaussianNoise(0.1)])
-    with pytest.raises(InputError, match="Dropped is stacked twice"):
+    with pytest.raises(InputError, match=r"Dropped .*twice"):
         check_stack([Dropped(0.2), Dropped(0.3)])
     check_stack([GaussianNoise(0.1), Dropped(), Sign()])
 
@@ -156,17 +157,6 @@ def test_a_defence_of_ones_own_is_tried_at_the_strengths_it_declares(monkeypatch
 
 
 # -- what is applied
-
-
-@dataclass(frozen=True)
-class Affine:
-    """A defence whose order shows: x -> a x + b."""
-
-    a: float
-    b: float
-
-    def protect_update(self, update: Tree, key: Tensor) -> Tree:
-        return {name: self.a * value + self.b for name, value in update.items()}
 
 
 @dataclass(frozen=True)

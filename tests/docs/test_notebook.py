@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,6 @@ import torch
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "first_audit.ipynb"
 QUICK = {"MINUTES": 0.01, "ITERATIONS": 2}  # in the place of the notebook's own
 FIELDS = {"cell_type", "id", "metadata", "source"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

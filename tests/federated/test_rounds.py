@@ -312,7 +312,7 @@ def test_private_parameters_stay_with_their_client() -> None:
     moved = (state.private["head.weight"] != before).flatten(1).any(1)
     assert [client for client in range(5) if moved[client]] == list(played.answered)
     assert set(parameters_of(model, state)) == set(model.parameters)
-    with pytest.raises(InputError, match="private parameters, which only local training moves"):
+    with pytest.raises(InputError, match="private parameters"):
         begin(federation(client=Client(), server=DistributedSGD()), model, 5)
 
 
@@ -362,19 +362,19 @@ def test_two_files_of_different_rounds_make_no_state() -> None:
     first = begin(fed, network(), held.clients)
     later, _ = play_round(fed, network(), held, first)
     assert pack_private(begin(federation(), network(), held.clients)) is None
-    with pytest.raises(InputError, match="of round 1, its private file of round 0"):
+    with pytest.raises(InputError, match=r"round 1, .*round 0"):
         unpack(pack(later, {}), first, pack_private(first))
-    with pytest.raises(InputError, match="its private file is not there"):
+    with pytest.raises(InputError, match="private file is"):
         unpack(pack(later, {}), first)
 
 
 def test_a_state_of_another_federation_is_refused() -> None:
     fed = federation()
     other = build("mlp", (6,), 4, {"hidden": (7,)})
-    with pytest.raises(InputError, match="belongs to another federation"):
+    with pytest.raises(InputError, match="another federation"):
         unpack(pack(begin(fed, network(), 5), {}), begin(fed, other, 5))
     for bad in (b"", b"abc", pack(begin(fed, network(), 5), {})[:-7], b'\x08\0\0\0\0\0\0\0{"a": 1}'):
-        with pytest.raises(InputError, match="not a readable state"):
+        with pytest.raises(InputError, match="readable state"):
             unpack(bad, begin(fed, network(), 5))
 
 
@@ -434,19 +434,19 @@ def test_the_same_seed_gives_the_same_federation_and_another_another() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: federation(server=DistributedSGD()), "fedsgd takes gradients: leave client.local out"),
-        (lambda: federation(client=Client()), "fedavg takes weights: give client.local"),
-        (lambda: federation(client=Client(local=LOCAL, rounds=2)), "leave client.rounds at 1"),
-        (lambda: federation(together=0), "Federation.together must be at least 1, got 0"),
-        (lambda: federation(seed=-1), r"Federation.seed must be in \[0, 2\*\*63\), got -1"),
-        (lambda: begin(federation(selection=Count(number=9)), network(), 5), "at most the 5 clients there are, got 9"),
+        (lambda: federation(server=DistributedSGD()), "fedsgd .*client.local"),
+        (lambda: federation(client=Client()), "fedavg .*client.local"),
+        (lambda: federation(client=Client(local=LOCAL, rounds=2)), "client.rounds at 1"),
+        (lambda: federation(together=0), "Federation.together .*got 0"),
+        (lambda: federation(seed=-1), r"Federation.seed .*got -1"),
+        (lambda: begin(federation(selection=Count(number=9)), network(), 5), "5 clients .*got 9"),
         (
             lambda: begin(federation(client=Client(local=LOCAL, defences=(Clip(torch.ones(3)),))), network(), 5),
-            r"defences\[0\].bound must have one value per client \(5\), got \(3,\)",
+            r"defences\[0\].bound .*got \(3,\)",
         ),
         (
             lambda: Holdings(dataset(4), "train", (torch.tensor([0]), torch.tensor([], dtype=torch.long))),
-            "needs at least one",
+            "at least one",
         ),
     ],
 )

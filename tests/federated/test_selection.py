@@ -58,15 +58,15 @@ def test_the_share_of_cpl_is_ten_of_a_hundred_and_a_small_one_is_one() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Share(share=0.0), r"Share.share must be in \(0, 1\], got 0.0"),
-        (lambda: Share(share=1.5), r"Share.share must be in \(0, 1\]"),
-        (lambda: Count(number=0), "Count.number must be a whole number of at least 1, got 0"),
+        (lambda: Share(share=0.0), r"Share.share .*got 0.0"),
+        (lambda: Share(share=1.5), r"Share.share .*\(0, 1\]"),
+        (lambda: Count(number=0), "Count.number .*got 0"),
         (
             lambda: Count(number=2).choose(1, random.key(0)),
-            "Count.number must be at most the 1 clients there are, got 2",
+            "Count.number .*got 2",
         ),
-        (lambda: Everyone(replies=0.0), r"Everyone.replies must be in \(0, 1\], got 0.0"),
-        (lambda: Share(replies=float("nan")), r"Share.replies must be in \(0, 1\]"),
+        (lambda: Everyone(replies=0.0), r"Everyone.replies .*got 0.0"),
+        (lambda: Share(replies=float("nan")), r"Share.replies .*\(0, 1\]"),
     ],
 )
 def test_bad_settings_are_refused(make: object, said: str) -> None:

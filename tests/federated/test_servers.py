@@ -84,7 +84,7 @@ def test_buffers_are_averaged_and_counters_take_the_largest() -> None:
 @pytest.mark.parametrize("name", ["fedsgd", "deltas", "round_robin"])
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_rate_is_positive_and_finite(name: str, rate: float) -> None:
-    with pytest.raises(InputError, match=rf"^{name}\.rate must be in \(0, inf\)"):
+    with pytest.raises(InputError, match=rf"^{name}\.rate .*\(0, inf\)"):
         SERVERS[name](rate=rate)
 
 
@@ -112,11 +112,11 @@ def test_every_so_many_rounds() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"factor": 0.0, "every": 1}, r"Decay.factor must be in \(0, 1\]"),
-        ({"factor": 1.5, "every": 1}, r"Decay.factor must be in \(0, 1\]"),
-        ({"factor": 0.5, "at": (0,)}, "Decay.at must name rounds from 1 on"),
-        ({"factor": 0.5, "every": 0}, "Decay.every must be at least 1"),
-        ({"factor": 0.5, "every": 1, "at": (2,)}, "`at` or `every`, not both"),
+        ({"factor": 0.0, "every": 1}, r"Decay.factor .*\(0, 1\]"),
+        ({"factor": 1.5, "every": 1}, r"Decay.factor .*\(0, 1\]"),
+        ({"factor": 0.5, "at": (0,)}, "Decay.at .*1 on"),
+        ({"factor": 0.5, "every": 0}, "Decay.every .*least 1"),
+        ({"factor": 0.5, "every": 1, "at": (2,)}, "`at` or `every`"),
         ({"factor": 0.5}, "never applies"),
     ],
 )

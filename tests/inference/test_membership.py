@@ -36,11 +36,11 @@ def test_padding_does_not_count() -> None:
 
 def test_labels_that_are_no_class_are_refused_but_none_is_wrong() -> None:
     truth, labels = torch.rand(1, 2, 1, 4, 4), torch.tensor([[3, 4]])
-    with pytest.raises(InputError, match=r"truth_labels must.* got 4"):
+    with pytest.raises(InputError, match=r"truth_labels .*got 4"):
         membership(truth, labels, truth, labels, classes=4)
-    with pytest.raises(InputError, match=r"truth_labels must.* got -1"):
+    with pytest.raises(InputError, match=r"truth_labels .*got -1"):
         membership(truth, labels - 4, truth, labels, classes=10)
-    with pytest.raises(InputError, match=r"guess_labels must.* got 12"):
+    with pytest.raises(InputError, match=r"guess_labels .*got 12"):
         membership(truth, labels, truth, 3 * labels, classes=10)
     assert membership(truth, labels, truth, torch.tensor([[3, -1]]), classes=10).distance.value == 0.5
     padded = torch.tensor([[True, False]])

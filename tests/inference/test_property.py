@@ -88,20 +88,20 @@ def test_zeros_and_ones_are_booleans(kind: torch.dtype) -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     update, has = updates(20, 0)
-    with pytest.raises(InputError, match="needs updates with and without the property"):
+    with pytest.raises(InputError, match="with and without"):
         fit_property(update, torch.ones(20, dtype=torch.bool))
-    with pytest.raises(InputError, match=r"one boolean for each of 20 updates, got \(3,\)"):
+    with pytest.raises(InputError, match=r"20 updates, got \(3,\)"):
         fit_property(update, has[:3])
     for other in (2, -1):
-        with pytest.raises(InputError, match=f"has must hold booleans, or 0 and 1, got {other}"):
+        with pytest.raises(InputError, match=f"has .*got {other}"):
             fit_property(update, torch.where(has, other, 0))
-    with pytest.raises(InputError, match=r"has must.* got \[True"):
+    with pytest.raises(InputError, match=r"has .*got \[True"):
         fit_property(update, has.tolist())
     with pytest.raises(InputError, match=r"strength must\b"):
         fit_property(update, has, strength=0.0)
-    with pytest.raises(InputError, match="an update without parameters"):
+    with pytest.raises(InputError, match="without parameters"):
         features({})
     with pytest.raises(InputError, match="updates hold NaN"):
         features({"w": torch.full((2, 2), torch.nan)})
-    with pytest.raises(InputError, match="knows updates of 40 numbers, got 7"):
+    with pytest.raises(InputError, match="40 numbers, got 7"):
         fit_property(update, has).scores({"b": update["b"]})

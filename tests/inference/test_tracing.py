@@ -172,13 +172,13 @@ def test_many_numbers_of_participants_share_one_search() -> None:
 @pytest.mark.parametrize(
     ("queries", "found", "source", "participants", "message"),
     [
-        (4, 3, [0, 1, 2], 5, "tracing among 5 participants needs a reconstruction of each at least, got 3"),
-        (4, 3, [0, 1, 9], 2, r"source must name a query \(0 .. 3\) for each of the 3 reconstructions"),
-        (4, 3, [0, 1], 2, "source must name a query"),
-        (4, 3, [0, 1, 2], 1, "participants must be at least 2, got 1"),
-        (20, 5, [0, 1, 2, 3, 4], 5, "needs a reconstruction of each at least, got 5 of 2 of them"),
-        (3, 9, [0, 1, 2] * 3, 5, r"participants must be at most the number of queries \(3\), got 5"),
-        (4, 0, [], 2, "at least one query and one reconstruction"),
+        (4, 3, [0, 1, 2], 5, "5 participants .*got 3"),
+        (4, 3, [0, 1, 9], 2, r"source .*\(0 .. 3\)"),
+        (4, 3, [0, 1], 2, "source must name"),
+        (4, 3, [0, 1, 2], 1, "participants .*got 1"),
+        (20, 5, [0, 1, 2, 3, 4], 5, "got 5 of 2"),
+        (3, 9, [0, 1, 2] * 3, 5, r"participants .*got 5"),
+        (4, 0, [], 2, "one query"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -201,7 +201,7 @@ def test_participants_are_whole_numbers(participants: object) -> None:
     [([0, 1, 2, 3], "list"), (torch.arange(4.0), "torch.float32"), (torch.ones(4, dtype=torch.bool), "torch.bool")],
 )
 def test_a_source_is_a_tensor_of_whole_numbers(source: object, kind: str) -> None:
-    with pytest.raises(InputError, match=f"source must be a tensor of whole numbers, .*got {kind}"):
+    with pytest.raises(InputError, match=f"source .*got {kind}"):
         trace(draw(0, 6, 2), draw(1, 4, 2), source, participants=2)  # type: ignore[arg-type]
 
 
@@ -213,9 +213,9 @@ def test_a_source_may_be_of_any_whole_kind(kind: torch.dtype) -> None:
 
 
 def test_shapes_and_nan_are_refused() -> None:
-    with pytest.raises(InputError, match="stacks of items of one shape"):
+    with pytest.raises(InputError, match="one shape"):
         nearest(draw(0, 2, 3), draw(0, 2, 4))
-    with pytest.raises(InputError, match="queries hold NaN or infinity"):
+    with pytest.raises(InputError, match="queries hold NaN"):
         nearest(torch.full((2, 3), torch.nan), draw(0, 2, 3))
-    with pytest.raises(InputError, match=r"must be in 1 .. 5, got 6"):
+    with pytest.raises(InputError, match=r"1 \.\. 5, got 6"):
         spread(6, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -83,7 +84,7 @@ def test_an_error_in_the_work_is_raised_as_itself_after_what_is_in_hand(engine: 
     landed: list[str] = []
     with pytest.raises(InputError) as caught:
         landed.extend(chunk.name for chunk, _ in engine(engine_work.refuse, Endless(tmp_path)))
-    assert str(caught.value) == "Chunk.number must not be 2"
+    assert re.fullmatch(r"Chunk\.number .* 2", str(caught.value))
     assert any("in chunk c2" in note for note in caught.value.__notes__)
     assert begun(tmp_path) == Counter([*landed, "c2"])
 

@@ -240,7 +240,7 @@ def test_a_fault_of_the_recorder_itself_is_counted_and_training_goes_on(
     monkeypatch.setattr(flower._Watch, broken, fails)
     module = importlib.import_module("flwr.serverapp.strategy")
     recorder = Recorder(Recording(directory=tmp_path))
-    with pytest.warns(UserWarning, match="a fault of ours"):
+    with pytest.warns(UserWarning, match="fault of ours"):
         trained(flwr, record(module.FedAvg(fraction_evaluate=0.0), recorder), client(flwr), rounds=1)
     assert recorder.left_out.total() >= 1
 

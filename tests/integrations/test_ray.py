@@ -72,10 +72,10 @@ def test_ray_gets_as_many_chunks_as_its_nodes_can_run() -> None:
 
 
 def test_a_chunk_that_no_node_can_run_is_refused_or_waited_for() -> None:
-    with pytest.raises(InputError, match=r"5 CPUs, 0 GPUs .* \(most CPUs: 4\)"):
+    with pytest.raises(InputError, match=r"5 CPUs, 0 GPUs .*: 4\)"):
         crew({"CPU": 4.0}).takes(Needs(threads=5))
     growing = crew({"CPU": 4.0}, fixed=False)
-    with pytest.warns(UserWarning, match="waiting for one that may yet join"):
+    with pytest.warns(UserWarning, match="waiting for one"):
         assert growing.takes(Needs(threads=5))
 
 
@@ -118,7 +118,7 @@ print(sorted(result["square"] for _, result in ray_engine(cores=1)(engine_work.d
 print(signal.getsignal(signal.SIGTERM) is mine, ray.is_initialized())
 """
     told = script(tmp_path, body).communicate(timeout=120)[0].splitlines()
-    assert told[0].startswith("no Ray cluster answers at '127.0.0.1:")
+    assert told[0].startswith("no Ray cluster")
     assert told[1:] == ["[0, 1, 4]", "True False"]
 
 

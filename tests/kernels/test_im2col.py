@@ -255,7 +255,7 @@ def test_derivatives_forward_are_torchs() -> None:
 
 
 def test_a_picture_smaller_than_the_kernel_is_refused_as_torch_does() -> None:
-    with pytest.raises(RuntimeError, match="Kernel size can't be greater"), Im2col():
+    with pytest.raises(RuntimeError, match="Kernel size"), Im2col():
         F.conv2d(X, draw(1, 3, 4, 7, 7))
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leakscope.cli import main
+from command_line import Output, leakscope
 from leakscope.store import Run
 from leakscope_papers.items import item_files, read_item
 from leakscope_papers.results import result_of
@@ -22,32 +18,8 @@ from leakscope_papers.sme import costs as sme_costs
 QUICK = ("mixing-figure-1", "--only", "mse")  # uses the run of table 1
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """How a command ended and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-
-def leakscope(*words: object) -> Told:
-    """Run the command line in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    before, sys.argv = sys.argv, ["leakscope", *map(str, words)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-        code = 0
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    finally:
-        sys.argv = before
-    return Told(code, out.getvalue(), err.getvalue())
-
-
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Told]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Output]:
     """Return a directory with one item run at scale smoke, and what the command said."""
     out = tmp_path_factory.mktemp("papers")
     return out, leakscope("paper", "run", *QUICK, "--out", out, "--engine", "serial")
@@ -61,23 +33,34 @@ def test_list_names_every_item_with_its_scales(monkeypatch: pytest.MonkeyPatch) 
     assert all(scale in told.out for scale in ("smoke", "small", "full"))
 
 
-def test_run_makes_the_run_of_the_owner_and_says_what_next(made: tuple[Path, Told]) -> None:
+def test_run_makes_the_run_of_the_owner_and_says_what_next(made: tuple[Path, Output]) -> None:
     out, told = made
     assert told.code == 0, told.err
     directory = out / "mixing-table-1" / "smoke" / "mse"
-    assert f"{directory}: 12 trials, 12 of them now" in told.out  # 2 clients in 4 cells and 2 baselines
+    assert f"{directory}: 12 trials, 12 " in told.out  # 2 clients in 4 cells and 2 baselines
     assert f"leakscope paper report {out}" in told.out
     facts = Run.open(directory).facts()
-    assert (
-        facts["command"] == f"leakscope paper run mixing-figure-1 --scale smoke --out {out} --engine serial --only mse"
+    command = (
+        "paper",
+        "run",
+        "mixing-figure-1",
+        "--scale",
+        "smoke",
+        "--out",
+        out,
+        "--engine",
+        "serial",
+        "--only",
+        "mse",
     )
+    assert facts["command"] == f"leakscope {' '.join(map(str, command))}"
 
 
-def test_run_again_does_nothing_and_another_item_shares_the_run(made: tuple[Path, Told]) -> None:
+def test_run_again_does_nothing_and_another_item_shares_the_run(made: tuple[Path, Output]) -> None:
     out, _ = made
     before = Run.open(out / "mixing-table-1" / "smoke" / "mse").done()
     told = leakscope("paper", "run", "mixing-table-1", *QUICK, "--out", out, "--engine", "serial")
-    assert (told.code, told.out.count("12 trials, 0 of them now")) == (0, 1)
+    assert (told.code, told.out.count("12 trials, 0 ")) == (0, 1)
     assert Run.open(out / "mixing-table-1" / "smoke" / "mse").done() == before
     result = result_of(read_item("mixing-table-1"), "smoke", out)
     assert result is not None
@@ -92,7 +75,7 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_report_writes_the_page(made: tuple[Path, Told]) -> None:
+def test_report_writes_the_page(made: tuple[Path, Output]) -> None:
     out, _ = made
     told = leakscope("paper", "report", out)
     assert told.code == 0, told.err
@@ -101,7 +84,7 @@ def test_report_writes_the_page(made: tuple[Path, Told]) -> None:
     assert all(f'id="{name}"' in page for name in ("mixing-figure-1", "mixing-table-1"))
 
 
-def test_record_writes_the_rows_and_a_report_reads_them(made: tuple[Path, Told], tmp_path: Path) -> None:
+def test_record_writes_the_rows_and_a_report_reads_them(made: tuple[Path, Output], tmp_path: Path) -> None:
     out, _ = made
     told = leakscope("paper", "record", out, "--out", tmp_path)
     assert told.code == 0, told.err
@@ -109,7 +92,7 @@ def test_record_writes_the_rows_and_a_report_reads_them(made: tuple[Path, Told],
     assert f"{path}: " in told.out
     data = json.loads(path.read_text("utf-8"))
     assert {row["n"] for row in data["rows"]} == {2}
-    assert data["sources"][0]["command"].startswith("leakscope paper run mixing-")
+    assert data["sources"][0]["command"].startswith("leakscope paper run")
     assert leakscope("paper", "report", tmp_path).code == 0
     assert 'id="mixing-table-1"' in (tmp_path / "papers.html").read_text("utf-8")
     again = leakscope("paper", "record", out, "--out", tmp_path)
@@ -122,7 +105,7 @@ def test_a_report_of_what_is_recorded_needs_no_runs(tmp_path: Path) -> None:
     told = leakscope("paper", "report", "--recorded", "--only", "sme-table-7", "--out", page)
     assert told.code == 0, told.err
     text = page.read_text("utf-8")
-    assert "of an earlier setting: EMNIST as it comes" in text
+    assert "earlier setting: EMNIST" in text
     assert "settings not recorded" in text
 
 
@@ -130,11 +113,11 @@ def test_status_counts_recorded_rows_of_planned_ones(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", "200")
     told = leakscope("paper", "status", "--only", "sme-figure-6", "--only", "sme-figure-14")
     assert told.code == 0, told.err
-    assert re.search(r"sme-figure-6 +0/4 +4/6 +0/12 +small leaves out cifar100-dlfa", told.out)
-    assert "small: 6 rows of an earlier setting" in told.out
+    assert re.search(r"sme-figure-6 +0/4 +4/6 +0/12 .*cifar100-dlfa", told.out)
+    assert "small: 6 rows" in told.out
 
 
-def test_report_of_one_item_and_scale(made: tuple[Path, Told], tmp_path: Path) -> None:
+def test_report_of_one_item_and_scale(made: tuple[Path, Output], tmp_path: Path) -> None:
     out, _ = made
     page = tmp_path / "page.html"
     told = leakscope("paper", "report", out, "--scale", "smoke", "--only", "mixing-table-1", "--out", page)
@@ -146,16 +129,16 @@ def test_report_of_one_item_and_scale(made: tuple[Path, Told], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("run", "cpl-tabel-2"), "unknown item 'cpl-tabel-2'; did you mean 'cpl-table-2'"),
-        (("run", "cpl-table-2", "--scale", "smal"), "unknown --scale 'smal'; did you mean 'small'"),
-        (("run", "cpl-table-2", "--only", "mnits"), "unknown part at scale smoke 'mnits'; did you mean 'mnist'"),
-        (("run", "cpl-table-2", "--engine", "fast"), "--engine must be one of local, serial, ray, got 'fast'"),
-        (("run", "cpl-table-2", "--device", "gpu"), "--device must be cpu or cuda, got 'gpu'"),
-        (("run", "cpl-table-2", "--memory", "much"), "--memory must be a size such as 500M or 4G, got 'much'"),
+        (("run", "cpl-tabel-2"), "unknown item 'cpl-tabel-2'.*'cpl-table-2'"),
+        (("run", "cpl-table-2", "--scale", "smal"), "unknown --scale 'smal'.*'small'"),
+        (("run", "cpl-table-2", "--only", "mnits"), "unknown part .*'mnits'.*'mnist'"),
+        (("run", "cpl-table-2", "--engine", "fast"), "--engine .*got 'fast'"),
+        (("run", "cpl-table-2", "--device", "gpu"), "--device .*got 'gpu'"),
+        (("run", "cpl-table-2", "--memory", "much"), "--memory .*got 'much'"),
         (("report", "--scale", "tiny"), "unknown --scale 'tiny'"),
         (("report", "--only", "cpl-tabel-2"), "unknown item 'cpl-tabel-2'"),
         (("record", "--scale", "tiny"), "unknown --scale 'tiny'"),
-        (("render", "cpk"), "unknown paper with results 'cpk'; did you mean 'cpl'"),
+        (("render", "cpk"), "unknown paper .*'cpk'.*'cpl'"),
     ],
 )
 def test_mistakes_end_with_one_line(
@@ -164,7 +147,7 @@ def test_mistakes_end_with_one_line(
     monkeypatch.chdir(tmp_path)
     told = leakscope("paper", *words)
     assert told.code == 2
-    assert told.err.startswith(f"leakscope: {said}")
+    assert re.match(f"leakscope: {said}", told.err)
     assert len(told.err.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
@@ -174,8 +157,8 @@ def test_missing_data_says_which_and_how_to_get_it(tmp_path: Path, monkeypatch: 
         monkeypatch.setenv(variable, str(tmp_path))
     told = leakscope("paper", "run", "cpl-table-2", "--scale", "small", "--only", "mnist", "--out", tmp_path / "out")
     assert told.code == 2
-    assert told.err.startswith("leakscope: cpl-table-2 at scale small: data set 'mnist' not found in")
-    assert "leakscope data fetch mnist" in told.err
+    assert re.match("leakscope: cpl-table-2 .*'mnist'", told.err)
+    assert "data fetch mnist" in told.err
     assert not (tmp_path / "out").exists()
 
 
@@ -184,22 +167,21 @@ def test_a_report_over_nothing_says_what_to_run_first(tmp_path: Path, there: boo
     out = tmp_path if there else tmp_path / "no"
     told = leakscope("paper", "report", out)
     assert told.code == 2
-    assert told.err == (
-        f"leakscope: {out} holds no run of a paper's item; first run: leakscope paper run all --scale smoke --out {out}\n"
-    )
+    assert told.err.startswith(f"leakscope: {out} ")
+    assert told.err.endswith(f"--scale smoke --out {out}\n")
 
 
 def test_a_program_is_run_listed_and_gone_on_with_like_a_scenario(tmp_path: Path) -> None:
     words = ("paper", "run", "sme-table-3", "--out", tmp_path)
     directory = tmp_path / "sme-table-3" / "smoke" / "costs"
-    assert leakscope(*words, "--dry-run").out == f"{directory}: 6 rows of program sme_costs\n"
+    assert re.fullmatch(f"{directory}: 6 rows .*sme_costs\n", leakscope(*words, "--dry-run").out)
     assert not directory.exists()
     told = leakscope(*words)
     assert told.code == 0, told.err
-    assert f"{directory}: 6 rows, 6 of them now" in told.out
-    assert "sme-table-3, costs, smoke (1 of 1): 6 rows of program sme_costs" in told.err
-    assert "  6 of 6: mlp E=2 dlfa" in told.err
-    assert f"{directory}: 6 rows, 0 of them now" in leakscope(*words).out
+    assert f"{directory}: 6 rows, 6 " in told.out
+    assert "(1 of 1): 6 rows" in told.err
+    assert "  6 of 6: mlp" in told.err
+    assert f"{directory}: 6 rows, 0 " in leakscope(*words).out
     assert leakscope(*words, "--quiet").err == ""
     assert leakscope("paper", "report", tmp_path).code == 0
     assert "seconds an iteration" in (tmp_path / "papers.html").read_text("utf-8")
@@ -216,10 +198,10 @@ def test_a_program_that_is_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch
     monkeypatch.setattr(sme_costs, "measure", stopped)
     told = leakscope("paper", "run", "sme-table-3", "--out", tmp_path)
     assert told.code == 130
-    again = f"leakscope paper run sme-table-3 --scale smoke --out {tmp_path}"
-    assert told.err.splitlines()[-1].endswith(f"what has landed is saved; go on with: {again}")
+    again = ("paper", "run", "sme-table-3", "--scale", "smoke", "--out", str(tmp_path))
+    assert told.err.splitlines()[-1].endswith(f": leakscope {' '.join(again)}")
     monkeypatch.undo()
-    assert "6 rows, 3 of them now" in leakscope("paper", "run", "sme-table-3", "--out", tmp_path).out
+    assert "6 rows, 3 " in leakscope(*again).out
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -116,10 +117,11 @@ def test_numbers_that_are_too_few_are_counted_apart() -> None:
     comparison = compare(item, cells)
     titles = [cell.column.title for cell in cells]
     assert [comparison.counts[title].get(TOO_FEW, 0) for title in titles] == [1, 0]
-    assert agreement(comparison.counts[titles[0]]).startswith("Of 1 printed number that we measured 1 agrees, ")
-    assert "; 1 too few to say, " in agreement(comparison.counts[titles[0]])
-    assert best_reading(comparison).startswith("The readings cannot be told apart here: of 1 printed numbers")
-    assert best_reading(comparison).endswith("; 1 more is too few to say.")
+    assert comparison.counts[titles[0]][AGREES] == 1
+    assert f"; 1 {TOO_FEW}, " in agreement(comparison.counts[titles[0]])
+    assert "told apart" in best_reading(comparison)
+    assert "of 1 printed" in best_reading(comparison)
+    assert best_reading(comparison).endswith(f"; 1 more is {TOO_FEW}.")
 
 
 def test_every_printed_place_has_a_line_and_what_was_not_run_says_so() -> None:
@@ -184,9 +186,9 @@ def test_the_reading_with_most_agreement_is_named() -> None:
             }
             cells.append(measured(item, values, reading=reading, defence="gaussian", sigma=noise))
     told = best_reading(compare(item, cells))
-    assert told.startswith("Most like the paper: deviation 10^-k.")
+    assert f": {item.readings[0].label}. " in told
     alike = [measured(item, {"asr_convergence": rate(1.0)}, reading=n, defence="none", sigma="none") for n in (0, 1)]
-    assert best_reading(compare(item, alike)).startswith("The readings cannot be told apart here")
+    assert "told apart" in best_reading(compare(item, alike))
     assert best_reading(compare(read_item("cpl-table-3"), [])) == ""
 
 
@@ -211,12 +213,10 @@ def test_a_printed_bound_is_kept_on_its_side() -> None:
 def test_agreement_is_a_sentence_for_any_counts() -> None:
     assert agreement({}) == ""
     assert agreement({NOT_RUN: 2}) == "2 not run."
-    assert agreement({AGREES: 1}) == "Of 1 printed number that we measured 1 agrees, 0 are close, 0 differ."
+    assert re.findall(r"\d+", agreement({AGREES: 1})) == ["1", "1", "0", "0"]  # total, agree, are close, differ
     told = agreement({AGREES: 2, BY_CONTENT: 1, LOWER: 1, ABSENT: 1})
-    assert told == (
-        "Of 4 printed numbers that we measured 2 agree, 1 by content though not by convergence, 0 are close, 1 differs "
-        "(1 of ours lower); 1 not measured here."
-    )
+    assert re.findall(r"\d+", told) == ["4", "2", "1", "0", "1", "1", "1"]
+    assert told.endswith(f"(1 of ours {LOWER}); 1 {ABSENT}.")
 
 
 def test_readings_are_told_apart_by_what_they_measured_apart() -> None:
@@ -226,7 +226,7 @@ def test_readings_are_told_apart_by_what_they_measured_apart() -> None:
     both = [Measured(where, Column(reading.label, ""), 20, values, cell="one") for reading in item.readings]
     assert best_reading(compare(item, both)) == ""  # the same run under two readings says nothing about either
     apart = [both[0], replace(both[1], cell="two")]
-    assert best_reading(compare(item, apart)).startswith("The readings cannot be told apart here: of 1 printed number")
+    assert "told apart" in best_reading(compare(item, apart))
 
 
 def test_an_attack_without_a_threshold_is_compared_by_content() -> None:

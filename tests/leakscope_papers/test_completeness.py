@@ -35,7 +35,7 @@ def test_a_claim_that_is_measured_in_part_says_of_how_many_cases() -> None:
     cells = [cell(20, attack="sme", n=50), cell(10, attack="ig", n=50)]
     finding = examine(ABOVE, cells, COLUMN, unmeasured_cells(PLAN, cells))
     assert (finding.word, len(finding.cases), finding.planned) == (SO_FAR, 1, 4)
-    assert finding.sentence.startswith("holds as far as measured: 1 of 4 cases")
+    assert "1 of 4 cases" in finding.sentence
 
 
 def test_a_claim_whose_cases_are_all_measured_holds() -> None:
@@ -47,8 +47,8 @@ def test_a_claim_whose_cases_are_all_measured_holds() -> None:
 def test_a_claim_that_fails_in_part_fails_whatever_was_not_measured() -> None:
     cells = [cell(5, attack="sme", n=50), cell(10, attack="ig", n=50)]
     finding = examine(ABOVE, cells, COLUMN, unmeasured_cells(PLAN, cells))
-    assert finding.word == FAILS
-    assert "0 of 1 cases hold (3 more were not measured)" in finding.sentence
+    assert (finding.word, len(finding.cases), finding.planned) == (FAILS, 1, 4)
+    assert "0 of 1 cases" in finding.sentence
 
 
 def test_a_measure_that_no_cell_of_the_part_has_is_not_expected_of_the_others() -> None:
@@ -94,7 +94,7 @@ def test_two_printed_numbers_for_one_place_are_an_error(monkeypatch: pytest.Monk
     other = PrintedRow(where=row.where, measure=row.measure, value=0.125)
     printed = replace(item.printed, rows=(*item.printed.rows, other))
     monkeypatch.setattr("leakscope_papers.items.read_printed", lambda _: printed)
-    with pytest.raises(InputError, match=rf"{row.measure} is printed as .* and as 0\.125"):
+    with pytest.raises(InputError, match=rf"{row.measure} .*0\.125"):
         compare(item, [])
 
 

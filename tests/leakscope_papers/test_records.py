@@ -15,7 +15,7 @@ from leakscope.metrics.interval import Estimate
 from leakscope_papers.comparing import Measured
 from leakscope_papers.headlines import incomplete
 from leakscope_papers.items import choose_items, find_part, read_item
-from leakscope_papers.measures import Value
+from leakscope_papers.measures import CONVERGED, Value
 from leakscope_papers.naming import places_of
 from leakscope_papers.pages.table import grid_of
 from leakscope_papers.planned import planned_cells, settings_hash, settings_of_cells, what_differs
@@ -69,7 +69,7 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     assert [(row.where, row.column, row.outcomes, row.values["asr_content"]) for row in back.rows] == [
         (row.where, row.column, row.outcomes, row.values["asr_content"]) for row in recorded.rows
     ]
-    assert {row.values["mse"].over for row in back.rows} == {"17 of 20 trials that converged"}
+    assert {row.values["mse"].over for row in back.rows} == {f"17 of 20 {CONVERGED}"}
     assert {row.values["mse"].estimate for row in back.rows} == {Estimate(0.000142857, 1e-5, 1e-3, 17, 17)}
 
 
@@ -103,21 +103,21 @@ def test_a_row_of_other_settings_never_stands_under_the_present_caption(tmp_path
     assert len(result.earlier) == sum(row.settings == first.settings for row in recorded.rows)
     assert {row.earlier for row in result.earlier} == {"attack.iterations 7, now 300"}
     assert len(result.cells) + len(result.earlier) == len(recorded.rows)
-    assert "of an earlier setting: attack.iterations 7, now 300" in incomplete(result)
+    assert result.earlier[0].earlier in incomplete(result)
 
 
 def test_a_row_without_settings_says_so(tmp_path: Path) -> None:
     recorded = recorded_rows()
     some = tuple(replace(row, settings="", cell="") if not n else row for n, row in enumerate(recorded.rows))
     result = result_from(replace(recorded, rows=some), tmp_path)
-    assert f"Of 1 of {len(some)} rows: settings not recorded." in incomplete(result)
+    assert f"1 of {len(some)} rows: " in incomplete(result)
     assert sum("settings not recorded" in row.who for row in grid_of(result).rows) == 1
 
 
 def test_two_rows_at_one_place_are_an_error(tmp_path: Path) -> None:
     recorded = recorded_rows()
     double = replace(recorded.rows[0], cell="another")
-    with pytest.raises(InputError, match="two measured rows of"):
+    with pytest.raises(InputError, match="two measured rows"):
         result_from(replace(recorded, rows=(*recorded.rows, double)), tmp_path)
 
 
@@ -128,13 +128,15 @@ def test_rows_of_parts_that_were_not_run_again_stay(tmp_path: Path) -> None:
     write_recorded(replace(recorded, rows=(other, replace(recorded.rows[1], settings=""))), path)
     joined = with_rows_of(path, recorded)
     assert len(joined.rows) == len(recorded.rows) + 2
-    assert [row.earlier for row in joined.rows[-2:]] == ["", "measured before, settings not recorded"]
+    other_part, same_part = joined.rows[-2:]
+    assert other_part.earlier == ""
+    assert same_part.earlier.endswith("settings not recorded")
 
 
 def test_what_differs_names_the_nearest_settings() -> None:
     present = {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3, "z": 4}}
     assert what_differs({"x": 1, "y": 5}, present) == "y 5, now 2"
-    assert what_differs({"x": 1}, {}) == "the item no longer plans this part at this scale"
+    assert "no longer plans" in what_differs({"x": 1}, {})
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def test_what_differs_names_the_nearest_settings() -> None:
 def test_a_file_that_holds_no_rows_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
-    with pytest.raises(InputError, match="holds no recorded rows"):
+    with pytest.raises(InputError, match=r"x\.json .*recorded rows"):
         read_recorded(path, "cpl-table-8", "small")
 
 

@@ -45,5 +45,5 @@ def test_a_number_without_an_interval_is_not_enough() -> None:
 
 @pytest.mark.parametrize("wrong", [{"value": 0.0}, {"value": -1.0}, {"than": {"a": 1}}])
 def test_it_needs_a_value_above_0(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="within needs a value above 0"):
+    with pytest.raises(InputError, match="value above 0"):
         word(Check(measure="r", must_be="within", **wrong), r=alone(0.0))

@@ -123,13 +123,13 @@ def _features(model: Model, backbone: Tree, x: Tensor) -> Tensor:
 def test_a_soft_label_mixes_the_codes_and_a_missing_code_is_refused() -> None:
     codes = torch.tensor([[1.0, -1.0], [1.0, 1.0]])
     assert_close(with_codes(torch.tensor([[0.25, 0.75]]), codes), torch.tensor([[0.25, 0.75, 1.0, 0.5]]))
-    with pytest.raises(InputError, match="more classes than codes: 3 classes need a code each, got 2 codes"):
+    with pytest.raises(InputError, match=r"3 classes .*got 2"):
         with_codes(torch.eye(3), codes)
 
 
 def test_a_network_that_does_not_end_in_a_dense_layer_is_refused() -> None:
     model = from_module(nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)), input_shape=(4,))
-    with pytest.raises(InputError, match="does not end in a dense layer of its own"):
+    with pytest.raises(InputError, match="dense layer"):
         with_second_head(model, 8)
 
 

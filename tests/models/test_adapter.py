@@ -102,7 +102,7 @@ def test_train_mode_batch_norm_under_vmap_says_what_to_do() -> None:
     def logits(x: Tensor) -> Tensor:
         return model.apply(model.parameters, model.buffers, x, KEY)[0]
 
-    with pytest.raises(InputError, match=r"call eval\(\) on the module or torch.func.replace_all_batch_norm_modules_"):
+    with pytest.raises(InputError, match=r"eval\(\) .*torch.func.replace_all_batch_norm_modules_"):
         torch.func.vmap(logits)(torch.rand(2, 2, 1, 4, 4))
 
 
@@ -218,7 +218,7 @@ def test_frozen_values_are_checked_and_may_be_called_private() -> None:
     module = half_frozen(0)
     assert from_module(module, input_shape=(4,), private=("0.bias", "2.bias")).private == {"2.bias"}
     module[0].bias[0] = float("inf")
-    with pytest.raises(InputError, match=r"'0\.bias' holds NaN or infinity"):
+    with pytest.raises(InputError, match=r"'0\.bias' holds NaN"):
         from_module(module, input_shape=(4,))
 
 
@@ -242,16 +242,16 @@ def poisoned() -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "shape", "message"),
     [
-        (nn.Sequential(nn.Flatten(), nn.ReLU()), (4,), "Sequential has no parameters"),
-        (nn.Linear(4, 3), (5,), r"Linear cannot run on inputs of shape \(2, 5\): mat1 and mat2 shapes cannot be mult"),
-        (nn.Conv2d(3, 4, 3), (1, 8, 8), r"Conv2d cannot run on inputs of shape \(2, 1, 8, 8\): Given groups=1"),
-        (nn.Conv2d(1, 4, 3), (1, 8, 8), r"Conv2d must give N rows of logits .* got \(2, 4, 6, 6\)"),
-        (Pair(4, 3), (4,), "Pair must give N rows of logits .* got tuple"),
-        (poisoned(), (4,), "parameter '1.bias' holds NaN"),
-        (nn.LazyLinear(3), (4,), "LazyLinear has lazy layers"),
-        (nn.Linear(4, 3).requires_grad_(False), (4,), "all parameters of Linear are frozen"),
-        (Noisy(4, 3), (4,), r"Noisy draws from torch's global generator .* call eval\(\)"),
-        (nn.Linear(4, 3), (), "input_shape must be the shape of ONE input"),
+        (nn.Sequential(nn.Flatten(), nn.ReLU()), (4,), "Sequential .*no parameters"),
+        (nn.Linear(4, 3), (5,), r"Linear .*\(2, 5\): mat1"),
+        (nn.Conv2d(3, 4, 3), (1, 8, 8), r"Conv2d .*\(2, 1, 8, 8\): "),
+        (nn.Conv2d(1, 4, 3), (1, 8, 8), r"Conv2d .*got \(2, 4, 6, 6\)"),
+        (Pair(4, 3), (4,), "Pair .*got tuple"),
+        (poisoned(), (4,), "'1.bias' holds NaN"),
+        (nn.LazyLinear(3), (4,), "LazyLinear has lazy"),
+        (nn.Linear(4, 3).requires_grad_(False), (4,), "Linear are frozen"),
+        (Noisy(4, 3), (4,), r"Noisy .*eval\(\)"),
+        (nn.Linear(4, 3), (), "input_shape .*ONE input"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(module: nn.Module, shape: tuple[int, ...], message: str) -> None:
@@ -265,7 +265,7 @@ def test_what_cannot_work_is_refused_in_one_line(module: nn.Module, shape: tuple
 def test_nan_in_a_buffer_is_refused_but_infinity_is_not() -> None:
     module = conv_with_norm().eval()
     module[1].running_mean[0] = float("nan")
-    with pytest.raises(InputError, match=r"buffer '1.running_mean' holds NaN"):
+    with pytest.raises(InputError, match=r"'1.running_mean' holds NaN"):
         from_module(module, input_shape=(1, 4, 4))
     counting = Counting()
     counting.seen = torch.tensor(float("inf"))
@@ -275,7 +275,7 @@ def test_nan_in_a_buffer_is_refused_but_infinity_is_not() -> None:
 def test_example_and_private_names_are_checked() -> None:
     with pytest.raises(InputError, match=r"example must.* got \(2, 5\)"):
         from_module(nn.Linear(4, 3), input_shape=(4,), example=torch.rand(2, 5))
-    with pytest.raises(InputError, match="unknown private parameter of Linear 'biass'; did you mean 'bias'"):
+    with pytest.raises(InputError, match=r"private .*'biass'.*'bias'"):
         from_module(nn.Linear(4, 3), input_shape=(4,), private=["biass"])
 
 

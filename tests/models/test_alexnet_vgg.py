@@ -94,13 +94,13 @@ def test_every_setting_changes_the_network_and_wrong_ones_are_refused() -> None:
         for name, setting in (("alexnet", {"width": 8}), ("alexnet", {"hidden": 9}), ("vgg16", {"groups": 8})):
             assert str(MODELS[name](**setting)) != str(MODELS[name]())
     for settings, message in (
-        ({"pooled": (1, 6)}, "pooled must be different stages out of 1 to 5"),
-        ({"pooled": (1, 1)}, "pooled must be different stages"),
-        ({"groups": 5}, "width must be a multiple of groups = 5, got 64"),
+        ({"pooled": (1, 6)}, "pooled .*1 to 5"),
+        ({"pooled": (1, 1)}, "pooled must be"),
+        ({"groups": 5}, "width .*got 64"),
     ):
         with pytest.raises(InputError, match=message):
             build("vgg16", (3, 32, 32), 10, settings)
-    with pytest.raises(InputError, match="alexnet needs images of at least 8x8"):
+    with pytest.raises(InputError, match=r"alexnet .*8x8"):
         build("alexnet", (3, 7, 9))
 
 

@@ -65,10 +65,10 @@ def test_a_network_in_train_mode_and_one_with_dropout_are_the_same_network(tmp_p
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (lambda: resnet(activation="tanh"), r"ReLU\(\), the network is resnet20 .* with \(activation\): Tanh\(\)"),
+        (lambda: resnet(activation="tanh"), r"ReLU\(\), .*Tanh\(\)"),
         (lambda: build("resnet20_dlg", (1, 8, 8), 4, {"width": 2, "activation": "relu"}), r"stride=\(2, 2\)"),
-        (lambda: resnet(width=3), r"another architecture: it holds resnet20 \(1x8x8, 4 classes\) with"),
-        (lambda: build("mlp", (1, 8, 8), 4), "another architecture: it holds resnet20"),
+        (lambda: resnet(width=3), r"holds resnet20 \(1x8x8, 4"),
+        (lambda: build("mlp", (1, 8, 8), 4), "it holds resnet20"),
         (lambda: build("resnet20", (1, 8, 8), 5, {"width": 2}), "out_features=4"),
     ],
 )
@@ -85,10 +85,10 @@ def test_any_safetensors_file_with_the_right_names_will_do(tmp_path: Path) -> No
     assert loaded.parameters["head.bias"].dtype == torch.float32
     assert torch.equal(loaded.parameters["head.bias"], values["head.bias"].float())
     for change, said in (
-        ({"head.bias": torch.zeros(4)}, r"head.bias is (4,), mlp needs (3,)"),
-        ({"head.bias": None}, "it has no head.bias, which mlp needs"),
-        ({"more": torch.zeros(1)}, "it has more, which mlp has not"),
-        ({"head.bias": torch.full((3,), float("nan"))}, "'head.bias' holds NaN or infinity"),
+        ({"head.bias": torch.zeros(4)}, r"mlp needs (3,)"),
+        ({"head.bias": None}, "no head.bias"),
+        ({"more": torch.zeros(1)}, "has more"),
+        ({"head.bias": torch.full((3,), float("nan"))}, "'head.bias' holds NaN"),
     ):
         kept = {name: value for name, value in {**values, **change}.items() if value is not None}
         save_file(kept, tmp_path / "other.safetensors")
@@ -105,15 +105,15 @@ def test_private_parameters_are_neither_written_nor_asked_for(tmp_path: Path) ->
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     model = resnet()
     absent = refusal(Checkpoint(str(tmp_path / "none.safetensors")), model)
-    assert absent.startswith(f"there is no checkpoint {tmp_path / 'none.safetensors'}: name a safetensors file")
+    assert f"no checkpoint {tmp_path / 'none.safetensors'}" in absent
     assert "Error" not in absent
-    assert "it holds rounds: none" in refusal(Checkpoint(str(tmp_path)), model)
+    assert "rounds: none" in refusal(Checkpoint(str(tmp_path)), model)
     file = written(tmp_path, model)
     written(tmp_path, model, 20)
-    assert "it holds rounds: 5, 20" in refusal(Checkpoint(str(tmp_path), 6), model)
-    assert "checkpoint of round 5, not of round 6" in refusal(Checkpoint(str(file), 6), model)
+    assert "rounds: 5, 20" in refusal(Checkpoint(str(tmp_path), 6), model)
+    assert "round 5, not" in refusal(Checkpoint(str(file), 6), model)
     (tmp_path / "bad.safetensors").write_bytes(b"no")
-    assert "not a sound safetensors file" in refusal(Checkpoint(str(tmp_path / "bad.safetensors")), model)
+    assert "bad.safetensors is not" in refusal(Checkpoint(str(tmp_path / "bad.safetensors")), model)
     with pytest.raises(InputError, match=r"Checkpoint.path"):
         Checkpoint("")
     with pytest.raises(InputError, match=r"Checkpoint\.round must\b"):
@@ -127,7 +127,7 @@ def test_content_that_changed_is_refused(tmp_path: Path) -> None:
     held.load(model)
     moved = {name: value + 1 for name, value in model.parameters.items()}
     file.write_bytes(pack_checkpoint(model, moved, model.buffers, {"round": 5, "more": 1}))
-    assert "is not the file it was" in refusal(held, model)
+    assert f"sha256 {held.sha256[:12]}" in refusal(held, model)
 
 
 def test_a_model_without_layers_is_checked_by_its_tensors(tmp_path: Path) -> None:

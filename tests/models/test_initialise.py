@@ -132,13 +132,13 @@ def wrapped(model: Model) -> Model:
 def test_what_cannot_be_drawn_is_refused() -> None:
     tokens = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(12, 3))
     model = from_module(tokens, input_shape=(3,), example=torch.zeros(2, 3, dtype=torch.int64))
-    with pytest.raises(InputError, match=r"does not know how Embedding draws '0.weight'; use 'given' or 'uniform'"):
+    with pytest.raises(InputError, match=r"Embedding .*'0.weight'.*'given'"):
         draw_parameters(model, Torch(), KEYS)
-    with pytest.raises(InputError, match="needs the layers of wrapped"):
+    with pytest.raises(InputError, match="layers of wrapped"):
         draw_parameters(wrapped(LENET), Torch(), KEYS)
     with pytest.raises(InputError, match=r"keys must\b"):
         draw_parameters(LENET, Uniform(), key(0))
-    with pytest.raises(InputError, match=r"Uniform\.a must.* got 0"):
+    with pytest.raises(InputError, match=r"Uniform\.a .*got 0"):
         Uniform(0)
 
 

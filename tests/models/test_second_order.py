@@ -15,18 +15,9 @@ from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, dot, subtract, take
 from leakscope.models import MODELS, Uniform, draw_parameters, from_module
+from small_parts import Attention
 
 TRIALS, INPUTS = 3, 2
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.attend(x, x, x, need_weights=False)[0].mean(1))
 
 
 class Recurrent(nn.Module):

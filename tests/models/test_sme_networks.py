@@ -150,11 +150,11 @@ def test_the_lenet_is_the_classical_one() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "settings", "message"),
     [
-        ("vit", (1, 28, 28), {"patch": 9}, "patches of side 9, which does not divide 28x28"),
-        ("vit", (1, 28, 28), {"width": 10, "heads": 4}, "width must be a multiple of heads"),
-        ("lenet_sme", (1, 8, 8), {}, "needs images of at least 12x12"),
-        ("resnet8", (1, 28, 28), {"width": 0}, "width must be a whole number"),
-        ("mlp_sme", (5,), {"hidden": ()}, "hidden must be a list of widths"),
+        ("vit", (1, 28, 28), {"patch": 9}, "side 9, .*28x28"),
+        ("vit", (1, 28, 28), {"width": 10, "heads": 4}, "width .*of heads"),
+        ("lenet_sme", (1, 8, 8), {}, "least 12x12"),
+        ("resnet8", (1, 28, 28), {"width": 0}, "width .*whole number"),
+        ("mlp_sme", (5,), {"hidden": ()}, "hidden must be"),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(

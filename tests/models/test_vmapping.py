@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from leakscope.core.model import Model
 from leakscope.models import Lack, build, find_shortfall, from_module
+from small_parts import Attention
 
 
 class Last(nn.Module):
@@ -20,16 +21,6 @@ class Last(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.read(x)[0][:, -1])
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.attend(x, x, x, need_weights=False)[0].mean(1))
 
 
 class Deciding(nn.Linear):

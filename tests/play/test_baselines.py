@@ -93,7 +93,7 @@ def test_the_nearest_is_the_first_of_the_least_mse_and_no_copy(
         patch.setattr(module, "ROWS", rows)
         patch.setattr(module, "BLOCK", block)
         if any(-1 in row for row in index):
-            with pytest.raises(InputError, match=f"all {len(pictures)} public pictures are samples of trial"):
+            with pytest.raises(InputError, match=f"all {len(pictures)} public pictures"):
                 nearest_public(truth, pictures, labels, classes=len(pictures))
             return
         made = nearest_public(truth, pictures, labels, classes=len(pictures))
@@ -171,7 +171,7 @@ def test_a_trial_has_the_same_baselines_alone_and_among_others() -> None:
     truth, seeds = private(4, 2, (1, 12, 12)), [4, 5, 6, 7]
     pictures, labels = public(20, (1, 12, 12))
     pictures[0] = truth.inputs[0, 0]  # a copy of one client's sample stays available for the others
-    with pytest.warns(UserWarning, match="1 times a public picture was a copy"):
+    with pytest.warns(UserWarning, match="1 times .*copy"):
         many = baselines(truth, pictures, labels, classes=CLASSES, seeds=seeds, prior=QUICK)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -201,7 +201,7 @@ def test_what_cannot_work_is_refused_in_one_line() -> None:
         baselines(truth, pictures[..., :11], labels, classes=CLASSES, seeds=[1, 2])
     with pytest.raises(InputError, match="2 trials, 1 seeds"):
         baselines(truth, pictures, labels, classes=CLASSES, seeds=[1])
-    with pytest.raises(InputError, match=r"public labels must lie in 0\.\.1"):
+    with pytest.raises(InputError, match=r"public labels .*0\.\.1"):
         baselines(truth, pictures, labels, classes=2, seeds=[1, 2])
     with pytest.raises(InputError, match=r"box \[0, 1\]"):
         nearest_public(truth, pictures * 255, labels, classes=CLASSES)
@@ -213,7 +213,7 @@ def test_the_public_part_is_the_one_the_private_examples_are_not_from() -> None:
         pictures, labels = public_part(data, private_part)
         assert torch.equal(pictures, data.pictures(other, slice(None)))
         assert torch.equal(labels, data.labels(other, slice(None)))
-    with pytest.raises(UnknownNameError, match="did you mean 'train'"):
+    with pytest.raises(UnknownNameError, match=r"'trian'.*'train'"):
         public_part(data, "trian")  # type: ignore[arg-type]
 
 

@@ -95,7 +95,7 @@ def test_how_a_client_trains_is_told_whole_or_not_at_all() -> None:
     for cells, place, word in (
         ([known], "known", "(all of it)"),
         ([unknown], "hidden", "(none of it)"),
-        ([known, unknown], "mixed", "(all of it or none)"),
+        ([known, unknown], "mixed", "it or none)"),
     ):
         (fact,) = (fact for fact in getattr(threat_of(cells), place) if fact.startswith(FACTS["local"]))
         assert fact.endswith(word)
@@ -169,13 +169,13 @@ def test_what_the_sweep_varies_is_told_in_some_settings() -> None:
 
 
 def test_an_insider_was_told_an_example_of_the_class() -> None:
-    fact = "a public example of the class of each private input"
     inside, outside = (
         Cell(id=start, settings={"attack": {"name": "cpl", "start": {"name": start}}})
         for start in ("insider", "patterned")
     )
+    (fact,) = threat_of([inside, outside]).mixed
+    assert "public example" in fact
     assert fact in threat_of([inside]).known
-    assert threat_of([inside, outside]).mixed == (fact,)
     assert fact not in (*threat_of([outside]).known, *threat_of([outside]).hidden)
 
 

@@ -90,7 +90,7 @@ def test_a_file_that_changes_after_the_trials_were_named_is_refused(tmp_path: Pa
     file = write(tmp_path, 5)
     settings = unfold(scenario_of(scenario(path=str(file)))).cells[0].settings
     write(tmp_path, 5, shift=0.5)
-    with pytest.raises(ValueError, match="is not the file it was"):
+    with pytest.raises(ValueError, match="content differs"):
         draw_parameters(network(), read_settings(settings).weights, random.key([0]))
 
 
@@ -100,12 +100,12 @@ def test_mistakes_are_told_with_their_line(tmp_path: Path) -> None:
         "data: digits\nmodel: {name: resnet20, width: 2, activation: tanh}\nattack: ig\n"
         f"weights:\n  name: checkpoint\n  path: {file}\n"
     )
-    with pytest.raises(ScenarioError, match=r"s.yaml:4: weights: .* another architecture: .*ReLU.*Tanh") as error:
+    with pytest.raises(ScenarioError, match=r"s.yaml:4: weights: .*ReLU.*Tanh") as error:
         unfold(scenario_from_text(text, "s.yaml"))
     assert "\n" not in str(error.value)
-    with pytest.raises(ScenarioError, match=r"s.yaml:4: weights: there is no checkpoint"):
+    with pytest.raises(ScenarioError, match=r"s.yaml:4: weights: .*00006"):
         unfold(scenario_from_text(text.replace("00005", "00006"), "s.yaml"))
     with pytest.raises(ScenarioError, match=r"weights.path: missing"):
         scenario_from_text(text.replace(f"  path: {file}\n", ""), "s.yaml")
-    with pytest.raises(ScenarioError, match=r"s.yaml:7: weights.rounds: unknown key 'rounds'; did you mean 'round'"):
+    with pytest.raises(ScenarioError, match=r"s.yaml:7: weights.rounds: .*'round'"):
         scenario_from_text(text + "  rounds: 5\n", "s.yaml")

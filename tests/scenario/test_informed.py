@@ -235,9 +235,9 @@ def test_who_is_told_of_every_tensor_is_attacked_apart_from_who_is_told_of_the_w
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"client": {"local": {"epochs": 5, "batch_size": 2}}}, "up to 10 local steps: .* 10 times as much"),
-        (DROPPING, "up to 8 dropout masks: .* 8 times as much"),
-        ({**LOCAL, **DROPPING}, "up to 2 local steps under 8 dropout masks: .* 16 times as much"),
+        ({"client": {"local": {"epochs": 5, "batch_size": 2}}}, "10 local steps: .* 10 times"),
+        (DROPPING, "8 dropout masks: .* 8 times"),
+        ({**LOCAL, **DROPPING}, "2 local steps .*8 dropout masks: .* 16 times"),
         ({**DROPPING, "knowledge": {"defence": True, "dropout": True}}, None),
         ({**LOCAL, "knowledge": {"defence": False}}, None),
         ({"defences": ["sign"]}, None),
@@ -247,4 +247,4 @@ def test_a_run_says_what_simulating_costs_and_how_to_leave_it_out(settings: dict
     lines = remarks(list(scenario_of({**PLAIN, "attack": "cpl", **settings}).cells()))
     assert len(lines) == (said is not None)
     for line in lines:
-        assert re.search(f"{said}; knowledge: {{defence: false}} leaves", line)
+        assert re.search(f"{said}.*; knowledge: {{defence: false}}", line)

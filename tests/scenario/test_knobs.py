@@ -104,16 +104,16 @@ def test_rules_that_read_cross_entropy_refuse_mse_and_say_what_to_do() -> None:
     (chunk,) = chunks(client={"loss": "mse"})
     exposure = expose_chunk(chunk)
     observation, knowledge = exposure.observation, exposure.knowledge
-    with pytest.raises(InputError, match="the loss is 'mse'; use 'joint'"):
+    with pytest.raises(InputError, match=r"'mse'.*'joint'"):
         cpl(iterations=1).run(exposure.model, observation, knowledge, [t.seed for t in chunk.trials])
 
 
 @pytest.mark.parametrize(
     ("changed", "rule", "keys"),
     [
-        ({"attack": "cpl"}, "cpl", "attack.labels: joint, or knowledge.labels: true"),
+        ({"attack": "cpl"}, "cpl", "attack.labels: joint, .*knowledge.labels: true"),
         ({"attack": "ig", "data": {"name": "digits", "samples": 2}}, "counts", "or knowledge.labels: true"),
-        ({"attack": "idlg"}, "idlg", "attack.labels: joint, or knowledge.labels: true with attack.labels: auto"),
+        ({"attack": "idlg"}, "idlg", "attack.labels: joint, .*knowledge.labels: true .*attack.labels: auto"),
         ({"attack": "idlg", "knowledge": {"labels": True}}, "idlg", "with attack.labels: auto"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_scenario_whose_labels_cannot_be_read_is_refused_and_what_it_names_wor
     changed: dict[str, Any], rule: str, keys: str
 ) -> None:
     told = {**BASE, "client": {"loss": "mse"}, **changed}
-    with pytest.raises(ScenarioError, match=f"attack.labels: label rule '{rule}' reads cross entropy.*{keys}$"):
+    with pytest.raises(ScenarioError, match=f"attack.labels: .*'{rule}'.*{keys}$"):
         unfold(scenario_of(told))
     name = told["attack"]
     for mended in (

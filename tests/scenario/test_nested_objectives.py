@@ -11,8 +11,6 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
-from sweeper import sweep
-
 from leakscope.attacks import Execution, cpl, defended, units
 from leakscope.attacks.defended import Clipped, Rounded, Sent
 from leakscope.attacks.distances import l1, l2
@@ -25,6 +23,7 @@ from leakscope.scenario.schema import check_cell
 from leakscope.store import Run
 from leakscope.sweep.chunk import Chunk, expose_chunk
 from leakscope.sweep.driver import unfold
+from sweeper import sweep
 
 CELL: dict[str, Any] = {
     "data": "digits",

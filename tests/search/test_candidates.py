@@ -79,11 +79,11 @@ def test_the_share_worse_on_both_counts_only_both() -> None:
 
 def test_bad_numbers_are_refused() -> None:
     for number in (0, -1, 10**9):
-        with pytest.raises(InputError, match="number of random policies"):
+        with pytest.raises(InputError, match="random policies"):
             draw_policies(number, 0)
     with pytest.raises(InputError, match="lengths must satisfy"):
         draw_policies(1, 0, shortest=2, longest=1)
-    with pytest.raises(InputError, match="keep must be at least 1"):
+    with pytest.raises(InputError, match=r"keep .*least 1"):
         select([], threshold=None, keep=0)
 
 

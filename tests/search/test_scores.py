@@ -229,13 +229,13 @@ def test_the_first_of_each_label_is_kept() -> None:
 
 def test_bad_settings_are_refused() -> None:
     model, (x, y) = network(), pictures(2)
-    with pytest.raises(InputError, match="points must be at least 2"):
+    with pytest.raises(InputError, match=r"points .*least 2"):
         Line(points=1)
-    with pytest.raises(InputError, match="at_once must be at least 1"):
+    with pytest.raises(InputError, match=r"at_once .*least 1"):
         Line(at_once=0)
-    with pytest.raises(InputError, match="one label for each picture"):
+    with pytest.raises(InputError, match="one label"):
         privacy_scores(model, x, y[:1], POLICIES, scaling=SCALING)
-    with pytest.raises(InputError, match="at least one batch"):
+    with pytest.raises(InputError, match="one batch"):
         accuracy_scores(model, [], POLICIES, scaling=SCALING)
 
 

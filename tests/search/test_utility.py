@@ -110,16 +110,16 @@ def test_another_training_or_a_broken_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="holds another training"):
             train_network(other, digits(), directory=tmp_path)
     (tmp_path / "network.safetensors").write_bytes(b"nonsense" * 9)
-    with pytest.raises(InputError, match="not a readable checkpoint"):
+    with pytest.raises(InputError, match="readable checkpoint"):
         train_network(short, digits(), directory=tmp_path)
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(InputError, match="share must be in"):
+    with pytest.raises(InputError, match=r"share .*in"):
         Recipe(share=0)
     with pytest.raises(InputError, match="epochs and batch"):
         Schedule(epochs=0)
-    with pytest.raises(InputError, match="rate must be above 0"):
+    with pytest.raises(InputError, match=r"rate .*above 0"):
         Schedule(rate=0)
     with pytest.raises(InputError, match="must be bytes"):
         replace(digits(), x_train=torch.zeros(2, 1, 8, 8))

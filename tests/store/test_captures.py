@@ -196,7 +196,7 @@ def _bytes(header: object, numbers: bytes) -> bytes:
         (lambda: save(tree(0))[:5], "has 5 bytes"),
         (nan, "NaN"),
         (other_shape, "before there was"),
-        (other_name, "before there was nothing"),
+        (other_name, "there was nothing"),
         (lying_shape, "needs 324 bytes"),
         (overflow, "needs"),
         (negative, "shape"),
@@ -235,7 +235,7 @@ def test_a_torch_save_file_is_called_a_pickle(tmp_path: Path) -> None:
 )
 def test_a_path_that_leads_elsewhere_is_refused(written: Path, name: object) -> None:
     rewrite(written, sent={"file": name, "sha256": "0" * 64})
-    with pytest.raises(InputError, match="must name a file of this directory"):
+    with pytest.raises(InputError, match=r"'sent' .*this directory"):
         read_capture(written)
 
 
@@ -296,7 +296,7 @@ def test_bytes_that_changed_are_noticed(written: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(bytes(data))
-    with pytest.raises(InputError, match="not as it was written"):
+    with pytest.raises(InputError, match="was written"):
         read_capture(written)
 
 

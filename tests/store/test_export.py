@@ -194,7 +194,7 @@ def test_only_the_asked_settings_and_only_current_cells(run: Run, tmp_path: Path
     assert names(settings=["attack"]) == {"setting.attack.name", "setting.attack.rates"}
     assert names(settings=["attack.name", "name"]) == {"setting.attack.name", "setting.name"}
     assert names(settings=[]) == set()
-    with pytest.raises(InputError, match=r"no cell has 'att'; there are attack\.name"):
+    with pytest.raises(InputError, match=r"'att'; .*attack\.name"):
         export(run, "csv", tmp_path / "x", settings=["att"])
     with run.writing() as writer:
         writer.renew("", [sweep.make_cell(1)], {})
@@ -241,11 +241,11 @@ def test_an_export_that_breaks_leaves_the_old_file(run: Run, tmp_path: Path, mon
 
 
 def test_what_cannot_be_exported_is_one_clear_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"unknown export format 'parket'; did you mean 'parquet'\?"):
+    with pytest.raises(InputError, match=r"format 'parket'.*'parquet'"):
         export(run, "parket", tmp_path / "x")
-    with pytest.raises(InputError, match="is a directory; the export needs the name of a file"):
+    with pytest.raises(InputError, match="is a directory"):
         export(run, "csv", tmp_path)
-    with pytest.raises(InputError, match=r"cannot write .*nowhere \(No such file or directory\): x was not written"):
+    with pytest.raises(InputError, match=r"write .*nowhere .*: x "):
         export(run, "csv", tmp_path / "nowhere" / "x")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r'pip install "leakscope\[export\]"'):

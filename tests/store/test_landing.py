@@ -31,9 +31,9 @@ def test_a_stored_trial_in_another_chunk_is_refused_and_its_neighbours_with_it(
     fresh, old = sweep.make_landing(2), sweep.make_landing(1)
     mixed = (*fresh.records[:2], old.records[0])
     with run.writing() as writer:
-        with pytest.raises(InputError, match=f"trial {old.records[0].trial} of chunk c2 is stored already, in another"):
+        with pytest.raises(InputError, match=f"trial {old.records[0].trial} .*c2 .*in another"):
             writer.land(replace(fresh, records=mixed))
-        with pytest.raises(InputError, match="chunk c1 of plan 1 is stored already, with other trials"):
+        with pytest.raises(InputError, match=r"plan 1 .*other trials"):
             writer.land(replace(fresh, chunk="c1"))
         assert sweep.content(run) == before
         writer.land(fresh)
@@ -111,21 +111,21 @@ def test_a_chunk_name_that_is_no_plain_name_is_refused(sweep: SimpleNamespace, n
 
 def test_what_does_not_fit_together_is_refused(run: Run, sweep: SimpleNamespace) -> None:
     good: Landing = sweep.make_landing(2)
-    with pytest.raises(InputError, match="must not be empty"):
+    with pytest.raises(InputError, match=r"Landing.records .*empty"):
         replace(good, records=())
-    with pytest.raises(InputError, match="3 records, its shape is \\(2, 5\\)"):
+    with pytest.raises(InputError, match=r"3 records, .*\(2, 5\)"):
         replace(good, tensors={"guess": torch.zeros(2, 5)})
-    with pytest.raises(InputError, match="3 records, its shape is \\(\\)"):
+    with pytest.raises(InputError, match=r"3 records, .*\(\)"):
         replace(good, tensors={"guess": torch.tensor(1.0)})
     with pytest.raises(InputError, match="different trials"):
         replace(good, records=good.records[:1] * 3)
     with pytest.raises(InputError, match="__metadata__"):
         replace(good, tensors={"__metadata__": torch.zeros(3)})
     with run.writing() as writer:
-        with pytest.raises(InputError, match="plan 7, which the run does not hold"):
+        with pytest.raises(InputError, match="plan 7"):
             writer.land(replace(good, plan=7))
         lost = tuple(of_cell(record, "nowhere") for record in good.records)
-        with pytest.raises(InputError, match="cell 'nowhere', which the run does not hold"):
+        with pytest.raises(InputError, match="cell 'nowhere'"):
             writer.land(replace(good, records=lost))
     assert len(run.done()) == 6
     assert len(list((run.directory / "tensors").iterdir())) == 2

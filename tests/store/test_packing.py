@@ -51,13 +51,13 @@ def test_columns_first_and_gradients_are_packed_as_they_read() -> None:
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_numbers_that_are_not_finite_are_refused(kind: torch.dtype, bad: float) -> None:
-    with pytest.raises(InputError, match=r"sent 'x' holds NaN or infinity"):
+    with pytest.raises(InputError, match=r"sent 'x' .*NaN"):
         pack({"a": torch.ones(3), "x": torch.tensor([1.0, bad]).to(kind)}, "sent")
 
 
 @pytest.mark.parametrize("kind", [torch.complex64, torch.float8_e5m2])
 def test_types_that_no_capture_holds_are_refused(kind: torch.dtype) -> None:
-    with pytest.raises(InputError, match="a capture holds float64"):
+    with pytest.raises(InputError, match="capture holds float64"):
         pack({"x": torch.zeros(2).to(kind)}, "sent")
 
 

@@ -85,4 +85,4 @@ def test_a_run_on_a_read_only_disk_can_be_read(run: Run, read_before: bool) -> N
         pytest.skip("mounts are forbidden here")
     numbers, refusal = done.stdout.splitlines()
     assert numbers == "6 12 True"
-    assert refusal == f"cannot write {run.directory} (Read-only file system): nothing was changed"
+    assert refusal.startswith(f"cannot write {run.directory} (Read-only")

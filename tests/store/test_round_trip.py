@@ -134,7 +134,7 @@ def test_columns_of_chosen_cells_and_names(run: Run, sweep: SimpleNamespace) -> 
     assert run.columns(cells=[])["seed"].size == 0
     with pytest.raises(InputError, match="no cell 'nowhere'"):
         run.columns(cells=["nowhere"])
-    with pytest.raises(InputError, match="did you mean 'psnr'"):
+    with pytest.raises(InputError, match=r"'pnsr'.*'psnr'"):
         run.columns(names=["pnsr"])
 
 
@@ -196,7 +196,7 @@ def test_numbers_of_numpy_and_torch_are_stored_as_plain_numbers(tmp_path: Path) 
 
 
 def test_an_unknown_trial_and_a_chunk_without_tensors(run: Run) -> None:
-    with pytest.raises(InputError, match="holds no trial 'abc'"):
+    with pytest.raises(InputError, match="trial 'abc'"):
         run.tensors("abc")
     landed = Landing(chunk="bare", plan=1, records=(Record(**fields_of(next(run.records()), trial="bare")),))
     with run.writing() as writer:

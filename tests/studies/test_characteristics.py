@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import sys
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sweep"))
-from sweeper import sweep
 
 from leakscope.analysis.characteristic import Region
 from leakscope.clients import Client
@@ -38,6 +35,7 @@ from leakscope.studies.characteristics import (
 )
 from leakscope.studies.characteristics.lines import read_accuracies
 from leakscope.training import training_of
+from sweeper import sweep
 
 SIGMA = "defences.0.sigma"
 PLAIN: dict[str, Any] = {
@@ -88,7 +86,7 @@ def test_every_point_is_what_one_computes_by_hand(tmp_path: Path) -> None:
     found = measure_curves(lines_of(run), [known], participants=2)
     curves = {curve.distance: curve for curve in found.curves}
     assert list(curves) == ["rMSE", "membership", "tracing"]
-    assert {curve.attack for curve in found.curves} == {"cpl, does not know"}
+    assert {tuple(curve.attack.split(", ")) for curve in found.curves} == {("cpl", "does not know")}
     assert {curve.defence for curve in found.curves} == {"gaussian_noise"}
     assert (curves["membership"].chance, curves["tracing"].chance) == (0.9, 0.5)
 
@@ -121,11 +119,9 @@ def test_every_point_is_what_one_computes_by_hand(tmp_path: Path) -> None:
 def test_strength_0_is_said_and_in_no_cap(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run")
     [note] = measure_curves(lines_of(run), [known], participants=2).notes
-    assert note.startswith(
-        "gaussian_noise, cpl, does not know: at strength 0, which is in no CAP, accuracy 90.0%, rMSE "
-    )
+    assert re.match("gaussian_noise, .*90.0%, rMSE", note)
     only = run_of(tmp_path / "only", grid={SIGMA: [0]})
-    with pytest.raises(InputError, match="at a strength above 0"):
+    with pytest.raises(InputError, match="strength above 0"):
         measure_curves(lines_of(only), [known], participants=2)
 
 
@@ -150,9 +146,9 @@ def test_examples_lie_in_the_region_of_their_setting(tmp_path: Path) -> None:
 def test_both_attackers_are_lines_of_one_defence(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", knowledge={}, trials=2)
     lines = lines_of(run)
-    assert name_lines(lines) == [
-        ("gaussian_noise", "cpl, does not know"),
-        ("gaussian_noise", "cpl, knows the defence"),
+    assert [(defence, *attacker.split(", ")) for defence, attacker in name_lines(lines)] == [
+        ("gaussian_noise", "cpl", "does not know"),
+        ("gaussian_noise", "cpl", "knows the defence"),
     ]
     assert [[strength for strength, _ in line.cells] for line in lines] == [[0, 0.01, 1.0]] * 2
     named = measure_curves(lines, [known] * 2, participants=2)
@@ -174,12 +170,9 @@ def test_defences_of_one_name_are_told_apart_and_other_axes_are_said(tmp_path: P
     assert {defence for defence, _ in named} == {"chosen_noise share=0.05", "chosen_noise share=0.3"}
     (tmp_path / "a.csv").write_text("strength,accuracy\n0.1,0.5\n")
     both = [line for run in runs for line in lines_of(run)]
-    with pytest.raises(InputError, match=r"several defences: chosen_noise share=0.05; chosen_noise share=0.3"):
+    with pytest.raises(InputError, match=r"chosen_noise share=0.05; .*share=0.3"):
         accuracies_from(tmp_path / "a.csv", both)
-    assert {attacker for _, attacker in named} == {
-        "cpl, does not know, data.samples 1",
-        "cpl, does not know, data.samples 2",
-    }
+    assert {attacker.split(", ")[-1] for _, attacker in named} == {"data.samples 1", "data.samples 2"}
 
 
 def test_private_heads_go_along_their_weight(tmp_path: Path) -> None:
@@ -192,9 +185,9 @@ def test_private_heads_go_along_their_weight(tmp_path: Path) -> None:
         grid={"client.on_model.alpha2": [0.001, 5.0]},
     )
     lines = lines_of(run)
-    assert name_lines(lines) == [
-        ("spn", "spn_unaware, does not know"),
-        ("spn", "spn_aware, knows that there is a head"),
+    assert [(defence, attacker.split(" ")[:2]) for defence, attacker in name_lines(lines)] == [
+        ("spn", ["spn_unaware,", "does"]),
+        ("spn", ["spn_aware,", "knows"]),
     ]
     made = measure_curves(lines, [lambda *_: (0.5, None)] * 2, participants=2)
     assert [point.region for point in made.curves[0].points] == [Region.RED, Region.GREEN]
@@ -227,10 +220,9 @@ def test_what_cannot_be_measured_is_left_out_and_said(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", knowledge={"defence": False, "labels": True}, grid={SIGMA: [0.01]})
     made = measure_curves(lines_of(run), [known], participants=7)
     assert [curve.distance for curve in made.curves] == ["rMSE"]
-    assert [note.partition(": ")[2] for note in made.notes] == [
-        "no membership at 0.01, because the attacker is told the labels or guesses none",
-        "no tracing at 0.01, because not each of 7 participants has a picture that was attacked",
-    ]
+    membership, tracing = (note.partition(": ")[2] for note in made.notes)
+    assert re.match("no membership .*labels", membership)
+    assert re.match("no tracing .*7 participants", tracing)
 
 
 def test_the_strength_must_be_one_and_a_number(tmp_path: Path) -> None:
@@ -240,15 +232,15 @@ def test_the_strength_must_be_one_and_a_number(tmp_path: Path) -> None:
         trials=1,
         grid={"defences.0.bound": [1.0, 2.0], "defences.1.sigma": [0.1, 0.2]},
     )
-    with pytest.raises(InputError, match=r"--along names one; those of this run: defences.0.bound, defences.1.sigma"):
+    with pytest.raises(InputError, match=r": defences.0.bound, defences.1.sigma"):
         lines_of(two)
     assert len(lines_of(two, "defences.1.sigma")) == 2
     none = run_of(tmp_path / "none", trials=1, grid={"attack.iterations": [1, 2], "defences.0.each": [True, False]})
     for along in ("attack.iterations", "defences.0.each", "defences.0.share"):
-        with pytest.raises(InputError, match=f"--along '{along}' is not one; those of this run: none"):
+        with pytest.raises(InputError, match=f"--along '{along}' .*: none"):
             lines_of(none, along)
     zipped = run_of(tmp_path / "zip", trials=1, grid={}, zip={SIGMA: [0.1, 0.2], "attack.iterations": [1, 2]})
-    with pytest.raises(InputError, match="a zip changes other fields with a strength, and cannot be used"):
+    with pytest.raises(InputError, match="a zip"):
         lines_of(zipped)
 
 
@@ -267,14 +259,14 @@ def test_a_training_gets_the_defence_of_the_cell(tmp_path: Path) -> None:
     local = {**TRAINING, "server": "fedavg", "client": {"local": {"rate": 0.1}}}
     assert not shares_alike(training_of(local), cells[0])
     other = training_of({**TRAINING, "model": {"name": "lenet_dlg", "width": 2}})
-    with pytest.raises(InputError, match=r"trains model \(name lenet_dlg.*\), the run attacks \(name mlp"):
+    with pytest.raises(InputError, match=r"\(name lenet_dlg.*\(name mlp"):
         training_under(other, cells[0])
     for changed, said in (
         ({"model": {"name": "mlp", "hidden": [17]}}, r"hidden \[17\].*hidden \[16\]"),
         ({"data": {"name": "digits", "size": 6}}, "size 6.*size None"),
         ({"data": {"name": "digits", "scaling": "statistics"}}, "scaling statistics.*scaling none"),
         ({"data": "fashion_mnist"}, "fashion_mnist.*digits"),
-        ({"defences": [{"name": "clip", "bound": 1.0}]}, "has a defence of its own"),
+        ({"defences": [{"name": "clip", "bound": 1.0}]}, "defence of its"),
     ):
         with pytest.raises(InputError, match=said):
             training_under(training_of({**TRAINING, **changed}), cells[0])
@@ -333,10 +325,8 @@ def test_what_has_not_landed_is_said_and_one_trial_makes_no_interval(tmp_path: P
     whole = run_of(tmp_path / "whole", grid={SIGMA: [0.01, 1.0]})
     settings = {cell.id: cell.settings for cell in whole.cells()}
     partly = measure_curves(lines_of(Fewer(whole.directory)), [known], participants=2)
-    assert [note.partition(": ")[2] for note in partly.notes] == [
-        "2 of 6 trials have landed at 0.01",
-        "0 of 6 trials have landed at 1",
-    ]
+    numbers = [re.findall(r"[\d.]+", note.partition(": ")[2]) for note in partly.notes]
+    assert numbers == [["2", "6", "0.01"], ["0", "6", "1"]]  # landed, wanted, strength
 
 
 def test_other_data_have_another_chance_and_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
@@ -351,7 +341,7 @@ def test_other_data_have_another_chance_and_runs_of_one_name_are_told_apart(tmp_
         for name, n in (("one", 1), ("two", 2))
     ]
     lines = [line for run in both for line in lines_of(run)]
-    assert [attacker for _, attacker in name_lines(lines)] == ["cpl, does not know, one", "cpl, does not know, two"]
+    assert [attacker.split(", ")[-1] for _, attacker in name_lines(lines)] == ["one", "two"]
     chances = {c.distance: c.chance for c in measure_curves(lines, [known] * 2, participants=2).curves}
     assert chances == {"rMSE": None, "membership": 0.5, "tracing": 0.5}
 
@@ -362,21 +352,21 @@ def test_accuracies_of_a_file(tmp_path: Path) -> None:
     assert read_accuracies(path) == {0.01: (0.8, 500), 1.0: (0.4, None)}
     asked = accuracies_from(path, [])
     assert asked({}, 0.01 * (1 + 1e-12)) == (0.8, 500)
-    with pytest.raises(InputError, match=r"has no accuracy for strength 0.5; it has 0.01, 1.0"):
+    with pytest.raises(InputError, match=r"strength 0.5; .*0.01, 1.0"):
         asked({}, 0.5)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("sigma,accuracy\n1,0.5\n", "needs columns strength and accuracy"),
-        ("", "needs columns strength and accuracy"),
+        ("sigma,accuracy\n1,0.5\n", "strength and accuracy"),
+        ("", "strength and accuracy"),
         ("strength,accuracy\n1,much\n", "line 2"),
         ("strength,accuracy\n1,0.5\n2\n", "line 3"),
-        ("strength,accuracy\n1,50\n", r"must be a share in \[0, 1\]"),
-        ("strength,accuracy\n1,nan\n", r"must be a share in \[0, 1\]"),
-        ("strength,accuracy,tests\n1,0.5,0\n", "over at least one test"),
-        ("strength,accuracy\n1,0.5\n1.0,0.6\n", "line 3: strength 1 has an accuracy already"),
+        ("strength,accuracy\n1,50\n", r"share .*\[0, 1\]"),
+        ("strength,accuracy\n1,nan\n", r"share .*\[0, 1\]"),
+        ("strength,accuracy,tests\n1,0.5,0\n", "one test"),
+        ("strength,accuracy\n1,0.5\n1.0,0.6\n", "line 3: strength 1"),
     ],
 )
 def test_bad_accuracies_are_refused_by_line(tmp_path: Path, text: str, said: str) -> None:

@@ -90,7 +90,7 @@ def _fields(settings: DemoSettings) -> dict[str, object]:
 
 
 def test_impossible_demo_sizes_are_refused() -> None:
-    with pytest.raises(InputError, match="at least one image"):
+    with pytest.raises(InputError, match="one image"):
         DemoSettings(images=0)
 
 
@@ -144,11 +144,11 @@ def test_peek_reads_a_dense_network_exactly() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "words"),
     [
-        (torch.rand(2, 1, 8, 8), torch.tensor([1]), "x of shape N x"),
+        (torch.rand(2, 1, 8, 8), torch.tensor([1]), "shape N x"),
         (torch.rand(1, 1, 8, 8) * 9, torch.tensor([1]), r"box \[0, 1\]"),
-        (torch.rand(1, 1, 8, 8), torch.tensor([10]), "labels must lie in 0..9"),
+        (torch.rand(1, 1, 8, 8), torch.tensor([10]), "labels .*0..9"),
         (torch.rand(1, 1, 9, 9), torch.tensor([1]), "9, 9"),
-        (torch.rand(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64), "x of shape N x"),
+        (torch.rand(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64), "shape N x"),
     ],
 )
 def test_peek_says_what_is_wrong_in_one_line(x: torch.Tensor, y: torch.Tensor, words: str) -> None:

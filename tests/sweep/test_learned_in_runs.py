@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sweeper import sweep
-
 from leakscope.cli import main
 from leakscope.scenario import scenario_of
 from leakscope.store import Run
+from sweeper import sweep
 
 SCENARIO = scenario_of(
     {

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sweeper import small, sweep
 
 from leakscope.cli import app
 from leakscope.clients import Client
@@ -22,6 +18,7 @@ from leakscope.defences.on_data import Transform
 from leakscope.metrics import arrange, match, psnr
 from leakscope.search.policies import both_psnr
 from leakscope.store import Run
+from sweeper import small, sweep
 
 IG = {"name": "ig", "iterations": 2}
 SHIFT = {"name": "ig_shift", "iterations": 2}
@@ -95,7 +92,7 @@ def test_both_psnrs_are_those_of_the_kept_pictures(tmp_path: Path) -> None:
     assert told.exit_code == 0
     assert "enhanced" in told.stdout
     sweep(tmp_path / "plain", small(**{**HERE, "attacks": [IG]}))
-    with pytest.raises(InputError, match="no trial whose client transformed"):
+    with pytest.raises(InputError, match="client transformed"):
         both_psnr(tmp_path / "plain")
 
 

@@ -3,16 +3,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-from sweeper import SMALL, content, small, sweep
 
 from leakscope.core.errors import InputError
 from leakscope.scenario import read_scenario, scenario_of
@@ -23,6 +19,7 @@ from leakscope.sweep import plan as plan_module
 from leakscope.sweep.driver import NoProgress, unfold
 from leakscope.sweep.engines import processes
 from leakscope.sweep.plan import chunks_of, group_trials, share_of_memory
+from sweeper import SMALL, content, small, sweep
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sweeper import sweep
-
 from leakscope.core.record import Record
 from leakscope.scenario import scenario_of
 from leakscope.store import Run
+from sweeper import sweep
 
 ALWAYS = {"norm_b", "norm_e", "norm_inverse_e", "condition", "condition_2", "error"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,6 @@ from leakscope.training import run as run_module
 from leakscope.training.objects import make_objects
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def small(**changes: Any) -> dict[str, Any]:
@@ -121,7 +112,7 @@ def test_a_training_that_was_cut_goes_on_to_the_same_bits(
     said: list[str] = []
     rest: list[Point] = []
     resumed = run_training(training_of(told), tmp_path / "cut", say=said.append, on_round=rest.append)
-    assert said == ["going on after round 2"]
+    assert [line.split()[-2:] for line in said] == [["round", "2"]]
     assert [point.round for point in rest] == list(range(3, told["rounds"] + 1))
     assert resumed.curve == whole.curve
     kept, cut_ = files(tmp_path / "whole"), files(tmp_path / "cut")
@@ -133,7 +124,7 @@ def test_more_rounds_go_on_where_it_ended_and_fewer_are_refused(tmp_path: Path) 
     run_training(training_of(small(rounds=2)), tmp_path / "short")
     more = run_training(training_of(small(name="other title")), tmp_path / "short")
     assert more.curve == long.curve
-    with pytest.raises(InputError, match="already 4 rounds far, 2 are asked for"):
+    with pytest.raises(InputError, match="4 rounds far, 2 "):
         run_training(training_of(small(rounds=2)), tmp_path / "short")
 
 
@@ -149,13 +140,13 @@ def test_the_directory_of_another_training_is_refused(tmp_path: Path, changes: d
 def test_a_damaged_state_is_told(tmp_path: Path) -> None:
     run_training(training_of(small(rounds=1, checkpoints=[])), tmp_path)
     (tmp_path / "state.safetensors").write_bytes(b"half")
-    with pytest.raises(InputError, match=r"not a readable state .* delete it to train from the beginning"):
+    with pytest.raises(InputError, match=r"readable state .*delete"):
         run_training(training_of(small()), tmp_path)
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(InputError, match=r"is not empty \(it holds thesis.tex\)"):
+    with pytest.raises(InputError, match=r"not empty .*thesis.tex"):
         run_training(training_of(small()), tmp_path)
     with pytest.raises(InputError, match="is a file"):
         run_training(training_of(small()), tmp_path / "thesis.tex")
@@ -196,7 +187,7 @@ def test_a_checkpoint_that_is_missing_or_asked_for_later_is_written_or_named(tmp
     again = run_training(training_of(small(checkpoints=[1, 2, 3])), tmp_path, say=lines.append)
     assert file.read_bytes() == bytes_before
     assert sorted(again.checkpoints) == [2, 4]
-    assert any("checkpoints of rounds 1, 3 are past and not there" in line for line in lines)
+    assert any("rounds 1, 3 are past" in line for line in lines)
 
 
 def test_accuracy_is_measured_every_so_many_rounds_and_where_it_matters(tmp_path: Path) -> None:
@@ -233,11 +224,9 @@ def test_the_form_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.
     said: list[str] = []
     run_training(training_of(told), tmp_path, say=said.append)
     assert len(said) == 1
-    assert re.fullmatch(
-        r"convolutions (native|by_client|split|bands|windows) "
-        r"\(native \d+ ms, by_client \d+ ms, split \d+ ms, bands \d+ ms, windows \d+ ms for one epoch.*",
-        said[0],
-    )
+    timed = re.findall(r"(\w+) \d+ ms", said[0])
+    assert timed == ["native", "by_client", "split", "bands", "windows"]
+    assert said[0].split()[1] in timed  # convolutions <form> (...)
     monkeypatch.setattr(forms_module, "choose_form", lambda *_: pytest.fail("measured again"))
     monkeypatch.setattr(run_module, "choose_form", lambda *_: pytest.fail("measured again"))
     run_training(training_of({**told, "rounds": 2}), tmp_path)
@@ -307,7 +296,7 @@ def test_a_checkpoint_is_refused_under_another_scaling_of_the_inputs(tmp_path: P
         "baselines": [],
     }
     unfold(scenario_of({**attacked, "data": {"name": "fashion_mnist", "scaling": "statistics"}}))
-    said = "was trained with data.scaling statistics, here it is none: give scaling: statistics"
+    said = "data.scaling statistics, .*none"
     with pytest.raises(ScenarioError, match=said):
         unfold(scenario_of({**attacked, "data": "fashion_mnist"}))
     plain = small(data={"name": "fashion_mnist", "examples": 120}, weights=weights, **short)
@@ -318,7 +307,7 @@ def test_a_checkpoint_is_refused_under_another_scaling_of_the_inputs(tmp_path: P
 def test_the_state_of_a_training_is_not_taken_for_a_checkpoint(tmp_path: Path) -> None:
     run_training(training_of(small(rounds=1, checkpoints=[])), tmp_path)
     weights = {"name": "checkpoint", "path": str(tmp_path / "state.safetensors")}
-    with pytest.raises(InputError, match="is the state of a training: name its directory and a round"):
+    with pytest.raises(InputError, match="of a training"):
         run_training(training_of(small(weights=weights)), tmp_path / "second")
 
 
@@ -388,44 +377,44 @@ def mistakes(tmp_path: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("rounds: 4", "round: 4"), "t.yaml:6: round: unknown key 'round'; did you mean 'rounds'"),
-        (("epochs: 1", "epoch: 1"), "t.yaml:5: client.local.epoch: unknown key 'epoch'; did you mean 'epochs'"),
-        (("epochs: 1", "epochs: 0"), "t.yaml:5: client.local.epochs: LocalTraining.epochs must be at least 1, got 0"),
-        (("rate: 0.1", "rate: 0.0"), "t.yaml:5: client.local.rate: LocalTraining.rate must be above 0, got 0.0"),
-        (("rate: 0.1", "rate: fast"), "t.yaml:5: client.local.rate: must be a valid number, got 'fast'"),
-        (("rounds: 4", "rounds: 0"), "t.yaml:6: rounds: must be greater than or equal to 1, got 0"),
-        (("rounds: 4", "rounds: 4\ncheckpoints: [5]"), "must be rounds of the training, which has 4, got 5"),
-        (("name: iid", "name: idd"), "t.yaml:2: partition: unknown partition 'idd'; did you mean 'iid'"),
-        (("clients: 10", "client: 10"), "t.yaml:2: partition.client: unknown key 'client'; did you mean 'clients'"),
-        (("clients: 10", "clients: 5000"), "t.yaml:2: partition: IID.clients must be at most 1437 for 1437 examples"),
+        (("rounds: 4", "round: 4"), "t.yaml:6: round: .*'round'.*'rounds'"),
+        (("epochs: 1", "epoch: 1"), "t.yaml:5: client.local.epoch: .*'epoch'.*'epochs'"),
+        (("epochs: 1", "epochs: 0"), "t.yaml:5: client.local.epochs: .*got 0"),
+        (("rate: 0.1", "rate: 0.0"), "t.yaml:5: client.local.rate: .*got 0.0"),
+        (("rate: 0.1", "rate: fast"), "t.yaml:5: client.local.rate: .*got 'fast'"),
+        (("rounds: 4", "rounds: 0"), "t.yaml:6: rounds: .*got 0"),
+        (("rounds: 4", "rounds: 4\ncheckpoints: [5]"), "has 4, got 5"),
+        (("name: iid", "name: idd"), "t.yaml:2: partition: .*'idd'.*'iid'"),
+        (("clients: 10", "client: 10"), "t.yaml:2: partition.client: .*'client'.*'clients'"),
+        (("clients: 10", "clients: 5000"), "t.yaml:2: partition: IID.clients .*most 1437"),
         (
             ("name: iid, clients: 10", "name: by_writer"),
-            "t.yaml:2: partition: ByWriter needs data that tells the writers",
+            "t.yaml:2: partition: ByWriter ",
         ),
         (
             ("rounds: 4", "rounds: 4\nselection: {name: count, number: 11}"),
-            "t.yaml:7: selection.number: must be at most the 10",
+            "t.yaml:7: selection.number: .*10",
         ),
-        (("rounds: 4", "rounds: 4\nserver: fedsgd"), "t.yaml:7: server: fedsgd takes gradients"),
-        (("rounds: 4", "rounds: 4\nserver: fedsdg"), "t.yaml:7: server: unknown server 'fedsdg'; did you mean"),
-        (("rounds: 4", "rounds: 4\ndecay: {factor: 2.0, every: 1}"), r"decay.factor: Decay.factor must be in (0, 1]"),
+        (("rounds: 4", "rounds: 4\nserver: fedsgd"), "t.yaml:7: server: fedsgd "),
+        (("rounds: 4", "rounds: 4\nserver: fedsdg"), "t.yaml:7: server: .*'fedsdg'"),
+        (("rounds: 4", "rounds: 4\ndecay: {factor: 2.0, every: 1}"), r"decay.factor: .*\(0, 1\]"),
         (("rounds: 4", "rounds: 4\ndefences: [{name: clip, bound: 0.0}]"), "t.yaml:7: defences.0.bound: Clip.bound"),
-        (("rounds: 4", "rounds: 4\ndefences: [sign, sign]"), "t.yaml:7: defences: Sign is stacked twice"),
-        (("model: mlp", "model: lenet_cpl\nnorm: testing"), "t.yaml:4: norm: must be 'eval' or 'train', got 'testing'"),
+        (("rounds: 4", "rounds: 4\ndefences: [sign, sign]"), "t.yaml:7: defences: Sign "),
+        (("model: mlp", "model: lenet_cpl\nnorm: testing"), "t.yaml:4: norm: .*got 'testing'"),
         (
             ("data: digits", "data: {name: digits, examples: 2000}"),
-            "data.examples: TrainingData.examples must be at most 1437",
+            "data.examples: .*1437",
         ),
         (
             ("rounds: 4", "rounds: 4\nweights: {name: checkpoint, path: none}"),
-            "t.yaml:7: weights: there is no checkpoint",
+            "t.yaml:7: weights: ",
         ),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_nothing_is_written(
     tmp_path: Path, change: tuple[str, str], said: str
 ) -> None:
-    assert said in mistakes(tmp_path, BASE.replace(*change))
+    assert re.search(said, mistakes(tmp_path, BASE.replace(*change)))
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
@@ -435,7 +424,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 
 def test_a_network_that_does_not_fit_the_data_is_told(tmp_path: Path) -> None:
     text = BASE.replace("digits", "breast_cancer").replace("model: mlp", "model: lenet_cpl")
-    assert "t.yaml:3: model: cannot be built for inputs (30,)" in mistakes(tmp_path, text)
+    assert re.search(r"t\.yaml:3: model: .*\(30,\)", mistakes(tmp_path, text))
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"- a\n- b\n", b"", b"a: [\n"])
@@ -445,7 +434,7 @@ def test_what_is_no_training_file_is_refused_in_a_line(tmp_path: Path, content: 
     with pytest.raises(InputError) as error:
         read_training(path)
     assert "\n" not in str(error.value)
-    with pytest.raises(InputError, match="cannot read the training file"):
+    with pytest.raises(InputError, match=r"cannot read .*none.yaml"):
         read_training(tmp_path / "none.yaml")
 
 

@@ -4,6 +4,7 @@ that its owner alone can read, enough to go on.
 
 from __future__ import annotations
 
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -189,18 +190,15 @@ def stopped_after(told: dict[str, Any], directory: Path, rounds: int, *, keep: b
     return said
 
 
-NOTICE = (
-    "private heads are not written, so a training that is cut cannot be gone on with; --keep-private keeps them in {}/"
-)
-
-
 def test_heads_that_are_not_written_are_named_once_at_the_beginning(tmp_path: Path) -> None:
     told = small(rounds=1, checkpoints=[])
     said: dict[str, list[str]] = {"default": [], "kept": [], "no heads": []}
     run_training(training_of(told), tmp_path / "default", say=said["default"].append)
     run_training(training_of(told), tmp_path / "kept", keep_private=True, say=said["kept"].append)
     run_training(training_of({**told, **MEMORY_ALONE}), tmp_path / "no heads", say=said["no heads"].append)
-    assert said == {"default": [NOTICE.format(tmp_path / "default" / "private")], "kept": [], "no heads": []}
+    assert (said["kept"], said["no heads"]) == ([], [])
+    (notice,) = said["default"]
+    assert re.search(f"--keep-private .*{tmp_path / 'default' / 'private'}", notice)
 
 
 def test_a_cut_training_whose_heads_were_not_kept_is_refused_with_both_ways_out(tmp_path: Path) -> None:
@@ -208,9 +206,9 @@ def test_a_cut_training_whose_heads_were_not_kept_is_refused_with_both_ways_out(
     stopped_after(told, tmp_path, 2)
     before = files(tmp_path)
     for keep in (False, True):
-        with pytest.raises(InputError, match=r"after round 2 of 3 and its private heads were not kept") as caught:
+        with pytest.raises(InputError, match=r"round 2 of 3 ") as caught:
             run_training(training_of(told), tmp_path, keep_private=keep)
-        assert "new --out, with --keep-private" in str(caught.value)
+        assert re.search("--out.*--keep-private", str(caught.value))
         assert "\n" not in str(caught.value)
     assert files(tmp_path) == before
 
@@ -233,20 +231,20 @@ def test_a_training_that_is_over_needs_no_heads(tmp_path: Path) -> None:
     again = run_training(training_of(told), tmp_path, say=said.append)
     assert (again.curve, again.checkpoints, again.stopped) == (first.curve, first.checkpoints, False)
     assert files(tmp_path) == before
-    assert said == ["going on after round 2"]
+    assert [line.split()[-2:] for line in said] == [["round", "2"]]
 
 
 def test_kept_heads_are_gone_on_with_only_when_asked_to_keep_them(tmp_path: Path) -> None:
     told = small(rounds=2, checkpoints=[])
     run_training(training_of(told), tmp_path / "whole", keep_private=True)
     stopped_after(told, tmp_path / "cut", 1, keep=True)
-    with pytest.raises(InputError, match=r"private holds private heads: go on with --keep-private.* new --out"):
+    with pytest.raises(InputError, match=r"--keep-private.* --out"):
         run_training(training_of(told), tmp_path / "cut")
     (tmp_path / "copy").mkdir()
     (tmp_path / "cut" / "private").rename(
         tmp_path / "copy" / "private"
     )  # its state is gone: a training from the beginning
-    with pytest.raises(InputError, match="private holds private heads"):
+    with pytest.raises(InputError, match="holds private heads"):
         run_training(training_of(told), tmp_path / "copy")
     (tmp_path / "copy" / "private").rename(tmp_path / "cut" / "private")
     run_training(training_of(told), tmp_path / "cut", keep_private=True)
@@ -260,16 +258,16 @@ def test_a_state_without_its_private_file_is_told(tmp_path: Path) -> None:
     run_training(training_of(told), tmp_path)
     file = tmp_path / "private" / "round-00001.safetensors"
     file.rename(file.with_name("round-00007.safetensors"))
-    with pytest.raises(InputError, match="does not hold round 1, where the state stands"):
+    with pytest.raises(InputError, match="hold round 1"):
         run_training(training_of({**told, "rounds": 2}), tmp_path)
     file.with_name("round-00007.safetensors").unlink()
-    with pytest.raises(InputError, match="its private file is not there"):
+    with pytest.raises(InputError, match="private file is"):
         run_training(training_of({**told, "rounds": 2}), tmp_path)
 
 
 def test_too_few_codes_are_refused_where_they_stand(tmp_path: Path) -> None:
     bad = small(client={"local": LOCAL, "on_model": {"alpha2": 0.1, "bits": 2}})
-    with pytest.raises(ScenarioError, match=r"client\.on_model\.bits: more classes than codes"):
+    with pytest.raises(ScenarioError, match=r"client\.on_model\.bits: .*codes"):
         run_training(training_of(bad), tmp_path / "t")
     assert not (tmp_path / "t").exists()
     scenario = scenario_of(
@@ -283,5 +281,5 @@ def test_too_few_codes_are_refused_where_they_stand(tmp_path: Path) -> None:
             "grid": {"client.on_model.bits": [4, 2]},
         }
     )
-    with pytest.raises(ScenarioError, match=r"more classes than codes: Polarisation\.bits = 2"):
+    with pytest.raises(ScenarioError, match=r"codes: Polarisation\.bits = 2"):
         unfold(scenario)

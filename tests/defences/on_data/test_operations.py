@@ -191,16 +191,16 @@ def test_flat_pictures_survive() -> None:
 
 @pytest.mark.parametrize("index", [-1, 50, 1000])
 def test_an_index_outside_the_table_is_refused(index: int) -> None:
-    with pytest.raises(InputError, match=r"must lie in 0\.\.49, got"):
+    with pytest.raises(InputError, match=rf"0\.\.49, got {index}"):
         operation(index)
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 8, 8), (2, 4, 8, 8), (3, 8, 8), (4, 30)])
 def test_other_than_one_or_three_channels_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="pictures of 1 or 3 channels"):
+    with pytest.raises(InputError, match="1 or 3 channels"):
         apply(torch.zeros(shape, dtype=torch.uint8), operation(0), torch.ones(shape[0]))
 
 
 def test_whole_numbers_that_are_no_bytes_are_refused() -> None:
-    with pytest.raises(InputError, match=r"bytes or numbers in \[0, 1\], got torch.int64"):
+    with pytest.raises(InputError, match=r"\[0, 1\], got torch.int64"):
         apply(torch.zeros(1, 3, 8, 8, dtype=torch.int64), operation(0), torch.ones(1))

@@ -35,20 +35,20 @@ def test_a_single_index_may_be_a_number() -> None:
 
 @pytest.mark.parametrize("text", ["", "3-", "-3", "3--1", "a-b", "3,1,7", "3-1-7+", "3-1-7 43", "none+3", "1.5", "٣"])
 def test_a_malformed_policy_is_refused_with_the_rule(text: str) -> None:
-    with pytest.raises(InputError, match=r"Transform\.policy must be 'none', one to three indices"):
+    with pytest.raises(InputError, match=r"Transform\.policy must"):
         Transform(policy=text)
 
 
 def test_too_long_a_policy_and_an_index_outside_the_table_are_refused() -> None:
-    with pytest.raises(InputError, match="one to 3 operations, got 4 in '1-2-3-4'"):
+    with pytest.raises(InputError, match="got 4 in '1-2-3-4'"):
         Transform(policy="1-2-3-4")
-    with pytest.raises(InputError, match=r"must name operations in 0\.\.49, got 50 in"):
+    with pytest.raises(InputError, match=r"0\.\.49, got 50"):
         Transform(policy="3-50")
 
 
 @pytest.mark.parametrize("crop", [-1, 1.5, True])
 def test_a_crop_that_is_no_number_of_pixels_is_refused(crop: object) -> None:
-    with pytest.raises(InputError, match=r"Transform\.crop must be a whole number"):
+    with pytest.raises(InputError, match=r"Transform\.crop .*whole number"):
         Transform(crop=crop)  # type: ignore[arg-type]
 
 
@@ -121,7 +121,7 @@ def test_the_global_generator_is_left_alone() -> None:
 
 
 def test_rows_of_a_table_are_refused() -> None:
-    with pytest.raises(InputError, match="pictures of 1 or 3 channels"):
+    with pytest.raises(InputError, match="1 or 3 channels"):
         Transform("3").protect_data(torch.zeros(3, 30), random.key(0))
 
 

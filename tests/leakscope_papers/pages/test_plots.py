@@ -186,9 +186,11 @@ def test_a_curve_is_the_mean_over_clients_with_its_band() -> None:
     drawing = draw(made)
     assert drawing.panels[0].series[0].band.endswith("Z")
     assert drawing.names[0] == "alpha"
-    assert drawing.panels[0].words.endswith("n = 2 at 0 to 0.200, n = 1 at 1.00, highest 0.700 at 0.500")
+    words = drawing.panels[0].words
+    assert re.findall(r"n = (\d) at ([\d.]+)", words) == [("2", "0"), ("1", "1.00")]
+    assert words.endswith("0.700 at 0.500")
     assert undrawn(made) == ""
-    assert undrawn(lost) == "Lost: not drawn, these runs kept no curve; runs made anew do."
+    assert "no curve" in undrawn(lost)
 
 
 def test_cells_without_a_number_across_are_counted() -> None:
@@ -196,7 +198,8 @@ def test_cells_without_a_number_across_are_counted() -> None:
     broken = Measured(found.cells[0].where, UNAWARE, 20, {**found.cells[0].values, "ratio": Value(NONE)})
     made = plotted(result(found.item, [broken, *found.cells[1:]]))[0]
     assert len(points_of(made)) == 3 * 11
-    assert undrawn(made) == "Characteristics, batch 1: 1 cells have no number for ratio and are not drawn."
+    assert made.without == 1
+    assert "1 cells" in undrawn(made)
 
 
 def test_the_page_holds_the_drawings_with_words_for_them_and_escapes_what_it_was_given() -> None:
@@ -210,7 +213,7 @@ def test_the_page_holds_the_drawings_with_words_for_them_and_escapes_what_it_was
     assert "spn &lt;b&gt;" in page
     assert "spn <b>" not in page
     assert "<script" not in page
-    assert "Characteristics, batches of 4 and 8: not drawn, nothing of it is measured here." in page
+    assert "4 and 8: not drawn" in page
     numbers = [float(n) for path in re.findall(r'class="spot" d="M([\d.]+) ([\d.]+)', page) for n in path]
     assert all(0 <= n <= WIDTH for n in numbers)
     assert all(
@@ -244,7 +247,7 @@ def test_chance_is_level_from_edge_to_edge_on_the_right_axis_of_a_characteristic
         assert panel.words.endswith("; chance 0.900")
     page = render_papers([result(found.item, cells)], command="c")
     assert page.count(">chance</text>") == page.count('class="chance" d="M50') == 4
-    assert "chance: guessing <small>right axis</small>" in page
+    assert "guessing <small>right" in page
     assert "chance</text>" not in render_papers([found], command="c")
 
 

@@ -28,7 +28,6 @@ def test_every_paper_has_a_page_that_is_up_to_date_and_short(paper: str) -> None
     assert len(page.splitlines()) <= MOST_LINES
     for head in ("claims", "found", "numbers beside ours", "Claims", "could not reproduce", "Run it again"):
         assert head in page
-    assert "| claim | printed | ours, n | verdict |" in page
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ def test_check_names_the_page_that_differs_from_its_data(one_paper: Path) -> Non
     data.write_text(data.read_text("utf-8").replace('"n":20', '"n":21'), "utf-8")
     code, output = render("--check")
     assert code == 1
-    assert f"{one_paper / 'README.md'} differs from its data" in output
+    assert f"{one_paper / 'README.md'} differs" in output
     assert render()[0] == 0
     assert render("--check")[0] == 0
     readme._recorded.cache_clear()
@@ -69,11 +68,11 @@ def test_a_quote_is_filled_from_its_row() -> None:
 @pytest.mark.parametrize(
     ("quote", "problem"),
     [
-        ("{sme-table-2: psnr}", "must be {item/conditions: measure}"),
-        ("{sme-table-2/data=cifar100; attack=sme: psnr}", "must fit one row, it fits 6"),
-        ("{sme-table-2/data=cifar100; epochs=21: psnr}", "must fit one row, it fits 0"),
-        ("{sme-table-2/data=cifar100; samples=10; epochs=20; attack=sme: nothing}", "the row has no nothing"),
-        ("{printed sme-table-2/data=mnist: psnr}", "must fit one printed number, it fits 0"),
+        ("{sme-table-2: psnr}", "item/conditions: measure"),
+        ("{sme-table-2/data=cifar100; attack=sme: psnr}", "one row.* 6"),
+        ("{sme-table-2/data=cifar100; epochs=21: psnr}", "one row.* 0"),
+        ("{sme-table-2/data=cifar100; samples=10; epochs=20; attack=sme: nothing}", "no nothing"),
+        ("{printed sme-table-2/data=mnist: psnr}", "printed number.* 0"),
     ],
 )
 def test_a_key_that_fits_no_row_or_several_is_an_error(quote: str, problem: str) -> None:

@@ -296,7 +296,7 @@ def test_a_cut_correlation_goes_on_with_the_policies_that_are_missing(
 
 
 def test_an_attack_that_depends_on_the_policy_takes_one_alone() -> None:
-    with pytest.raises(InputError, match="one policy at a time, got 2"):
+    with pytest.raises(InputError, match=r"one policy .*got 2"):
         ats.attack_pictures(
             read_settings(Attacked, TINY), build("lenet_dlg", (1, 8, 8), 10), ["3", "9"], "ig_shift", "cpu"
         )
@@ -326,7 +326,7 @@ def test_scores_of_one_picture_at_a_time_average_to_the_score(tmp_path: Path) ->
 
 
 def test_an_unknown_attack_is_refused() -> None:
-    with pytest.raises(InputError, match="ig, ig_shift or ig_policy"):
+    with pytest.raises(InputError, match="ig_shift or ig_policy"):
         ats._attack("dlg", 2, (1, 1))
 
 

@@ -40,7 +40,7 @@ def test_pictures_come_back_as_they_were_kept(tmp_path: Path) -> None:
 def test_what_are_no_pictures_of_a_row_is_refused(tmp_path: Path, change: dict[str, torch.Tensor]) -> None:
     own = {name: getattr(shown(), name) for name in NAMES} | change
     keep_pictures(tmp_path, "a", Shown(**own))
-    with pytest.raises(InputError, match="holds no pictures of a row"):
+    with pytest.raises(InputError, match="holds no pictures"):
         read_pictures(tmp_path, "a")
 
 
@@ -48,7 +48,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     keep_pictures(tmp_path, "a", shown())
     (file,) = (tmp_path / FOLDER).iterdir()
     file.write_bytes(b"no pictures")
-    with pytest.raises(InputError, match="holds no pictures of a row"):
+    with pytest.raises(InputError, match="holds no pictures"):
         read_pictures(tmp_path, "a")
 
 

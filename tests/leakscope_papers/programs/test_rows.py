@@ -84,10 +84,10 @@ def test_a_listing_asks_and_computes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda told: {**told, "settings": {"numbers": [5]}}, "made with other settings"),
-        (lambda told: {**told, "format": 9}, "has format 9, this version reads 1"),
-        (lambda told: {**told, "rows": [{"key": "n=2"}]}, "holds no rows of a program"),
-        (lambda _: [], "holds no rows of a program"),
+        (lambda told: {**told, "settings": {"numbers": [5]}}, "other settings"),
+        (lambda told: {**told, "format": 9}, "format 9, .*1"),
+        (lambda told: {**told, "rows": [{"key": "n=2"}]}, "no rows"),
+        (lambda _: [], "no rows"),
     ],
 )
 def test_a_file_that_is_not_this_programs_is_refused(tmp_path: Path, spoil: Callable[[Any], Any], said: str) -> None:
@@ -112,7 +112,7 @@ def test_a_row_that_nobody_asked_for_or_that_is_there_is_refused(tmp_path: Path)
 def test_one_program_at_a_time(tmp_path: Path) -> None:
     with (
         keeping(tmp_path, {}, FACTS),
-        pytest.raises(InputError, match="is being written by process"),
+        pytest.raises(InputError, match="written by process"),
         keeping(tmp_path, {}, FACTS),
     ):
         pass
@@ -130,7 +130,7 @@ def test_one_number_has_no_interval_and_rates_have_that_of_a_rate() -> None:
     assert (alone.value, alone.n) == (0.5, 1)
     assert math.isnan(alone.low)
     assert not value_of("cosine", [None]).has_number
-    assert value_of("cosine", [None, 1.0, 2.0]).over == "2 of 3 that are finite"
+    assert value_of("cosine", [None, 1.0, 2.0]).over.startswith("2 of 3 ")
     hits = torch.tensor([[1], [0], [1]]) == 1
     assert value_of("accuracy", [1, 0, 1]).estimate == estimate_rate(hits, torch.ones_like(hits))
 
@@ -221,16 +221,16 @@ def test_curves_come_back_with_their_row_and_rows_without_them_are_read_as_befor
 @pytest.mark.parametrize(
     ("curve", "said"),
     [
-        ({"x": [0.0, 0.0], "y": [[1.0, 2.0]]}, "x must be finite numbers that rise"),
-        ({"x": [0.0, math.inf], "y": [[1.0, 2.0]]}, "x must be finite numbers that rise"),
-        ({"x": [], "y": []}, "x must be finite numbers that rise"),
-        ({"x": [0.0, 1.0], "y": [[1.0, 2.0], [1.0]]}, "y must have 2 numbers for each client"),
-        ({"x": [0.0, 1.0], "y": []}, "y must have 2 numbers for each client"),
+        ({"x": [0.0, 0.0], "y": [[1.0, 2.0]]}, "x must be"),
+        ({"x": [0.0, math.inf], "y": [[1.0, 2.0]]}, "x must be"),
+        ({"x": [], "y": []}, "x must be"),
+        ({"x": [0.0, 1.0], "y": [[1.0, 2.0], [1.0]]}, "y must have 2 "),
+        ({"x": [0.0, 1.0], "y": []}, "y must have 2 "),
     ],
 )
 def test_a_curve_that_is_none_is_refused_and_nothing_is_kept(tmp_path: Path, curve: Any, said: str) -> None:
     with keeping(tmp_path, {}, FACTS) as keep:
         keep.done("a")
-        with pytest.raises(InputError, match=f"curve 'line' of row 'a': {said}"):
+        with pytest.raises(InputError, match=f"'line' .*'a': {said}"):
             keep.add("a", {}, {}, curves={"line": curve})
     assert not rows_exist(tmp_path)

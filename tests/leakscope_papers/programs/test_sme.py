@@ -86,7 +86,7 @@ def test_the_objective_error_of_ig_is_on_the_page_of_the_lines(name: str) -> Non
     measures = read_item(name).measures
     assert measures[-1] == "objective_error"
     assert set(measures) <= set(statistics(Lines(torch.linspace(0, 1, 3), torch.rand(2, 4), torch.rand(2, 3))))
-    assert title_of("objective_error") == "objective error of IG, 1 - cosine at w0"
+    assert title_of("objective_error").endswith("cosine at w0")
 
 
 @given(st.integers(1, 700))
@@ -103,9 +103,9 @@ def test_dark_ink_is_the_picture_turned_over_and_scaled_as_femnist() -> None:
     dark, light = in_ink("digits", "dark"), in_ink("digits", "light")
     assert dark.scaling == FEMNIST_STATISTICS
     torch.testing.assert_close(dark.data.pictures("train", range(3)), 1 - light.data.pictures("train", range(3)))
-    with pytest.raises(InputError, match="ink must be one of dark, light, got 'red'"):
+    with pytest.raises(InputError, match=r"ink .*got 'red'"):
         in_ink("digits", "red")
-    with pytest.raises(InputError, match="9 clients of 900 need 8,100 examples, digits has 1,437"):
+    with pytest.raises(InputError, match=r"8,100 .*1,437"):
         clients_of(light, 900, 9)
 
 

@@ -1,8 +1,7 @@
-"""A small sweep that a test may run, kill and run again. `python sweeper.py DIRECTORY` runs it to the end."""
+"""A small sweep that a test may run, kill and run again."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ from leakscope.store import Run
 from leakscope.sweep import Done, run_scenario
 from leakscope.sweep.engines import serial
 
+ONE_STEP = {"name": "lbfgs", "inner": 1}  # an iteration of one evaluation, not of up to 20
 SMALL: dict[str, Any] = {
     "name": "small",
     "data": "digits",
     "model": {"name": "mlp", "hidden": [16]},
     "weights": {"name": "uniform", "a": 0.3},
-    "attacks": [{"name": "cpl", "iterations": 1}, {"name": "dlg", "iterations": 1}],
+    "attacks": [{"name": name, "iterations": 1, "optimiser": ONE_STEP} for name in ("cpl", "dlg")],
     "defences": [{"name": "gaussian_noise", "sigma": 0}],
     "knowledge": {"defence": False},
     "trials": 3,
@@ -49,7 +49,3 @@ def content(directory: Path) -> dict[str, Any]:
         assert record.trial not in found
         found[record.trial] = (repr(plain), tensors)
     return found
-
-
-if __name__ == "__main__":
-    sweep(Path(sys.argv[1]))
