@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -22,7 +21,6 @@ from leakscope.attacks.view import View
 from leakscope.clients import Client, told
 from leakscope.core import random
 from leakscope.core.model import Model
-from leakscope.core.tree import to
 from leakscope.core.types import LocalTraining, make_batch
 from leakscope.kernels import graph_cache as graphs
 from leakscope.kernels.compiling import copy_before_writing
@@ -200,43 +198,6 @@ def test_compiled_local_steps_have_the_gradient_of_native_ones() -> None:
     torch.testing.assert_close(compiled.mismatch, native.mismatch, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", ["native", "im2col", "compiled", "split"])
-def test_on_cuda_an_evaluation_is_played_from_a_recording(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here nothing can be recorded: a stand-in notes what it is given to record and what is played."""
-    played: list[int] = []
-
-    def stand_in(call: Callable[..., tuple[Tensor, ...]], moving: tuple[Tensor, ...]) -> Callable[..., object]:
-        assert all(torch.equal(a, b) for a, b in zip(call(*moving), call(*moving), strict=True))
-
-        def play(*new: Tensor) -> tuple[Tensor, ...]:
-            played.append(len(new))
-            return call(*new)
-
-        return play
-
-    monkeypatch.setattr(forms, "recorded", stand_in)
-    monkeypatch.setattr(forms.Evaluator, "_compiled", lambda _, graph: graph)
-    made, zero = problem(1), torch.zeros(2, dtype=torch.int64)
-    evaluator = Evaluator(MODEL, made.unknowns, made.facts, form, trace_after=2)
-    evaluator._records = evaluator.form in forms.RECORDED
-    for call, factor in enumerate((1, 1, 1, 2)):
-        moved = {name: factor * value for name, value in made.unknowns.items()}
-        plain = Evaluator(MODEL, made.unknowns, made.facts, "native")(moved, zero)
-        found = evaluator(moved, zero)
-        assert torch.equal(found.total, plain.total)
-        assert played == ([2] * max(0, call - 1) if form in forms.RECORDED else [])
-
-
-def test_what_cannot_be_recorded_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "recorded", lambda *_: None)
-    made, zero = problem(1), torch.zeros(2, dtype=torch.int64)
-    evaluator = Evaluator(MODEL, made.unknowns, made.facts, "native", trace_after=1)
-    evaluator._records = evaluator.form in forms.RECORDED
-    first, second, third = (evaluator(made.unknowns, zero).total for _ in range(3))
-    assert torch.equal(first, second)
-    assert torch.equal(first, third)
-
-
 @pytest.mark.parametrize(("simulated", "expected"), [(False, "compiled"), (True, "im2col")])
 def test_a_simulated_training_is_recorded_on_cuda_and_never_compiled(
     simulated: bool, expected: str, monkeypatch: pytest.MonkeyPatch
@@ -254,19 +215,3 @@ def test_a_simulated_training_is_recorded_on_cuda_and_never_compiled(
     best, _ = plan.choose_form(MODEL, made, torch.device("cuda"), 1e6)
     assert best == expected
     assert ("im2col", True) in measured
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("form", forms.RECORDED)
-def test_a_recorded_evaluation_has_the_bits_of_the_evaluation(form: str) -> None:
-    made = to(problem(1), device="cuda")
-    model, zero = to(MODEL, device="cuda"), torch.zeros(2, dtype=torch.int64, device="cuda")
-    plain = Evaluator(model, made.unknowns, made.facts, form, trace_after=10**9)
-    evaluator = Evaluator(model, made.unknowns, made.facts, form, trace_after=1)
-    for factor in (1, 1, 1, 2):
-        moved = {name: factor * value for name, value in made.unknowns.items()}
-        found, expected = evaluator(moved, zero), plain(moved, zero)
-        assert torch.equal(found.gradient[GUESS], expected.gradient[GUESS])
-        assert torch.equal(found.total, expected.total)
-    assert evaluator._staged is not None
-    assert evaluator._staged.graph is not None

@@ -84,12 +84,8 @@ def record_update(
     `step` may replace tensors of its argument or write into them. It ran before on a value of the same shapes, under `Fetched`,
     whose `constants` are given. Recordings with one `pool` share their memory and must not be played at the same time.
     """
-    places = list(tensors(value))
-    storages = [t.untyped_storage().data_ptr() for t in places]
-    if len(set(storages)) < len(storages):
-        return None  # two tensors in one memory: writing one would change the other
     graph = torch.cuda.CUDAGraph()
-    device = places[0].device
+    device = next(tensors(value)).device
     torch.cuda.empty_cache()  # a recording has memory of its own
     try:
         with (
@@ -99,12 +95,7 @@ def record_update(
             torch.cuda.graph(graph, pool=pool),
             Fetched(constants),
         ):
-            copy = fill(value, places)
-            step(copy)
-            changed = [(old, new) for old, new in zip(places, tensors(copy), strict=True) if new is not old]
-            changed = [(o, n.clone() if n.untyped_storage().data_ptr() in storages else n) for o, n in changed]
-            for old, new in changed:
-                old.copy_(new)
+            update_in_place(step, value)
     except Exception:  # what a device forbids has no class of its own; run plainly, the step shows its own errors
         return None
 
@@ -113,6 +104,20 @@ def record_update(
             graph.replay()
 
     return play
+
+
+def update_in_place(step: Callable[[V], None], value: V) -> None:
+    """Run `step` on a value and write what it replaced into the memory of the tensors that stood there."""
+    places = list(tensors(value))
+    storages = {t.untyped_storage().data_ptr() for t in places}
+    if len(storages) < len(places):
+        raise ValueError("two tensors of the value share their memory: writing one would change the other")
+    copy = fill(value, places)
+    step(copy)
+    changed = [(old, new) for old, new in zip(places, tensors(copy), strict=True) if new is not old]
+    changed = [(old, new.clone() if new.untyped_storage().data_ptr() in storages else new) for old, new in changed]
+    for old, new in changed:
+        old.copy_(new)
 
 
 def side_by_side(f: Callable[[P], V], parts: Sequence[P], streams: int) -> list[V]:

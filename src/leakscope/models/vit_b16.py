@@ -66,8 +66,9 @@ class Encoder(nn.Module):
     def __init__(self, tokens: int, width: int, heads: int, depth: int) -> None:
         super().__init__()
         self.pos_embedding = nn.Parameter(torch.zeros(1, tokens, width))
-        blocks = OrderedDict((f"encoder_layer_{k}", EncoderLayer(width, heads, 4 * width)) for k in range(depth))
-        self.layers = nn.Sequential(blocks)
+        self.layers = nn.Sequential()
+        for k in range(depth):
+            self.layers.add_module(f"encoder_layer_{k}", EncoderLayer(width, heads, 4 * width))
         self.ln = nn.LayerNorm(width, eps=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:

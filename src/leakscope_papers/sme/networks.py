@@ -37,7 +37,7 @@ from leakscope.kernels.per_client import client_by_client
 from leakscope.models import INITS, draw_parameters
 from leakscope.scenario.settings import DataChoice
 from leakscope.sweep.objects import batch_of, items_of, load_data
-from leakscope.training.file import OWN_KINDS
+from leakscope.training.file import TRAINING_KINDS
 from leakscope_papers.programs.rows import Say
 from leakscope_papers.programs.settings import build_network
 from leakscope_papers.sme.settings import Networks
@@ -116,7 +116,7 @@ def train_rounds(settings: Networks, ink: Ink, rounds: Sequence[int], say: Say, 
     )
     model = to(build_network(settings.model, ink.data), device=device)
     first = take(first_weights(model, "pytorch", [chosen.seed]), 0)
-    holdings = deal(ink.data, OWN_KINDS["partition"].build(chosen.partition), seed=chosen.seed)
+    holdings = deal(ink.data, TRAINING_KINDS["partition"].build(chosen.partition), seed=chosen.seed)
     networks: dict[int, Trained] = {}
 
     def after(state: State, _: Played) -> None:

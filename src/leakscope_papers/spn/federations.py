@@ -33,7 +33,7 @@ from leakscope.federated import (
 from leakscope.kernels.per_client import client_by_client
 from leakscope.models import INITS, draw_parameters
 from leakscope.sweep.objects import load_data
-from leakscope.training.file import OWN_KINDS
+from leakscope.training.file import TRAINING_KINDS
 from leakscope_papers.programs.rows import Keep, Place, Say
 from leakscope_papers.programs.settings import build_network, read_settings
 from leakscope_papers.spn.settings import FederationSettings, Mechanism, Trained
@@ -131,7 +131,7 @@ def _dealt(settings: FederationSettings, data: Dataset, clients: int) -> Holding
     wanted = settings.examples
     groups = None if data.groups_train is None else data.groups_train[:wanted]
     part = replace(data, x_train=data.x_train[:wanted], y_train=data.y_train[:wanted], groups_train=groups)
-    return deal(part, OWN_KINDS["partition"].build(settings.partition, clients=clients), seed=settings.seed)
+    return deal(part, TRAINING_KINDS["partition"].build(settings.partition, clients=clients), seed=settings.seed)
 
 
 def _trained(

@@ -20,7 +20,7 @@ from leakscope.attacks.engine.state import Problem, Recorder, State, Stop
 from leakscope.attacks.optimisers.rules import Moment, Numbers, moving
 from leakscope.core.tree import Tree, rows
 from leakscope.core.types import Outcome
-from leakscope.kernels.recordings import Fetched, record_update
+from leakscope.kernels.recordings import Fetched, record_update, update_in_place
 
 AHEAD = 32  # ticks whose numbers lie in device memory at one time
 
@@ -55,9 +55,11 @@ class Ticker:
             self._try_recording(kind, state, tick)
         if kind in self._recordings:
             self._recordings[kind]()
-        elif self.record:  # the first of its kind runs plainly and sets up what its kernels need
+        elif (
+            self.record
+        ):  # the first of its kind runs plainly, in the memory that recordings write to, and sets up its kernels
             with Fetched() as fetched:
-                self.step(state, tick)
+                update_in_place(partial(self.step, tick=tick), state)
             self._constants[kind] = fetched.values
         else:
             self.step(state, tick)
@@ -68,10 +70,11 @@ class Ticker:
         return bool(self._recordings)
 
     def _try_recording(self, kind: Hashable, state: State, tick: int) -> None:
-        """Record a kind of tick; where that fails, all kinds not recorded yet run plainly from now on."""
+        """Record a kind of tick; where that fails, all ticks run plainly from now on."""
         play = record_update(partial(self.step, tick=tick), state, self._constants[kind], self._pool)
         if play is None:
             self.record = False
+            self._recordings.clear()  # what runs plainly from now on makes new tensors
         else:
             self._recordings[kind] = play
 
