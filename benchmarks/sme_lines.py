@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 
-from leakscope.analysis.line import describe, sample_lines
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.labels import counts
 from leakscope.attacks.recipes import ig_update, sme
@@ -27,6 +26,7 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.types import LocalTraining, make_batch
 from leakscope.metrics.labels import label_overlap
 from leakscope.models import Torch, build, draw_parameters
+from leakscope_papers.theory.line import describe, sample_lines
 from sme import CIFAR100, FEMNIST, NETWORKS, mean_of, paired_psnr, pictures
 
 FASHION = Scaling((0.2860,), (0.3530,))

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from leakscope.analysis.line import Lines, describe, sample_lines
 from leakscope.attacks.distances import cosine
 from leakscope.attacks.dlfa import SIMILARITY
 from leakscope.attacks.engine.plan import Execution
@@ -29,6 +28,7 @@ from leakscope_papers.programs.rows import Keep, Place, Say
 from leakscope_papers.programs.settings import build_network, read_settings
 from leakscope_papers.sme.networks import Ink, Trained, clients_of, in_ink, train_rounds, weights_at
 from leakscope_papers.sme.settings import AttackSettings, Column, LineSettings, Networks, TrainedSettings
+from leakscope_papers.theory.line import Lines, describe, sample_lines
 
 COSINES, SHARES = "cosine along the line", "share along the steps"
 PLACES = 101

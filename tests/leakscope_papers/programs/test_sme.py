@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.analysis.line import Lines, describe, sample_lines
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.surrogate import sme
 from leakscope.clients import Client, told
@@ -40,6 +39,7 @@ from leakscope_papers.sme.analyses import (
 )
 from leakscope_papers.sme.networks import clients_of, in_ink, train_rounds
 from leakscope_papers.sme.settings import Networks
+from leakscope_papers.theory.line import Lines, describe, sample_lines
 
 
 def smoke(name: str, **change: Any) -> dict[str, Any]:

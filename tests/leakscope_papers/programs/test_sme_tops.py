@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from leakscope.analysis.line import Lines
 from leakscope_papers.measures import with_top_inside
 from leakscope_papers.sme.analyses import statistics
+from leakscope_papers.theory.line import Lines
 
 
 @pytest.mark.parametrize(("top", "inside"), [(0, 0.0), (1, 1.0), (2, 1.0), (3, 1.0), (4, 0.0)])

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from leakscope.analysis.plane import full_gradients, local_path, off_plane, shares_in_plane
 from leakscope.core import random
 from leakscope.core.tree import take, to
 from leakscope.core.types import LocalTraining
 from leakscope.learning.local import draw_order, train
 from leakscope.learning.losses import cross_entropy, one_hot
 from leakscope.models import Torch, build, draw_parameters
+from leakscope_papers.theory.plane import full_gradients, local_path, off_plane, shares_in_plane
 
 KEY = random.key(5)
 

@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from leakscope.analysis.bounds import (
+from leakscope.core.errors import InputError
+from leakscope_papers.theory.bounds import (
     Constants,
     bound_gd,
     bound_sgd,
@@ -20,9 +21,8 @@ from leakscope.analysis.bounds import (
     local_constants,
     lowest_near,
 )
-from leakscope.analysis.flows import descend
-from leakscope.analysis.plane import off_plane, shares_in_plane
-from leakscope.core.errors import InputError
+from leakscope_papers.theory.flows import descend
+from leakscope_papers.theory.plane import off_plane, shares_in_plane
 
 
 def quadratic(values: list[float]) -> Tensor:

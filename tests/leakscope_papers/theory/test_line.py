@@ -7,8 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from leakscope.analysis.line import Lines, cosines_on_line, describe, sample_lines
-from leakscope.analysis.plane import shares_in_plane
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import take, to
@@ -16,6 +14,8 @@ from leakscope.core.types import LocalTraining
 from leakscope.data import load
 from leakscope.learning.losses import cross_entropy, one_hot
 from leakscope.models import Torch, build, draw_parameters
+from leakscope_papers.theory.line import Lines, cosines_on_line, describe, sample_lines
+from leakscope_papers.theory.plane import shares_in_plane
 
 
 def test_cosines_agree_with_plain_autograd() -> None:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.analysis.mixing import alignment, dense_gradient, output_errors, turned
 from leakscope.core.errors import InputError
 from leakscope.data import load
 from leakscope.data.label_mix import cut_batches
 from leakscope.learning.losses import LOSSES, cross_entropy, mse, one_hot
+from leakscope_papers.theory.mixing import alignment, dense_gradient, output_errors, turned
 
 SIZES = {"samples": st.integers(3, 6), "classes": st.integers(2, 5), "width": st.integers(4, 9)}
 

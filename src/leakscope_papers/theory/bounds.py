@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.analysis.flows import best_place, descend
-from leakscope.analysis.plane import off_plane, shares_in_plane
 from leakscope.core.errors import InputError
+from leakscope_papers.theory.flows import best_place, descend
+from leakscope_papers.theory.plane import off_plane, shares_in_plane
 
 Value = Callable[[Tensor], Tensor]
 MOST = 4096  # weights: the Hessian is written out

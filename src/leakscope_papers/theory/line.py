@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.analysis.plane import full_gradients, local_path, shares_in_plane
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -25,6 +24,7 @@ from leakscope.core.tree import Tree, interpolate, lift, subtract
 from leakscope.core.types import LocalTraining
 from leakscope.learning.local import draw_order
 from leakscope.learning.losses import LOSSES, Loss, one_hot
+from leakscope_papers.theory.plane import full_gradients, local_path, shares_in_plane
 
 POINTS = 21
 

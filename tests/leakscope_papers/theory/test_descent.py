@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.analysis.descent import Function, bulge, linear_match
-from leakscope.analysis.flows import descend
 from leakscope.learning.losses import cross_entropy, mse, one_hot
 from leakscope.models import build
+from leakscope_papers.theory.descent import Function, bulge, linear_match
+from leakscope_papers.theory.flows import descend
 
 
 def numbers(seed: int, *shape: int) -> Tensor:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.analysis.flows import Slope, best_place, cosines_between, descend
+from leakscope_papers.theory.flows import Slope, best_place, cosines_between, descend
 
 FLOATS = st.floats(-2, 2, allow_nan=False)
 FLOW = {"seed": st.integers(0, 999), "bend": st.floats(0, 2), "time": st.floats(0.05, 3)}
