@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.attack import Attack
-from leakscope.attacks.engine.plan import DEFAULT, Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client
+from leakscope.core.devices import find_device
 from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
+from leakscope.core.tree import to
 from leakscope.core.types import make_batch
 from leakscope.metrics.scoring import arrange
 from leakscope.models import from_module
@@ -76,21 +78,26 @@ def peek(
     iterations: int = 60,
     noise: bool = True,
     seed: int = 0,
-    execution: Execution = DEFAULT,
+    execution: Execution | None = None,
+    device: str | None = None,
 ) -> Peek:
     """Return what the gradient of `loss(model(x), y)` gives away of `x`.
 
     `x` is as the model takes it, N x ...; if it was normalised, say `mean` and `std` so that pictures lie in [0, 1]. `y`
-    holds N class numbers. The default attack is CPL with at most `iterations` steps; an `attack` of yours brings its own.
+    holds N class numbers. It runs on `device`, or where the model's
+    weights lie. The default attack is CPL with at most `iterations` steps; an `attack` of yours brings its own.
     """
     began = time.perf_counter()
     if x.ndim < 2 or len(x) == 0 or y.shape != x.shape[:1]:
         raise InputError(f"peek needs x of shape N x ... and y of shape N, got {tuple(x.shape)} and {tuple(y.shape)}")
+    place = find_device(None, model.parameters())
+    where = find_device(device or (execution.device if execution is not None else place))
     scaling = Scaling(tuple(mean), tuple(std))
-    network = from_module(model, input_shape=tuple(x.shape[1:]), example=x[:1])
-    pictures = scaling.unscale(x.detach().float(), x.ndim - 1)
+    network = from_module(model, input_shape=tuple(x.shape[1:]), example=x[:1].to(place))
+    network = network if place == where else to(network, device=where)
+    pictures = scaling.unscale(x.detach().cpu().float(), x.ndim - 1)
     batch = make_batch(
-        pictures[None].clamp(0, 1) if _nearly(pictures) else pictures[None], y[None], classes=network.classes
+        pictures[None].clamp(0, 1) if _nearly(pictures) else pictures[None], y.cpu()[None], classes=network.classes
     )
     client = Client(loss=loss, scaling=scaling)
     weights = shared_weights(network, 1)

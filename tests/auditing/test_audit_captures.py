@@ -21,7 +21,7 @@ from leakscope.store.captures import Capture, write_capture
 
 @pytest.fixture(autouse=True)
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attack_runs, "iterations_within", lambda *_: 2)
+    monkeypatch.setattr(attack_runs, "iterations_within", lambda *_, **__: 2)
     monkeypatch.setattr("leakscope.auditing.capture_audit.fastest_threads", lambda *_: 1)
 
 

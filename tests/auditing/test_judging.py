@@ -13,7 +13,7 @@ from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.null import guessed
 from leakscope.auditing import Target, advice, remedy_trials, suite
 from leakscope.auditing.advice import Control, Hearing, _judged, _tested
-from leakscope.auditing.attack_runs import EXECUTION
+from leakscope.auditing.attack_runs import execution_on
 from leakscope.auditing.limits import Budget, start_budget
 from leakscope.auditing.remedies import Finding
 from leakscope.auditing.remedy_trials import (
@@ -82,7 +82,7 @@ def test_a_batch_gives_every_remedy_the_bits_it_gets_alone() -> None:
                 case.exposure.observation,
                 case.exposure.informed or case.exposure.knowledge,
                 list(case.exposure.seeds),
-                EXECUTION,
+                execution_on(torch.device("cpu")),
             )
             assert torch.equal(run.reconstruction.inputs, alone.inputs)  # facts left out were of no use
 

@@ -14,21 +14,22 @@ from torch import Tensor
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing.limits import Budget, first_line, iterations_within
+from leakscope.auditing.limits import PROBE, PROBE_ON_CUDA, Budget, first_line, iterations_within
 from leakscope.auditing.suite import Entry, Untested, labels_problem, plan_suite
 from leakscope.auditing.target import Subject
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.tree import to
 from leakscope.core.types import Outcome, Reconstruction, make_batch
 from leakscope.defences import Defence
 from leakscope.metrics.interval import estimate_mean, wilson
 from leakscope.metrics.labels import label_overlap
 from leakscope.play import AttackResult, Exposure, attack, expose, judge, shared_weights
+from leakscope.play import reconstruct as run_attack
 from leakscope.play.baselines import baselines
 from leakscope.sweep.engines.contract import torch_threads
 
 LEAST_PUBLIC = 8
-EXECUTION = Execution(form="native")
 LONG = 2.0  # seconds of an iteration, from which on all threads are taken untried
 Report = Callable[[str], None]
 V = TypeVar("V")
@@ -127,7 +128,8 @@ def fitting_iterations(exposure: Exposure, entry: Entry, seconds: float) -> int:
     """Return how many iterations of an attack fit into the seconds; 0 where it has none."""
     if entry.most is None:
         return 0
-    return iterations_within(seconds, lambda n: seconds_of(exposure, entry, n), entry.most)
+    probe = PROBE if exposure.device.type == "cpu" else PROBE_ON_CUDA
+    return iterations_within(seconds, lambda n: seconds_of(exposure, entry, n), entry.most, probe=probe)
 
 
 def seconds_of(exposure: Exposure, entry: Entry, iterations: int) -> float:
@@ -139,14 +141,20 @@ def seconds_of(exposure: Exposure, entry: Entry, iterations: int) -> float:
 
 def reconstruct(exposure: Exposure, entry: Entry, iterations: int) -> Reconstruction:
     """Return what an attack of the suite makes of all clients."""
-    knowledge, seeds = exposure.known(informed=entry.informed), list(exposure.seeds)
-    return entry.make(iterations).run(exposure.model, exposure.observation, knowledge, seeds, EXECUTION)
+    return run_attack(exposure, entry.make(iterations), execution_on(exposure.device), informed=entry.informed)
+
+
+def execution_on(device: torch.device) -> Execution:
+    """Return how the attacks of an audit run: as one batch on a CPU, in the form that is fastest on a CUDA device."""
+    return Execution(device=str(device), form="native" if device.type == "cpu" else None)
 
 
 def run_with(exposure: Exposure, entry: Entry, iterations: int) -> AttackResult:
     """Return one attack on all clients, with so many iterations at most."""
     method, note = entry.make(iterations), iterations_note(entry, iterations)
-    return attack(exposure, method, name=entry.name, note=note, informed=entry.informed, execution=EXECUTION)
+    return attack(
+        exposure, method, name=entry.name, note=note, informed=entry.informed, execution=execution_on(exposure.device)
+    )
 
 
 def iterations_note(entry: Entry, iterations: int) -> str:
@@ -181,7 +189,7 @@ def fastest_threads(exposure: Exposure, entries: Sequence[Entry]) -> int:
     """
     heavy = next((entry for entry in entries if entry.most is not None), None)
     every = torch.get_num_threads()
-    if heavy is None or every == 1:
+    if heavy is None or every == 1 or exposure.device.type != "cpu":
         return every
     entry = heavy
 
@@ -234,12 +242,15 @@ def try_each(
 
 def null_runs(exposure: Exposure, public: tuple[Tensor, Tensor] | None = None) -> list[AttackResult]:
     """Return what one gets without the update; class mean and nearest image only where there are enough public examples."""
-    seeds, truth = list(exposure.seeds), exposure.batch
+    seeds, truth, execution = list(exposure.seeds), exposure.batch, execution_on(exposure.device)
     if public is not None and len(public[0]) >= LEAST_PUBLIC:
         classes, scaling = exposure.model.classes, exposure.client.scaling
-        guesses = baselines(truth, *public, classes=classes, seeds=seeds, scaling=scaling, prior=prior_only())
+        guesses = baselines(
+            truth, *public, classes=classes, seeds=seeds, scaling=scaling, prior=prior_only(), execution=execution
+        )
     else:
-        guesses = {"prior_only": prior_only().guess(replace(exposure.knowledge, labels=truth.labels), seeds)}
+        known = replace(exposure.knowledge, labels=truth.labels)
+        guesses = {"prior_only": prior_only().guess(known, seeds, execution)}
     return [judge(truth, guess, name=name, note="without the update") for name, guess in guesses.items()]
 
 
@@ -262,9 +273,10 @@ def read_labels(exposure: Exposure) -> LabelReading | Untested:
     if problem is not None:
         return Untested("label recovery", problem)
     rule = "cpl" if knowledge.samples == 1 else "counts"
-    keys = random.key(list(exposure.seeds))
+    keys = random.key(list(exposure.seeds), device=exposure.device)
     try:
-        guess = LABEL_RULES[rule](exposure.model, exposure.observation, knowledge, keys)
+        known = to(knowledge, device=exposure.device)
+        guess = LABEL_RULES[rule](exposure.model, exposure.observation, known, keys).cpu()
     except (InputError, RuntimeError) as error:
         return Untested("label recovery", first_line(error))
     truth, mask = exposure.batch.labels, exposure.batch.mask

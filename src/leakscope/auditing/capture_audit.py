@@ -20,6 +20,7 @@ from leakscope.auditing.attack_runs import (
     CutShort,
     Report,
     UnscoredRun,
+    execution_on,
     fastest_threads,
     find_cut,
     fitting_iterations,
@@ -47,9 +48,11 @@ from leakscope.auditing.target import Criterion, Target, UntestedError, check_ba
 from leakscope.auditing.target_audit import CLIENTS, MINUTES, scored_audit
 from leakscope.clients import tell_defences
 from leakscope.core import random
+from leakscope.core.devices import find_device
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
+from leakscope.core.tree import to
 from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Shares, make_batch
 from leakscope.models import find_shortfall
 from leakscope.play import Exposure, is_defended
@@ -86,7 +89,7 @@ def audit_captures(
     except UntestedError as error:
         request.untested.append(Untested("these captures", str(error)))
         return _unscored(request, [], [])
-    local, lacks = exposure.client.local, find_shortfall(exposure.model)
+    local, lacks = exposure.client.local, find_shortfall(to(exposure.model, device="cpu"))
     entries, untested = plan_suite(
         exposure.model,
         exposure.knowledge,
@@ -130,6 +133,8 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
         blank_batch(model, len(chosen.captures), samples) if truth is None else batch_of_truth(truth, scaling, model)
     )
     seeds = tuple(request.seed * 100_000 + t for t in range(len(chosen.captures)))
+    device = find_device(target.device, target.model.parameters())
+    model, observation = to((model, observation), device=device)
     informed = tell_defences(knowledge, client, observation) if is_defended(client) else None
     return Exposure(model, client, batch, seeds, observation, knowledge, informed), truth is not None
 
@@ -199,7 +204,8 @@ def unscored_runs(
     with torch_threads(fastest_threads(exposure, entries)):
         runs, short, untested = try_each(entries, run, report, f"{exposure.observation.trials} captures")
     labels = torch.zeros(exposure.observation.trials, exposure.knowledge.samples, dtype=torch.int64)
-    null = prior_only().guess(replace(exposure.knowledge, labels=labels), list(exposure.seeds))
+    known, execution = replace(exposure.knowledge, labels=labels), execution_on(exposure.device)
+    null = prior_only().guess(known, list(exposure.seeds), execution)
     runs.append(UnscoredRun("prior_only", "without the update", null, null.mismatch, structure(null.inputs), 0.0))
     return runs, untested, short
 

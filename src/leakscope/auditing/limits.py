@@ -12,7 +12,8 @@ from leakscope.core.errors import InputError
 
 LEAST_ITERATIONS = 5
 OVER, GRACE = 2.0, 10.0  # times its share of the budget, and seconds in any case, for the least iterations of an attack
-PROBE = 3
+PROBE = 3  # iterations of a second probe beyond those of the first
+PROBE_ON_CUDA = 40  # there a step is recorded first, which takes as long as many played ones
 MOST_MINUTES = 24 * 60.0
 MOST = 2**31 - 1
 
@@ -41,26 +42,29 @@ def start_budget(minutes: float, clock: Callable[[], float] = time.monotonic) ->
     return Budget(60 * positive_number(minutes, "minutes", MOST_MINUTES), clock(), clock)
 
 
-def iterations_within(seconds: float, probe: Callable[[int], float], most: int) -> int:
-    """Return how many iterations, at most `most`, take about `seconds`; `probe(n)` is what n iterations took.
+def iterations_within(seconds: float, measure: Callable[[int], float], most: int, *, probe: int = PROBE) -> int:
+    """Return how many iterations, at most `most`, take about `seconds`; `measure(n)` is what n iterations took.
 
-    The probe runs twice with a few iterations: what the first start costs is not charged to every iteration. At least
+    Two runs of few iterations are measured, `probe` apart: what the start costs is not charged to every iteration. At least
     `LEAST_ITERATIONS`; where these would take more than `OVER` times as long and more than `GRACE` seconds, the attack is
     not run, and the error says what to do.
     """
     if most <= LEAST_ITERATIONS:
         return most
-    once = probe(1)
+    once = measure(1)
     longest = max(OVER * seconds, GRACE) / LEAST_ITERATIONS
-    if once > longest and (once := probe(1)) > longest:  # the first start may have been what took long
+    if once > longest and (once := measure(1)) > longest:  # the first start may have been what took long
         raise InputError(
             f"no time: an iteration takes about {once:.2g} s here and {LEAST_ITERATIONS} are the least, in {seconds:.2g} s; give it "
             "more minutes or fewer clients"
         )
     if once > seconds / LEAST_ITERATIONS:
         return LEAST_ITERATIONS
-    more = probe(1 + PROBE)
-    each = max((more - once) / PROBE, more / (1 + PROBE) / 10, 1e-6)
+    if probe > PROBE:
+        once = measure(1 + probe // 4)
+    first = 1 if probe == PROBE else 1 + probe // 4
+    more = measure(first + probe)
+    each = max((more - once) / probe, more / (first + probe) / 10, 1e-6)
     fit = math.floor((seconds - once) / each)
     return max(LEAST_ITERATIONS, min(most, fit))
 

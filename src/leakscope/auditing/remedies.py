@@ -17,7 +17,7 @@ from torch import Tensor
 from leakscope.auditing.target import Subject
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.core.tree import Tree, count, lift, norm
+from leakscope.core.tree import Tree, count, lift, norm, to
 from leakscope.core.types import Outcome, direction
 from leakscope.defences import DEFENCES, Defence
 from leakscope.defences.stack import State, begin, check_stack, protect
@@ -217,17 +217,17 @@ def train_briefly(
 ) -> tuple[float, tuple[float, ...]]:
     """Return the test accuracy after some rounds, and the length of every step; `steps` are lengths to keep to."""
     model, client = subject.model, subject.client
-    (x, y), (test_x, test_y) = split(subject)
+    (x, y), (test_x, test_y) = to(split(subject), device=subject.device)
     rank = len(model.input_shape)
     x = client.scaling.scale(x, rank).unflatten(0, (CLIENTS, -1))
     targets = one_hot(y, model.classes, x.dtype).unflatten(0, (CLIENTS, -1))
-    keys = random.fold(random.key(list(range(CLIENTS))), "audit utility")
+    keys = random.fold(random.key(list(range(CLIENTS)), device=subject.device), "audit utility")
     buffers = _for_clients(model.buffers)
     stack = tuple(defences)
     memory = begin(stack, _for_clients(model.shared(model.parameters)))
 
     def one(memory: State, weights: Tree, buffers: Tree, x: Tensor, t: Tensor, key: Tensor) -> tuple[Tree, State]:
-        mask = torch.ones(len(x), dtype=torch.bool)
+        mask = torch.ones(len(x), dtype=torch.bool, device=x.device)
         gradient, _, _, _ = loss_and_gradient(model, LOSSES[client.loss], weights, buffers, x, t, mask, key)
         return protect(stack, model.shared(gradient), memory, key)
 

@@ -18,7 +18,14 @@ import torch
 from leakscope.attacks.attack import Attack, Matching, readable
 from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.objectives import without_unneeded
-from leakscope.auditing.attack_runs import EXECUTION, Report, expose_clients, iterations_note, plan_exposure, run_with
+from leakscope.auditing.attack_runs import (
+    Report,
+    execution_on,
+    expose_clients,
+    iterations_note,
+    plan_exposure,
+    run_with,
+)
 from leakscope.auditing.limits import Budget
 from leakscope.auditing.remedies import cut_off, stacked
 from leakscope.auditing.suite import INFORMED, Entry
@@ -28,7 +35,7 @@ from leakscope.core.tree import flat_names, map_tensors, take, tensors
 from leakscope.core.types import Knowledge, Reconstruction, direction
 from leakscope.defences import Defence
 from leakscope.defences.stack import revealed
-from leakscope.play import AttackResult, Exposure, judge
+from leakscope.play import AttackResult, Exposure, judge, reconstruct
 from leakscope.play.exposure import join
 
 START = 0.3  # of a batch's time that does not shrink with its trials
@@ -220,9 +227,9 @@ def run_together(cases: Sequence[Case], iterations: int, pace: Pace | None = Non
     """
     method, first = cases[0].entry.make(iterations), cases[0]
     joined = join([replace(case.exposure, knowledge=_needed(method, case), informed=None) for case in cases])
-    execution = EXECUTION if pace is None else replace(EXECUTION, progress=pace.hear)
+    execution = replace(execution_on(joined.device), progress=None if pace is None else pace.hear)
     began = time.perf_counter()
-    whole = method.run(joined.model, joined.observation, joined.knowledge, list(joined.seeds), execution)
+    whole = reconstruct(joined, method, execution)
     seconds = (time.perf_counter() - began) / len(cases)
     note = iterations_note(first.entry, iterations)
     return [

@@ -270,6 +270,7 @@ def audit_record(audit: Audit) -> dict[str, Any]:
         "untested": [{"what": item.what, "why": item.why} for item in audit.untested],
         "not_tested_long_enough": [{**cut._asdict(), "words": cut.words} for cut in audit.short],
         "notes": list(audit.notes),
+        "device": None if audit.exposure is None else str(audit.exposure.device),
         "minutes": audit.minutes,
         "seconds": audit.seconds,
         "seed": audit.seed,

@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from leakscope.auditing.limits import first_line, whole_number
 from leakscope.clients import Client
 from leakscope.core import random
+from leakscope.core.devices import find_device
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
+from leakscope.core.tree import to
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Defence
 from leakscope.defences.on_update import RememberingDefence, UpdateDefence
@@ -43,7 +45,8 @@ class Target:
     (None: one gradient of all its examples), `examples` how many examples one client computes its update from: the fewer, the
     more leaks, so give the true number; 1 is the worst case. `mean` and `std` are the normalisation that was applied to
     pictures in [0, 1]; without them the range of `inputs` is taken for the box of valid values. For captured updates `truth`
-    may give the private data of a partition, and `inputs` may be left out if `input_shape` is given.
+    may give the private data of a partition, and `inputs` may be left out if `input_shape` is given. `device` is where clients
+    and attacks run; None: where the model's weights lie.
     """
 
     model: nn.Module
@@ -57,6 +60,7 @@ class Target:
     std: tuple[float, ...] | None = None
     input_shape: tuple[int, ...] | None = None
     truth: Truth | None = None
+    device: str | torch.device | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +78,11 @@ class Subject:
     notes: tuple[str, ...]
     unmatched: str | None = None
 
+    @property
+    def device(self) -> torch.device:
+        """Return where the weights lie, which is where clients and attacks run."""
+        return next((value.device for value in self.model.parameters.values()), torch.device("cpu"))
+
 
 def make_subject(target: Target) -> Subject:
     """Return the target ready to be attacked; `UntestedError` where no attack here can handle it."""
@@ -81,6 +90,7 @@ def make_subject(target: Target) -> Subject:
     if target.inputs is None or target.labels is None:
         raise InputError("audit needs inputs and labels: a sample of your own data")
     notes: list[str] = []
+    device = find_device(target.device, target.model.parameters())
     inputs = check_inputs(target.inputs, notes)
     module = plain_module(target.model, notes)
     _check_runs(module, inputs)
@@ -98,7 +108,22 @@ def make_subject(target: Target) -> Subject:
     lacks = find_shortfall(model)
     if lacks is not None and lacks.lack is not Lack.SECOND:
         raise UntestedError(lacks.sentence)
+    model = on_device(model, inputs, device, notes)
     return Subject(model, client, pictures, labels, examples, tuple(notes), None if lacks is None else lacks.sentence)
+
+
+def on_device(model: Model, inputs: Tensor, device: torch.device, notes: list[str]) -> Model:
+    """Return a model that was checked on the CPU on the device where it is attacked; on the CPU where it cannot run there."""
+    if device.type == "cpu":
+        return model
+    moved = to(model, device=device)
+    try:
+        with torch.no_grad():
+            moved.apply(moved.parameters, moved.buffers, inputs[:2].to(device), random.key(0, device=device))
+    except RuntimeError as error:
+        notes.append(f"the model cannot run on {device} ({first_line(error)}): it was audited on the CPU")
+        return model
+    return moved
 
 
 def check_module(model: object) -> None:
@@ -148,7 +173,7 @@ def list_defences(given: object) -> tuple[Defence, ...]:
 
 
 def check_inputs(inputs: Tensor, notes: list[str]) -> Tensor:
-    """Return the sample as float32 on the CPU; refuse what holds no usable numbers."""
+    """Return the sample as float32 on the CPU, where it is checked; refuse what holds no usable numbers."""
     if not isinstance(inputs, Tensor) or inputs.ndim < 2 or len(inputs) == 0:
         got = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
         raise InputError(f"inputs must be a tensor of M examples, M x ..., got {got}")
@@ -164,15 +189,13 @@ def check_inputs(inputs: Tensor, notes: list[str]) -> Tensor:
         )
     if not bool(inputs.isfinite().all()):
         raise InputError("inputs hold NaN or infinity")
-    if inputs.device.type != "cpu":
-        notes.append(f"inputs were copied from {inputs.device} to the CPU")
     if inputs.dtype != torch.float32:
         notes.append(f"inputs were converted from {inputs.dtype} to float32")
     return inputs.detach().to("cpu", torch.float32)
 
 
 def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
-    """Return a copy on the CPU in float32, batch norm in train mode replaced by one that can run under vmap."""
+    """Return a copy in float32 on the CPU, where it is checked, batch norm in train mode replaced by one that can run under vmap."""
     try:
         copied = copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
@@ -180,8 +203,6 @@ def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
     values = [*copied.parameters(), *copied.buffers()]
     if any(value.device.type == "meta" for value in values):
         raise InputError("the model has weights on the meta device, which holds no numbers; load its weights first")
-    if any(value.device.type != "cpu" for value in values):
-        notes.append("the model was copied to the CPU")
     kinds = {str(value.dtype) for value in values if value.is_floating_point() and value.dtype != torch.float32}
     if kinds:
         notes.append(f"the model was converted from {', '.join(sorted(kinds))} to float32: rounding hides a little")

@@ -58,6 +58,7 @@ def audit(
     clients: int = CLIENTS,
     remedies: bool = True,
     seed: int = 0,
+    device: str | None = None,
 ) -> Audit:
     """Return what updates of this model give away of this sample, attacked with the fixed suite within `minutes`.
 
@@ -66,7 +67,7 @@ def audit(
     """
     target = Target(
         model=model, inputs=inputs, labels=labels, loss=loss, client=client, defences=defences, examples=examples,
-        mean=mean, std=std,
+        mean=mean, std=std, device=device,
     )  # fmt: skip
     return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed)
 

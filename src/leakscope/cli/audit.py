@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import this_command, writing
+from leakscope.cli.options import Device, choose_device, this_command, writing
 from leakscope.cli.progress import print_lines
 from leakscope.core.errors import InputError
 
@@ -43,6 +43,7 @@ def audit(
     fail_above: Annotated[
         str | None, typer.Option(help="Exit with 1 above these limits, such as asr=0.05,psnr=18.", show_default=False)
     ] = None,
+    device: Device = "auto",
     remedies: Annotated[bool, typer.Option(help="Also try the catalogue of defences on what leaked.")] = True,
     out: Annotated[Path | None, typer.Option(help="Directory for the page and audit.json.", show_default=False)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while it runs.")] = False,
@@ -55,7 +56,11 @@ def audit(
         check_limits(limits, "fail_above")
     request = replace(
         request,
-        target=request.target if examples is None else replace(request.target, examples=examples),
+        target=replace(
+            request.target,
+            examples=request.target.examples if examples is None else examples,
+            device=choose_device(device, quiet=quiet),
+        ),
         minutes=request.minutes if minutes is None else minutes,
         clients=request.clients if clients is None else clients,
         seed=request.seed if seed is None else seed,

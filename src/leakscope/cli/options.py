@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from leakscope.sweep.engines import Engine
 
 ENGINES = ("local", "serial", "ray")
-DEVICES = ("cpu", "cuda")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Device = Annotated[str, typer.Option(help="auto (CUDA where there is one, else the CPU), cpu, cuda or cuda:N.")]
 EngineName = Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")]
 Address = Annotated[str | None, typer.Option(help="Address of a Ray cluster; a local one is started if not given.")]
 Workers = Annotated[
@@ -45,15 +44,17 @@ Value = str | int | float | Path | bool | Sequence[str | Path] | None
 Options = Mapping[str, tuple[Value, Value]]  # option -> (value, default)
 
 
-def check_device(name: str) -> None:
-    """Refuse a device that this machine does not have."""
-    if name not in DEVICES:
-        raise InputError(f"--device must be {' or '.join(DEVICES)}, got {name!r}")
-    if name == "cuda":
-        import torch
+def choose_device(name: str, *, quiet: bool = False) -> str:
+    """Return the device of --device, and print it where it was chosen for the user; refuse one that this machine does not have."""
+    from leakscope.core.devices import AUTO, find_device
 
-        if not torch.cuda.is_available():
-            raise InputError("--device cuda: PyTorch finds no CUDA device here; --device cpu runs everywhere")
+    try:
+        device = str(find_device(name))
+    except InputError as error:
+        raise InputError(f"--device: {error}") from None
+    if name == AUTO and device != "cpu" and not quiet:
+        typer.echo(f"device: {device}", err=True)
+    return device
 
 
 def make_engine(name: str, address: str | None, workers: int | None = None) -> Engine | None:

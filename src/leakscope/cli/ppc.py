@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import KeepPrivate, Options, Quiet, check_device, shell_command, writing
+from leakscope.cli.options import KeepPrivate, Options, Quiet, choose_device, shell_command, writing
 from leakscope.cli.progress import print_lines
 from leakscope.cli.text import count, plain_table, printable, terminal
 from leakscope.cli.train import train_with_progress
@@ -55,13 +55,15 @@ def ppc(
     along: Along = None,
     participants: Participants = 10,
     out: Out = None,
-    device: Annotated[str, typer.Option(help="Where to train: cpu or cuda.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Where to train: auto (CUDA where there is one, else the CPU), cpu, cuda or cuda:N.")
+    ] = "auto",
     keep_private: KeepPrivate = False,
     quiet: Quiet = False,
 ) -> None:
     """Put runs on privacy-preserving characteristics: accuracy, distance and CAP by strength, and a page with curves and pictures."""
     _check_options(runs, training, accuracies or [], along or [], participants)
-    check_device(device)
+    device = choose_device(device, quiet=quiet)
     from leakscope.studies.characteristics import measure_curves
 
     directory = out or runs[0] / "ppc"

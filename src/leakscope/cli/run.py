@@ -21,7 +21,7 @@ from leakscope.cli.options import (
     Options,
     Quiet,
     Workers,
-    check_device,
+    choose_device,
     make_engine,
     parse_memory,
     shell_command,
@@ -47,7 +47,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and write nothing.")] = False,
     engine: EngineName = "local",
     address: Address = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     workers: Workers = None,
     memory: Memory = None,
     quiet: Quiet = False,
@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Run a scenario: all its trials, or those that the run directory still lacks."""
     limit = parse_memory(memory)
-    check_device(device)
+    device = choose_device(device, quiet=quiet)
     chosen = make_engine(engine, address, workers)
     from leakscope.scenario import read_scenario
 

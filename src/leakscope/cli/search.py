@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Address, Device, EngineName, check_device, make_engine, shell_command, writing
+from leakscope.cli.options import Address, Device, EngineName, choose_device, make_engine, shell_command, writing
 from leakscope.cli.progress import print_lines
 from leakscope.cli.text import printable
 
@@ -30,7 +30,7 @@ def search(
     out: Annotated[Path | None, typer.Option(help="Directory; runs/<name of the file> if not given.")] = None,
     engine: EngineName = "local",
     address: Address = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     compare: Annotated[
@@ -38,7 +38,7 @@ def search(
     ] = False,
 ) -> None:
     """Search transformation policies: random ones, scored, the best kept; a cut search goes on where it was. Writes a page."""
-    check_device(device)
+    device = choose_device(device)
     chosen = make_engine(engine, address)
     from leakscope.search.policy_search import compare_methods, read_search, run_search
 

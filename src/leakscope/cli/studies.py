@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import DEVICES, Device, Options, shell_command, writing
+from leakscope.cli.options import Device, Options, choose_device, shell_command, writing
 from leakscope.cli.progress import AttackBars, print_lines
 from leakscope.core.errors import InputError
 
@@ -88,6 +88,7 @@ def frontier(
     delta: Annotated[float, typer.Option(help="The delta of epsilon.")] = 1e-5,
     accountant: Annotated[str, typer.Option(help="rdp or prv.")] = "prv",
     seed: Annotated[int, typer.Option(help="Seed of weights and noise.")] = 0,
+    device: Device = "auto",
 ) -> None:
     """Train with DP-SGD and with other defences, attack the same clients, and write a page (extra 'dp')."""
     from leakscope.integrations.opacus import promise_of
@@ -105,9 +106,11 @@ def frontier(
         "--delta": (delta, None),
         "--accountant": (accountant, None),
         "--seed": (seed, None),
+        "--device": (device, "auto"),
     }
+    device = choose_device(device)
     promise = promise_of(delta=delta, accountant=accountant)
-    measured = measure_frontier(settings, promise, report=print_lines())
+    measured = measure_frontier(settings, promise, report=print_lines(), device=device)
     with writing(f"--out {out}"):
         path = write(page_of_frontier(measured, command=shell_command(["frontier"], options)), out / "index.html")
     typer.echo(f"page: {path}")
@@ -116,7 +119,7 @@ def frontier(
 @app.command()
 def bench(
     cases: Annotated[list[str] | None, typer.Argument(help="lenet, resnet20, cnn_cifar; all if none is named.")] = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     pairs: Annotated[int, typer.Option(help="Interleaved pairs of loop and engine.")] = 20,
     form: Annotated[str | None, typer.Option(help="Force a form instead of measuring.", show_default=False)] = None,
     tf32: Annotated[bool, typer.Option(help="Allow TF32 on CUDA.")] = False,
@@ -126,8 +129,7 @@ def bench(
     from leakscope.studies import bench as benchmark
     from leakscope.studies.bench_cases import CASES
 
-    if device not in DEVICES:
-        raise InputError(f"--device must be cpu or cuda, got {device!r}")
+    device = choose_device(device).partition(":")[0]
     timings = benchmark.run(cases or list(CASES), device, pairs=pairs, tf32=tf32, form=form, say=print_lines())
     shares = benchmark.optimiser_share(device)
     typer.echo((benchmark.as_json if as_json else benchmark.as_text)(timings, shares))

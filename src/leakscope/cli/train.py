@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Device, KeepPrivate, Options, Quiet, check_device, shell_command, writing
+from leakscope.cli.options import Device, KeepPrivate, Options, Quiet, choose_device, shell_command, writing
 from leakscope.cli.progress import TrainingProgress, print_lines, stop_on_interrupt
 from leakscope.cli.text import count, printable
 
@@ -23,12 +23,12 @@ PAGE = "index.html"
 def train(
     file: Annotated[Path, typer.Argument(help="The training, a YAML file.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Directory; runs/<name of the file> if not given.")] = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     keep_private: KeepPrivate = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation: accuracy per round, checkpoints to attack, a page with the learning curve."""
-    check_device(device)
+    device = choose_device(device, quiet=quiet)
     from leakscope.training import read_training
 
     training = read_training(file)

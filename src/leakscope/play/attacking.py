@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack
-from leakscope.attacks.engine.plan import DEFAULT, Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Progress
-from leakscope.core.tree import take
+from leakscope.core.tree import take, to
 from leakscope.core.types import Batch, Reconstruction
 from leakscope.metrics import DEFAULT_RULE, Scores, Summary, score, summarise
 from leakscope.play.exposure import Exposure
@@ -49,20 +49,29 @@ def attack(
     name: str = "",
     note: str = "",
     informed: bool = False,
-    execution: Execution = DEFAULT,
+    execution: Execution | None = None,
     report: Report | None = None,
 ) -> AttackResult:
     """Return the result of an attack; the attack gets Observation and Knowledge, the truth only meets its result.
 
-    `informed` runs the attacker who knows the defences. `report` gets the engine's progress under the attack's name.
+    Without an `execution` it runs where the update lies. `informed` runs the attacker who knows the defences.
+    `report` gets the engine's progress under the attack's name.
     """
     name = name or method.name
+    execution = Execution(device=str(exposure.device)) if execution is None else execution
     if report is not None:
         execution = replace(execution, progress=lambda progress: report(name, progress))
     began = time.perf_counter()
-    knowledge, seeds = exposure.known(informed=informed), list(exposure.seeds)
-    reconstruction = method.run(exposure.model, exposure.observation, knowledge, seeds, execution)
+    reconstruction = reconstruct(exposure, method, execution, informed=informed)
     return judge(exposure.batch, reconstruction, name=name, note=note, seconds=time.perf_counter() - began)
+
+
+def reconstruct(exposure: Exposure, method: Attack, execution: Execution, *, informed: bool = False) -> Reconstruction:
+    """Return what an attack makes of an exposure on the device of `execution`; the result lies on the CPU."""
+    seen = exposure.observation, exposure.known(informed=informed)
+    observation, knowledge = to(seen, device=torch.device(execution.device))
+    reconstruction = method.run(exposure.model, observation, knowledge, list(exposure.seeds), execution)
+    return to(reconstruction, device="cpu")
 
 
 def judge(

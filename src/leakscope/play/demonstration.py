@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.attack import Attack
-from leakscope.attacks.engine.plan import DEFAULT, Execution
+from leakscope.attacks.engine.plan import Execution
 from leakscope.core.tree import Tree, take
 from leakscope.core.types import Batch
 from leakscope.defences import GaussianNoise
@@ -76,7 +76,7 @@ def sweep_noise(
     method: Attack,
     *,
     sigmas: Sequence[float] = NOISE_LEVELS,
-    execution: Execution = DEFAULT,
+    execution: Execution | None = None,
 ) -> NoiseResult:
     """Return the attack on every trial under every noise level; levels and trials are one batch.
 
@@ -88,7 +88,12 @@ def sweep_noise(
     client = replace(exposure.client, defences=(*exposure.client.defences, noise))
     seeds = [exposure.seeds[int(i)] for i in lanes]
     noisy = expose(
-        exposure.model, client, take(dict(weights), lanes), take(exposure.batch, lanes), seeds, informed=False
+        exposure.model,
+        client,
+        take(dict(weights), lanes.to(exposure.device)),
+        take(exposure.batch, lanes),
+        seeds,
+        informed=False,
     )
     whole = attack(noisy, method, name="noise", execution=execution)
     results = tuple(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakscope.clients import Client, tell_defences, told
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree, map_tensors
+from leakscope.core.tree import Tree, map_tensors, to
 from leakscope.core.types import Batch, Knowledge, Observation
 
 
@@ -18,8 +18,8 @@ from leakscope.core.types import Batch, Knowledge, Observation
 class Exposure:
     """T clients and what leaves them.
 
-    `batch` and `seeds` are private: they meet an attack's result, never the attack. `knowledge` is that of an attacker who does not
-    know the defences, `informed` that of one who does; None where nobody is told.
+    `batch` (on the CPU) and `seeds` are private: they meet an attack's result, never the attack. `knowledge` is that of an attacker who
+    does not know the defences, `informed` that of one who does; None where nobody is told.
     """
 
     model: Model
@@ -29,6 +29,11 @@ class Exposure:
     observation: Observation
     knowledge: Knowledge
     informed: Knowledge | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the update lies, which is where it is attacked."""
+        return self.observation.samples.device
 
     @property
     def trials(self) -> int:
@@ -57,15 +62,17 @@ def expose(
     local: bool = True,
     informed: bool | None = None,
 ) -> Exposure:
-    """Return what T clients expose: each computes its update from its own weights, data and seed.
+    """Return what T clients expose: each computes its update from its weights, data and seed, on the device of the weights.
 
     The attacker has the `labels` and knows the `local` training where told so. `informed` says whether there is an attacker who
     knows the defences (None: where there are any).
     """
-    observation = client.observe(model, weights, batch, seeds)
+    device = next((value.device for value in weights.values()), torch.device("cpu"))
+    here, placed = (client, batch) if device.type == "cpu" else to((client, batch), device=device)
+    observation = here.observe(model, weights, placed, seeds)
     knowledge = told(model, client, batch, labels=labels, local=local)
     wanted = is_defended(client) if informed is None else informed
-    facts = tell_defences(knowledge, client, observation) if wanted else None
+    facts = tell_defences(knowledge, here, observation) if wanted else None
     return Exposure(model, client, batch, tuple(seeds), observation, knowledge, facts)
 
 

@@ -140,7 +140,7 @@ def _random(run: _Run, engine: Engine) -> list[str]:
         return wanted
     network = run.train()
     cuts = [tuple(missing[i : i + search.group]) for i in range(0, len(missing), search.group)]
-    needs = Needs(gpus=1 if run.device == "cuda" else 0)
+    needs = Needs(gpus=1 if run.device.startswith("cuda") else 0)
     groups = ((run.group(cut, network), needs) for cut in cuts)
     for group, scored in engine(score_group, groups, stop=run.stop):
         run.land(group.name, scored)

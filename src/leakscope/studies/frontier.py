@@ -22,9 +22,10 @@ from leakscope.attacks.recipes import cpl
 from leakscope.clients import Client, tell_defences, told
 from leakscope.clients.private import PrivateClient
 from leakscope.core import random
+from leakscope.core.devices import find_device
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree, count, lift, norm, take
+from leakscope.core.tree import Tree, count, lift, norm, take, to
 from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import load
 from leakscope.defences import Clip, Defence, GaussianNoise, LowRank, Quantise, Sign, Sparsify
@@ -87,9 +88,11 @@ def measure_frontier(
     settings: FrontierSettings,
     epsilon_of: EpsilonOf | None = None,
     report: Callable[[str], None] = lambda _: None,
+    *,
+    device: str | torch.device | None = None,
 ) -> Frontier:
     """Return accuracy and leakage of DP-SGD and of other defences; `epsilon_of(client, examples, rounds)` is the promise."""
-    stage = _Stage(settings)
+    stage = _Stage(settings, find_device(device))
     plain = Client()
     points = [stage.point(UNDEFENDED, "", plain, None, report)]
     length = stage.length
@@ -99,7 +102,8 @@ def measure_frontier(
         points.append(stage.point(DP, f"multiplier {multiplier:g}", private, promise, report))
     for family, strength, defences in _defences(length, stage.size):
         points.append(stage.point(family, strength, Client(defences=defences), None, report))
-    return Frontier(tuple(points), take(stage.batch, slice(0, settings.attacked)), stage.attacked_seeds, settings)
+    truth = to(take(stage.batch, slice(0, settings.attacked)), device="cpu")
+    return Frontier(tuple(points), truth, stage.attacked_seeds, settings)
 
 
 def _defences(length: float, size: float) -> list[tuple[str, str, tuple[Defence, ...]]]:
@@ -114,7 +118,7 @@ def _defences(length: float, size: float) -> list[tuple[str, str, tuple[Defence,
 class _Stage:
     """The network, the clients and the test set of all runs, and the step lengths of the undefended one."""
 
-    def __init__(self, settings: FrontierSettings) -> None:
+    def __init__(self, settings: FrontierSettings, device: torch.device) -> None:
         self.settings = settings
         data = load("digits")
         chosen = range(settings.clients)
@@ -124,6 +128,9 @@ class _Stage:
         self.batch = make_batch(data.pictures("train", chosen)[:, None], labels[:, None], classes=10)
         self.test = data.pictures("test", slice(None)), torch.as_tensor(data.labels("test", slice(None)))
         self.model, self.weights = _network(settings.seed)
+        if device.type != "cpu":
+            parts = to((self.batch, self.test, self.model, self.weights), device=device)
+            self.batch, self.test, self.model, self.weights = parts
         self.lengths: tuple[float, ...] = ()
         first = Client().observe(self.model, self._many(self.weights), self.batch, self._seeds(0))
         self.length = float(lift(norm)(first.rounds[0].sent).median())
@@ -167,19 +174,21 @@ class _Stage:
 
     def _attack(self, name: str, client: Client | PrivateClient, first: Observation) -> AttackResult:
         few = slice(0, self.settings.attacked)
-        seen, truth = take(first, few), take(self.batch, few)
+        seen, truth = take(first, few), to(take(self.batch, few), device="cpu")
         knowledge = _knowledge(self.model, client, truth, seen)
         plain = client if isinstance(client, Client) else Client()
         exposure = Exposure(self.model, plain, truth, self.attacked_seeds, seen, knowledge)
         method = aware(cpl(iterations=self.settings.iterations), knowledge)
         note = f"CPL, told of the defence; {self.settings.iterations} iterations at most"
-        return run_attack(exposure, method, name=name, note=note, execution=Execution(form="native"))
+        return run_attack(
+            exposure, method, name=name, note=note, execution=Execution(device=str(exposure.device), form="native")
+        )
 
     def _accuracy(self, weights: Tree) -> Estimate:
         x, y = self.test
         with torch.no_grad():
-            output = self.model.apply(weights, {}, x, random.key(0))[0]
-        right = (output.argmax(1) == y)[:, None]
+            output = self.model.apply(weights, {}, x, random.key(0, device=x.device))[0]
+        right = (output.argmax(1) == y)[:, None].cpu()
         return estimate_rate(right, torch.ones_like(right))
 
     def _many(self, weights: Tree) -> Tree:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from leakscope.cli.options import Workers, check_device, make_engine, parse_memory
+from leakscope.cli.options import Device, Workers, choose_device, make_engine, parse_memory
 from leakscope.cli.progress import RunProgress
 from leakscope.cli.run import run_with_progress
 from leakscope.cli.text import count, printable
@@ -80,7 +80,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run and write nothing.")] = False,
     engine: Annotated[str, typer.Option(help="local (uses the cores), serial, or ray (extra 'ray').")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Device = "auto",
     workers: Workers = None,
     memory: Annotated[str | None, typer.Option(help="Most memory for chunks in hand, such as 4G.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
@@ -88,7 +88,7 @@ def run(
 ) -> None:
     """Run items of papers at a scale: all their trials and rows, or those that their runs still lack."""
     limit = parse_memory(memory)
-    check_device(device)
+    device = choose_device(device, quiet=quiet)
     chosen = make_engine(engine, address, workers)
     from leakscope_papers.scales import rows_at, scenario_at
 

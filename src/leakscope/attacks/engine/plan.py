@@ -18,6 +18,7 @@ import torch
 from leakscope.attacks.engine.forms import ALONE, FORMS, STREAMS, THREADED, TRACE_AFTER, Evaluator
 from leakscope.attacks.engine.state import Problem, Progress
 from leakscope.attacks.simulate import LocalSteps, simulator_kinds
+from leakscope.core.devices import AUTO, find_device
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import take, tensors, trials
@@ -65,8 +66,8 @@ class Execution:
             raise InputError(f"Execution.chunk must be at least 1, got {self.chunk}")
         if self.memory is not None and self.memory < 1:
             raise InputError(f"Execution.memory must be positive bytes, got {self.memory}")
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise InputError(f"Execution.device is {self.device!r}, but this machine has no CUDA device; use 'cpu'")
+        if self.device == AUTO or self.device.startswith("cuda"):
+            object.__setattr__(self, "device", str(find_device(self.device)))
 
 
 DEFAULT = Execution()
