@@ -1,4 +1,4 @@
-"""Limits of an audit: numbers that users and captures give, checked once, the time it may take, what an error says."""
+"""Limits of an audit: its time budget, and checks of numbers from users and captures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from leakscope.core.errors import InputError
 
 LEAST_ITERATIONS = 5
-OVER, GRACE = 2.0, 10.0  # times its share of the budget, and seconds in any case, for the least iterations of an attack
+OVER, GRACE = 2.0, 10.0  # the fewest iterations may take OVER times the attack's share of the budget, or GRACE seconds
 PROBE = 3
 MOST_MINUTES = 24 * 60.0
 MOST = 2**31 - 1
@@ -19,7 +19,7 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A stretch of time that began at `began` and lasts `seconds`; `clock` tells the time."""
+    """A time budget of `seconds` from `began` on the given `clock`."""
 
     seconds: float
     began: float
@@ -27,46 +27,41 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Return the seconds that are left; 0 when there are none."""
+        """Return the seconds left, at least 0."""
         return max(0.0, self.began + self.seconds - self.clock())
 
     @property
     def used(self) -> float:
-        """Return the seconds since it began."""
+        """Return the seconds used."""
         return self.clock() - self.began
 
 
 def start_budget(minutes: float, clock: Callable[[], float] = time.monotonic) -> Budget:
-    """Return a budget that begins now."""
+    """Return a budget that starts now."""
     return Budget(60 * positive_number(minutes, "minutes", MOST_MINUTES), clock(), clock)
 
 
 def iterations_within(seconds: float, probe: Callable[[int], float], most: int) -> int:
-    """Return how many iterations, at most `most`, take about `seconds`; `probe(n)` is what n iterations took.
-
-    The probe runs twice with a few iterations: what the first start costs is not charged to every iteration. At least
-    `LEAST_ITERATIONS`; where these would take more than `OVER` times as long and more than `GRACE` seconds, the attack is
-    not run, and the error says what to do.
-    """
+    """Return how many iterations in `LEAST_ITERATIONS`..`most` fit into `seconds`; `probe(n)` returns the run time of n."""
     if most <= LEAST_ITERATIONS:
         return most
     once = probe(1)
     longest = max(OVER * seconds, GRACE) / LEAST_ITERATIONS
-    if once > longest and (once := probe(1)) > longest:  # the first start may have been what took long
+    if once > longest and (once := probe(1)) > longest:  # the first call includes start-up costs
         raise InputError(
             f"no time: an iteration takes about {once:.2g} s here and {LEAST_ITERATIONS} are the least, in {seconds:.2g} s; give it "
             "more minutes or fewer clients"
         )
     if once > seconds / LEAST_ITERATIONS:
         return LEAST_ITERATIONS
-    more = probe(1 + PROBE)
+    more = probe(1 + PROBE)  # the difference to the first probe excludes the start-up cost
     each = max((more - once) / PROBE, more / (1 + PROBE) / 10, 1e-6)
     fit = math.floor((seconds - once) / each)
     return max(LEAST_ITERATIONS, min(most, fit))
 
 
 def whole_number(value: object, what: str, low: int, high: int) -> int:
-    """Return a whole number in low..high; a truth value is none.
+    """Return a whole number in low..high; booleans are refused.
 
     >>> whole_number(3.0, "examples", 1, 8)
     3
@@ -83,7 +78,7 @@ def whole_number(value: object, what: str, low: int, high: int) -> int:
 
 
 def positive_number(value: object, what: str, high: float) -> float:
-    """Return a number in (0, high]; a truth value is none.
+    """Return a number in (0, high]; booleans are refused.
 
     >>> positive_number(2, "minutes", 60.0)
     2.0
@@ -98,12 +93,12 @@ def positive_number(value: object, what: str, high: float) -> float:
 
 
 def check_numbers(clients: object, seed: object) -> tuple[int, int]:
-    """Return how many clients are attacked, and the seed, as whole numbers."""
+    """Return the number of clients and the seed, checked."""
     return whole_number(clients, "clients", 1, MOST), whole_number(seed, "seed", 0, MOST)
 
 
 def spoken(value: object) -> object:
-    """Return the number that a text writes out; anything else as it is."""
+    """Return the number that a string spells; any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -117,7 +112,7 @@ def spoken(value: object) -> object:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, its first line."""
+    """Return the first line of an error message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
