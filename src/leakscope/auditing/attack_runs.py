@@ -205,10 +205,7 @@ def try_each(
         report(f"{entry.name}: {whom}")
         try:
             result, cut = run(number, entry)
-        except (
-            InputError,
-            RuntimeError,
-        ) as error:  # such as a layer that cannot be differentiated
+        except (InputError, RuntimeError) as error:  # such as a layer that cannot be differentiated
             untested.append(Untested(entry.name, str(error) if isinstance(error, InputError) else first_line(error)))
             continue
         runs.append(result)
@@ -280,9 +277,7 @@ def expected_overlap(labels: Tensor, mask: Tensor, classes: int) -> float:
 
 def overlap_interval(overlaps: Tensor, samples: int) -> tuple[float, float]:
     """Return the 95 % interval of a mean overlap over T clients with `samples` labels each."""
-    low, high = wilson(
-        float(overlaps.double().mean()), len(overlaps) * samples
-    )  # over labels; also defined for a share of 0 or 1
+    low, high = wilson(float(overlaps.double().mean()), len(overlaps) * samples)  # over labels
     if len(overlaps) == 1 or samples == 1:
         return low, high
     counted = torch.ones_like(overlaps[:, None], dtype=torch.bool)

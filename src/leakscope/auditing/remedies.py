@@ -82,11 +82,7 @@ def remedies_for(exposure: Exposure) -> list[tuple[str, str, Defence]]:
     update = direction(exposure.observation.rounds[0], exposure.observation.shares)
     length = float(lift(norm)(update).median())
     size = length / math.sqrt(count(update) / exposure.batch.trials)  # root mean square of a coordinate
-    units = {
-        Unit.ONE: None,
-        Unit.COORDINATE: size,
-        Unit.LENGTH: length,
-    }  # relative to the update: the same for every model
+    units = {Unit.ONE: None, Unit.COORDINATE: size, Unit.LENGTH: length}  # relative to the update, for any model
     weak: list[tuple[str, str, Defence]] = []  # before the strong ones, so that a short budget covers every kind
     strong: list[tuple[str, str, Defence]] = []
     for name, make in DEFENCES.items():

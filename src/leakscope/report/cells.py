@@ -22,9 +22,7 @@ def name_of(cell: Cell) -> str:
     attack = cell.settings.get(ATTACK)
     knowledge = cell.settings.get("knowledge")
     setting = knowledge.get("defence") if isinstance(knowledge, Mapping) else None
-    knows = (
-        cell.axes.get(DEFENCE_KNOWN, setting) is True
-    )  # another attacker: never pooled with, or taken for, the first
+    knows = cell.axes.get(DEFENCE_KNOWN, setting) is True  # a different attacker: never pooled with the other
     label = (attack.get("label") or attack.get("name")) if isinstance(attack, Mapping) else attack
     name = axis_value_text(cell.axes[ATTACK]) if ATTACK in cell.axes else str(label or "attack")
     return name.replace("_", " ") if cell.baseline else name + (INFORMED if knows else "")
