@@ -1,8 +1,7 @@
-"""The page a person looks at: one self-contained HTML file, derived from plain data and from nothing else.
+"""The HTML page of results: one self-contained file, derived from plain data.
 
-`page_of_run(run)` maps a stored run to a `Page`; `render(page)` gives its HTML, `write(page, path)` puts it on disk,
-`fragment(page)` fits it into a notebook's output. `sheet_of(run)`, `axis_tables` and `cell_table` are the numbers without the
-page. Names are loaded on first use: importing this room costs neither torch nor jinja2 nor Pillow.
+`page_of_run(run)` maps a stored run to a `Page`; `render(page)` returns its HTML, `write(page, path)` writes it, `fragment(page)`
+embeds it in a notebook. `sheet_of(run)`, `axis_tables` and `cell_table` are the numbers without the page. Names are loaded lazily.
 """
 
 from __future__ import annotations
