@@ -80,7 +80,11 @@ class Guess:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tile:
-    """One attacked image: the truth, the film from the attack's start to its result, and the scores."""
+    """One attacked image: the truth, the film from the attack's start to its result, and the scores.
+
+    `place` says why the tile is shown (it has the median, best or worst MSE of its cell, or was drawn at random
+    ...), where only some are.
+    """
 
     truth: Tensor
     frames: Tensor  # S x (the truth's shape); first the start, last the result
@@ -99,7 +103,7 @@ class Tile:
     trace: tuple[float, ...] = ()  # mismatch at the iterations `trace_at`
     trace_at: tuple[int, ...] = ()
     baselines: tuple[Guess, ...] = ()
-    place: str = ""  # why the tile is shown (best, median, ...) if not all are
+    place: str = ""
     learned: Mapping[str, float] = field(default_factory=dict)  # values that the attack recovered beside the image
     courses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # the same at `trace_at`
 
