@@ -1,4 +1,4 @@
-"""`leakscope.peek(model, x, y)`: what one batch of yours leaks through one gradient of your model."""
+"""`leakscope.peek(model, x, y)`: what a batch leaks through one gradient of a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIMITS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Peek:
-    """The result of `peek`: shows itself in a notebook, prints as a line, writes itself as a page."""
+    """The result of `peek`: displays in a notebook, prints as a line, writes a page."""
 
     shown: Demonstration
     page: Page
@@ -60,7 +60,7 @@ class Peek:
         return arrange(run.reconstruction.inputs, run.scores.pairing)[0].clamp(0, 1)
 
     def write(self, path: str | Path) -> Path:
-        """Write the page and return where it is."""
+        """Write the page and return its path."""
         return write(self.page, Path(path))
 
 
@@ -78,10 +78,10 @@ def peek(
     seed: int = 0,
     execution: Execution = DEFAULT,
 ) -> Peek:
-    """Return what the gradient of `loss(model(x), y)` gives away of `x`.
+    """Return what the gradient of `loss(model(x), y)` leaks about `x`.
 
-    `x` is as the model takes it, N x ...; if it was normalised, say `mean` and `std` so that pictures lie in [0, 1]. `y`
-    holds N class numbers. The default attack is CPL with at most `iterations` steps; an `attack` of yours brings its own.
+    `x` is as the model takes it, N x ...; if it was normalised, give `mean` and `std` so that images are in [0, 1]. `y` holds N class
+    numbers. The default attack is CPL with at most `iterations` steps; `iterations` does not apply to your own `attack`.
     """
     began = time.perf_counter()
     if x.ndim < 2 or len(x) == 0 or y.shape != x.shape[:1]:
@@ -123,7 +123,7 @@ def _page(shown: Demonstration, loss: str) -> Page:
 
 
 def _nearly(pictures: Tensor) -> bool:
-    """Return whether pictures leave [0, 1] only by rounding of the normalisation."""
+    """Return whether images leave [0, 1] only by rounding errors of the normalisation."""
     return (
         bool((pictures >= -1e-4).all()) and bool((pictures <= 1 + 1e-4).all()) and bool(torch.isfinite(pictures).all())
     )

@@ -1,4 +1,4 @@
-"""`leakscope ppc`: privacy-preserving characteristics of one's own runs, with the accuracies of a training under the same defences."""
+"""`leakscope ppc`: privacy-preserving characteristics of runs, with the accuracies of a training under the same defences."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def ppc(
     keep_private: KeepPrivate = False,
     quiet: Quiet = False,
 ) -> None:
-    """Put runs on privacy-preserving characteristics: accuracy, distance and CAP by strength, and a page with curves and pictures."""
+    """Measure privacy-preserving characteristics of runs: accuracy, distance and CAP by strength; write a page with curves and images."""
     _check_options(runs, training, accuracies or [], along or [], participants)
     check_device(device)
     from leakscope.studies.characteristics import measure_curves
@@ -93,7 +93,7 @@ def ppc(
 
 
 def _lines_by_run(runs: list[Path], along: list[str]) -> list[list[Line]]:
-    """Return the lines of every run along its strength: its own, the one given for all, or the only one there is."""
+    """Return the lines of every run along its strength: the one given for it or for all, or the only one it has."""
     from leakscope.store import Run
     from leakscope.studies.characteristics import lines_of
 
@@ -104,7 +104,7 @@ def _lines_by_run(runs: list[Path], along: list[str]) -> list[list[Line]]:
 def _check_options(
     runs: Sequence[Path], training: Path | None, accuracies: Sequence[Path], along: Sequence[str], participants: int
 ) -> None:
-    """Refuse options that do not go together."""
+    """Refuse options that contradict each other."""
     if (training is None) == (not accuracies):
         raise InputError(
             "a characteristic needs accuracies: --training FILE to train them, or --accuracies FILE (strength, accuracy, tests)"
@@ -122,7 +122,7 @@ def _check_options(
 
 
 def _read(files: Sequence[Path], by_run: Sequence[Sequence[Line]]) -> list[AccuracyOf]:
-    """Return for each line the accuracies of its run's file."""
+    """Return the accuracies of each line from its run's file."""
     from leakscope.studies.characteristics import accuracies_from
 
     sources = [accuracies_from(path, lines) for path, lines in zip(files, by_run, strict=True)]
@@ -130,7 +130,7 @@ def _read(files: Sequence[Path], by_run: Sequence[Sequence[Line]]) -> list[Accur
 
 
 def _trained(file: Path, lines: Sequence[Line], how: _TrainingOptions, notes: list[str]) -> list[AccuracyOf]:
-    """Return for each line the accuracies of a training under its defences."""
+    """Return the accuracies of each line from a training under its defences."""
     from leakscope.training import read_training
 
     trained: AccuracyOf = _TrainedAccuracies(read_training(file), lines, how, notes)
@@ -149,9 +149,9 @@ class _TrainingOptions:
 
 
 class _TrainedAccuracies:
-    """Accuracies of a training, each trained once into a directory of its own and read from there the next time.
+    """Accuracies of a training per defence, trained once and stored in a directory each.
 
-    Every training is checked before the first is run; remarks on them go to `notes`.
+    All trainings are checked before the first runs; remarks go to `notes`.
     """
 
     def __init__(self, training: Training, lines: Sequence[Line], how: _TrainingOptions, notes: list[str]) -> None:
