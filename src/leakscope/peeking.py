@@ -80,8 +80,8 @@ def peek(
 ) -> Peek:
     """Return what the gradient of `loss(model(x), y)` leaks about `x`.
 
-    `x` is as the model takes it, N x ...; if it was normalised, give `mean` and `std` so that images are in [0, 1]. `y` holds N class
-    numbers. The default attack is CPL with at most `iterations` steps; `iterations` does not apply to your own `attack`.
+    `x` is as the model takes it, N x ...; if it was normalised, give `mean` and `std` so that images are in [0, 1]. `y` holds N
+    class numbers. The default attack is CPL with at most `iterations` steps; `iterations` does not apply to your own `attack`.
     """
     began = time.perf_counter()
     if x.ndim < 2 or len(x) == 0 or y.shape != x.shape[:1]:

@@ -1,8 +1,8 @@
 """Advice on defences: each defence of the catalogue is attacked by an attacker who knows it, then ranked.
 
 Every remedy is compared with a control: the same attack, iterations and clients without it. Remedies are screened with a short
-attack, then tested with the iterations the attack's authors use. A short attack that recovers as much as the control proves that a
-remedy does not help. A short attack that fails proves nothing: it may only have lacked time.
+attack, then tested with the iterations of the attack's authors. A short attack that recovers as much as the control proves that
+a remedy does not help. A short attack that fails proves nothing: it may only have lacked time.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def advise(
 
 
 def _judge(runs: Sequence[AttackResult], able: Sequence[str]) -> str | None:
-    """Return the attack to test remedies with: of those with an informed variant, the one that recovered most, then the fastest."""
+    """Return the attack to test remedies with: the one with an informed variant that recovered most, then the fastest."""
     those = [run for run in runs if run.name in able]
     chosen = max(those, key=lambda run: (run.summary.content.value, -run.seconds), default=None)
     return None if chosen is None else chosen.name.removesuffix(f", {INFORMED}")

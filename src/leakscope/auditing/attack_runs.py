@@ -60,7 +60,7 @@ class CutShort(NamedTuple):
 def find_cut(
     name: str, reconstruction: Reconstruction, iterations: int, most: int | None, done: Tensor | None = None
 ) -> CutShort | None:
-    """Return how an attack was cut short: fewer iterations than its authors use, used up on a client that is not `done`; else None."""
+    """Return how an attack was cut short (fewer iterations than its authors use, all used up on a client not `done`), or None."""
     if most is None or iterations >= most:  # None: not iterative
         return None
     open_ = reconstruction.outcome == Outcome.EXHAUSTED

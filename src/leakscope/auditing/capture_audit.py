@@ -1,8 +1,4 @@
-"""Audit of updates captured in a real federation, with or without the true data; every capture is a client.
-
-Without the truth, the audit reports how well a reconstruction explains the update, whether it looks like an image, and the same for
-the prior-only baseline.
-"""
+"""Audit of updates captured in a real federation, with or without the true data; every capture is a client."""
 
 from __future__ import annotations
 

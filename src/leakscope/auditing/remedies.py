@@ -78,7 +78,7 @@ class Remedy:
 
 
 def remedies_for(exposure: Exposure) -> list[tuple[str, str, Defence]]:
-    """Return (name, strength in words, defence) of every registered defence at its two declared strengths; once if it declares none."""
+    """Return (name, strength in words, defence) of every registered defence, at both strengths that it declares."""
     update = direction(exposure.observation.rounds[0], exposure.observation.shares)
     length = float(lift(norm)(update).median())
     size = length / math.sqrt(count(update) / exposure.batch.trials)  # root mean square of a coordinate
@@ -88,7 +88,7 @@ def remedies_for(exposure: Exposure) -> list[tuple[str, str, Defence]]:
     for name, make in DEFENCES.items():
         strengths = strengths_of(make)
         if strengths is None:
-            weak.append((name, ONE_STRENGTH, make()))
+            weak.append((name, ONE_STRENGTH, make()))  # declares no strengths
             continue
         unit = units[strengths.unit]
         for options, strength in ((weak, strengths.weak), (strong, strengths.strong)):

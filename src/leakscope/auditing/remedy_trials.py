@@ -1,8 +1,4 @@
-"""Remedies attacked in batches by the informed attacker.
-
-The attacker knows the labels, with and without a remedy: rules that read labels off an update fail on clipped or masked updates, and
-an attacker may know the labels otherwise. A defence that only hides labels does not count as a remedy.
-"""
+"""Remedies attacked in batches by the informed attacker, who also knows the labels: hiding labels alone is not a remedy."""
 
 from __future__ import annotations
 
@@ -71,7 +67,7 @@ class Met:
 
 
 def control_case(trial: Trial, attack: str) -> Case:
-    """Return the clients without a remedy."""
+    """Return the clients without a remedy; labels are known, because label rules fail on clipped or masked updates."""
     exposure = expose_clients(trial.subject, trial.clients, trial.seed).with_labels()
     return Case(exposure, entry_of(exposure, attack))
 

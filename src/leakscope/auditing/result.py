@@ -28,12 +28,7 @@ MAY_FALL = ("A", "B", "C", "D")  # grades that longer attacks may make worse
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Audit:
-    """The result of an audit. Prints as text; `failures(limits)` is the gate.
-
-    `nulls`: baselines without the update. `untested`: what was left out and why. `short`: attacks that the time cut short. `unscored`:
-    attacks on captures without the truth. `as_seen`: images recovered in the transformed form that the network saw. `exposure`: None
-    if nothing could be run or scored.
-    """
+    """The result of an audit. Prints as text; `failures(limits)` is the gate."""
 
     name: str
     grade: str
@@ -42,15 +37,15 @@ class Audit:
     seed: int
     measures: Measures = field(default_factory=Measures)
     runs: tuple[AttackResult, ...] = ()
-    nulls: tuple[AttackResult, ...] = ()
+    nulls: tuple[AttackResult, ...] = ()  # baselines without the update
     labels: LabelReading | None = None
-    untested: tuple[Untested, ...] = ()
+    untested: tuple[Untested, ...] = ()  # what was left out and why
     advice: Advice | None = None
     notes: tuple[str, ...] = ()
-    exposure: Exposure | None = None
-    unscored: tuple[UnscoredRun, ...] = ()
-    short: tuple[CutShort, ...] = ()
-    as_seen: tuple[AsSeen, ...] = ()
+    exposure: Exposure | None = None  # None if nothing could be run or scored
+    unscored: tuple[UnscoredRun, ...] = ()  # attacks on captures without the truth
+    short: tuple[CutShort, ...] = ()  # attacks that the time cut short
+    as_seen: tuple[AsSeen, ...] = ()  # images recovered in the transformed form that the network saw
 
     @property
     def worst(self) -> AttackResult | None:

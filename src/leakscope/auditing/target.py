@@ -35,10 +35,11 @@ class UntestedError(InputError):
 class Target:
     """What is audited; what `package.module:build` returns.
 
-    `inputs` are as the model takes them, M x ...; `labels` are M class numbers or one-hot rows. `client` is the local training (None:
-    one gradient of all examples). `examples` is the number of examples behind one update: fewer leak more, so give the true number; 1
-    is the worst case. `mean` and `std` are the normalisation of images in [0, 1]; without them the range of `inputs` is the box of
-    valid values. For captures, `truth` may return the data of a partition, and `input_shape` may replace `inputs`.
+    `inputs` are as the model takes them, M x ...; `labels` are M class numbers or one-hot rows. `client` is the local training
+    (None: one gradient of all examples). `examples` is the number of examples behind one update: fewer leak more, so give the
+    true number; 1 is the worst case. `mean` and `std` are the normalisation of images in [0, 1]; without them the range of
+    `inputs` is the box of valid values. For captures, `truth` may return the data of a partition, and `input_shape` may replace
+    `inputs`.
     """
 
     model: nn.Module

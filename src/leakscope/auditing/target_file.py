@@ -57,7 +57,7 @@ class Request:
 
 
 def load_build(name: str) -> Target:
-    """Return the target that `package.module:function` builds: a `Target`, a mapping of its fields, or an `nn.Module` (for captures)."""
+    """Return what `package.module:function` builds: a `Target`, a mapping of its fields, or an `nn.Module` (for captures)."""
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name or not all(part.isidentifier() for part in module_name.split(".")):
         forgot = not function_name and "." in name and all(part.isidentifier() for part in name.split("."))

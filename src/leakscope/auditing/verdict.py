@@ -1,18 +1,4 @@
-"""The verdict of an audit: a grade with its rule, the worst reconstructions, and the gate for CI.
-
-| grade | when |
-|---|---|
-| F | the worst attack recovered at least half of the examples |
-| D | it recovered at least one in twenty |
-| C | it recovered any, or came 3 dB closer on average than every null baseline |
-| B | no content, but labels were read better than by guessing |
-| A | no attack of the suite, within the budget, did better than the null baselines |
-| untested | no attack could be run (the model, or too little time): nothing is known |
-| unscored | captured updates without the truth: reconstructions exist, their quality is unknown |
-
-A recovered example does not count if a null baseline recovers it as closely, within 3 dB (twice the MSE). Labels are read better than
-by guessing if the lower end of the 95 % interval of their share is above the mean share of uniform guessing.
-"""
+"""The verdict of an audit: a grade by `RULES`, the worst reconstructions, and the gate for CI."""
 
 from __future__ import annotations
 
@@ -42,7 +28,7 @@ RULES = {
 COUNTED = (
     "a recovered example counts unless a null baseline, which sees no update, recovers it as closely (within 3 dB)"
 )
-HALF, TWENTIETH, CLOSER = 0.5, 0.05, 3.0
+HALF, TWENTIETH, CLOSER = 0.5, 0.05, 3.0  # CLOSER in dB: twice the MSE
 GATES = ("asr", "psnr", "ssim", "labels")
 
 
@@ -109,7 +95,7 @@ def grade(runs: Sequence[AttackResult], nulls: Sequence[AttackResult], labels: L
 
 
 def _surely(labels: LabelReading) -> float:
-    """Return the lower end of the share's interval; if not recorded, Wilson's with independent labels."""
+    """Return the lower end of the label share's 95 % interval, which must exceed guessing; if not recorded, Wilson's."""
     return wilson(labels.share, labels.n)[0] if labels.low is None else labels.low
 
 

@@ -1,7 +1,4 @@
-"""The command line, extended by other packages through the entry point group `leakscope.commands`.
-
-Commands import heavy modules themselves, so that `--help` is fast.
-"""
+"""The command line, extended by other packages through the entry point group `leakscope.commands`."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from leakscope.data.commands import app as data_app
 
 GROUP = "leakscope.commands"
 
-app = typer.Typer(
+app = typer.Typer(  # commands import heavy modules themselves, so that `--help` is fast
     help="Measure how much of a client's private training data leaks through the update it shares.",
     no_args_is_help=True,
     add_completion=False,

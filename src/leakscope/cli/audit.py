@@ -72,7 +72,7 @@ def audit(
 
 
 def read_gate(text: str | None) -> Mapping[str, float]:
-    """Return the limits of --fail-above, {} if it was not given; an empty text is an error, because that gate would pass everything."""
+    """Return the limits of --fail-above, {} if it was not given; an empty text is an error: it would pass everything."""
     from leakscope.auditing.verdict import parse_gate
 
     if text is None:

@@ -59,7 +59,7 @@ def ppc(
     keep_private: KeepPrivate = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure privacy-preserving characteristics of runs: accuracy, distance and CAP by strength; write a page with curves and images."""
+    """Measure privacy-preserving characteristics of runs (accuracy, distance and CAP by strength) and write a page."""
     _check_options(runs, training, accuracies or [], along or [], participants)
     check_device(device)
     from leakscope.studies.characteristics import measure_curves
@@ -149,10 +149,7 @@ class _TrainingOptions:
 
 
 class _TrainedAccuracies:
-    """Accuracies of a training per defence, trained once and stored in a directory each.
-
-    All trainings are checked before the first runs; remarks go to `notes`.
-    """
+    """Accuracies of a training per defence, stored in a directory each and reused; all are checked before the first runs."""
 
     def __init__(self, training: Training, lines: Sequence[Line], how: _TrainingOptions, notes: list[str]) -> None:
         from leakscope.scenario.cell import read_settings

@@ -188,7 +188,7 @@ def _fitting(
     heads: Sequence[tuple[str, int]],
     lines: Sequence[Sequence[str]],
 ) -> tuple[Table, bool]:
-    """Return the table with the columns that fit into the terminal, and whether all up to level 2 do; high levels go first, 0 never."""
+    """Return the table with the columns that fit into the terminal, and whether all up to level 2 do; level 0 always stays."""
     others = [axis for axis in axes if axis != "attack"]
     names = [_name(row, others) for row in rows]
     left = [_longest(column, str.split) for column in zip(("attack", *_short(others)), *names, strict=True)]

@@ -1,8 +1,4 @@
-"""The HTML page of results: one self-contained file, derived from plain data.
-
-`page_of_run(run)` maps a stored run to a `Page`; `render(page)` returns its HTML, `write(page, path)` writes it, `fragment(page)`
-embeds it in a notebook. `sheet_of(run)`, `axis_tables` and `cell_table` are the numbers without the page. Names are loaded lazily.
-"""
+"""The HTML page of results, one self-contained file: `page_of_run` maps a stored run to a `Page`, `write` renders it."""
 
 from __future__ import annotations
 

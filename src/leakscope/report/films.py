@@ -22,13 +22,10 @@ CELL, NARROW_CELL, LARGEST_CELL, LARGE_CELL = 84, 56, 128, 232
 
 
 def film(tensors: Mapping[str, Tensor], sample: int, last: int) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the frames (S x ...) of one sample of a stored trial and their iterations: start (0), snapshots, result (`last`).
-
-    `sample` indexes the attack's reconstructions, so pass the one that was paired with the truth. Only the result is always stored.
-    """
+    """Return the frames (S x ...) of one sample of a trial and their iterations: start (0), snapshots, result (`last`)."""
     import torch
 
-    frames, at = [unit(tensors["inputs"][sample])], [last]
+    frames, at = [unit(tensors["inputs"][sample])], [last]  # `sample` is the reconstruction paired with the truth
     if "snapshots" in tensors and "snapshots_at" in tensors:
         steps = tensors["snapshots_at"]
         inner = [i for i, step in enumerate(steps.tolist()) if 0 < step < last]
@@ -166,7 +163,7 @@ def still_reel(pictures: Sequence[Tensor]) -> Reel:
 
 
 def choose_detail(kinds: Sequence[Sequence[Reel]], *, budget: int = BUDGET) -> Detail:
-    """Return the first detail of `LADDER` at which all sprites take about `budget` bytes, estimated on a dozen reels of each kind."""
+    """Return the first detail of `LADDER` at which all sprites take about `budget` bytes, judged by a dozen reels per kind."""
     tried = [(_some(reels), len(reels)) for reels in kinds if reels]
     for detail in LADDER:
         if sum(sum(len(reel.encode(detail)) for reel in some) * n / len(some) for some, n in tried) <= budget:

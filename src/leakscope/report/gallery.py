@@ -1,8 +1,4 @@
-"""The gallery of a sweep: truth, start and reconstruction of its images, with scores, traces and baselines.
-
-If it cannot show all, every cell contributes in turn its median, best and worst (by MSE), then random ones. All cells use the same
-random order of images, so that the same image is seen under several settings.
-"""
+"""The gallery of a sweep: truth, start and reconstruction of its images, with scores, traces and baselines."""
 
 from __future__ import annotations
 
@@ -182,7 +178,7 @@ def class_namer(names: Mapping[str, Sequence[str]]) -> Namer:
 
 
 def choose(sheet: Sheet, limit: int, *, seed: int = 0) -> list[Choice]:
-    """Return up to `limit` samples of attacks, in the order of the sheet."""
+    """Return up to `limit` samples: every cell in turn gives its median, best and worst (by MSE), then random ones."""
     rows = np.flatnonzero(sheet.samples & ~sheet.baseline)
     if len(rows) <= limit:
         return [Choice(int(row)) for row in rows]
@@ -197,7 +193,7 @@ def choose(sheet: Sheet, limit: int, *, seed: int = 0) -> list[Choice]:
 
 
 def _ranks(sheet: Sheet, rows: Codes, rng: np.random.Generator) -> list[tuple[int, Codes]]:
-    """Return the cells in random order, each with the shared random rank of every row."""
+    """Return the cells in random order with one shared random rank per image, so that it is seen under several settings."""
     pictures = np.stack([sheet.columns["number"][rows], sheet.columns["sample"][rows]])
     _, code = np.unique(pictures, axis=1, return_inverse=True)
     rank = np.zeros(len(sheet), dtype=np.int64)

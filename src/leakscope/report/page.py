@@ -1,8 +1,4 @@
-"""Rendering of self-contained HTML pages from templates, styles and scripts.
-
-All data is escaped by jinja2. A content security policy forbids the network and allows only inline images and the page's own script
-(by hash), so that a mistake cannot make the page contact anyone.
-"""
+"""Self-contained HTML pages from templates: jinja2 escapes all data, a content security policy forbids the network."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ def render_page(
     shared = {
         "style": Markup(_read_assets(styles, folders)),
         "script": Markup(script),
-        "script_hash": sha256_source(script),
+        "script_hash": sha256_source(script),  # the policy allows this script only
         "data": {},
     }
     return _environment(folders).get_template(template).render(shared | dict(values))
@@ -97,10 +93,7 @@ def write(page: Page, path: str | Path) -> Path:
 
 
 def fragment(page: Page) -> str:
-    """Return the page for a notebook's output cell (`_repr_html_`): a sandboxed iframe.
-
-    In an iframe, styles and ids cannot clash with the notebook's, and scripts run, which notebooks do not allow in inserted HTML.
-    """
+    """Return the page as a sandboxed iframe for a notebook cell: scripts run, and styles cannot clash with the notebook's."""
     title, source = html.escape(page.title, quote=True), html.escape(render(page), quote=True)
     style = f"width:100%;height:{FRAGMENT_HEIGHT}px;border:1px solid #8886;border-radius:6px"
     return (

@@ -1,7 +1,4 @@
-"""The content of a page as plain data; text is escaped, never read as HTML.
-
-An image is a tensor C x H x W (C 1 or 3), H x W, or F for one row of a table; values are clamped to [0, 1] when drawn.
-"""
+"""The content of a page as plain data. Images are C x H x W (C 1 or 3), H x W, or F for a table row, clamped to [0, 1]."""
 
 from __future__ import annotations
 

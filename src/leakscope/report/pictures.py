@@ -1,13 +1,13 @@
 """Images as PNG: a tensor as bytes, many images as one sprite, an update as one coloured field per layer.
 
-A sprite is one column, so that PNG compresses repetitions between successive images. The first and last row of every image are
-doubled, so that a browser that scales by a fraction never shows a neighbour.
+A sprite is one column, so that PNG compresses repetitions between successive images. The first and last row of every image
+are doubled, so that a browser that scales by a fraction never shows a neighbour.
 
-A layer is drawn as output units by everything else, longer side across. Each point shows the value of largest magnitude under it:
+A layer is drawn as output units by everything else, longer side across. A point shows the largest magnitude under it:
 
     sign(g) sqrt(min(1, |g| / q)),   q = the 99th percentile of the layer's |g|,
 
-so that a few huge values do not wash out the rest. Negative is blue, positive orange, zero transparent (for light and dark pages).
+so that a few huge values do not wash out the rest. Negative is blue, positive orange, zero transparent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def pixels(picture: Tensor) -> Pixels:
 
 
 def drawable(picture: Tensor, *, stack: bool = False) -> Tensor:
-    """Return an image (with `stack`, each item of dimension 0) in a drawable shape: channels other than 1 or 3 one below the other."""
+    """Return an image (with `stack`, a stack of them) in a drawable shape: channels other than 1 or 3 one below the other."""
     lead, shape = (picture.shape[:1], picture.shape[1:]) if stack else (picture.shape[:0], picture.shape)
     if len(shape) == 0:
         return picture.reshape(*lead, 1)
@@ -70,8 +70,7 @@ def shrink(image: Pixels, side: int) -> Pixels:
 def coarsen(image: Pixels, strength: float) -> Pixels:
     """Return the image quantised to steps of `strength` times its roughness, black and white kept; strength 0 changes nothing.
 
-    Roughness is the median difference of horizontal neighbours. Noise, which does not compress, gets few values; smooth images
-    keep all.
+    Roughness is the median difference of horizontal neighbours: incompressible noise gets few values, smooth images keep all.
 
     >>> noise = np.array([[[0], [200], [90], [255]]], dtype=np.uint8)
     >>> coarsen(noise, 1.0).tolist(), coarsen(noise, 0.0) is noise

@@ -1,8 +1,4 @@
-"""A local server that shows the page of a run while it grows.
-
-`/` polls `/state` every two seconds and reloads `/page`, the page of `leakscope report`, when more chunks have landed. Requests with
-another Host header are refused, so that no foreign web page can read results by DNS rebinding.
-"""
+"""A local server for the page of a growing run: `/` polls `/state` and reloads `/page` when more chunks have landed."""
 
 from __future__ import annotations
 
@@ -121,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404, "there is / and nothing else")
 
     def _host_is_ours(self) -> bool:
-        """Refuse any other Host header."""
+        """Refuse any other Host header, so that no foreign web page can read results through a name that resolves here."""
         port = self.server.server_address[1]  # type: ignore[index]
         if self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}"):
             return True

@@ -1,7 +1,4 @@
-"""The results of a sweep: a sheet with one row per sample of every trial, and access to the images of its trials.
-
-The page and `leakscope show` both count from a sheet, so they agree. No HTML, no torch.
-"""
+"""The results of a sweep, one row per sample of every trial: the page and `leakscope show` both count from it. No torch."""
 
 from __future__ import annotations
 

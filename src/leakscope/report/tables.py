@@ -1,7 +1,4 @@
-"""Tables of a sweep: rates and means with n and 95 % intervals for the values of each axis.
-
-A row never pools two attacks; what else it pools is named beside the table. Baselines come last.
-"""
+"""Tables of a sweep: rates and means with n and 95 % intervals by attack and axis value, baselines last."""
 
 from __future__ import annotations
 
@@ -22,10 +19,7 @@ CONVERGED = "converged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One attack or baseline at one value of the table's axes; None: the number does not exist.
-
-    Scores are over all samples, failures included.
-    """
+    """One attack or baseline at one value of the table's axes, over all samples, failures included; None: does not exist."""
 
     attack: str
     values: Mapping[str, Plain]

@@ -23,10 +23,7 @@ from leakscope.store.schema import reading
 
 
 def export(run: Run, to: str, out: Path, *, current: bool = True, settings: Sequence[str] | None = None) -> Path:
-    """Write the flat table of a run (see `flat_table`) atomically as csv, json or parquet, and return `out`.
-
-    All formats hold the same rows, columns and values, except that JSON has null for infinity.
-    """
+    """Write the flat table of a run atomically as csv, json (null for infinity) or parquet, and return `out`."""
     write = lookup(EXPORTS, to, "export format")
     if out.is_dir():
         raise InputError(f"{out} is a directory; the export needs the name of a file")

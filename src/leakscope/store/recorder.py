@@ -1,7 +1,4 @@
-"""Recording captures while a federation trains, within a limit of disk space.
-
-Recording must not disturb training: errors are counted and warned of once, never raised.
-"""
+"""Recording captures while a federation trains; errors must not disturb training: counted, warned of once, never raised."""
 
 from __future__ import annotations
 

@@ -29,10 +29,7 @@ _CELL = "name, settings, axes, baseline"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A sweep on disk. Each method reads one consistent snapshot, also while another process writes.
-
-    It holds nothing open: it may be copied, shared between threads and sent to other processes.
-    """
+    """A sweep on disk. Each method reads one consistent snapshot; nothing stays open, so a Run may be copied and shared."""
 
     directory: Path
 
@@ -116,8 +113,8 @@ class Run:
         """Return the scores of these cells (None: the current ones) as arrays with one row per sample of each trial.
 
         `names` None: all columns, with `learned.<name>` for values that an attack recovered beside the images; fewer are faster.
-        `cell` indexes `cells(current=False)`. Missing values are NaN, or -1 in integer columns. A trial without samples has one row,
-        with sample -1. Rows are ordered by cell (as first stored), number, landing and sample.
+        `cell` indexes `cells(current=False)`. Missing values are NaN, or -1 in integer columns. A trial without samples has one
+        row, with sample -1. Rows are ordered by cell (as first stored), number, landing and sample.
         """
         with reading(self.directory) as connection:
             numbers = list(_numbers(connection, cells, current=True))

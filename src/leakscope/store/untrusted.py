@@ -1,8 +1,4 @@
-"""Reading JSON and safetensors files from untrusted sources, under limits; nothing in a file is executed.
-
-A safetensors file is 8 bytes with the length of its header, the header (JSON: name -> dtype, shape, offsets) and the values. Every
-entry of the header is checked before the library reads the file.
-"""
+"""Reading JSON and safetensors files from untrusted sources, under limits; nothing in a file is executed."""
 
 from __future__ import annotations
 
@@ -89,7 +85,7 @@ def read_tensors(path: Path, *, sha256: str | None = None, most: int = MOST_BYTE
 
 
 def _check_header(path: Path, data: bytes) -> None:
-    """Refuse a header that is not JSON, too long, or inconsistent with the data."""
+    """Check the header (8 bytes of length, then JSON: name -> dtype, shape, offsets) before the library reads the file."""
     if len(data) < 8:
         raise InputError(f"{path} is no safetensors file: it has {len(data)} bytes")
     length = int.from_bytes(data[:8], "little")

@@ -1,8 +1,7 @@
-"""Speed of the engine against the usual autograd loop, side by side in one process.
+"""Speed of the engine against the usual autograd loop, side by side in one process. Imports torch and numpy only.
 
-One evaluation is the gradient of the matching objective with respect to the unknowns of one trial. The loop (see `plain_loop`) runs
-one trial at a time, on one thread or on all, whichever is faster. Pairs are interleaved, so that noise of a shared machine affects
-both sides; the interval is of the ratio over the pairs. Imports torch and numpy only.
+One evaluation is the gradient of the matching objective with respect to the unknowns of one trial. The loop runs one trial at
+a time, on one thread or on all, whichever is faster. The interval is of the ratio over interleaved pairs.
 """
 
 from __future__ import annotations
@@ -171,12 +170,12 @@ def _warm_engine(
 def _interleaved(
     loop: Callable[[], object],
     engine: Callable[[], object],
-    trials: tuple[int, int],
+    trials: tuple[int, int],  # per call of the loop and of the engine
     threads: int,
     pairs: int,
     device: str,
 ) -> tuple[list[float], list[float]]:
-    """Return the trials per second of the loop and of the engine, measured in turn; `trials` is the number per call of each."""
+    """Return the trials per second of loop and engine, measured in turn, so that noise of a shared machine affects both."""
     repeat = max(1, int(0.05 / max(_seconds(engine, device), 1e-6)))
     loops, engines = [], []
     for _ in range(pairs):

@@ -1,9 +1,9 @@
 """The privacy frontier: epsilon, accuracy and measured leakage of the same federated runs, DP-SGD beside other defences.
 
 Every run trains the same small network on bundled digits from the same weights. In each round all clients share one protected
-gradient; the server steps along the mean, as far as without protection (a server would tune its rate). The leak is what an informed
-attacker recovers from the first updates of some of these clients. Clients hold one example, the worst case; with DP-SGD each clips
-and noises its gradient. Epsilon is that of one client over all rounds (`leakscope.integrations.opacus`); other defences have none.
+gradient; the server steps along the mean, as far as without protection (a server would tune its rate). The leak is what an
+informed attacker recovers from the first updates of some clients. Clients hold one example, the worst case; with DP-SGD each
+clips and noises its gradient. Epsilon is that of one client over all rounds; other defences have none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from leakscope.models import Torch, draw_parameters, from_module
 from leakscope.play import AttackResult, Exposure
 from leakscope.play import attack as run_attack
 
-EpsilonOf = Callable[[PrivateClient, int, int], float]
+EpsilonOf = Callable[[PrivateClient, int, int], float]  # (client, examples, rounds): `integrations.opacus`
 DP = "DP-SGD"
 UNDEFENDED = "undefended"
 ATTACKED = 8  # clients, if there are as many

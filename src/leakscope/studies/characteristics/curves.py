@@ -1,7 +1,4 @@
-"""The characteristics of lines: distances from the stored run, and the ratio of biases.
-
-The ratio is measured on the first round of the run's clients, simulated again with and without the defence (no attack needed).
-"""
+"""The characteristics of lines: distances from the stored run, and the ratio of biases."""
 
 from __future__ import annotations
 
@@ -171,7 +168,7 @@ def _kinds(held: _Held, settings: CellSettings, each: tuple[Tensor, Tensor]) -> 
 
 
 def _traced(held: _Held, participants: int) -> Estimate | None:
-    """Return the distance of tracing the owners of the attacked images, split into equal parts; None if a participant has none."""
+    """Return the distance of tracing the owners of the attacked images (split evenly); None if a participant has no image."""
     places = [record.items[sample.sample] for record in held.records for sample in record.samples]
     pictures = dict(zip(places, torch.cat(held.truth), strict=True))
     order = {place: number for number, place in enumerate(pictures)}
@@ -183,7 +180,7 @@ def _traced(held: _Held, participants: int) -> Estimate | None:
 
 
 def _ratio(cell: Cell, records: Sequence[Record]) -> Tensor:
-    """Return ||B|| / ||E|| of every trial, from its client's first round with and without the defence."""
+    """Return ||B|| / ||E|| of every trial, from its client's first round, simulated again with and without the defence."""
     ratios = []
     for first in range(0, len(records), AT_ONCE):
         trials = tuple(
