@@ -217,7 +217,7 @@ def structure(pictures: Tensor) -> Tensor:
     shown = pictures.clamp(0, 1)
     order = random.permutation(random.fold(random.key(0), "structure"), shown[0, 0, 0].numel())
     mixed = shown.flatten(-2)[..., order].reshape(shown.shape)
-    return _variation(shown) / _variation(mixed)
+    return _variation(shown) / _variation(mixed)  # NaN without contrast
 
 
 def _variation(pictures: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from leakscope.core.errors import InputError
 
 LEAST_ITERATIONS = 5
-OVER, GRACE = 2.0, 10.0  # the fewest iterations may take OVER times the attack's share of the budget, or GRACE seconds
+OVER, GRACE = 2.0, 10.0  # LEAST_ITERATIONS may take OVER times the attack's share or GRACE seconds, whichever is more
 PROBE = 3
 MOST_MINUTES = 24 * 60.0
 MOST = 2**31 - 1

@@ -79,7 +79,7 @@ class Guess:
 class Tile:
     """One attacked image: the truth, the film from the attack's start to its result, and the scores.
 
-    `place` says why the tile is shown (it has the median, best or worst MSE of its cell, or was drawn at random
+    `place` says why the tile is shown (median, best or worst MSE of its cell, random,
     ...), where only some are.
     """
 

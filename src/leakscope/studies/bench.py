@@ -1,7 +1,7 @@
-"""Speed of the engine against the usual autograd loop, side by side in one process. Imports torch and numpy only.
+"""Speed of the engine against the usual autograd loop, side by side in one process.
 
 One evaluation is the gradient of the matching objective with respect to the unknowns of one trial. The loop runs one trial at
-a time, on one thread or on all, whichever is faster. The interval is of the ratio over interleaved pairs.
+a time, on one or all threads, whichever is faster. The interval is of the ratio over pairs. Imports torch and numpy only.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _attack_rates(
 
 
 def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict[str, float]:
-    """Return the time share that optimiser and bookkeeping add to a CPL run, on average and at full history."""
+    """Return the relative overhead of optimiser and bookkeeping over the evaluations of a CPL run: average, at full history."""
     model = build("lenet_cpl", (1, 28, 28), 10)
     seeds = list(range(trials))
     keys = random.key(seeds)
