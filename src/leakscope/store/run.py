@@ -35,7 +35,7 @@ class Run:
 
     @staticmethod
     def create(directory: Path, scenario: str, facts: Mapping[str, str]) -> Run:
-        """Return a new, empty run; `facts` are versions, revision, machine, command. A non-empty directory is refused."""
+        """Return a new, empty run in a directory that holds nothing else; `facts` are versions, revision, machine, command."""
         return Run(make(Path(directory), scenario, facts))
 
     @staticmethod
