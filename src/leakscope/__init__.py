@@ -1,8 +1,7 @@
 """leakscope measures how much of a client's private training data leaks through the update it shares.
 
-The names here are the stable ones; `docs/api.md` says what each is for. They are loaded on first use, so that importing the
-package costs nothing. The parts of which attacks, defences and metrics are made have their rooms: `leakscope.attacks`,
-`leakscope.defences`, `leakscope.metrics`, `leakscope.data`, `leakscope.models`.
+These names are the stable API, documented in `docs/api.md` and loaded on first use. Components are in `leakscope.attacks`,
+`leakscope.defences`, `leakscope.metrics`, `leakscope.data` and `leakscope.models`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m leakscope` is the command line."""
+"""`python -m leakscope` runs the command line."""
 
 from leakscope.cli import main
 

@@ -1,4 +1,4 @@
-"""`leakscope.peek(model, x, y)`: what one batch of yours leaks through one gradient of your model."""
+"""`leakscope.peek(model, x, y)`: what a batch leaks through one gradient of a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LIMITS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Peek:
-    """The result of `peek`: shows itself in a notebook, prints as a line, writes itself as a page."""
+    """The result of `peek`: displays in a notebook, prints as a line, writes a page."""
 
     shown: Demonstration
     page: Page
@@ -62,7 +62,7 @@ class Peek:
         return arrange(run.reconstruction.inputs, run.scores.pairing)[0].clamp(0, 1)
 
     def write(self, path: str | Path) -> Path:
-        """Write the page and return where it is."""
+        """Write the page and return its path."""
         return write(self.page, Path(path))
 
 
@@ -81,7 +81,7 @@ def peek(
     execution: Execution | None = None,
     device: str | None = None,
 ) -> Peek:
-    """Return what the gradient of `loss(model(x), y)` gives away of `x`.
+    """Return what the gradient of `loss(model(x), y)` leaks about `x`.
 
     `x` is as the model takes it, N x ...; if it was normalised, say `mean` and `std` so that pictures lie in [0, 1]. `y`
     holds N class numbers. It runs on `device`, or where the model's
@@ -130,7 +130,7 @@ def _page(shown: Demonstration, loss: str) -> Page:
 
 
 def _nearly(pictures: Tensor) -> bool:
-    """Return whether pictures leave [0, 1] only by rounding of the normalisation."""
+    """Return whether images leave [0, 1] only by rounding errors of the normalisation."""
     return (
         bool((pictures >= -1e-4).all()) and bool((pictures <= 1 + 1e-4).all()) and bool(torch.isfinite(pictures).all())
     )

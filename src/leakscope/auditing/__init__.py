@@ -1,4 +1,4 @@
-"""The audit: a fixed suite of attacks on a user's own model, client and data, a grade, and what would help."""
+"""The audit: a fixed suite of attacks on a user's model, client and data, a grade, and advice on defences."""
 
 from leakscope.auditing.capture_audit import audit_captures as audit_captures
 from leakscope.auditing.result import Audit as Audit

@@ -1,8 +1,8 @@
-"""What would help: the catalogue of defences against the attacker who knows each of them, and in which order they are told.
+"""Advice on defences: each defence of the catalogue is attacked by an attacker who knows it, then ranked.
 
-All remedies are attacked together, first briefly, then with the iterations of the attack's authors. A short attack shows that a
-remedy does not help: it gets as much as without it. It never shows that one helps, for it may have failed for lack of time
-alone. So what there was no time to attack to the end is named as not tested long enough.
+Every remedy is compared with a control: the same attack, iterations and clients without it. Remedies are screened with a short
+attack, then tested with the iterations of the attack's authors. A short attack that recovers as much as the control proves that
+a remedy does not help. A short attack that fails proves nothing: it may only have lacked time.
 """
 
 from __future__ import annotations
@@ -43,71 +43,67 @@ from leakscope.core.errors import InputError
 from leakscope.defences import Defence
 from leakscope.play import AttackResult, Exposure
 
-ENOUGH = 0.5  # of what the audit recovered; a control below that cannot judge remedies
-BRIEF = 16  # the first attack has one iteration in so many of those that its authors run
-SCREENING = 0.4  # of the time at most, for that first attack
-MARGIN = 0.9  # of the time left; the rest is for what the pace did not foresee
+ENOUGH = 0.5  # share of what the audit recovered; a control below it cannot judge remedies
+BRIEF = 16  # the screening attack runs 1/BRIEF of the iterations its authors use
+SCREENING = 0.4  # largest share of the time for screening
+MARGIN = 0.9  # share of the time left; the rest absorbs errors of the time estimate
 MORE_TIME = "give it more minutes"
 LATE = "out of time"
-SETTLED = (Finding.USELESS, Finding.BLIND)  # of which a longer attack says the least that is new
+SETTLED = (Finding.USELESS, Finding.BLIND)  # a longer attack is least likely to change these
 Key = Callable[[Remedy], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Remedies that were shown to help, the best first, and how they were ranked.
-
-    `useless` are those under which an attacker gets as much as before, `unproven` those that no attack was long enough for, that
-    too few examples were tried on or that no attacker here knows, `skipped` (name, why) those that were not tried.
-    """
+    """Remedies that were shown to help, best first, and how they were ranked."""
 
     remedies: tuple[Remedy, ...]
     ranking: str
-    skipped: tuple[tuple[str, str], ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()  # (name, why) of those not tried
     accuracy: float | None = None
-    useless: tuple[Remedy, ...] = ()
-    unproven: tuple[Remedy, ...] = ()
+    useless: tuple[Remedy, ...] = ()  # the attacker recovers as much as without them
+    unproven: tuple[Remedy, ...] = ()  # attack too short, too few examples, or no informed attacker exists
 
 
 def tried(advice: Advice) -> tuple[Remedy, ...]:
-    """Return every remedy that met an attack: first those that help, then those that do not, then what nobody knows."""
+    """Return every remedy that was attacked: those that help, those that do not, then the unproven."""
     return (*advice.remedies, *advice.useless, *advice.unproven)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Control:
-    """The attack without a remedy: its run, its iterations, what its authors run, and whether it recovers enough to judge by."""
+    """The attack without a remedy."""
 
     attack: str
     run: AttackResult
     iterations: int
-    most: int
-    enough: bool = True
+    most: int  # iterations that the attack's authors use
+    enough: bool = True  # it recovers enough to judge remedies by
 
     @property
     def whole(self) -> bool:
-        """Return whether the attack had the iterations of its authors."""
+        """Return whether the attack had the iterations its authors use."""
         return self.iterations >= self.most
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hearing:
-    """What is to be judged: the clients without a remedy, the remedies, what the audit recovered, the time, who hears of it."""
+    """Input of the remedy test."""
 
     control: Case
-    best: float
+    best: float  # share of the examples that the audit recovered
     budget: Budget
     candidates: Sequence[Candidate]
     report: Report
 
     @property
     def cases(self) -> list[Case]:
-        """Return all of them; number 0 is the control."""
+        """Return the control (number 0) and the candidates."""
         return [self.control, *(each.case for each in self.candidates)]
 
     @property
     def most(self) -> int:
-        """Return the iterations that the attack's authors run."""
+        """Return the number of iterations the attack's authors use."""
         return self.control.entry.most or 0
 
 
@@ -121,11 +117,7 @@ def advise(
     clients: int,
     seed: int,
 ) -> Advice:
-    """Return what each remedy leaves of the leak and what it costs, within the budget.
-
-    All are compared with a control: the same attack, iterations and clients without the remedy. Where the control falls far
-    behind the audit itself, nothing can be said of any remedy.
-    """
+    """Return how much still leaks under each remedy and what accuracy it costs, within the budget."""
     trial, options = Trial(subject, clients, seed), remedies_for(exposure)
     judge = _judge(
         runs,
@@ -138,7 +130,7 @@ def advise(
     candidates, skipped = _candidates(trial, options, judge)
     best = max(run.summary.content.value for run in runs)
     control, remedies, late = _judged(Hearing(control_case(trial, judge), best, budget, candidates, report), course)
-    if control is None or not control.enough:
+    if control is None or not control.enough:  # it recovers far less than the audit did: no remedy can be judged
         whole = control is not None and control.whole
         why = f"{judge} with all its iterations" if whole else "in the time left the attack"
         why += f" recovers too little even without one{'' if whole else f'; {MORE_TIME}'}"
@@ -148,7 +140,7 @@ def advise(
 
 
 def _judge(runs: Sequence[AttackResult], able: Sequence[str]) -> str | None:
-    """Return the attack that judges: of those that can be told of a defence the one that recovered most, then the quickest."""
+    """Return the attack to test remedies with: the one with an informed variant that recovered most, then the fastest."""
     those = [run for run in runs if run.name in able]
     chosen = max(those, key=lambda run: (run.summary.content.value, -run.seconds), default=None)
     return None if chosen is None else chosen.name.removesuffix(f", {INFORMED}")
@@ -157,7 +149,7 @@ def _judge(runs: Sequence[AttackResult], able: Sequence[str]) -> str | None:
 def _candidates(
     trial: Trial, options: Sequence[tuple[str, str, Defence]], attack: str
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """Return the remedies ready to be attacked, and (name, why) of those that cannot be."""
+    """Return the remedies that can be attacked, and (name, why) of the others."""
     candidates: list[Candidate] = []
     skipped: list[tuple[str, str]] = []
     for name, strength, defence in options:
@@ -169,15 +161,10 @@ def _candidates(
 
 
 def _judged(hearing: Hearing, course: Course | str) -> tuple[Control | None, list[Remedy], list[tuple[str, str]]]:
-    """Return the control, what was found of each remedy, and (name, why) of those that met no attack.
-
-    The most promising meet the whole attack first if there is no time for all; what a short attack settles last.
-    """
+    """Return the control, the finding on each remedy (most promising tested first), and (name, why) of those not attacked."""
     case, cases, numbered = hearing.control, hearing.cases, dict(enumerate(hearing.candidates, 1))
     brief = max(math.ceil(hearing.most / BRIEF), LEAST_ITERATIONS)
-    each = (
-        SCREENING * hearing.budget.left / (2 * len(batches(cases)) + 1)
-    )  # a batch takes longer than its control alone
+    each = SCREENING * hearing.budget.left / (2 * len(batches(cases)) + 1)  # a batch is slower than its control
     fit = fitting_iterations(case.exposure, case.entry, each)
     first = meet(cases, min(brief, fit, hearing.most), hearing.budget, hearing.report)
     late = [(one.words, first.failed.get(n, LATE)) for n, one in numbered.items() if n not in first.runs]
@@ -191,10 +178,7 @@ def _judged(hearing: Hearing, course: Course | str) -> tuple[Control | None, lis
 
 
 def _to_the_end(hearing: Hearing, remedies: dict[int, Remedy], first: Met, control: Control, order: Key) -> Control:
-    """Return the control of the whole attack, and write into `found` what it shows of as many remedies as there is time for.
-
-    The time is foreseen from the pace of the first attack; what is left over goes to the next ones.
-    """
+    """Return the control of the full attack; update `remedies` in place with as many full attacks as the time allows."""
     cases, budget, last = hearing.cases, hearing.budget, control
     waiting = sorted(remedies, key=lambda n: (remedies[n].finding in SETTLED, order(remedies[n])))
     while chosen := fitting(waiting, first, control.most, MARGIN * budget.left, control=not last.whole):
@@ -213,13 +197,13 @@ def _to_the_end(hearing: Hearing, remedies: dict[int, Remedy], first: Met, contr
 
 
 def _control(hearing: Hearing, run: AttackResult, iterations: int) -> Control:
-    """Return the control of an attack with so many iterations."""
+    """Return the control from one run of the attack."""
     enough = run.summary.content.value >= ENOUGH * hearing.best
     return Control(hearing.control.entry.name, run, iterations, hearing.most, enough)
 
 
 def _tested(candidate: Candidate, run: AttackResult, control: Control, course: Course | str | None) -> Remedy:
-    """Return a remedy that met the attacker who knows it and, where the first layer allows it, the division."""
+    """Return the result of a remedy against the informed attacker and, where the first layer allows it, the analytic attack."""
     runs = [run] if candidate.divided is None else [run, candidate.divided]
     worst = max(runs, key=lambda each: (each.summary.content.value, each.summary.means["psnr"].value))
     finding = find(worst, control.run, whole=control.whole, knows=candidate.knows)
@@ -235,14 +219,14 @@ def _tested(candidate: Candidate, run: AttackResult, control: Control, course: C
 
 
 def _key(course: Course | str, control: Control) -> Key:
-    """Return the order of remedies: by what accuracy they cost where that was measured, else by what is left alone."""
+    """Return the sort key: leakage prevented per accuracy lost where accuracy was measured, else leakage alone."""
     return by_cost(control.run.summary.content.value) if isinstance(course, Course) else by_leakage
 
 
 def _sorted(
     remedies: Sequence[Remedy], skipped: tuple[tuple[str, str], ...], course: Course | str, control: Control
 ) -> Advice:
-    """Return the advice: what helps apart from what does not and from what nobody knows."""
+    """Return the advice, remedies sorted by finding."""
 
     def those(*kinds: Finding) -> tuple[Remedy, ...]:
         return tuple(sorted((remedy for remedy in remedies if remedy.finding in kinds), key=_key(course, control)))
@@ -258,7 +242,7 @@ def _sorted(
 
 
 def _ranking(remedies: Sequence[Remedy], course: Course | str, control: Control) -> str:
-    """Return in words how remedies were ranked, against what, and how many were shown nothing about."""
+    """Return in words how remedies were ranked, against which control, and how many had each other finding."""
     summary, counts = control.run.summary, Counter(remedy.finding for remedy in remedies)
     against = (
         f"; without a remedy {control.attack}, told the labels, recovers {summary.content.value:.0%} of {summary.samples} "

@@ -1,4 +1,4 @@
-"""The clients of an audit and the attacks on them: each attack within its share of the time, scored against the truth."""
+"""The simulated clients of an audit and the attacks on them, each within its share of the time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MEANING = "the time ended these attacks early; what they did not recover may com
 
 
 class CutShort(NamedTuple):
-    """An attack that had `iterations` of the `most` its authors run, and was still at work on `working` of the `clients`."""
+    """An attack stopped after `iterations` of the `most` its authors use, unfinished on `working` of the `clients`."""
 
     name: str
     iterations: int
@@ -47,7 +47,7 @@ class CutShort(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Return how far it came.
+        """Return the progress in words.
 
         >>> CutShort("ig", 254, 4800, 3, 8).words
         '254 of 4800 iterations, still at work on 3 of 8 clients'
@@ -61,45 +61,36 @@ class CutShort(NamedTuple):
 def find_cut(
     name: str, reconstruction: Reconstruction, iterations: int, most: int | None, done: Tensor | None = None
 ) -> CutShort | None:
-    """Return how an attack was cut short; None where it was not.
-
-    It was if it had fewer iterations than its authors run (`most`; None: it has none), and used them up on a client with something left
-    to find. `done` (T) says for which clients nothing is left: all that they hold was recovered.
-    """
-    if most is None or iterations >= most:
+    """Return how an attack was cut short (fewer iterations than its authors use, all used up on a client not `done`), or None."""
+    if most is None or iterations >= most:  # None: not iterative
         return None
     open_ = reconstruction.outcome == Outcome.EXHAUSTED
-    if done is not None:
+    if done is not None:  # (T) clients of which everything was recovered
         open_ = open_ & ~done
     working = int(open_.sum())
     return CutShort(name, iterations, most, working, reconstruction.trials) if working else None
 
 
 def find_cut_of(run: AttackResult, iterations: int, most: int | None) -> CutShort | None:
-    """Return how a scored attack was cut short; None where it was not, or where it recovered everything without the time."""
+    """Return how a scored attack was cut short; None if it was not, or if it recovered everything anyway."""
     done = (run.recovered | ~run.scores.scored).all(1)
     return find_cut(run.name, run.reconstruction, iterations, most, done)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnscoredRun:
-    """An attack whose truth is not known: what came back, and what can be said of it without the truth.
-
-    `left` is the mismatch at the end as a share of that at the start (T): small where the guess explains the update.
-    `structure` is the total variation of the guess over that of its own points shuffled (T): about 1 for noise, below for
-    pictures; NaN for what is no picture.
-    """
+    """An attack whose truth is not known."""
 
     name: str
     note: str
     reconstruction: Reconstruction
-    left: Tensor
-    structure: Tensor
+    left: Tensor  # (T) final over initial mismatch; small if the reconstruction explains the update
+    structure: Tensor  # (T) see `capture_audit.structure`: about 1 for noise, below for images
     seconds: float
 
 
 class Suite(NamedTuple):
-    """What came of the attacks of a suite: the runs, those of them that the time cut short, and what could not be run."""
+    """Results of a suite: the runs, those that the time cut short, and what could not be run."""
 
     runs: tuple[AttackResult, ...]
     short: tuple[CutShort, ...]
@@ -107,7 +98,7 @@ class Suite(NamedTuple):
 
 
 def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Sequence[Defence] | None = None) -> Exposure:
-    """Return the clients of an audit: at most `clients`, no example twice; `defences` in the place of the configured."""
+    """Return at most `clients` simulated clients that share no example; `defences` replace the configured ones."""
     client = subject.client if defences is None else replace(subject.client, defences=tuple(defences))
     T = max(1, min(clients, len(subject.inputs) // subject.examples))
     order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
@@ -118,14 +109,14 @@ def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Seque
 
 
 def public_examples(subject: Subject, clients: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels of the sample that no client of the audit holds."""
+    """Return the inputs and labels of the sample that no client holds."""
     order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
     rest = order[clients * subject.examples :]
     return subject.inputs[rest], subject.labels[rest]
 
 
 def fitting_iterations(exposure: Exposure, entry: Entry, seconds: float) -> int:
-    """Return how many iterations of an attack fit into the seconds; 0 where it has none."""
+    """Return how many iterations of an attack fit into the seconds; 0 if it is not iterative."""
     if entry.most is None:
         return 0
     probe = PROBE if exposure.device.type == "cpu" else PROBE_ON_CUDA
@@ -133,7 +124,7 @@ def fitting_iterations(exposure: Exposure, entry: Entry, seconds: float) -> int:
 
 
 def seconds_of(exposure: Exposure, entry: Entry, iterations: int) -> float:
-    """Return how long an attack with so many iterations takes."""
+    """Return the run time of an attack with the given iterations."""
     began = time.perf_counter()
     reconstruct(exposure, entry, iterations)
     return time.perf_counter() - began
@@ -150,7 +141,7 @@ def execution_on(device: torch.device) -> Execution:
 
 
 def run_with(exposure: Exposure, entry: Entry, iterations: int) -> AttackResult:
-    """Return one attack on all clients, with so many iterations at most."""
+    """Return the scored result of one attack on all clients, with at most `iterations`."""
     method, note = entry.make(iterations), iterations_note(entry, iterations)
     return attack(
         exposure, method, name=entry.name, note=note, informed=entry.informed, execution=execution_on(exposure.device)
@@ -158,17 +149,14 @@ def run_with(exposure: Exposure, entry: Entry, iterations: int) -> AttackResult:
 
 
 def iterations_note(entry: Entry, iterations: int) -> str:
-    """Return how many iterations an attack may use, beside those of its authors."""
+    """Return the iteration limit in words, beside what the authors use."""
     return "no iterations" if entry.most is None else f"{iterations} iterations at most; its authors run {entry.most}"
 
 
 def plan_exposure(
     exposure: Exposure, *, unmatched: str | None = None, unknown: Sequence[str] = ()
 ) -> tuple[list[Entry], list[Untested]]:
-    """Return the suite for some clients, and what of it cannot be run.
-
-    `unmatched` is why no attack can match updates of the network, `unknown` names defences that reveal nothing.
-    """
+    """Return the attacks to run on these clients, and what cannot be run; see `plan_suite`."""
     local = exposure.client.local
     return plan_suite(
         exposure.model,
@@ -182,11 +170,7 @@ def plan_exposure(
 
 
 def fastest_threads(exposure: Exposure, entries: Sequence[Entry]) -> int:
-    """Return one thread, or all that torch has: whichever evaluates the first attack faster here and now.
-
-    Small networks lose more by sharing work than they gain, most of all on a machine that does other things too. Where an iteration
-    takes seconds, nothing is compared: there is work enough to share, and no time to waste.
-    """
+    """Return 1 or all torch threads, whichever runs the first iterative attack faster: small networks lose by multithreading."""
     heavy = next((entry for entry in entries if entry.most is not None), None)
     every = torch.get_num_threads()
     if heavy is None or every == 1 or exposure.device.type != "cpu":
@@ -198,15 +182,15 @@ def fastest_threads(exposure: Exposure, entries: Sequence[Entry]) -> int:
             return seconds_of(exposure, entry, 1)
 
     try:
-        if seconds(every) > LONG:  # the first run pays for what later ones find ready
+        if seconds(every) > LONG:  # the first run includes one-time start-up costs
             return every
         return min((1, every), key=seconds)
     except (InputError, RuntimeError):
-        return 1  # what is wrong with the attack is said when it is run
+        return 1  # the error is reported when the attack is run
 
 
 def run_entries(exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report) -> Suite:
-    """Return the runs of all attacks, each given an even share of what is left; what fails is untested, and why."""
+    """Return the results of all attacks, each given an even share of the time left; failures are listed as untested."""
 
     def run(number: int, entry: Entry) -> tuple[AttackResult, CutShort | None]:
         heavy = sum(each.most is not None for each in entries[number:]) or 1
@@ -221,7 +205,7 @@ def run_entries(exposure: Exposure, entries: Sequence[Entry], budget: Budget, re
 def try_each(
     entries: Sequence[Entry], run: Callable[[int, Entry], tuple[V, CutShort | None]], report: Report, whom: str
 ) -> tuple[list[V], list[CutShort], list[Untested]]:
-    """Return what each attack gave, which of them were cut short, and which cannot be run and why."""
+    """Return the result of each attack, those cut short, and those that failed with the reason."""
     runs: list[V] = []
     short: list[CutShort] = []
     untested: list[Untested] = []
@@ -229,10 +213,7 @@ def try_each(
         report(f"{entry.name}: {whom}")
         try:
             result, cut = run(number, entry)
-        except (
-            InputError,
-            RuntimeError,
-        ) as error:  # such as a layer of the user's network that cannot be differentiated
+        except (InputError, RuntimeError) as error:  # such as a layer that cannot be differentiated
             untested.append(Untested(entry.name, str(error) if isinstance(error, InputError) else first_line(error)))
             continue
         runs.append(result)
@@ -256,18 +237,18 @@ def null_runs(exposure: Exposure, public: tuple[Tensor, Tensor] | None = None) -
 
 @dataclass(frozen=True, slots=True)
 class LabelReading:
-    """The share of labels that a rule read off the update, beside what guessing has on average; each a mean overlap."""
+    """The share of labels that a rule read off the update, and the expected share of uniform guessing; each a mean overlap."""
 
     rule: str
     share: float
     guessing: float
     n: int
-    low: float | None = None  # of the 95 % interval of the share
+    low: float | None = None  # 95 % interval of the share
     high: float | None = None
 
 
 def read_labels(exposure: Exposure) -> LabelReading | Untested:
-    """Return how many labels the update gives away before any search."""
+    """Return the share of labels that an analytic rule reads off the update."""
     knowledge = exposure.informed or exposure.knowledge
     problem = labels_problem(exposure.model, knowledge, exposure.observation.shares)
     if problem is not None:
@@ -286,7 +267,7 @@ def read_labels(exposure: Exposure) -> LabelReading | Untested:
 
 
 def expected_overlap(labels: Tensor, mask: Tensor, classes: int) -> float:
-    """Return the mean overlap with T x N true labels that uniform guessing has on average.
+    """Return the expected mean overlap of uniform guesses with T x N true labels.
 
     With n_c examples of class c among the N of a client and B ~ Binomial(N, 1/C) guesses of it,
 
@@ -307,14 +288,10 @@ def expected_overlap(labels: Tensor, mask: Tensor, classes: int) -> float:
 
 
 def overlap_interval(overlaps: Tensor, samples: int) -> tuple[float, float]:
-    """Return the 95 % interval of a mean overlap, seen with T clients of so many labels each.
-
-    It covers Wilson's interval over all labels, which a share of 0 or 1 has too, and the t interval over clients, whose labels
-    share an update.
-    """
-    low, high = wilson(float(overlaps.double().mean()), len(overlaps) * samples)
+    """Return the 95 % interval of a mean overlap over T clients with `samples` labels each."""
+    low, high = wilson(float(overlaps.double().mean()), len(overlaps) * samples)  # over labels
     if len(overlaps) == 1 or samples == 1:
         return low, high
     counted = torch.ones_like(overlaps[:, None], dtype=torch.bool)
-    between = estimate_mean(overlaps[:, None], counted, within=(0.0, 1.0))
+    between = estimate_mean(overlaps[:, None], counted, within=(0.0, 1.0))  # over clients, whose labels share an update
     return (low, high) if math.isnan(between.low) else (min(low, between.low), max(high, between.high))

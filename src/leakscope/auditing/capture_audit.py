@@ -1,9 +1,4 @@
-"""Auditing what a real federation sent: captured updates, with the truth if the user has it, without if not.
-
-Every capture is a client. Those of the fewest examples are attacked, at most as many as asked for: they leak most. Without
-truth nothing can be scored; what can be said is how well the guess explains the update, whether it looks like a picture,
-and what the same attack makes of nothing.
-"""
+"""Audit of updates captured in a real federation, with or without the true data; every capture is a client."""
 
 from __future__ import annotations
 
@@ -62,7 +57,7 @@ from leakscope.sweep.engines.contract import torch_threads
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """What is being audited and how: the target, the time, the seed, and what was noted on the way."""
+    """The target, time and seed of an audit, and the notes collected on the way."""
 
     target: Target
     budget: Budget
@@ -81,7 +76,7 @@ def audit_captures(
     clients: int = CLIENTS,
     seed: int = 0,
 ) -> Audit:
-    """Return the audit of captured updates; every capture is checked first, all of them before any is attacked."""
+    """Return the audit of captured updates; all captures are checked before any is attacked."""
     clients, seed = check_numbers(clients, seed)
     request = Request(target, start_budget(minutes), minutes, seed, [], [])
     try:
@@ -106,7 +101,7 @@ def audit_captures(
 
 
 def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool]:
-    """Return the exposure of the captures, and whether the truth behind them is known."""
+    """Return the exposure of the captures, and whether their true data is known."""
     target, notes = request.target, request.notes
     loss = _loss(target.loss)
     model, inputs = model_of_captures(target, notes)
@@ -140,7 +135,7 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
 
 
 def blank_batch(model: Model, clients: int, samples: int) -> Batch:
-    """Return empty images in the place of a truth that nobody knows; nothing reads them."""
+    """Return a batch of zeros as a placeholder for unknown true data; nothing reads it."""
     inputs = torch.zeros(clients, samples, *model.input_shape)
     return make_batch(inputs, torch.zeros(clients, samples, dtype=torch.int64), classes=model.classes)
 
@@ -152,7 +147,7 @@ def _loss(loss: Criterion) -> str:
 
 
 def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Report) -> Audit:
-    """Return the audit of captures whose truth is known."""
+    """Return the audit of captures whose true data is known."""
     budget = request.budget
     with torch_threads(fastest_threads(exposure, entries)):
         done = run_entries(exposure, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), report)
@@ -174,7 +169,7 @@ def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], repo
 def _unscored(
     request: Request, runs: Sequence[UnscoredRun], failed: Sequence[Untested], short: Sequence[CutShort] = ()
 ) -> Audit:
-    """Return the audit of captures whose truth nobody knows."""
+    """Return the audit of captures whose true data is not known."""
     return Audit(
         name=_name(request),
         grade="unscored" if len(runs) > 1 else "untested",
@@ -195,7 +190,7 @@ def _name(request: Request) -> str:
 def unscored_runs(
     exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report
 ) -> tuple[list[UnscoredRun], list[Untested], list[CutShort]]:
-    """Return what every attack made of the captures, the null baseline last, what could not be run, and what was cut short."""
+    """Return the reconstruction by every attack (the null baseline last), what could not be run, and what was cut short."""
     heavy = sum(entry.most is not None for entry in entries) or 1
 
     def run(_: int, entry: Entry) -> tuple[UnscoredRun, CutShort | None]:
@@ -222,16 +217,13 @@ def _run(exposure: Exposure, entry: Entry, seconds: float) -> tuple[UnscoredRun,
 
 
 def structure(pictures: Tensor) -> Tensor:
-    """Return the total variation of guesses (T x N x C x H x W) over that of their own points shuffled; T values.
-
-    1 for noise of any kind, below for pictures, whose neighbours are alike; NaN for what is no picture or has no contrast.
-    """
+    """Return total variation over that of the shuffled pixels (T x N x C x H x W -> T): about 1 for noise, below for images."""
     if pictures.ndim < IMAGE_RANK + 2:
-        return torch.full((len(pictures),), torch.nan)
+        return torch.full((len(pictures),), torch.nan)  # not images
     shown = pictures.clamp(0, 1)
     order = random.permutation(random.fold(random.key(0), "structure"), shown[0, 0, 0].numel())
     mixed = shown.flatten(-2)[..., order].reshape(shown.shape)
-    return _variation(shown) / _variation(mixed)
+    return _variation(shown) / _variation(mixed)  # NaN without contrast
 
 
 def _variation(pictures: Tensor) -> Tensor:

@@ -1,7 +1,4 @@
-"""From files of captured updates to what an attack sees: checked, chosen, stacked, with what they report of the local training.
-
-A hash covers the tensors of a capture and nothing covers its JSON text, so whatever that says is checked before it is used.
-"""
+"""Captured updates as an attacker's observation: read, checked (no hash covers their JSON text), selected and stacked."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ OTHERS = (
 
 
 def model_of_captures(target: Target, notes: list[str]) -> tuple[Model, Tensor | None]:
-    """Return the network, and the sample of inputs where there is one."""
+    """Return the model, and the sample of inputs if the target has one."""
     check_module(target.model)
     module = plain_module(target.model, notes)
     inputs = None if target.inputs is None else check_inputs(target.inputs, notes)
@@ -75,13 +72,13 @@ def _check(capture: Capture, model: Model) -> None:
 
 
 def _counter(name: str) -> bool:
-    """Return whether a name is one of batch norm's running statistics, which a replaced batch norm no longer has."""
+    """Return whether a name is a running statistic of batch norm; a replaced batch norm has none."""
     return name.rpartition(".")[2] in ("num_batches_tracked", "running_mean", "running_var")
 
 
 @dataclass(frozen=True, slots=True)
 class StatedTraining:
-    """What the server's configuration says of the local training; a rate of None: nothing."""
+    """Local training as stated by the server's configuration; rate None: not stated."""
 
     rate: float | None = None
     epochs: int = 1
@@ -89,7 +86,7 @@ class StatedTraining:
 
 
 def stated_training(config: Mapping[str, Plain], where: str) -> StatedTraining:
-    """Return the local training in a configuration, every number of it checked."""
+    """Return the local training stated in a configuration, every number checked."""
 
     def first(names: tuple[str, ...]) -> tuple[str, object]:
         name = next((name for name in names if name in config), names[0])
@@ -105,7 +102,7 @@ def stated_training(config: Mapping[str, Plain], where: str) -> StatedTraining:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A capture that was checked, without its tensors: there may be more than memory holds."""
+    """A checked capture without its tensors, because all tensors together may not fit into memory."""
 
     path: Path
     examples: int | None
@@ -114,13 +111,10 @@ class Listed:
 
 
 def list_one(path: Path, model: Model, *, configured: bool) -> Listed:
-    """Return a capture without its tensors, after checking all of it against the model.
-
-    What the server told of the local training is read only where the target does not say it (`configured`).
-    """
+    """Return a capture without its tensors, checked against the model."""
     capture = read_capture(path)
     _check(capture, model)
-    silent = configured or capture.shares == "gradient"
+    silent = configured or capture.shares == "gradient"  # the target states the local training, or there is none
     return Listed(
         path,
         capture.examples,
@@ -131,7 +125,7 @@ def list_one(path: Path, model: Model, *, configured: bool) -> Listed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """The captures to attack: alike in examples, in what they share and in what is told of their training."""
+    """The captures to attack: same number of examples, same kind of update, same stated training."""
 
     captures: list[Capture]
     samples: int
@@ -142,7 +136,7 @@ class Chosen:
 def choose(
     listed: Sequence[Listed], model: Model, target: Target, most: int, notes: list[str], untested: list[Untested]
 ) -> Chosen:
-    """Return the captures of the fewest examples, at most so many, all of one kind."""
+    """Return at most `most` captures of one kind with the fewest examples, because those leak most."""
     known = [item.examples for item in listed if item.examples]
     fewest = min(known) if known else None
     small = [item for item in listed if fewest is None or item.examples == fewest]
@@ -166,7 +160,7 @@ def choose(
 
 
 def _check_size(trials: int, samples: int, model: Model) -> None:
-    """Refuse to search over more inputs than anything could be found among, or than memory holds."""
+    """Refuse a search over more examples than any attack handles or more values than memory holds."""
     if samples > MOST_EXAMPLES or trials * samples * math.prod(model.input_shape) > MOST_VALUES:
         raise UntestedError(
             f"{trials} captures of {samples} examples of shape {model.input_shape}: attacks here search over at most "
@@ -175,13 +169,13 @@ def _check_size(trials: int, samples: int, model: Model) -> None:
 
 
 def infer_first(capture: Capture, model: Model, target: Target) -> Inferred:
-    """Return what one capture tells an attacker by itself."""
+    """Return what an attacker can infer from one capture alone."""
     loss = target.loss if isinstance(target.loss, str) else "cross_entropy"
     return infer(model, capture.before, capture.sent, shares=Shares(capture.shares), loss=loss)
 
 
 def local_training(chosen: Chosen, model: Model, target: Target, notes: list[str]) -> LocalTraining | None:
-    """Return the local training that the server's own configuration tells; else one step that moves as far."""
+    """Return the local training the server's configuration states, else a single step of the same length."""
     stated, first = chosen.stated, chosen.captures[0]
     weights = first.shares == "weights"
     inferred = chosen.inferred
@@ -204,7 +198,7 @@ def local_training(chosen: Chosen, model: Model, target: Target, notes: list[str
 
 
 def _labels_note(inferred: Inferred, samples: int) -> str:
-    """Return how many examples of each class the first client is inferred to have."""
+    """Return the inferred number of examples per class of the first client, in words."""
     counts = inferred.counts(samples)
     if counts is None:
         return f"inferred label counts: not known ({inferred.labels_why})"
@@ -213,7 +207,7 @@ def _labels_note(inferred: Inferred, samples: int) -> str:
 
 
 def observe_captures(captures: Sequence[Capture], model: Model, samples: int, shares: Shares) -> Observation:
-    """Return the captures as the trials of one observation; what a capture lacks is as the model has it."""
+    """Return the captures as trials of one observation; tensors missing from a capture are taken from the model."""
 
     def stacked(like: Tree, trees: list[Tree]) -> Tree:
         return {
@@ -230,7 +224,7 @@ def observe_captures(captures: Sequence[Capture], model: Model, samples: int, sh
 def ask_truth(
     captures: Sequence[Capture], target: Target, model: Model, samples: int, notes: list[str]
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the inputs (T x N x ...) and labels (T x N) of the clients; None where the target cannot report them for all."""
+    """Return the true inputs (T x N x ...) and labels (T x N); None unless the target reports them for all captures."""
     if target.truth is None:
         return None
     if any(capture.partition is None for capture in captures):
@@ -241,7 +235,7 @@ def ask_truth(
 
 
 def _ask(truth: Truth, partition: int, model: Model, samples: int) -> tuple[Tensor, Tensor]:
-    """Return the inputs and labels of one partition."""
+    """Return the true inputs and labels of one partition."""
     where = f"truth({partition})"
     try:
         answer = truth(partition)
@@ -260,7 +254,7 @@ def _ask(truth: Truth, partition: int, model: Model, samples: int) -> tuple[Tens
 
 
 def scaling_of_captures(target: Target, inputs: Tensor | None, truth: Tensor | None, notes: list[str]) -> Scaling:
-    """Return the way from [0, 1] to inputs: by mean and std, else by the range of the sample, which then holds the truth too."""
+    """Return the scaling from [0, 1] to inputs: from mean and std, else from the range of the sample and the true data."""
     if inputs is not None:
         ranged = truth is not None and target.mean is None
         seen = torch.cat([inputs, truth.flatten(0, 1)]) if ranged and truth is not None else inputs
@@ -274,7 +268,7 @@ def scaling_of_captures(target: Target, inputs: Tensor | None, truth: Tensor | N
 
 
 def batch_of_truth(truth: tuple[Tensor, Tensor], scaling: Scaling, model: Model) -> Batch:
-    """Return the truth as an attack is scored against it; refuse what lies outside [0, 1] instead of cutting it off."""
+    """Return the true data as a batch in [0, 1]; values outside are an error, not clamped."""
     x, y = truth
     pictures = scaling.unscale(x, len(model.input_shape))
     low, high = float(pictures.min()), float(pictures.max())

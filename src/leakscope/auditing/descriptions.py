@@ -1,4 +1,4 @@
-"""What a client does between its data and its update, in words: for the verdict in the terminal, the page and the JSON."""
+"""A client's local training and defences in words, for the terminal, the page and the JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_USED = "nothing, for no attacker here can use it"
 
 
 def client_facts(client: Client, samples: int) -> tuple[tuple[str, str], ...]:
-    """Return (what, words): what an update is, and what the client does to its update, its data and its network.
+    """Return (topic, words): what an update is, and the defences on the update, the data and the network.
 
     >>> for fact in client_facts(Client(on_data=Transform("3-1-7")), 8):
     ...     print(": ".join(fact))
@@ -44,7 +44,7 @@ def _update(client: Client, samples: int) -> str:
 
 
 def _data(transform: DataDefence) -> str:
-    """Return the policy and its operations, the crop and the flip; of a piece of one's own what it says of itself."""
+    """Return a defence on the data in words: its policy, operations, crop and flip."""
     if not isinstance(transform, Transform):
         return str(transform)
     ways = "; or ".join(", then ".join(op.words for op in policy.operations) for policy in transform.policies)
@@ -57,7 +57,7 @@ def _data(transform: DataDefence) -> str:
 
 
 def _network(guard: Polarisation) -> str:
-    """Return that there is a private head, with its settings."""
+    """Return the private head and its settings in words."""
     settings = ((field.name, getattr(guard, field.name)) for field in fields(guard))
     text = ", ".join(f"{name} {_value(value)}" for name, value in settings if value is not None)
     return f"a private head ({text})"
@@ -68,7 +68,7 @@ def _value(value: float | Tensor) -> str:
 
 
 def known_facts(exposure: Exposure) -> tuple[tuple[str, str], ...]:
-    """Return (defence, the facts of it that are told), first those on the update; () where the client has no defence."""
+    """Return (defence, facts that an informed attacker knows), update defences first; () if the client has no defence."""
     informed, client = exposure.informed, exposure.client
     if informed is None:
         return ()
@@ -82,7 +82,7 @@ def known_facts(exposure: Exposure) -> tuple[tuple[str, str], ...]:
 
 
 def _of_update(informed: Knowledge, names: set[str]) -> str:
-    """Return the facts of a defence on the update; noises are told together, for their variances add."""
+    """Return the known facts of a defence on the update; noises are listed together because their variances add."""
     facts = []
     if "mask" in names and informed.mask is not None:
         sent = sum(int((value != 0).sum()) for value in informed.mask.values())
@@ -109,6 +109,6 @@ def _of_head(informed: Knowledge) -> str:
 
 
 def _number(values: Tensor) -> str:
-    """Return a fact that is the same for every client as a number."""
+    """Return the value if it is the same for every client."""
     first = float(values.flatten()[0])
     return f"{first:.4g}" if bool((values == values.flatten()[0]).all()) else "one a client"

@@ -1,4 +1,4 @@
-"""Limits of an audit: numbers that users and captures give, checked once, the time it may take, what an error says."""
+"""Limits of an audit: its time budget, and checks of numbers from users and captures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A stretch of time that began at `began` and lasts `seconds`; `clock` tells the time."""
+    """A time budget of `seconds` from `began` on the given `clock`."""
 
     seconds: float
     began: float
@@ -28,17 +28,17 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Return the seconds that are left; 0 when there are none."""
+        """Return the seconds left, at least 0."""
         return max(0.0, self.began + self.seconds - self.clock())
 
     @property
     def used(self) -> float:
-        """Return the seconds since it began."""
+        """Return the seconds used."""
         return self.clock() - self.began
 
 
 def start_budget(minutes: float, clock: Callable[[], float] = time.monotonic) -> Budget:
-    """Return a budget that begins now."""
+    """Return a budget that starts now."""
     return Budget(60 * positive_number(minutes, "minutes", MOST_MINUTES), clock(), clock)
 
 
@@ -70,7 +70,7 @@ def iterations_within(seconds: float, measure: Callable[[int], float], most: int
 
 
 def whole_number(value: object, what: str, low: int, high: int) -> int:
-    """Return a whole number in low..high; a truth value is none.
+    """Return a whole number in low..high; booleans are refused.
 
     >>> whole_number(3.0, "examples", 1, 8)
     3
@@ -87,7 +87,7 @@ def whole_number(value: object, what: str, low: int, high: int) -> int:
 
 
 def positive_number(value: object, what: str, high: float) -> float:
-    """Return a number in (0, high]; a truth value is none.
+    """Return a number in (0, high]; booleans are refused.
 
     >>> positive_number(2, "minutes", 60.0)
     2.0
@@ -102,12 +102,12 @@ def positive_number(value: object, what: str, high: float) -> float:
 
 
 def check_numbers(clients: object, seed: object) -> tuple[int, int]:
-    """Return how many clients are attacked, and the seed, as whole numbers."""
+    """Return the number of clients and the seed, checked."""
     return whole_number(clients, "clients", 1, MOST), whole_number(seed, "seed", 0, MOST)
 
 
 def spoken(value: object) -> object:
-    """Return the number that a text writes out; anything else as it is."""
+    """Return the number that a string spells; any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -121,7 +121,7 @@ def spoken(value: object) -> object:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, its first line."""
+    """Return the first line of an error message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

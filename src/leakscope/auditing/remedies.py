@@ -1,8 +1,4 @@
-"""The remedies an audit tries, what was found about each of them, and in which order they are told.
-
-Strengths are relative to the update itself, so that they mean the same for every model: noise and clips in units of its own
-length. A defence that is already configured stays; the remedy is put in front or behind as the stack's rules allow.
-"""
+"""The remedies that an audit tries, the finding on each, and their ranking."""
 
 from __future__ import annotations
 
@@ -29,16 +25,16 @@ from leakscope.metrics import estimate_mean
 from leakscope.play import AttackResult, Exposure
 
 ONE_STRENGTH = "one strength"
-FEWEST = 4  # clients; an interval over fewer says nothing
-COST = 0.01  # of accuracy; below that, losses are not told apart
+FEWEST = 4  # clients; an interval over fewer is meaningless
+COST = 0.01  # accuracy; smaller losses are not distinguished
 ELSEWHERE = (
     ("transformed pictures", "no strengths are declared for it; set on_data of the client and audit again"),
     ("a private head", "no strengths are declared for it; set on_model of the client and audit again"),
-)  # (what, why): defences outside the table of those on the update
+)  # (what, why): defences not tried because they do not act on the update
 
 
 class Finding(enum.Enum):
-    """What the attacker who knows a remedy says about it; the value is the word for people."""
+    """The finding of the informed attacker on a remedy; the value is the text shown to users."""
 
     HELPS = "helps"
     USELESS = "does not help"
@@ -49,28 +45,25 @@ class Finding(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remedy:
-    """A defence at one strength: what the attack still recovers under it, and the accuracy it costs (None: not measured).
-
-    `met` says which attack it met, with how many iterations.
-    """
+    """A defence at one strength and what the attack still recovers under it."""
 
     name: str
     strength: str
     defence: Defence
     run: AttackResult
     finding: Finding
-    met: str = ""
+    met: str = ""  # the attack and its iterations
     accuracy: float | None = None
-    lost: float | None = None
+    lost: float | None = None  # accuracy it costs; None: not measured
 
     @property
     def words(self) -> str:
-        """Return its name and strength."""
+        """Return the name and strength."""
         return f"{self.name} ({self.strength})"
 
     @property
     def confirmed(self) -> str:
-        """Return which attack it stood against to the end; "" where it did not."""
+        """Return the full attack that it withstood; "" if none."""
         return self.met if self.finding is Finding.HELPS else ""
 
     @property
@@ -80,25 +73,22 @@ class Remedy:
 
     @property
     def psnr(self) -> float:
-        """Return the mean PSNR of what comes back."""
+        """Return the mean PSNR of the reconstructions in dB."""
         return self.run.summary.means["psnr"].value
 
 
 def remedies_for(exposure: Exposure) -> list[tuple[str, str, Defence]]:
-    """Return (name, strength in words, defence) of every registered defence, at the two strengths that it declares.
-
-    All come at their weaker strength first, so that a short budget has seen every kind; one that declares none comes once.
-    """
+    """Return (name, strength in words, defence) of every registered defence, at both strengths that it declares."""
     update = direction(exposure.observation.rounds[0], exposure.observation.shares)
     length = float(lift(norm)(update).median())
     size = length / math.sqrt(count(update) / exposure.batch.trials)  # root mean square of a coordinate
-    units = {Unit.ONE: None, Unit.COORDINATE: size, Unit.LENGTH: length}
-    weak: list[tuple[str, str, Defence]] = []
+    units = {Unit.ONE: None, Unit.COORDINATE: size, Unit.LENGTH: length}  # relative to the update, for any model
+    weak: list[tuple[str, str, Defence]] = []  # before the strong ones, so that a short budget covers every kind
     strong: list[tuple[str, str, Defence]] = []
     for name, make in DEFENCES.items():
         strengths = strengths_of(make)
         if strengths is None:
-            weak.append((name, ONE_STRENGTH, make()))
+            weak.append((name, ONE_STRENGTH, make()))  # declares no strengths
             continue
         unit = units[strengths.unit]
         for options, strength in ((weak, strengths.weak), (strong, strengths.strong)):
@@ -109,43 +99,37 @@ def remedies_for(exposure: Exposure) -> list[tuple[str, str, Defence]]:
 
 
 def find(run: AttackResult, control: AttackResult, *, whole: bool, knows: bool) -> Finding:
-    """Return what a run under a remedy shows, beside the control without it.
-
-    Compared are the shares recovered, example by example of the same clients, or, where the control recovered nothing, the PSNRs. That
-    a remedy does not help is shown by any attack that gets as much, however short. That it helps is shown only by an attacker who
-    knows it, whose attack was `whole` (it was given the iterations of its authors), and where the 95 % interval of the difference
-    is above 0 over at least `FEWEST` clients (PSNRs: where the two intervals do not meet).
-    """
-    shares = control.summary.content.value > 0
+    """Return the finding from a run under a remedy and the control run without it."""
+    shares = control.summary.content.value > 0  # else compare PSNRs
     before, after = (each.summary.content if shares else each.summary.means["psnr"] for each in (control, run))
-    if after.value >= before.value:
+    if after.value >= before.value:  # any attack shows this, however short
         return Finding.USELESS
-    if not (_falls(control, run) if shares else after.high < before.low):
+    if not (_falls(control, run) if shares else after.high < before.low):  # paired by example
         return Finding.CHANCE
-    if not knows:
+    if not knows:  # the attacker does not know the defence
         return Finding.BLIND
-    return Finding.HELPS if whole else Finding.SHORT
+    return Finding.HELPS if whole else Finding.SHORT  # whole: all the iterations its authors use
 
 
 def _falls(control: AttackResult, run: AttackResult) -> bool:
-    """Return whether what is recovered falls beyond chance: intervals of the difference, clustered by client."""
+    """Return whether the recovered share falls significantly: 95 % interval of the difference, clustered by client."""
     gone = control.recovered.double() - run.recovered.double()
     lost = estimate_mean(gone, control.scores.scored)
     return lost.trials >= FEWEST and lost.low > 0
 
 
 def cut_off(run: AttackResult) -> bool:
-    """Return whether some trial used up its iterations: with more it might go on."""
+    """Return whether some trial used up its iterations, so that more might recover more."""
     return bool((run.reconstruction.outcome == Outcome.EXHAUSTED).any())
 
 
 def by_leakage(remedy: Remedy) -> tuple[float, float]:
-    """Return the order by what is still recovered, then by how close it comes."""
+    """Return the sort key: share recovered, then PSNR."""
     return (remedy.recovered, remedy.psnr)
 
 
 def by_cost(before: float) -> Callable[[Remedy], tuple[float, float]]:
-    """Return the order by the share no longer recovered per accuracy lost, best first."""
+    """Return the sort key: recovered share prevented per accuracy lost, best first."""
 
     def key(remedy: Remedy) -> tuple[float, float]:
         lost = max(remedy.lost or 0.0, 0.0) + COST
@@ -155,7 +139,7 @@ def by_cost(before: float) -> Callable[[Remedy], tuple[float, float]]:
 
 
 def stacked(configured: Sequence[Defence], added: Defence) -> tuple[Defence, ...]:
-    """Return the configured defences with one more, behind or before them, whichever the rules of a stack allow."""
+    """Return the configured defences with one more, after or before them as the stacking rules allow."""
     behind, before = (*configured, added), (added, *configured)
     try:
         check_stack(behind)
@@ -174,7 +158,7 @@ MARGIN = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Course:
-    """A short training that works: its rate and accuracy without a defence, and how long each step was."""
+    """A short training that works: learning rate, accuracy without a defence, and the length of each step."""
 
     subject: Subject
     rate: float
@@ -184,7 +168,7 @@ class Course:
 
 
 def find_course(subject: Subject, *, rounds: int = ROUNDS) -> Course | str:
-    """Return the best short training of a few rates, or why accuracy cannot be measured on this sample."""
+    """Return the best short training over `RATES`, or why accuracy cannot be measured on this sample."""
     if len(subject.inputs) < LEAST_SAMPLE:
         return f"the sample has {len(subject.inputs)} examples; {LEAST_SAMPLE} are needed to train and test on it"
     _, (_, labels) = split(subject)
@@ -205,7 +189,7 @@ def accuracy_with(course: Course, defences: Sequence[Defence]) -> float:
 
 
 def split(subject: Subject) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return training examples (a multiple of the clients) and test examples; the order is drawn once and for all."""
+    """Return training examples (a multiple of the clients) and test examples, in a fixed random order."""
     order = random.permutation(random.fold(random.key(0), "audit utility"), len(subject.inputs))
     each = 3 * len(order) // (4 * CLIENTS)
     train, test = order[: each * CLIENTS], order[each * CLIENTS :]
@@ -215,7 +199,7 @@ def split(subject: Subject) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor
 def train_briefly(
     subject: Subject, defences: Sequence[Defence], rate: float, steps: Sequence[float] | None, rounds: int
 ) -> tuple[float, tuple[float, ...]]:
-    """Return the test accuracy after some rounds, and the length of every step; `steps` are lengths to keep to."""
+    """Return the test accuracy after `rounds` and the length of every step; `steps` prescribes the lengths."""
     model, client = subject.model, subject.client
     (x, y), (test_x, test_y) = to(split(subject), device=subject.device)
     rank = len(model.input_shape)
@@ -245,5 +229,5 @@ def train_briefly(
 
 
 def _for_clients(tree: Tree) -> Tree:
-    """Return the same values for every client."""
+    """Return the tree with a leading client dimension, equal values for every client."""
     return {name: value.expand(CLIENTS, *value.shape) for name, value in tree.items()}

@@ -1,8 +1,4 @@
-"""Remedies meet the attacker who knows them, all of them together: first briefly, then with the iterations of its authors.
-
-The judge is told the labels, with a remedy and without: rules that read labels off an update fail where it is clipped or where
-coordinates are missing, and an attacker may have the labels from elsewhere. What hides labels alone is not taken for a remedy.
-"""
+"""Remedies attacked in batches by the informed attacker, who also knows the labels: hiding labels alone is not a remedy."""
 
 from __future__ import annotations
 
@@ -38,12 +34,12 @@ from leakscope.defences.stack import revealed
 from leakscope.play import AttackResult, Exposure, judge, reconstruct
 from leakscope.play.exposure import join
 
-START = 0.3  # of a batch's time that does not shrink with its trials
-OVERTIME = 0.1  # of the budget, before a batch that takes longer than foreseen is given up
+START = 0.3  # share of a batch's time that does not shrink with its trials
+OVERTIME = 0.1  # share of the budget by which a batch may overrun before it is stopped
 
 
 class Trial(NamedTuple):
-    """The clients that remedies are tried on: the subject, how many clients, and the seed that draws them."""
+    """The clients that remedies are tried on."""
 
     subject: Subject
     clients: int
@@ -52,24 +48,24 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A remedy with its clients: the attack it meets, whether that knows it, and what a division recovers (None: cannot be)."""
+    """A remedy and its clients."""
 
     name: str
     strength: str
-    divided: AttackResult | None
+    divided: AttackResult | None  # result of the analytic attack; None: not applicable
     defence: Defence
     case: Case
-    knows: bool
+    knows: bool  # whether the attack knows the defence
 
     @property
     def words(self) -> str:
-        """Return its name and strength."""
+        """Return the name and strength."""
         return self.case.words
 
 
 @dataclass(slots=True)
 class Met:
-    """What came of some cases, by their numbers: runs, why others failed, seconds of an iteration of each batch."""
+    """Results by case number: runs, reasons of failures, and the seconds per iteration of each batch."""
 
     iterations: int
     runs: dict[int, AttackResult] = field(default_factory=dict)
@@ -78,13 +74,13 @@ class Met:
 
 
 def control_case(trial: Trial, attack: str) -> Case:
-    """Return the clients without a remedy."""
+    """Return the clients without a remedy; labels are known, because label rules fail on clipped or masked updates."""
     exposure = expose_clients(trial.subject, trial.clients, trial.seed).with_labels()
     return Case(exposure, entry_of(exposure, attack))
 
 
 def make_candidate(trial: Trial, name: str, strength: str, defence: Defence, attack: str) -> Candidate:
-    """Return the same clients with a remedy, before its attack; the division, where the first layer allows it, is done at once."""
+    """Return the same clients with a remedy; the analytic attack, where the first layer allows it, is run at once."""
     subject = trial.subject
     stack = stacked(subject.client.defences, defence)
     exposure = expose_clients(subject, trial.clients, trial.seed, defences=stack).with_labels()
@@ -96,7 +92,7 @@ def make_candidate(trial: Trial, name: str, strength: str, defence: Defence, att
 
 
 def entry_of(exposure: Exposure, attack: str) -> Entry:
-    """Return the attack as the suite has it in this exposure; told of the defences where there are any, never untold."""
+    """Return the attack from this exposure's suite; its informed variant if there are defences."""
     wanted = attack if exposure.informed is None else f"{attack}, {INFORMED}"
     for entry in plan_exposure(exposure)[0]:
         if entry.name in (wanted, attack) and entry.informed == (exposure.informed is not None):
@@ -105,11 +101,7 @@ def entry_of(exposure: Exposure, attack: str) -> Entry:
 
 
 def meet(cases: Sequence[Case], iterations: int, budget: Budget, report: Report) -> Met:
-    """Return what the attack makes of every case within so many iterations, batch by batch.
-
-    A batch that is still at work when the budget is well over is given up: its cases have no run. Where a batch cannot be run, its
-    cases are run one by one, and those to blame say why.
-    """
+    """Return the attack's results on every case, batch by batch."""
     met = Met(iterations)
     queue = batches(cases)
     while queue:
@@ -119,9 +111,9 @@ def meet(cases: Sequence[Case], iterations: int, budget: Budget, report: Report)
         pace = Pace(budget.clock, until=budget.began + (1 + OVERTIME) * budget.seconds)
         try:
             results = run_together([cases[number] for number in numbers], iterations, pace)
-        except OutOfTimeError:
+        except OutOfTimeError:  # overran the budget by OVERTIME: its cases have no run
             continue
-        except InputError as error:
+        except InputError as error:  # then run its cases one by one, so that only those at fault fail
             if len(numbers) == 1:
                 met.failed[numbers[0]] = str(error)
             queue = [[number] for number in numbers if len(numbers) > 1] + queue
@@ -132,7 +124,7 @@ def meet(cases: Sequence[Case], iterations: int, budget: Budget, report: Report)
 
 
 def fitting(ranked: Sequence[int], met: Met, most: int, seconds: float, *, control: bool) -> list[int]:
-    """Return as many cases, from the first, as the whole attack has time for; with `control`, case 0 comes with them."""
+    """Return the longest prefix of the ranked cases that the full attack has time for; `control` adds case 0."""
     always = {0} if control else set()
     for number in range(len(ranked), 0, -1):
         if whole_seconds(always | set(ranked[:number]), met, most) <= seconds:
@@ -141,7 +133,7 @@ def fitting(ranked: Sequence[int], met: Met, most: int, seconds: float, *, contr
 
 
 def whole_seconds(chosen: set[int], met: Met, most: int) -> float:
-    """Return about how long `most` iterations of these cases take: the pace of their batches in what was met before."""
+    """Return the estimated time of `most` iterations of these cases, from the measured pace of their batches."""
     total = 0.0
     for numbers, pace in met.paces:
         share = len(chosen & set(numbers)) / len(numbers)
@@ -159,7 +151,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """A exposure, the attack of the suite that meets it, and what the exposure is in words."""
+    """An exposure, the attack on it, and the exposure in words."""
 
     exposure: Exposure
     entry: Entry
@@ -167,34 +159,31 @@ class Case:
 
     @property
     def trials(self) -> int:
-        """Return how many clients it has."""
+        """Return the number of clients."""
         return self.exposure.batch.trials
 
 
 class OutOfTimeError(Exception):
-    """A batch ran past its deadline; what it had so far is lost."""
+    """A batch ran past its deadline; its partial result is lost."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """How fast a batch runs: (seconds, iteration) as the engine tells them; `clock` tells the time, `until` ends the run."""
+    """The pace of a batch: (seconds, iteration) reports of the engine; the run ends when `clock` passes `until`."""
 
     clock: Callable[[], float] = time.monotonic
     until: float = math.inf
     reports: list[tuple[float, int]] = field(default_factory=list)
 
     def hear(self, progress: Progress) -> None:
-        """Note where the slowest trial stands."""
+        """Record the iteration of the slowest trial."""
         self.reports.append((self.clock(), progress.iteration))
         if self.reports[-1][0] > self.until:
             raise OutOfTimeError
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds of one iteration, all chunks together; None where too little was heard.
-
-        Each chunk is timed over the later half of its iterations, where nothing is traced any more.
-        """
+        """Return the seconds per iteration, summed over chunks; None if there are too few reports."""
         ends = [place for place, (_, at) in enumerate(self.reports[1:], 1) if at < self.reports[place - 1][1]]
         chunks = [self.reports[a:b] for a, b in itertools.pairwise([0, *ends, len(self.reports)])]
         each = [_slope(chunk) for chunk in chunks if chunk]
@@ -203,28 +192,25 @@ class Pace:
 
 
 def _slope(reports: Sequence[tuple[float, int]]) -> float | None:
-    """Return seconds for each iteration from the middle one to the last; None where nothing moved."""
+    """Return seconds per iteration over the later half, after tracing; None if nothing moved."""
     end, last = reports[-1]
     began, first = next(each for each in reports if each[1] >= last / 2)
     return (end - began) / (last - first) if last > first else None
 
 
 def batches(cases: Sequence[Case]) -> list[list[int]]:
-    """Return which cases run as one batch, by their numbers; in the order of the first of each."""
+    """Return the case numbers that run as one batch, ordered by the first case of each."""
     groups: dict[str, list[int]] = {}
     for number, case in enumerate(cases):
         attack = case.entry.make(1)
-        # settings with a value for each trial belong to the trials of one exposure
+        # settings with per-trial values belong to one exposure, so such a case runs alone
         alone = f" {number}" if any(True for _ in tensors(attack)) else ""
         groups.setdefault(f"{readable(attack)} {_kind(_needed(attack, case))}{alone}", []).append(number)
     return list(groups.values())
 
 
 def run_together(cases: Sequence[Case], iterations: int, pace: Pace | None = None) -> list[AttackResult]:
-    """Return the run of each case of ONE batch (see `batches`), with so many iterations at most.
-
-    The seconds of a run are its share of what the batch took.
-    """
+    """Return the run of each case of ONE batch (see `batches`); its seconds are an equal share of the batch's time."""
     method, first = cases[0].entry.make(iterations), cases[0]
     joined = join([replace(case.exposure, knowledge=_needed(method, case), informed=None) for case in cases])
     execution = replace(execution_on(joined.device), progress=None if pace is None else pace.hear)
@@ -239,10 +225,7 @@ def run_together(cases: Sequence[Case], iterations: int, pace: Pace | None = Non
 
 
 def _needed(attack: Attack, case: Case) -> Knowledge:
-    """Return what is known, without the facts that this attack has no use for: they would keep exposures apart for nothing.
-
-    Labels are read off with all that is known before, so they are facts here.
-    """
+    """Return the knowledge this attack uses; unused facts would keep exposures from sharing a batch."""
     known = case.exposure.known(informed=case.entry.informed)
     if not isinstance(attack, Matching) or known.labels is None:
         return known
@@ -250,7 +233,7 @@ def _needed(attack: Attack, case: Case) -> Knowledge:
 
 
 def _kind(known: Knowledge) -> str:
-    """Return the text of what is known, without its numbers for single trials."""
+    """Return the knowledge as text, without the values of single trials."""
     shapes = {name: tuple(value.shape[1:]) for name, value in flat_names(known).items()}
     plain = map_tensors(lambda value: value.new_zeros(0), known)
     return f"{shapes} {plain}"

@@ -1,4 +1,4 @@
-"""The result of an audit: a value, its text for the terminal, its plain data for machines."""
+"""The result of an audit: a value, its text for the terminal, its record for JSON."""
 
 from __future__ import annotations
 
@@ -23,18 +23,12 @@ if TYPE_CHECKING:
 
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
-MAY_FALL = ("A", "B", "C", "D")  # grades that more time for the attacks may make worse
+MAY_FALL = ("A", "B", "C", "D")  # grades that longer attacks may make worse
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Audit:
-    """What an audit found. Prints as text; `failures(limits)` is the gate.
-
-    `worst` is the attack that recovered most, `nulls` what one gets without the update, `untested` what was left out and
-    why, `short` the attacks that the time cut short, `advice` what would help. `unscored` are attacks on captured updates whose
-    truth is not known. `as_seen` is what came back of transformed pictures as the network saw them. `exposure` is None where
-    nothing could be run or scored.
-    """
+    """The result of an audit. Prints as text; `failures(limits)` is the gate."""
 
     name: str
     grade: str
@@ -43,15 +37,15 @@ class Audit:
     seed: int
     measures: Measures = field(default_factory=Measures)
     runs: tuple[AttackResult, ...] = ()
-    nulls: tuple[AttackResult, ...] = ()
+    nulls: tuple[AttackResult, ...] = ()  # baselines without the update
     labels: LabelReading | None = None
-    untested: tuple[Untested, ...] = ()
+    untested: tuple[Untested, ...] = ()  # what was left out and why
     advice: Advice | None = None
     notes: tuple[str, ...] = ()
-    exposure: Exposure | None = None
-    unscored: tuple[UnscoredRun, ...] = ()
-    short: tuple[CutShort, ...] = ()
-    as_seen: tuple[AsSeen, ...] = ()
+    exposure: Exposure | None = None  # None if nothing could be run or scored
+    unscored: tuple[UnscoredRun, ...] = ()  # attacks on captures without the truth
+    short: tuple[CutShort, ...] = ()  # attacks that the time cut short
+    as_seen: tuple[AsSeen, ...] = ()  # images recovered in the transformed form that the network saw
 
     @property
     def worst(self) -> AttackResult | None:
@@ -64,12 +58,9 @@ class Audit:
         return 0 if self.worst is None else int(excess(self.worst, self.nulls).sum())
 
     def failures(self, limits: Mapping[str, float]) -> list[str]:
-        """Return a line for every limit that is exceeded or was not measured; empty means the gate is passed.
-
-        A limit of `asr` also holds for transformed pictures as the network saw them: who looks at them reads them all the same.
-        """
+        """Return a line for every limit that is exceeded or was not measured; empty means the gate is passed."""
         lines, best = failures(self.measures, limits), most_as_seen(self.as_seen)
-        if best is not None and best.recovered.value > limits.get("asr", math.inf):
+        if best is not None and best.recovered.value > limits.get("asr", math.inf):  # transformed, but readable
             share, limit = best.recovered.value, limits["asr"]
             lines.append(f"asr of transformed pictures, as the network saw them, is {share:.4g}, above {limit:g}")
         return lines
@@ -79,7 +70,7 @@ class Audit:
 
 
 def audit_text(audit: Audit) -> str:
-    """Return the verdict, what led to it, what would help and what was not tested."""
+    """Return the audit as text: grade, evidence, advice, and what was not tested."""
     lines = [f"{audit.name}: grade {audit.grade}: {RULES[audit.grade]}"]
     lines += [f"  {doubt}" for doubt in doubt_lines(audit)]
     if audit.worst is not None and audit.measures.asr is not None:
@@ -115,7 +106,7 @@ def audit_text(audit: Audit) -> str:
 
 
 def doubt_lines(audit: Audit) -> list[str]:
-    """Return why the grade may be too good: attacks that were cut short, pictures that came back as they were transformed."""
+    """Return why the grade may be too good: attacks cut short, or images recovered in transformed form."""
     if audit.grade not in MAY_FALL:
         return []
     lines = []
@@ -129,7 +120,7 @@ def doubt_lines(audit: Audit) -> list[str]:
 
 
 def worst_lines(audit: Audit) -> list[str]:
-    """Return the worst reconstructions of the worst attack, a line each."""
+    """Return the closest reconstructions of the worst attack, a line each."""
     if audit.worst is None or audit.exposure is None:
         return []
     scores, labels = audit.worst.scores, audit.exposure.batch.labels
@@ -143,7 +134,7 @@ def worst_lines(audit: Audit) -> list[str]:
 
 
 def labels_words(read: LabelReading) -> str:
-    """Return the share of labels that was read off the update, with its interval and n, beside that of guessing."""
+    """Return the share of labels read off the update with its interval and n, beside that of guessing."""
     ends = (
         ""
         if read.low is None or read.high is None
@@ -164,7 +155,7 @@ def _runs(title: str, runs: tuple[AttackResult, ...]) -> list[str]:
 
 
 def _unscored(audit: Audit) -> list[str]:
-    """Return what can be said of guesses whose truth is not known."""
+    """Return mismatch and structure of reconstructions whose truth is not known."""
     if not audit.unscored:
         return []
     wide = max(len(run.name) for run in audit.unscored)
@@ -195,7 +186,7 @@ def _advice(audit: Audit) -> list[str]:
 
 
 def helping_lines(advice: Advice) -> list[str]:
-    """Return the remedies that were shown to help, the best first, a line each: what is left, what it costs, who met it."""
+    """Return the remedies that were shown to help, best first, a line each: leakage left, accuracy cost, attack."""
     lines = []
     for remedy in advice.remedies:
         cost = "" if remedy.lost is None else f", accuracy {round(-100 * remedy.lost):+d} points"
@@ -207,13 +198,13 @@ def helping_lines(advice: Advice) -> list[str]:
 
 
 def not_tried_lines(advice: Advice) -> list[str]:
-    """Return the remedies that were not tried, a line for each reason."""
+    """Return the remedies that were not tried, one line per reason."""
     reasons = Counter(reason for _, reason in advice.skipped)
     return [f"not tried ({number}): {_names(advice.skipped, why)}: {why}" for why, number in reasons.items()]
 
 
 def not_shown_lines(advice: Advice) -> list[str]:
-    """Return the remedies that were tried and not shown to help, a line for each thing that was found, and against which attack."""
+    """Return the remedies not shown to help, one line per finding and attack."""
     apart: dict[tuple[str, str], list[str]] = {}
     for remedy in (*advice.useless, *advice.unproven):
         apart.setdefault((remedy.finding.value, remedy.met), []).append(remedy.words)
@@ -224,13 +215,13 @@ def not_shown_lines(advice: Advice) -> list[str]:
 
 
 def audit_client(audit: Audit) -> tuple[tuple[str, str], ...]:
-    """Return (what, words) of the client that was played or captured; () where nothing was."""
+    """Return (topic, words) of the simulated or captured client; () if there is none."""
     exposure = audit.exposure
     return () if exposure is None else client_facts(exposure.client, exposure.batch.samples)
 
 
 def audit_known(audit: Audit) -> tuple[tuple[str, str], ...]:
-    """Return (defence, facts) as attackers of this audit were told them; () where none that is told was run and scored."""
+    """Return (defence, facts) that informed attackers of this audit knew; () if none was run and scored."""
     if audit.exposure is None or not any(is_informed(run.name) for run in audit.runs):
         return ()
     return known_facts(audit.exposure)
@@ -241,7 +232,7 @@ def _names(named: Sequence[tuple[str, str]], reason: str) -> str:
 
 
 def audit_record(audit: Audit) -> dict[str, Any]:
-    """Return the audit as plain data: grade, rule, measures, runs, remedies, what was not tested."""
+    """Return the audit as plain data."""
     asr = audit.measures.asr
     return {
         "model": audit.name,

@@ -1,15 +1,15 @@
-"""The fixed suite of an audit: which attacks are run on which client, and which cannot be, and why.
+"""The fixed suite of an audit: which attacks are run on which client, and why others cannot be.
 
 | part | when |
 |---|---|
-| analytic | the first layer is dense with a bias; also told of the defences where a client of one example sends a part of its update |
+| analytic | the first layer is dense with a bias; also informed, if a client of one example sends a part of its update |
 | label recovery | the model ends in a dense layer and the loss is cross entropy |
 | CPL, IG | always, if the model has a second derivative |
 | SME | the client takes several local steps |
-| the same, told of the defences | a defence is configured, be it on the update, the data or the network, that tells something of itself |
-| ig_policy | pictures are transformed (`on_data`), and the draws are few enough to try them all |
-| spn_aware | there is a private head (`on_model`) |
-| null baselines | always: prior only; class mean and nearest public picture where the sample has examples to spare |
+| the same, informed | a configured defence (on the update, the data or the network) that an attacker can be informed of |
+| ig_policy | images are transformed (`on_data`), with few enough possible draws to try them all |
+| spn_aware | the client has a private head (`on_model`) |
+| null baselines | always prior only; class mean and nearest public image if the sample has examples to spare |
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from leakscope.defences.stack import revealed
 PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
 INFORMED = "told of the defences"
 UNKNOWN = "no attacker here knows it: none uses what it does to an update"
-SPECIALISED = ("ig_policy", "spn_aware")  # attacks that were made for a defence on the data or on the network
+SPECIALISED = ("ig_policy", "spn_aware")  # attacks designed against a defence on the data or the network
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One attack of the suite: `make(iterations)` builds it, `most` is what its authors run (None: no iterations)."""
+    """One attack of the suite. `make(iterations)` builds it; `most` is the number its authors use (None: not iterative)."""
 
     name: str
     make: Callable[[int], Attack]
@@ -57,21 +57,17 @@ class Untested:
 def plan_suite(
     model: Model,
     knowledge: Knowledge,
-    informed: Knowledge | None,
+    informed: Knowledge | None,  # of an attacker who knows the defences
     *,
-    steps: int | None,
+    steps: int | None,  # number of local steps; None: unknown
     shares: Shares,
-    unmatched: str | None = None,
-    unknown: Sequence[str] = (),
+    unmatched: str | None = None,  # why no attack can match updates of this model
+    unknown: Sequence[str] = (),  # defences that no attacker can be informed of
 ) -> tuple[list[Entry], list[Untested]]:
-    """Return the attacks to run, the cheapest first, and what cannot be run.
-
-    `informed` is told of the defences; `steps` is the number of local steps (None: not known). `unknown` names the defences of which
-    nothing can be told: where there are no others, nobody is told of the defences.
-    """
+    """Return the attacks to run, cheapest first, and what cannot be run."""
     entries: list[Entry] = []
     untested = [Untested(f"an attacker who is {INFORMED}: {name}", UNKNOWN) for name in unknown]
-    if informed is not None and unknown and _alike(knowledge, informed):
+    if informed is not None and unknown and _alike(knowledge, informed):  # nothing more to know
         informed = None
     if model.entry is not None and model.entry.bias is not None:
         entries += _algebra(informed)
@@ -104,7 +100,7 @@ def plan_suite(
 
 
 def _algebra(informed: Knowledge | None) -> list[Entry]:
-    """Return the analytic attack, and the one who is told which coordinates were sent: of one example it uses that."""
+    """Return the analytic attack, and its informed variant for one example: it uses which coordinates were sent."""
     entries = [Entry("analytic", lambda _: Analytic(), None)]
     if informed is not None and informed.mask is not None and informed.samples == 1:
         entries.append(Entry(f"analytic, {INFORMED}", lambda _: Analytic(), None, informed=True))
@@ -112,25 +108,25 @@ def _algebra(informed: Knowledge | None) -> list[Entry]:
 
 
 def is_informed(name: str) -> bool:
-    """Return whether an attack of the suite, by its name, is told of the defences."""
+    """Return whether an attack of the suite, by its name, knows the defences."""
     return name.endswith(f", {INFORMED}") or name in SPECIALISED
 
 
 def unknown_defences(client: Client, observation: Observation) -> list[str]:
-    """Return the defences on the update of which no attacker here can be told anything, by name."""
+    """Return the names of the update defences that no attacker can be informed of."""
     update = direction(observation.rounds[0], observation.shares)
     return [type(defence).__name__ for defence in client.defences if not revealed((defence,), update)]
 
 
 def _alike(knowledge: Knowledge, informed: Knowledge) -> bool:
-    """Return whether who is told of the defences knows no more."""
+    """Return whether the informed attacker knows nothing more."""
     return all(getattr(knowledge, each.name) is getattr(informed, each.name) for each in fields(Knowledge))
 
 
 def _specialised(informed: Knowledge, settings: _Settings) -> list[Entry]:
-    """Return the attacks that were made for a defence on the data or on the network."""
+    """Return the attacks designed against a defence on the data or the network."""
     entries: list[Entry] = []
-    if informed.policies and ways(informed.policies, informed.samples) is not None:  # else the told ig learns the draws
+    if informed.policies and ways(informed.policies, informed.samples) is not None:  # else ig learns the draws
         entries.append(Entry("ig_policy", _through_policy(settings, informed), PUBLISHED["ig"], informed=True))
     if informed.private_head is not None:
         entries.append(Entry("spn_aware", _dummy_head(settings, informed), PUBLISHED["cpl"], informed=True))
@@ -164,7 +160,7 @@ def _dummy_head(settings: _Settings, informed: Knowledge) -> Callable[[int], Att
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What of a recipe depends on the model: how labels are found, and whether inputs are pictures."""
+    """Recipe settings that depend on the model: the label rule, and whether inputs are images."""
 
     labels: str
     pictures: bool
@@ -194,7 +190,7 @@ def labels_problem(model: Model, knowledge: Knowledge, shares: Shares) -> str | 
 def _recipe(name: str, iterations: int, settings: _Settings) -> Matching:
     given: dict[str, Any] = {"iterations": iterations, "labels": settings.labels}
     if name != "cpl" and not settings.pictures:
-        given["tv"] = 0.0  # neighbours in a table mean nothing
+        given["tv"] = 0.0  # columns of a table have no spatial order
     attack = ATTACKS[name](**given)
     if not isinstance(attack, Matching):
         raise TypeError(f"{name} is no matching attack")

@@ -1,8 +1,4 @@
-"""What an audit is about: a model, a sample of its user's data and how the client trains; checked and made ready here.
-
-What a user brings is often a little off (half precision, one-hot labels, batch norm in train mode, a loss object). Where
-the meaning is clear it is put right and noted; where it is not, one line says what to do.
-"""
+"""The target of an audit, checked and prepared: input with a clear meaning is converted and noted, other input is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ ONE_LOGIT = "the model gives one number for an input (a single logit); no attack
 
 
 class UntestedError(InputError):
-    """A model that no attack here can handle: it is named untested, never safe."""
+    """The target cannot be attacked by any attack of the suite; the audit reports it as untested, never as safe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,10 +61,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """A target made ready: the network as a pure function, the client, the sample in [0, 1], and what was put right.
-
-    `unmatched` says why no attack that matches updates can work on the network; None where they can.
-    """
+    """A prepared target: the model as a pure function, the client, the sample in [0, 1], and notes on what was converted."""
 
     model: Model
     client: Client
@@ -76,7 +69,7 @@ class Subject:
     labels: Tensor
     examples: int
     notes: tuple[str, ...]
-    unmatched: str | None = None
+    unmatched: str | None = None  # why update-matching attacks cannot work on the model
 
     @property
     def device(self) -> torch.device:
@@ -85,7 +78,7 @@ class Subject:
 
 
 def make_subject(target: Target) -> Subject:
-    """Return the target ready to be attacked; `UntestedError` where no attack here can handle it."""
+    """Return the target ready to be attacked, or raise `UntestedError`."""
     check_module(target.model)
     if target.inputs is None or target.labels is None:
         raise InputError("audit needs inputs and labels: a sample of your own data")
@@ -127,13 +120,13 @@ def on_device(model: Model, inputs: Tensor, device: torch.device, notes: list[st
 
 
 def check_module(model: object) -> None:
-    """Refuse what is no network."""
+    """Refuse anything but an nn.Module."""
     if not isinstance(model, nn.Module):
         raise InputError(f"audit needs an nn.Module, got {type(model).__name__}")
 
 
 def check_batch(model: Model, client: Client, examples: int) -> None:
-    """Refuse a batch of one example where batch norm in train mode needs more to normalise by."""
+    """Refuse a batch of one example if batch norm in train mode needs more."""
     local = client.local
     number = examples if local is None or local.batch_size is None else min(local.batch_size, examples)
     like = next(iter(model.parameters.values()))
@@ -164,7 +157,7 @@ def make_client(target: Target, scaling: Scaling, loss: str) -> Client:
 
 
 def list_defences(given: object) -> tuple[Defence, ...]:
-    """Return the defences in order; one by itself is taken, what is none is refused."""
+    """Return the defences as a tuple; a single one is accepted."""
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
     for one in several:
         if not isinstance(one, UpdateDefence | RememberingDefence) or isinstance(one, type):
@@ -173,7 +166,7 @@ def list_defences(given: object) -> tuple[Defence, ...]:
 
 
 def check_inputs(inputs: Tensor, notes: list[str]) -> Tensor:
-    """Return the sample as float32 on the CPU, where it is checked; refuse what holds no usable numbers."""
+    """Return the sample as float32 on the CPU; refuse unusable values."""
     if not isinstance(inputs, Tensor) or inputs.ndim < 2 or len(inputs) == 0:
         got = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
         raise InputError(f"inputs must be a tensor of M examples, M x ..., got {got}")
@@ -195,7 +188,7 @@ def check_inputs(inputs: Tensor, notes: list[str]) -> Tensor:
 
 
 def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
-    """Return a copy in float32 on the CPU, where it is checked, batch norm in train mode replaced by one that can run under vmap."""
+    """Return a copy on the CPU in float32, with train-mode batch norm replaced by one that runs under vmap."""
     try:
         copied = copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
@@ -216,7 +209,7 @@ def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
 
 
 def _check_runs(module: nn.Module, inputs: Tensor) -> None:
-    """Refuse a sample that the model itself cannot take."""
+    """Refuse a sample that the model cannot take."""
     try:
         with torch.no_grad():
             module(inputs[:2])
@@ -229,7 +222,7 @@ def _check_runs(module: nn.Module, inputs: Tensor) -> None:
 def find_scaling(
     inputs: Tensor, mean: Sequence[float] | None, std: Sequence[float] | None, notes: list[str]
 ) -> tuple[Scaling, Tensor]:
-    """Return the way from pictures in [0, 1] to inputs, and the pictures."""
+    """Return the scaling from images in [0, 1] to inputs, and the images."""
     rank = inputs.ndim - 1
     if (mean is None) != (std is None):
         raise InputError("mean and std belong together: give both or neither")
@@ -260,15 +253,15 @@ def find_scaling(
 
 
 def _by_column(table: Tensor) -> Scaling:
-    """Return the scaling that makes the range of every column [0, 1]; a column without a range is only moved to 0."""
+    """Return the scaling that maps every column's range to [0, 1]; a constant column is only shifted to 0."""
     low, high = table.double().amin(0), table.double().amax(0)
-    narrow = high - low <= 1e-7 * torch.maximum(low.abs(), high.abs()).clamp_min(1e-23)  # what float32 can report apart
+    narrow = high - low <= 1e-7 * torch.maximum(low.abs(), high.abs()).clamp_min(1e-23)  # what float32 can tell apart
     width = torch.where(narrow, 1.0, high - low)
     return Scaling(tuple((-low / width).tolist()), tuple((1 / width).tolist()))
 
 
 def class_numbers(labels: object, number: int, classes: int, notes: list[str]) -> Tensor:
-    """Return M class numbers; lists and arrays are taken, one-hot rows are read, soft labels refused."""
+    """Return M class numbers from a tensor, array, list or one-hot rows; soft labels are refused."""
     try:
         labels = torch.as_tensor(labels).detach().cpu()
     except (TypeError, ValueError, RuntimeError):
@@ -297,24 +290,20 @@ def class_numbers(labels: object, number: int, classes: int, notes: list[str]) -
     return labels
 
 
-SPREAD = 3.0  # of drawn outputs; a model that is sure of all it sees would make all losses look alike
-ALIKE = 1e-3  # of the length of the gradient
+SPREAD = 3.0  # standard deviation of random outputs; with confident outputs all losses look alike
+ALIKE = 1e-3  # relative to the norm of the gradient
 SEED = 11
 
 
 def find_loss(loss: str | Callable[[Tensor, Tensor], Tensor], model: Model, inputs: Tensor, notes: list[str]) -> str:
-    """Return the name of a loss: the one given, or the one with the gradient that a given function has by the outputs.
-
-    Outputs are drawn, a row more than there are classes, so that every class is a label and nothing fits by accident. Where the
-    model gives logarithms of probabilities, so do they.
-    """
+    """Return the name of the loss: the given one, or the one whose gradient by the outputs equals that of the given function."""
     if isinstance(loss, str):
         if loss not in LOSSES:
             raise InputError(f"loss must be one of {', '.join(LOSSES)} or a function, got {loss!r}")
         return loss
     if not callable(loss):
         raise InputError(f"loss must be a name or a function (output, labels) -> loss, got {type(loss).__name__}")
-    rows, classes = model.classes + 1, model.classes
+    rows, classes = model.classes + 1, model.classes  # every class is a label, and nothing fits by accident
     drawn = SPREAD * random.normal(random.fold(random.key(SEED), "loss"), (rows, classes), torch.float32)
     labels = torch.arange(rows) % classes
     targets = one_hot(labels, classes, drawn.dtype)
@@ -339,7 +328,7 @@ def _gives_logarithms(model: Model, inputs: Tensor) -> bool:
 
 
 def _slope(loss: Callable[[Tensor], Tensor], drawn: Tensor, *, normalised: bool) -> tuple[tuple[int, ...], Tensor]:
-    """Return the shape of a loss, and the gradient of its sum by the drawn outputs."""
+    """Return the shape of a loss, and the gradient of its sum by the random outputs."""
     output = drawn.clone().requires_grad_()
     value = loss(output.log_softmax(-1) if normalised else output)
     try:
@@ -354,7 +343,7 @@ def _alike(slope: Tensor, known: Tensor) -> bool:
 
 
 def _value(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Return the loss with class numbers, or with one-hot rows where it wants those."""
+    """Return the loss with class numbers, or with one-hot rows if it takes those."""
     message = ""
     for wanted in (labels, targets):
         try:

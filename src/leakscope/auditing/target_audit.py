@@ -1,4 +1,4 @@
-"""`leakscope.audit(model, loss, inputs, labels)`: what YOUR model, trained your way, gives away."""
+"""`leakscope.audit(model, loss, inputs, labels)`: what updates of a user's model leak."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 MINUTES = 4.0
 CLIENTS = 8
-SUITE_SHARE = 0.5  # of the time; the rest is for remedies
+SUITE_SHARE = 0.5  # share of the time; the rest is for remedies
 REMEDY_CLIENTS = 8
 REMEDY_EXAMPLES = 16
-REMEDY_LEAST = 6  # clients: examples of one client are not independent, and an interval over two says nothing
+REMEDY_LEAST = 6  # clients: examples of one client are dependent, and an interval over two clients is meaningless
 
 
 def audit(
@@ -60,10 +60,10 @@ def audit(
     seed: int = 0,
     device: str | None = None,
 ) -> Audit:
-    """Return what updates of this model give away of this sample, attacked with the fixed suite within `minutes`.
+    """Return how much updates of this model leak of this sample, attacked with the fixed suite within `minutes`.
 
-    See `Target` for the arguments that describe the federation. `clients` is how many clients are played (each with
-    `examples` of the sample, none twice). `remedies` also tries the catalogue of defences on what leaked.
+    `Target` documents the arguments that describe the federation. `clients` disjoint clients with `examples` each are simulated.
+    `remedies` also tests the catalogue of defences if something leaked.
     """
     target = Target(
         model=model, inputs=inputs, labels=labels, loss=loss, client=client, defences=defences, examples=examples,
@@ -81,7 +81,7 @@ def audit_target(
     seed: int = 0,
     report: Report = lambda _: None,
 ) -> Audit:
-    """Return the audit of a target; `report` hears what is being done."""
+    """Return the audit of a target; `report` receives progress messages."""
     clients, seed = check_numbers(clients, seed)
     budget = start_budget(minutes)
     name = type(target.model).__name__
@@ -116,7 +116,7 @@ def scored_audit(
     minutes: float,
     seed: int,
 ) -> Audit:
-    """Return the audit of attacks that were scored against the truth, before any remedy is tried."""
+    """Return the audit of scored attacks, before remedies are tried."""
     labels = reading if isinstance(reading, LabelReading) else None
     return Audit(
         name=name,
@@ -135,7 +135,7 @@ def scored_audit(
 
 
 def _advice(subject: Subject, audit: Audit, budget: Budget, report: Report) -> Advice | None:
-    """Return remedies where content leaked; None where there was nothing to remedy."""
+    """Return advice if content leaked, else None."""
     exposure = audit.exposure
     if exposure is None or audit.worst is None or audit.grade not in ("F", "D", "C"):
         return None

@@ -42,12 +42,12 @@ from leakscope.scenario.settings import DataChoice
 
 V = TypeVar("V")
 SAMPLE = 64
-OF_DATA = ("name", "part", "first")  # what an audit takes of a choice of data; it plays the clients itself
+OF_DATA = ("name", "part", "first")  # fields of a data choice that an audit uses; it simulates the clients itself
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """A target and how to audit it; None where the file says nothing."""
+    """A target and how to audit it; None: not given in the file."""
 
     target: Target
     minutes: float | None = None
@@ -57,10 +57,7 @@ class Request:
 
 
 def load_build(name: str) -> Target:
-    """Return the target that `package.module:function` builds; the working directory is searched too.
-
-    The function takes nothing and returns a `Target`, a mapping of its fields, or an `nn.Module` alone (for captures).
-    """
+    """Return what `package.module:function` builds: a `Target`, a mapping of its fields, or an `nn.Module` (for captures)."""
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name or not all(part.isidentifier() for part in module_name.split(".")):
         forgot = not function_name and "." in name and all(part.isidentifier() for part in name.split("."))
@@ -108,7 +105,7 @@ def _target(name: str, built: object) -> Target:
 
 
 def read_request(path: Path) -> Request:
-    """Return what a YAML file asks for, or every mistake in it, a line each."""
+    """Return what a YAML file asks for, or raise an error with every mistake, a line each."""
     if path.suffix == ".py":
         module, where = module_of(path)
         raise InputError(
@@ -119,10 +116,7 @@ def read_request(path: Path) -> Request:
 
 
 def module_of(path: Path) -> tuple[str, str]:
-    """Return the name under which a Python file is imported, and in words from which directory, "" if from this one.
-
-    Directories with an `__init__.py` are packages and belong to the name; where the file lies in none, all that lead to it from here do.
-    """
+    """Return the import name of a Python file, and in words the directory to import it from ("" for the working directory)."""
     names = path.with_suffix("").parts
     if not (path.parent / "__init__.py").is_file() and all(name.isidentifier() for name in names):
         return ".".join(names), ""
@@ -163,7 +157,7 @@ def _by_name(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFile:
-    """What an audit file says; None where it says nothing."""
+    """Contents of an audit file; None: not given."""
 
     build: str | None
     model: ModelChoice | None
@@ -221,7 +215,7 @@ def _request(path: Path, asked: AuditFile) -> Request:
 
 
 def _client(asked: AuditFile, built: LocalTraining | Client | None) -> Client:
-    """Return the client of the target, changed by what the file says of it."""
+    """Return the client of the target with the file's settings applied."""
     client = built if isinstance(built, Client) else Client(local=built)
     return replace(
         client,
@@ -232,7 +226,7 @@ def _client(asked: AuditFile, built: LocalTraining | Client | None) -> Client:
 
 
 def _named(path: Path, asked: AuditFile) -> Target:
-    """Return the target of a model and data that leakscope knows by name."""
+    """Return the target for a bundled model and data set, by name."""
     if asked.model is None or asked.data is None:
         raise InputError(f"{path}: model and data belong together")
     choice = asked.data
@@ -248,7 +242,7 @@ def _named(path: Path, asked: AuditFile) -> Target:
 
 
 def _check_choice(path: Path, choice: DataChoice) -> None:
-    """Refuse what a scenario says of its data and an audit would ignore."""
+    """Refuse data settings of a scenario that an audit would ignore."""
     for each in fields(choice):
         if each.name not in OF_DATA and getattr(choice, each.name) != each.default:
             instead = "; examples says how many a client holds" if each.name == "samples" else ""

@@ -1,19 +1,4 @@
-"""The verdict of an audit: a grade with its rule, the worst reconstructions, and the gate for CI.
-
-| grade | when |
-|---|---|
-| F | the worst attack recovered at least half of the examples |
-| D | it recovered at least one in twenty |
-| C | it recovered any, or came 3 dB closer on average than every null baseline |
-| B | no content, but labels were read better than by guessing |
-| A | nothing of this suite, within this budget, did better than knowing nothing |
-| untested | no attack could be run (the model, or too little time): nothing is known |
-| unscored | captured updates without the truth: what came back is there, how close it is nobody can say |
-
-A recovered example counts unless a null baseline recovers it too and comes as close, within 3 dB (twice the MSE): then it needed no
-update. Labels are read better than by guessing if the lower end of the 95 % interval of their share is above what uniform guessing has
-on average. A grade speaks of what was tried.
-"""
+"""The verdict of an audit: a grade by `RULES`, the worst reconstructions, and the gate for CI."""
 
 from __future__ import annotations
 
@@ -43,13 +28,13 @@ RULES = {
 COUNTED = (
     "a recovered example counts unless a null baseline, which sees no update, recovers it as closely (within 3 dB)"
 )
-HALF, TWENTIETH, CLOSER = 0.5, 0.05, 3.0
+HALF, TWENTIETH, CLOSER = 0.5, 0.05, 3.0  # CLOSER in dB: twice the MSE
 GATES = ("asr", "psnr", "ssim", "labels")
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The numbers a gate looks at: each the worst over all attacks; None where nothing was measured."""
+    """The values that a gate checks, each the worst over all attacks; None: not measured."""
 
     asr: Estimate | None = None
     psnr: float | None = None
@@ -57,7 +42,7 @@ class Measures:
     labels: float | None = None
 
     def value(self, name: str) -> float | None:
-        """Return one of them as a number."""
+        """Return one measure as a number."""
         if name == "asr":
             return None if self.asr is None else self.asr.value
         value: float | None = getattr(self, name)
@@ -65,23 +50,20 @@ class Measures:
 
 
 def excess(run: AttackResult, nulls: Sequence[AttackResult]) -> Tensor:
-    """Return which examples an attack recovered that no null baseline recovered as closely, within 3 dB (T x N).
-
-    An exact copy counts even where the mean of the class is close: examples of a narrow class are still private.
-    """
-    hit = run.recovered
+    """Return which examples an attack recovered that no null baseline recovered as closely, within 3 dB (T x N)."""
+    hit = run.recovered  # an exact copy counts even if the class mean is close: it is still private
     for null in nulls:
         hit = hit & ~(null.recovered & (null.scores.mse <= run.scores.mse * 10 ** (CLOSER / 10)))
     return hit
 
 
 def worst_run(runs: Sequence[AttackResult], nulls: Sequence[AttackResult]) -> AttackResult | None:
-    """Return the attack that recovered most, by examples and then by PSNR; None if there was none."""
+    """Return the attack that recovered most examples, then the highest PSNR; None if there was none."""
     return max(runs, key=lambda run: (int(excess(run, nulls).sum()), _psnr(run)), default=None)
 
 
 def measure(runs: Sequence[AttackResult], nulls: Sequence[AttackResult], labels: LabelReading | None) -> Measures:
-    """Return the worst of every measure."""
+    """Return the worst value of every measure."""
     worst = worst_run(runs, nulls)
     if worst is None:
         return Measures(labels=None if labels is None else labels.share)
@@ -113,7 +95,7 @@ def grade(runs: Sequence[AttackResult], nulls: Sequence[AttackResult], labels: L
 
 
 def _surely(labels: LabelReading) -> float:
-    """Return the lower end of the interval of the share; where nobody said it, as if each label were read by itself."""
+    """Return the lower end of the label share's 95 % interval, which must exceed guessing; if not recorded, Wilson's."""
     return wilson(labels.share, labels.n)[0] if labels.low is None else labels.low
 
 
@@ -144,7 +126,7 @@ def parse_gate(text: str) -> dict[str, float]:
 
 
 def failures(measures: Measures, limits: Mapping[str, float]) -> list[str]:
-    """Return a line for every limit that is exceeded, or that nothing was measured for: untested never passes."""
+    """Return a line for every limit that is exceeded or was not measured."""
     lines = []
     for name, limit in limits.items():
         value = measures.value(name)
@@ -156,14 +138,14 @@ def failures(measures: Measures, limits: Mapping[str, float]) -> list[str]:
 
 
 class AsSeen(NamedTuple):
-    """The share of transformed pictures that an attack recovered as the network saw them."""
+    """The share of images that an attack recovered in the transformed form that the network saw."""
 
     name: str
     recovered: Estimate
 
     @property
     def words(self) -> str:
-        """Return how many came back, with the interval of their share."""
+        """Return the number recovered, with the interval of the share."""
         rate = self.recovered
         return (
             f"as the network saw them, transformed, {self.name} recovered {round(rate.value * rate.n)} of {rate.n} pictures "
@@ -172,7 +154,7 @@ class AsSeen(NamedTuple):
 
 
 def recovered_as_seen(exposure: Exposure, runs: Sequence[AttackResult]) -> tuple[AsSeen, ...]:
-    """Return what each attack recovered of the transformed pictures; () where the client does not transform them."""
+    """Return what each attack recovered of the transformed images; () if the client does not transform them."""
     if exposure.client.on_data is None:
         return ()
     truth = exposure.client.transformed(exposure.batch, exposure.seeds)
@@ -186,6 +168,6 @@ def recovered_as_seen(exposure: Exposure, runs: Sequence[AttackResult]) -> tuple
 
 
 def most_as_seen(results: Sequence[AsSeen]) -> AsSeen | None:
-    """Return the attack that recovered most of the transformed pictures; None where none recovered any."""
+    """Return the attack that recovered most of the transformed images; None if none recovered any."""
     best = max(results, key=lambda each: each.recovered.value, default=None)
     return best if best is not None and best.recovered.value > 0 else None

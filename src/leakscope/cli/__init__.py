@@ -1,4 +1,4 @@
-"""The command line: one file for each family of commands."""
+"""The command line: one file per family of commands."""
 
 from leakscope.cli import audit, catalogue, ppc, results, run, search, studies, train
 from leakscope.cli.app import app, join_commands, main

@@ -1,7 +1,4 @@
-"""The command line, and the commands of other packages that join it through the entry point group `leakscope.commands`.
-
-Heavy imports happen inside the command that needs them: `--help` answers at once.
-"""
+"""The command line, extended by other packages through the entry point group `leakscope.commands`."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from leakscope.data.commands import app as data_app
 
 GROUP = "leakscope.commands"
 
-app = typer.Typer(
+app = typer.Typer(  # commands import heavy modules themselves, so that `--help` is fast
     help="Measure how much of a client's private training data leaks through the update it shares.",
     no_args_is_help=True,
     add_completion=False,
@@ -49,7 +46,7 @@ def main() -> None:
 
 
 def run_command(command: typer.Typer) -> None:
-    """Run a command line; a mistake in the input ends with a clear line for each and exit code 2."""
+    """Run a command line; input errors end with a clear line each and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -65,15 +62,12 @@ def run_command(command: typer.Typer) -> None:
 
 
 def join_commands(app: typer.Typer) -> None:
-    """Add every installed package's commands under the name of its entry point.
-
-    A package that cannot be loaded, or whose name is taken, is named on stderr and left out: the other commands still work.
-    """
+    """Add every installed package's commands; one that cannot be loaded or whose name is taken is reported and left out."""
     taken = {group.name for group in app.registered_groups} | {command_name(c) for c in app.registered_commands}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             commands = point.load()
-        except Exception as error:  # another package's import may fail in any way
+        except Exception as error:  # another package's import may fail in any way; the other commands must still work
             sys.stderr.write(f"leakscope: command {point.name!r} of {point.value} cannot be loaded ({error})\n")
             continue
         if not isinstance(commands, typer.Typer) or point.name in taken:
@@ -85,7 +79,7 @@ def join_commands(app: typer.Typer) -> None:
 
 
 def command_name(command: typer.models.CommandInfo) -> str | None:
-    """Return the name a command answers to."""
+    """Return the name of a command."""
     if command.name or command.callback is None:
         return command.name
     return command.callback.__name__.replace("_", "-")

@@ -1,4 +1,4 @@
-"""`leakscope audit`: what a user's own model, trained their way, gives away; and a gate for CI."""
+"""`leakscope audit`: what a user's model leaks, and a gate for CI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leakscope.auditing.target_file import Request
 
 YAML = (".yaml", ".yml")
-SHARES = ("asr", "ssim", "labels")  # limits that lie in 0..1
+SHARES = ("asr", "ssim", "labels")  # limits in 0..1
 
 
 @app.command()
@@ -48,7 +48,7 @@ def audit(
     out: Annotated[Path | None, typer.Option(help="Directory for the page and audit.json.", show_default=False)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while it runs.")] = False,
 ) -> None:
-    """Attack your own model with the fixed suite and end with a grade; with --fail-above, a gate for CI."""
+    """Attack your own model with the fixed suite of attacks and grade the leak; with --fail-above, a gate for CI."""
     limits = read_gate(fail_above)
     request = find_request(what, model)
     if not limits:
@@ -77,7 +77,7 @@ def audit(
 
 
 def read_gate(text: str | None) -> Mapping[str, float]:
-    """Return the limits of --fail-above, none if it was not given; an empty text is refused, as a gate that lets all pass."""
+    """Return the limits of --fail-above, {} if it was not given; an empty text is an error: it would pass everything."""
     from leakscope.auditing.verdict import parse_gate
 
     if text is None:
@@ -93,7 +93,7 @@ def read_gate(text: str | None) -> Mapping[str, float]:
 
 
 def check_limits(limits: Mapping[str, float], where: str) -> None:
-    """Refuse limits that can never, or only ever, be exceeded."""
+    """Refuse limits that are never, or always, exceeded."""
     for name, limit in limits.items():
         if name in SHARES and not 0 <= limit <= 1:
             raise InputError(f"{where}: {name} is a share and must lie in 0..1, got {limit:g}")
@@ -102,7 +102,7 @@ def check_limits(limits: Mapping[str, float], where: str) -> None:
 
 
 def find_request(what: str, model: str | None) -> Request:
-    """Return what to audit: captures with a model, a file, or a function."""
+    """Return what to audit: captures with a model, a file, or a build function."""
     from leakscope.auditing.target_file import Request, load_build, read_request
 
     path = Path(what)
@@ -118,7 +118,7 @@ def find_request(what: str, model: str | None) -> Request:
 
 
 def run_audit(request: Request, what: str, *, remedies: bool, quiet: bool) -> Audit:
-    """Return the audit of a request: of captures where `what` is a directory, else of the model."""
+    """Return the audit of a request: of captures if `what` is a directory, else of the model."""
     from leakscope.auditing import audit_captures, audit_target
     from leakscope.auditing.target_audit import CLIENTS, MINUTES
 
@@ -131,7 +131,7 @@ def run_audit(request: Request, what: str, *, remedies: bool, quiet: bool) -> Au
 
 
 def write_audit(result: Audit, out: Path) -> Path:
-    """Write the page, the plain data and, where there is no truth, the guesses; return where the page is."""
+    """Write the page, the JSON record and, without a truth, the reconstructions; return the path of the page."""
     from leakscope.auditing.result import audit_record
     from leakscope.report.audit_page import page_of_audit
     from leakscope.report.page import write

@@ -1,4 +1,4 @@
-"""`leakscope list` and `leakscope schema`: what there is to use, and the files that users write."""
+"""`leakscope list` and `leakscope schema`: the available components, and the schemas of the files that users write."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def schema(
         Path | None, typer.Option(help="File to write; the terminal if not given.", show_default=False)
     ] = None,
 ) -> None:
-    """Print the JSON schema of a scenario, training or audit file, so that editors complete it."""
+    """Print the JSON schema of a scenario, training or audit file, for completion in editors."""
     text = json.dumps(schema_of(kind), indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)
@@ -52,7 +52,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """Return the JSON schema of one kind of file: 'scenario', 'train' or 'audit'."""
+    """Return the JSON schema of a kind of file: 'scenario', 'train' or 'audit'."""
     schema: dict[str, Any] = lookup(SCHEMAS, kind, "kind of file")()
     return schema
 

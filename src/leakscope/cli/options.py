@@ -1,4 +1,4 @@
-"""Options that several commands share: their help, their checks, and the command line that repeats a run."""
+"""Options shared by several commands: help, checks, and the command line that repeats a run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def choose_device(name: str, *, quiet: bool = False) -> str:
 
 
 def make_engine(name: str, address: str | None, workers: int | None = None) -> Engine | None:
-    """Return the engine of that name; None leaves the choice to the run."""
+    """Return the named engine; None leaves the choice to the run."""
     if name not in ENGINES:
         raise InputError(f"--engine must be one of {', '.join(ENGINES)}, got {name!r}")
     if address is not None and name != "ray":
@@ -92,9 +92,7 @@ def parse_memory(text: str | None) -> int | None:
 
 
 def shell_command(words: Sequence[str | Path], options: Options) -> str:
-    """Return a command of leakscope, ready for a shell; `options` are (value, default), and defaults are left out.
-
-    A flag is its name alone, an option of several values is repeated.
+    """Return a leakscope command line; `options` are name -> (value, default), and defaults are left out.
 
     >>> shell_command(["run", Path("my noise.yaml")], {"--engine": ("serial", "local"), "--memory": (None, None)})
     "leakscope run 'my noise.yaml' --engine serial"
@@ -120,7 +118,7 @@ def this_command() -> str:
 
 @contextmanager
 def writing(target: str | Path, more: str = "") -> Iterator[None]:
-    """Turn a failed write into one line: what cannot be written, why, and `more`."""
+    """Turn a failed write into a one-line error: target, reason, and `more`."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`leakscope ppc`: privacy-preserving characteristics of one's own runs, with the accuracies of a training under the same defences."""
+"""`leakscope ppc`: privacy-preserving characteristics of runs, with the accuracies of a training under the same defences."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def ppc(
     keep_private: KeepPrivate = False,
     quiet: Quiet = False,
 ) -> None:
-    """Put runs on privacy-preserving characteristics: accuracy, distance and CAP by strength, and a page with curves and pictures."""
+    """Measure privacy-preserving characteristics of runs (accuracy, distance and CAP by strength) and write a page."""
     _check_options(runs, training, accuracies or [], along or [], participants)
     device = choose_device(device, quiet=quiet)
     from leakscope.studies.characteristics import measure_curves
@@ -95,7 +95,7 @@ def ppc(
 
 
 def _lines_by_run(runs: list[Path], along: list[str]) -> list[list[Line]]:
-    """Return the lines of every run along its strength: its own, the one given for all, or the only one there is."""
+    """Return the lines of every run along its strength: the one given for it or for all, or the only one it has."""
     from leakscope.store import Run
     from leakscope.studies.characteristics import lines_of
 
@@ -106,7 +106,7 @@ def _lines_by_run(runs: list[Path], along: list[str]) -> list[list[Line]]:
 def _check_options(
     runs: Sequence[Path], training: Path | None, accuracies: Sequence[Path], along: Sequence[str], participants: int
 ) -> None:
-    """Refuse options that do not go together."""
+    """Refuse options that contradict each other."""
     if (training is None) == (not accuracies):
         raise InputError(
             "a characteristic needs accuracies: --training FILE to train them, or --accuracies FILE (strength, accuracy, tests)"
@@ -124,7 +124,7 @@ def _check_options(
 
 
 def _read(files: Sequence[Path], by_run: Sequence[Sequence[Line]]) -> list[AccuracyOf]:
-    """Return for each line the accuracies of its run's file."""
+    """Return the accuracies of each line from its run's file."""
     from leakscope.studies.characteristics import accuracies_from
 
     sources = [accuracies_from(path, lines) for path, lines in zip(files, by_run, strict=True)]
@@ -132,7 +132,7 @@ def _read(files: Sequence[Path], by_run: Sequence[Sequence[Line]]) -> list[Accur
 
 
 def _trained(file: Path, lines: Sequence[Line], how: _TrainingOptions, notes: list[str]) -> list[AccuracyOf]:
-    """Return for each line the accuracies of a training under its defences."""
+    """Return the accuracies of each line from a training under its defences."""
     from leakscope.training import read_training
 
     trained: AccuracyOf = _TrainedAccuracies(read_training(file), lines, how, notes)
@@ -151,10 +151,7 @@ class _TrainingOptions:
 
 
 class _TrainedAccuracies:
-    """Accuracies of a training, each trained once into a directory of its own and read from there the next time.
-
-    Every training is checked before the first is run; remarks on them go to `notes`.
-    """
+    """Accuracies of a training per defence, stored in a directory each and reused; all are checked before the first runs."""
 
     def __init__(self, training: Training, lines: Sequence[Line], how: _TrainingOptions, notes: list[str]) -> None:
         from leakscope.scenario.cell import read_settings

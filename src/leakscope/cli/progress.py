@@ -1,4 +1,4 @@
-"""Progress of long commands: a live bar in a terminal, plain lines without one."""
+"""Progress of long commands: a live bar in a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from leakscope.sweep.engines import Note
     from leakscope.training import Point
 
-LINE_EVERY, LINE_AT_LEAST = 5.0, 60.0  # seconds between two lines: a tenth of the time so far, within these
+LINE_EVERY, LINE_AT_LEAST = 5.0, 60.0  # seconds between lines: a tenth of the elapsed time, within these
 
 
 def print_lines(*, quiet: bool = False) -> Callable[[str], None]:
@@ -42,7 +42,7 @@ def print_lines(*, quiet: bool = False) -> Callable[[str], None]:
 
 @contextmanager
 def stop_on_interrupt(unit: str, say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """Yield whether to stop after this `unit` of work, which the first Ctrl-C asks for; the second stops at once."""
+    """Yield a function that says whether to stop after this `unit` of work: after the first Ctrl-C; the second stops at once."""
     asked: list[int] = []
 
     def ask(number: int, frame: object) -> None:
@@ -50,7 +50,7 @@ def stop_on_interrupt(unit: str, say: Callable[[str], None]) -> Iterator[Callabl
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        with suppress(RuntimeError):  # the signal may come in the middle of a write to the same file
+        with suppress(RuntimeError):  # the signal may interrupt a write to the same file
             say(f"stopping after {unit}; press Ctrl-C again to stop at once")
 
     before = signal.signal(signal.SIGINT, ask)
@@ -61,7 +61,7 @@ def stop_on_interrupt(unit: str, say: Callable[[str], None]) -> Iterator[Callabl
 
 
 class StatusBar:
-    """A bar with its state in a terminal; without one, the state as a line from time to time."""
+    """A progress bar with a status in a terminal; otherwise the status as a line from time to time."""
 
     def __init__(self, *, quiet: bool) -> None:
         from rich.console import Console
@@ -80,17 +80,17 @@ class StatusBar:
         self.began = self.printed = time.monotonic()
 
     def start(self) -> None:
-        """Show the bar, without a task yet."""
+        """Show the bar without a task."""
         if self.bar is not None:
             self.bar.start()
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self.bar is not None:
             self.bar.stop()
 
     def begin(self, total: int, done: int = 0) -> None:
-        """Begin to count."""
+        """Start counting."""
         if self.bar is not None:
             self.task = self.bar.add_task("", total=total, completed=done, state="")
         self.began = time.monotonic()
@@ -101,7 +101,7 @@ class StatusBar:
             self.console.print(printable(line), soft_wrap=True)
 
     def update(self, *state: str, done: int | None = None, line: bool = True, force: bool = False) -> None:
-        """Show the state; without a terminal as a line if one is due (or by `force`), never unless `line`."""
+        """Show the status; without a terminal as a line if `line` and one is due (or `force`)."""
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done, state="\n".join(state).strip())
             return
@@ -112,7 +112,7 @@ class StatusBar:
 
 
 class TrainingProgress:
-    """The progress of a training, round by round."""
+    """Progress of a training by round."""
 
     def __init__(self, title: str, rounds: int, *, quiet: bool) -> None:
         self.title, self.rounds = title, rounds
@@ -130,11 +130,11 @@ class TrainingProgress:
         self.status.stop()
 
     def say(self, line: str) -> None:
-        """Show a sentence."""
+        """Print a message."""
         self.status.say(line)
 
     def round_ended(self, point: Point) -> None:
-        """Show where the training stands after a round."""
+        """Show the state after a round."""
         if not self.first_round and point.round:
             self.first_round = point.round - 1
         accuracy = point.accuracy
@@ -148,13 +148,13 @@ class TrainingProgress:
         self.status.update(self.state, done=point.round, force=point.round in (0, self.rounds))
 
     def inside_round(self, number: int, done: int, total: int) -> None:
-        """Show how many clients of a round are done."""
+        """Show how many clients of a round have finished."""
         state = f"{self.state}; round {number}: {done}/{total} clients".removeprefix("; ")
         self.status.update(state, line=False)
 
 
 class AttackBars:
-    """A live bar for each attack; without a terminal, a line when an attack is done."""
+    """A progress bar per attack; without a terminal, a line when an attack ends."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -183,7 +183,7 @@ class AttackBars:
             self.bars.stop()
 
     def update(self, name: str, progress: Progress) -> None:
-        """Show where an attack stands."""
+        """Show the progress of an attack."""
         if not self.console.is_terminal:
             if progress.done == progress.total and name not in self.done:
                 self.done.add(name)
@@ -200,10 +200,10 @@ IN_HAND = 4
 
 
 class RunProgress:
-    """The progress of a run of trials, on the terminal and in a log of JSON lines."""
+    """Progress of a run of trials, in the terminal and in a log of JSON lines."""
 
     def __init__(self, title: str, *, quiet: bool = False, log: Path | None = None) -> None:
-        """Open the log and lay the bar out; nothing is shown before `__enter__`."""
+        """Open the log and create the bar; nothing is shown before `__enter__`."""
         self.title = title
         self.log: IO[str] | None = None
         if log is not None:
@@ -236,7 +236,7 @@ class RunProgress:
         self._close()
 
     def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
-        """Show how much there is to do."""
+        """Show the amount of work."""
         self.wanted, self.finished, self.most_seconds = wanted, before, seconds
         self._write("planned", wanted=wanted, before=before, chunks=chunks, seconds=seconds)
         stored = f", {before} of them there already" if before else ""
@@ -245,10 +245,10 @@ class RunProgress:
         self.status.begin(wanted, before)
 
     def noted(self, note: Note) -> None:
-        """Show where the chunks in hand are; a note without numbers is a word about the chunk, such as a lost worker."""
+        """Show the progress of running chunks; a note without numbers is a message, such as a lost worker."""
         if note.note and not note.total:
             self.message(f"{note.chunk}: {note.note}")
-        if not note.total or note.chunk in self.stored:  # on a cluster a note may come after its chunk
+        if not note.total or note.chunk in self.stored:  # on a cluster a note may arrive after its chunk
             return
         self.notes[note.chunk] = note
         now = time.monotonic()
@@ -260,7 +260,7 @@ class RunProgress:
         self._refresh()
 
     def landed(self, landing: Landing, done: Done) -> None:
-        """Show that a chunk is stored."""
+        """Show a stored chunk."""
         self.notes.pop(landing.chunk, None)
         self.stored.add(landing.chunk)
         self.finished, self.landed_now = done.before + done.landed, done.landed
@@ -277,18 +277,18 @@ class RunProgress:
         self._refresh(force=self.finished == self.wanted)
 
     def message(self, line: str) -> None:
-        """Show a sentence."""
+        """Print and log a message."""
         self._write("said", line=line)
         self.status.say(line)
 
     def ended(self, done: Done) -> None:
-        """Log how the run ended and where the time went."""
+        """Log how the run ended and how long its parts took."""
         names = ("wanted", "before", "landed", "left", "outcomes", "attack_seconds")
         facts: dict[str, object] = {name: getattr(done, name) for name in names}
         self._write("ended", **facts, own_seconds=done.overhead_seconds)
 
     def _warned(self, message: Warning | str, *_: object, **__: object) -> None:
-        """Show a warning of the library as a sentence, without the place in the code."""
+        """Print a warning without its location in the code."""
         self.message(f"warning: {message}")
 
     def _refresh(self, *, force: bool = False) -> None:
@@ -298,7 +298,7 @@ class RunProgress:
         self.status.update(self._state(), in_hand, done=self.finished + self._inside(), force=force)
 
     def _inside(self) -> int:
-        """Return how many trials of the chunks in hand are done."""
+        """Return how many trials of running chunks are done."""
         return sum(note.done for note in self.notes.values())
 
     def _state(self) -> str:
@@ -311,7 +311,7 @@ class RunProgress:
         parts += [f"{converged} converged", f"{diverged} diverged", *([pace(rate)] if rate else [])]
         if rate > 0 and self.wanted > self.finished + inside:
             left = (self.wanted - self.finished - inside) / rate
-            most = self.most_seconds - spent  # trials end late in a chunk: the rate alone promises too little at first
+            most = self.most_seconds - spent  # trials end late in a chunk, so the rate is too optimistic at first
             parts.append(f"{duration(min(left, most) if most > 0 else left)} left")
         return ", ".join(parts)
 
@@ -321,7 +321,7 @@ class RunProgress:
         try:
             self.log.write(json.dumps({"event": event, "time": round(time.time(), 3), **facts}) + "\n")
             self.log.flush()
-        except OSError as error:  # the run is worth more than its log
+        except OSError as error:  # a broken log must not end the run
             self._close()
             self.status.say(f"--log-json cannot be written any more ({error.strerror}); the run goes on without it")
 

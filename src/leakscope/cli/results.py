@@ -1,4 +1,4 @@
-"""What one does with a run: `show`, `compare`, `export`, `report`, `serve`."""
+"""Commands on a run: `show`, `compare`, `export`, `report`, `serve`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def show(
         list[str] | None, typer.Option(help="Axis to group by; several are crossed. All axes if none is named.")
     ] = None,
 ) -> None:
-    """Show a run as a table: rates and means with n, and the 95 % interval of the content rate; the page has them all."""
+    """Show a run as a table: rates and means with n, and the 95 % interval of the content rate; the page shows all intervals."""
     from leakscope.cli.results import result_table, show_rows
     from leakscope.report.cells import axes_of
     from leakscope.report.sheet import sheet_of
@@ -61,7 +61,7 @@ def show(
 
 @app.command()
 def compare(first: RunPath, second: RunPath) -> None:
-    """Compare the cells that two runs share, side by side: those whose settings are equal but for titles."""
+    """Compare two runs side by side on the cells they share: those with equal settings except titles."""
     from leakscope.cli.results import comparison_table
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table
@@ -88,7 +88,7 @@ def export(
     to: Annotated[str, typer.Option(help="csv, json or parquet.")] = "csv",
     out: Annotated[Path | None, typer.Option(help="File to write; RUN/records.<form> if not given.")] = None,
 ) -> None:
-    """Export the records of a run, one row for each sample of each trial."""
+    """Export the records of a run, one row per sample of each trial."""
     from leakscope.store import Run
     from leakscope.store import export as write
 
@@ -120,7 +120,7 @@ def serve(
     run: RunPath,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 8765,
 ) -> None:
-    """Show the page of a run live while the sweep goes on; only this machine can see it."""
+    """Serve the page of a run while the sweep is running; only this machine can access it."""
     from leakscope.report.serving import make_server
 
     server = make_server(run, port)
@@ -133,11 +133,11 @@ def serve(
         server.server_close()
 
 
-TABULAR = ("adult", "breast_cancer")  # the data sets of table rows that a scenario can name
+TABULAR = ("adult", "breast_cancer")  # tabular data sets that a scenario can name
 
 
 def result_table(console: Console, rows: Sequence[Row], axes: Sequence[str]) -> tuple[Table, bool]:
-    """Return the table of a run, and whether all of its columns fit."""
+    """Return the table of a run, and whether all columns fit."""
     from leakscope.report.numbers import number, percent
     from leakscope.report.tables import learned_in
 
@@ -163,7 +163,7 @@ def result_table(console: Console, rows: Sequence[Row], axes: Sequence[str]) -> 
 
 
 def comparison_table(console: Console, pairs: Sequence[tuple[Row, Row]], axes: Sequence[str]) -> tuple[Table, bool]:
-    """Return the table of two runs side by side, and whether all of its columns fit."""
+    """Return the table of two runs side by side, and whether all columns fit."""
     from leakscope.report.numbers import number, percent
 
     levels = {"n": 1, "content": 0, "MSE": 0, "steps": 2}
@@ -188,10 +188,7 @@ def _fitting(
     heads: Sequence[tuple[str, int]],
     lines: Sequence[Sequence[str]],
 ) -> tuple[Table, bool]:
-    """Return the table with as many columns as the terminal has room for, and whether all of level 2 and below are there.
-
-    Each of `heads` has a level; the highest is left out first, level 0 never.
-    """
+    """Return the table with the columns that fit into the terminal, and whether all up to level 2 do; level 0 always stays."""
     others = [axis for axis in axes if axis != "attack"]
     names = [_name(row, others) for row in rows]
     left = [_longest(column, str.split) for column in zip(("attack", *_short(others)), *names, strict=True)]
@@ -208,14 +205,14 @@ def _fitting(
 
 
 def _longest(column: Sequence[str], cut: Callable[[str], list[str]]) -> int:
-    """Return the cells of the terminal that the longest part of a column takes: names may break between words."""
+    """Return the terminal width of the longest part of a column; names may break between words."""
     from rich.cells import cell_len
 
     return max((cell_len(part) for text in column for part in cut(text)), default=0)
 
 
 def _bare(axes: Sequence[str], numbers: Sequence[str]) -> Table:
-    """Return an empty table: attack and axes on the left, columns of numbers on the right."""
+    """Return an empty table: attack and axes on the left, numbers on the right."""
     table = plain_table()
     for head in ("attack", *_short(axes)):
         table.add_column(printable(head), overflow="fold")
@@ -225,7 +222,7 @@ def _bare(axes: Sequence[str], numbers: Sequence[str]) -> Table:
 
 
 def _name(row: Row, axes: Sequence[str]) -> list[str]:
-    """Return the attack of a row, a baseline in brackets, and its values on the axes."""
+    """Return the attack of a row (a baseline in brackets) and its axis values."""
     from leakscope.report.cells import axis_value_text
 
     values = [axis_value_text(row.values[axis]) if axis in row.values else "" for axis in axes]
@@ -233,7 +230,7 @@ def _name(row: Row, axes: Sequence[str]) -> list[str]:
 
 
 def _short(axes: Sequence[str]) -> list[str]:
-    """Return the last word of each axis (of each field of a zip) where that tells them apart, else the whole path.
+    """Return the last word of each axis (of each field of a zip) if that is unambiguous, else the whole path.
 
     >>> _short(["defences.0.sigma", "attack.start", "model.start", "model.activation + weights.a"])
     ['sigma', 'attack.start', 'model.start', 'activation + a']
@@ -247,20 +244,17 @@ def _apart(a: Estimate, b: Estimate) -> bool:
 
 
 def _interval(value: Estimate) -> str:
-    """Return the interval of a rate in percent, as narrow as can be."""
+    """Return the interval of a rate in percent, in its shortest form."""
     from leakscope.report.numbers import percent_interval
 
     return percent_interval(value).removesuffix(" %").replace(" to ", "-")
 
 
 def show_rows(console: Console, run: Run) -> None:
-    """Print how much of the decoded rows is right, and the first rows of the first attack beside the true ones.
-
-    Nothing for images.
-    """
+    """Print how much of the decoded table rows is right, and the first attack's first rows beside the true ones."""
     data = [cell.settings.get("data") for cell in run.cells()]
     if not any(isinstance(one, Mapping) and one.get("name") in TABULAR for one in data):
-        return  # images: torch need not be imported
+        return  # images: do not import torch
     from leakscope.report.row_tables import row_tables
 
     tables = row_tables(run)

@@ -1,4 +1,4 @@
-"""`leakscope run`."""
+"""`leakscope run`: run the trials of a scenario."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(
     quiet: Quiet = False,
     log_json: LogJson = None,
 ) -> None:
-    """Run a scenario: all its trials, or those that the run directory still lacks."""
+    """Run a scenario: all trials that the run directory does not have yet."""
     limit = parse_memory(memory)
     device = choose_device(device, quiet=quiet)
     chosen = make_engine(engine, address, workers)
@@ -97,7 +97,7 @@ def run_with_progress(
     memory: int | None,
     workers: int | None = None,
 ) -> Done:
-    """Return how a run ended; every error but a mistake in the input names `again`, the command to go on with."""
+    """Return how a run ended; every error except input errors names `again`, the command to continue with."""
     from leakscope.sweep import run_scenario
     from leakscope.sweep.engines import LostChunkError
 
@@ -131,7 +131,7 @@ def describe_plan(
     workers: int | None,
     say: Callable[[str], None],
 ) -> str:
-    """Return what a run would do, in words."""
+    """Return in words what a run would do."""
     from leakscope.store import Run
     from leakscope.sweep.driver import naming_lines, remarks, unfold
     from leakscope.sweep.plan import make_plan
@@ -166,7 +166,7 @@ def _axis_line(axis: Axis) -> str:
 
 
 def _group_line(chunks: list[Chunk]) -> str:
-    """Return a line for the chunks of one group, which share all but their trials."""
+    """Return a line for the chunks of one group, which differ only in their trials."""
     first, cells = chunks[0], {cell for chunk in chunks for cell in chunk.cells}
     name = first.name.rpartition("-")[0]
     how = f"form {first.form}, {count(first.threads, 'thread')} each"
@@ -174,14 +174,14 @@ def _group_line(chunks: list[Chunk]) -> str:
 
 
 def _work(chunks: list[Chunk]) -> str:
-    """Return how many trials there are in how many chunks."""
+    """Return the number of trials and chunks in words."""
     sizes = [len(chunk.trials) for chunk in chunks]
     most = f" of at most {max(sizes)}" if len(chunks) > 1 else ""
     return f"{count(sum(sizes), 'trial')} in {count(len(chunks), 'chunk')}{most}"
 
 
 def _machine_error(error: Exception, directory: Path) -> str:
-    """Return what went wrong with the machine, in one line; the store has its own lines for what it writes."""
+    """Return an OS error as one line; the store reports its own write errors."""
     from leakscope.store.disk import is_full
 
     return (

@@ -69,7 +69,7 @@ def search(
 
 @policies.command("list")
 def list_operations() -> None:
-    """List the 50 operations that a policy is made of."""
+    """List the 50 operations of which policies consist."""
     from rich.console import Console
     from rich.table import Table
 
@@ -89,7 +89,7 @@ def show(
     seed: Annotated[int, typer.Option(help="Seed of the signs.")] = 0,
     out: Annotated[Path | None, typer.Option(help="PNG to write; policy-<POLICY>.png if not given.")] = None,
 ) -> None:
-    """Draw every step of a policy on real pictures into a PNG."""
+    """Draw every step of a policy on real images into a PNG."""
     from leakscope.search.policies import draw_policy
 
     path = out or Path(f"policy-{policy}.png")
@@ -102,7 +102,7 @@ def show(
 def show_psnr(
     run: Annotated[Path, typer.Argument(help="A run directory of `leakscope run`.", show_default=False)],
 ) -> None:
-    """Show both PSNRs of a run whose clients transform: against their pictures, and against what their networks saw."""
+    """Show both PSNRs of a run with transformed data: against the original images, and against what the network saw."""
     from rich.console import Console
     from rich.table import Table
 
@@ -121,7 +121,7 @@ def show_psnr(
 def write_page(
     settings: PolicySearch, results: dict[str, SearchResult], path: Path, *, command: str, device: str | None = None
 ) -> Path:
-    """Write the page of searches, with what the kept policies do to pictures; return its path."""
+    """Write the page of searches, with the kept policies applied to images; return its path."""
     from leakscope.report.search_page import write_search
     from leakscope.search.policies import walks_of
 
@@ -132,12 +132,12 @@ def write_page(
 
 
 def is_search(directory: Path) -> bool:
-    """Return whether a directory holds a policy search, or a comparison of two."""
+    """Return whether a directory holds a policy search or a comparison of two."""
     return any((directory / part / ASKED).exists() for part in ("", *COMPARED))
 
 
 def report_search(directory: Path, out: Path | None) -> Path:
-    """Write the page of the search (or of both searches of a comparison) that a directory holds; return its path."""
+    """Write the page of the search (or comparison) in a directory; return its path."""
     from leakscope.search.policy_search import read_finished
 
     parts = [""] if (directory / ASKED).exists() else [name for name in COMPARED if (directory / name / ASKED).exists()]
@@ -147,7 +147,7 @@ def report_search(directory: Path, out: Path | None) -> Path:
 
 
 def plain_result(result: SearchResult) -> dict[str, object]:
-    """Return the end of a search as plain data."""
+    """Return the result of a search as plain data."""
     import dataclasses
 
     return {
@@ -162,7 +162,7 @@ def plain_result(result: SearchResult) -> dict[str, object]:
 
 
 def show_result(result: SearchResult) -> None:
-    """Print the kept policies, no policy beside them, and how many there were."""
+    """Print the kept policies, the score without a policy, and the number of policies."""
     from rich.console import Console
     from rich.table import Table
 

@@ -44,7 +44,7 @@ def demo(
     images: Annotated[int, typer.Option(help="How many bundled pictures to attack.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of weights and starts.")] = 0,
 ) -> None:
-    """Attack bundled pictures in a minute and write a page that shows the leak."""
+    """Attack bundled images in about a minute and write a page that shows the leak."""
     from rich.console import Console
 
     console = Console()
@@ -90,7 +90,7 @@ def frontier(
     seed: Annotated[int, typer.Option(help="Seed of weights and noise.")] = 0,
     device: Device = "auto",
 ) -> None:
-    """Train with DP-SGD and with other defences, attack the same clients, and write a page (extra 'dp')."""
+    """Train with DP-SGD and other defences, attack the same clients, and write a page (extra 'dp')."""
     from leakscope.integrations.opacus import promise_of
     from leakscope.report.frontier_page import page_of_frontier
     from leakscope.report.page import write
@@ -125,7 +125,7 @@ def bench(
     tf32: Annotated[bool, typer.Option(help="Allow TF32 on CUDA.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure the engine against the loop that peers use, side by side."""
+    """Measure the speed of the engine against the usual autograd loop, side by side."""
     from leakscope.studies import bench as benchmark
     from leakscope.studies.bench_cases import CASES
 
@@ -136,7 +136,7 @@ def bench(
 
 
 def _show_exact(console: Console, run: AttackResult, batch: Batch) -> None:
-    """Print the first exact recovery beside its truth, as blocks of grey."""
+    """Print the first exact recovery beside the true image, as grey blocks."""
     from rich.text import Text
 
     truth, guess = batch.inputs[0, 0, 0], run.reconstruction.inputs[0, 0, 0].clamp(0, 1)

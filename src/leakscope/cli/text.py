@@ -1,4 +1,4 @@
-"""Names, counts and times as a terminal shows them, and the terminal itself."""
+"""Names, counts and times as terminal text, and the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDE = 160
 
 
 def printable(text: str) -> str:
-    r"""Return a text with control characters spelled out, so that no name can steer the terminal.
+    r"""Return a text with control characters escaped, so that no name can control the terminal.
 
     >>> printable("caf\u00e9 \x1b[31m")
     'café \\x1b[31m'
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number of things.
+    """Return a number with its noun.
 
     >>> count(1, "trial"), count(12000, "trial")
     ('1 trial', '12,000 trials')
@@ -53,7 +53,7 @@ def duration(seconds: float) -> str:
 
 
 def pace(rate: float) -> str:
-    """Return trials a second in the unit that suits them.
+    """Return trials per second in a suitable unit.
 
     >>> [pace(rate) for rate in (112.46, 0.5, 0.001)]
     ['112.5/s', '30.0/min', '3.6/h']
@@ -64,7 +64,7 @@ def pace(rate: float) -> str:
 
 
 def terminal() -> Console:
-    """Return a terminal that takes names as they are: no markup, no emoji codes; wide where the table goes to a file."""
+    """Return a console without markup and emoji codes; wide if the output is not a terminal."""
     from rich.console import Console
 
     plain = Console(markup=False, emoji=False, highlight=False)

@@ -1,4 +1,4 @@
-"""`leakscope train`: a federation from a file, with its learning curve."""
+"""`leakscope train`: train a federation from a file, with its learning curve."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def train(
 def train_with_progress(
     training: Training, title: str, directory: Path, command: str, *, device: str, keep_private: bool, quiet: bool
 ) -> Result:
-    """Return how a training ended; the first Ctrl-C stops it after the round in hand."""
+    """Return how a training ended; the first Ctrl-C stops it after the current round."""
     from leakscope.core.provenance import gather_facts
     from leakscope.training import run_training
 

@@ -1,9 +1,4 @@
-"""The page a person looks at: one self-contained HTML file, derived from plain data and from nothing else.
-
-`page_of_run(run)` maps a stored run to a `Page`; `render(page)` gives its HTML, `write(page, path)` puts it on disk,
-`fragment(page)` fits it into a notebook's output. `sheet_of(run)`, `axis_tables` and `cell_table` are the numbers without the
-page. Names are loaded on first use: importing this room costs neither torch nor jinja2 nor Pillow.
-"""
+"""The HTML page of results, one self-contained file: `page_of_run` maps a stored run to a `Page`, `write` renders it."""
 
 from __future__ import annotations
 

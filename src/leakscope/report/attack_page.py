@@ -1,4 +1,4 @@
-"""From a demonstration, the demo's or a peek's, to its page: a small sweep held in memory."""
+"""The page of a demonstration (`leakscope demo` or `peek`), built as a small sweep in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIGMA = f"{DEFENCES}.0.sigma"
 
 
 def page_of(shown: Demonstration, *, title: str, explanation: str, knowledge: str, limits: str, command: str) -> Page:
-    """Return the page of a demonstration; `knowledge` says in words what the attacker was told."""
+    """Return the page of a demonstration; `knowledge` says in words what the attacker knows."""
     results = results_of(shown)
     sheet, label, name = results.sheet, labels_of(results.sheet), _namer(shown)
     nouns = input_nouns(shown.exposure.batch.inputs.shape[2:])
@@ -53,7 +53,7 @@ def page_of(shown: Demonstration, *, title: str, explanation: str, knowledge: st
 
 
 def results_of(shown: Demonstration) -> Results:
-    """Return a demonstration as the results of a sweep: a cell for each attack, and one for each strength of noise."""
+    """Return a demonstration as results of a sweep: one cell per attack and one per noise strength."""
     return results_of_attacks(_cells(shown), shown.exposure.seeds, unlabelled=tuple(shown.unlabelled))
 
 
@@ -73,7 +73,7 @@ def _cells(shown: Demonstration) -> Iterator[AttackCell]:
 
 
 def _namer(shown: Demonstration) -> Namer:
-    """Return the names that the demonstration gives its images, and numbers for other classes."""
+    """Return a function with the demonstration's names of its images, and numbers for other classes."""
     names, batch = shown.names, shown.exposure.batch
 
     def name(_: Cell, number: int, spot: Spot | None) -> str:
@@ -125,7 +125,7 @@ Values = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class AttackCell:
-    """A run as a cell of a sweep, the truth it is scored against, and whether its images are shown."""
+    """A run as a cell of a sweep, the true batch, and whether its images are shown."""
 
     cell: Cell
     run: AttackResult
@@ -134,7 +134,7 @@ class AttackCell:
 
 
 def attack_cell(id: str, run: AttackResult, batch: Batch, *, named: bool = True, baseline: bool = False) -> AttackCell:
-    """Return the cell of an attack or a baseline; unless `named`, the attack is no axis."""
+    """Return the cell of an attack or a baseline; unless `named`, the attack is not an axis."""
     axes: dict[str, Plain] = {ATTACK: run.name} if named else {}
     return AttackCell(Cell(id=id, settings={ATTACK: {"name": run.name}}, axes=axes, baseline=baseline), run, batch)
 
@@ -142,10 +142,7 @@ def attack_cell(id: str, run: AttackResult, batch: Batch, *, named: bool = True,
 def results_of_attacks(
     attacks: Iterable[AttackCell], seeds: Sequence[int], *, unlabelled: Sequence[int] = ()
 ) -> Results:
-    """Return runs as the results of a sweep; `unlabelled` are trials whose true label is not known.
-
-    A number that only some attacks learn is NaN for the others.
-    """
+    """Return runs as results of a sweep; `unlabelled` are trials whose true label is not known."""
     attacks = tuple(attacks)
     parts = [_columns(place, attack, seeds, unlabelled) for place, attack in enumerate(attacks)]
     tensors = {
@@ -154,7 +151,7 @@ def results_of_attacks(
         if attack.images
         for t in range(attack.batch.trials)
     }
-    names = dict.fromkeys(name for part in parts for name in part)
+    names = dict.fromkeys(name for part in parts for name in part)  # missing values of a cell become NaN
     columns = {name: np.concatenate([_column(part, name) for part in parts]) for name in names}
 
     def find(trial: str) -> Tensors:

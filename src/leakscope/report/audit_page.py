@@ -1,4 +1,4 @@
-"""From an audit to its page: the grade on top, every attack and null baseline, what would help, what was not tested."""
+"""The page of an audit: the grade, every attack and null baseline, advice, and what was not tested."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MOST_PAIRS = 8
 
 
 def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit") -> Page:
-    """Return the page of an audit; one that nothing could be run or scored on has words and no pictures."""
+    """Return the page of an audit; it has no images if nothing could be run or scored."""
     exposure = audit.exposure
     results = None if exposure is None or not audit.runs else _results(audit, exposure)
     base = Page(
@@ -57,7 +57,7 @@ def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit")
     if results is None or exposure is None:
         return base
     sheet = results.sheet
-    nouns = input_nouns(exposure.batch.inputs.shape[2:], smallest=3)  # of two dimensions are sequences
+    nouns = input_nouns(exposure.batch.inputs.shape[2:], smallest=3)  # two dimensions: sequences
     update = direction(exposure.observation.rounds[0], exposure.observation.shares)
     return replace(
         base,
@@ -105,7 +105,7 @@ def _explanation(audit: Audit) -> str:
 
 
 def _findings(audit: Audit) -> tuple[Finding, ...]:
-    """Return the worst examples, the attacks that were cut short, and what came of every remedy."""
+    """Return the worst examples, the attacks that were cut short, and the finding on every remedy."""
     findings = []
     if worst := worst_lines(audit):
         findings.append(Finding(title="The worst", words="", lines=tuple(_sentence(line) for line in worst)))
@@ -150,7 +150,7 @@ def _threat(audit: Audit) -> Threat:
 
 
 def _known(audit: Audit) -> list[str]:
-    """Return what only some attackers were told: of the defences, a line for each, and of the remedies."""
+    """Return what only some attackers know: facts of the defences, a line each, and of the remedies."""
     lines = []
     if audit.advice is not None and tried(audit.advice):
         lines.append("only where a remedy was tried: the labels, and the same facts of the remedy as of a defence")
@@ -162,7 +162,7 @@ def _known(audit: Audit) -> list[str]:
 
 
 def _hidden(audit: Audit, exposure: Exposure) -> list[str]:
-    """Return what attackers were not told of the defences, where the client has any."""
+    """Return what attackers do not know of the defences, if there are any."""
     if not is_defended(exposure.client):
         return []
     others = f" (attackers who are not {INFORMED})" if audit_known(audit) else ""
@@ -178,7 +178,7 @@ def _facts(audit: Audit, results: Results | None) -> Facts:
 
 
 def _results(audit: Audit, exposure: Exposure) -> Results:
-    """Return the audit as the results of a sweep: a cell for each attack, null baseline and remedy."""
+    """Return the audit as results of a sweep: one cell per attack, null baseline and remedy."""
     return results_of_attacks(_cells(audit, exposure), exposure.seeds)
 
 
@@ -198,7 +198,7 @@ def _cells(audit: Audit, exposure: Exposure) -> Iterator[AttackCell]:
 
 
 def _algebra(audit: Audit, exposure: Exposure) -> Exact | None:
-    """Return what the analytic attack recovered, closest first, where it was run: the one who is told, if there is one."""
+    """Return what the analytic attack recovered, closest first; its informed variant if there is one."""
     named = {run.name: run for run in audit.runs}
     run = named.get(f"analytic, {INFORMED}", named.get("analytic"))
     if run is None:

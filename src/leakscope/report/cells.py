@@ -1,4 +1,4 @@
-"""The cells of a sweep in words: attacks, axes and their values, and what an attacker knows of a defence without being told."""
+"""The cells of a sweep in words: attacks, axes and their values, and what an attacker knows of a defence."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import replace
 from leakscope.core.record import Cell, Plain
 
 ATTACK, DEFENCES = "attack", "defences"
-DEFENCE_KNOWN = "knowledge.defence"  # the axis of whether the attacker is told of the defence
+DEFENCE_KNOWN = "knowledge.defence"  # axis: whether the attacker knows the defence
 PRIVATE_HEAD = "the private head"
-INFORMED = " (told of the defence)"  # after the name of an attack that is told of the defence
+INFORMED = " (told of the defence)"  # suffix of an attack that knows the defence
 
 
 def name_of(cell: Cell) -> str:
-    """Return the name of a cell's attack, or in words that of its baseline.
+    """Return the name of a cell's attack or baseline.
 
     >>> name_of(Cell(id="a", settings={"attack": {"name": "class_mean"}}, baseline=True))
     'class mean'
@@ -22,16 +22,14 @@ def name_of(cell: Cell) -> str:
     attack = cell.settings.get(ATTACK)
     knowledge = cell.settings.get("knowledge")
     setting = knowledge.get("defence") if isinstance(knowledge, Mapping) else None
-    knows = (
-        cell.axes.get(DEFENCE_KNOWN, setting) is True
-    )  # another attacker: never pooled with, or taken for, the first
+    knows = cell.axes.get(DEFENCE_KNOWN, setting) is True  # a different attacker: never pooled with the other
     label = (attack.get("label") or attack.get("name")) if isinstance(attack, Mapping) else attack
     name = axis_value_text(cell.axes[ATTACK]) if ATTACK in cell.axes else str(label or "attack")
     return name.replace("_", " ") if cell.baseline else name + (INFORMED if knows else "")
 
 
 def axes_of(cells: Sequence[Cell]) -> dict[str, tuple[Plain, ...]]:
-    """Return the axes in order of first appearance, each with its values: numbers by size, others as they come.
+    """Return the axes in order of first appearance, each with its values: numbers sorted, others in order of appearance.
 
     >>> cells = [Cell(id=str(i), settings={}, axes={"sigma": s, "attack": a}) for i, (s, a) in
     ...          enumerate([(0.1, "cpl"), (0, "cpl"), (0.1, "dlg")])]
@@ -49,7 +47,7 @@ def axes_of(cells: Sequence[Cell]) -> dict[str, tuple[Plain, ...]]:
 
 
 def families(cells: Sequence[Cell]) -> Iterator[tuple[Cell, ...]]:
-    """Yield the cells that vary on the same axes, family by family, baselines in none."""
+    """Yield the cells that vary on the same axes, family by family, without baselines."""
     members: dict[frozenset[str], list[Cell]] = {}
     for cell in cells:
         if not cell.baseline:
@@ -58,12 +56,12 @@ def families(cells: Sequence[Cell]) -> Iterator[tuple[Cell, ...]]:
 
 
 def is_numeric(values: Iterable[Plain]) -> bool:
-    """Return whether all values are numbers (truth values are not)."""
+    """Return whether all values are numbers (booleans are not)."""
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def axis_value_text(value: Plain) -> str:
-    """Return a value of an axis in words, two different ones never in the same words.
+    """Return an axis value as text that is different for different values.
 
     >>> axis_value_text(1e-4), axis_value_text(32), axis_value_text(True), axis_value_text(None), axis_value_text(0.12345678)
     ('0.0001', '32', 'yes', 'none', '0.12345678')
@@ -78,7 +76,7 @@ def axis_value_text(value: Plain) -> str:
 
 
 def axis_label(name: str, cells: Sequence[Cell]) -> str:
-    """Return an axis in words: the field of a defence is named after the defence, other paths lose their dots.
+    """Return an axis in words: the field of a defence is prefixed with the defence's name, other paths lose their dots.
 
     >>> cell = Cell(id="a", settings={"defences": [{"name": "gaussian_noise", "sigma": 0.1}]})
     >>> axis_label("defences.0.sigma", [cell]), axis_label("data.samples", [cell]), axis_label("attack", [cell])
@@ -93,7 +91,7 @@ def axis_label(name: str, cells: Sequence[Cell]) -> str:
 
 
 def strength_axes(cells: Sequence[Cell]) -> list[str]:
-    """Return the numeric axes whose value is, in every cell, that of a setting of one of its defences."""
+    """Return the numeric axes whose value, in every cell, is a setting of one of its defences."""
     return [
         name
         for name, values in axes_of(cells).items()
@@ -104,7 +102,7 @@ def strength_axes(cells: Sequence[Cell]) -> list[str]:
 
 
 def with_known_heads(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """Return the cells; on the axis of what is known, an attack on private heads stands at the head instead of at no."""
+    """Return the cells; on the axis of what is known, attacks on private heads get the value `PRIVATE_HEAD` instead of False."""
     return tuple(
         replace(cell, axes={**cell.axes, DEFENCE_KNOWN: PRIVATE_HEAD})
         if cell.axes.get(DEFENCE_KNOWN) is False and knows_head(cell)
@@ -114,21 +112,21 @@ def with_known_heads(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
 
 def knows_head(cell: Cell) -> bool:
-    """Return whether the client of a cell has a private head and the attack was made for one."""
+    """Return whether the client of a cell has a private head and the attack is designed for one."""
     client, attack = cell.settings.get("client"), cell.settings.get(ATTACK)
     if not isinstance(client, Mapping) or client.get("on_model") is None or not isinstance(attack, Mapping):
         return False
-    from leakscope.scenario.attackers import handles_private_heads  # with torch, which other runs do not need
+    from leakscope.scenario.attackers import handles_private_heads  # imports torch, which other runs do not need
 
     return handles_private_heads(str(attack.get("name")))
 
 
 def simulates_if_told(cell: Cell) -> bool:
-    """Return whether the attacker of a cell simulates local steps because it is told of them; SME and DLFA always do."""
+    """Return whether the attacker of a cell simulates local steps because it knows them; SME and DLFA always do."""
     attack, knowledge = cell.settings.get(ATTACK), cell.settings.get("knowledge")
     if not isinstance(attack, Mapping) or not isinstance(knowledge, Mapping) or not knowledge.get("local"):
         return False
-    from leakscope.scenario import attackers  # with torch, which other runs do not need
+    from leakscope.scenario import attackers  # imports torch, which other runs do not need
 
     return attackers.simulates_if_informed(str(attack.get("name")))
 
@@ -143,7 +141,7 @@ def _defences(cell: Cell) -> list[Mapping[str, object]]:
 
 
 def _is_setting(cell: Cell, value: Plain) -> bool:
-    """Return whether a setting of a defence of the cell is that value; 0 may also stand for no defence at all."""
+    """Return whether a setting of a defence of the cell has that value; 0 may also mean no defence."""
     defences = _defences(cell)
     return (value == 0 and not defences) or any(
         item == value and not isinstance(item, bool | str) for defence in defences for item in defence.values()

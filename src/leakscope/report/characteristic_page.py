@@ -1,4 +1,4 @@
-"""The page of privacy-preserving characteristics: CAP of every defence, the curves, example reconstructions of each region."""
+"""The page of privacy-preserving characteristics: CAP of every defence, the curves, example reconstructions per region."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REGIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharacteristicPage:
-    """What the page shows; `facts` are (what, value) lines about where it comes from."""
+    """Content of the page; `facts` are (what, value) lines on its provenance."""
 
     curves: tuple[Characteristic, ...]
     examples: tuple[Example, ...] = ()
@@ -46,7 +46,7 @@ class DrawnExample(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The curves of one distance: a drawing for each defence and attack."""
+    """The curves of one distance: one drawing per defence and attack."""
 
     distance: str
     drawings: tuple[CharacteristicDrawing, ...]
@@ -73,7 +73,7 @@ def render(page: CharacteristicPage) -> str:
 
 
 def write(page: CharacteristicPage, path: str | Path) -> Path:
-    """Write the page to `path` and return it; missing folders are made."""
+    """Write the page to `path` and return it; missing folders are created."""
     return write_page(render(page), path)
 
 

@@ -1,7 +1,4 @@
-"""Films of an attack: the frames of one image, the timeline that one slider shares, and reels encoded within a budget of bytes.
-
-A reel is what one spot of the page can show: stills and a film as one sprite.
-"""
+"""Films of an attack: frames of one image, the shared timeline of the slider, and reels encoded within a byte budget."""
 
 from __future__ import annotations
 
@@ -25,15 +22,10 @@ CELL, NARROW_CELL, LARGEST_CELL, LARGE_CELL = 84, 56, 128, 232
 
 
 def film(tensors: Mapping[str, Tensor], sample: int, last: int) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the frames (S x ...) of one sample of a stored trial, and their iteration numbers.
-
-    The start at iteration 0, the snapshots the trial reached before its `last` iteration, the result there. `sample` counts
-    the attack's guesses, so pass the one that was paired with the truth. What was not stored is left out; the result is
-    always there.
-    """
+    """Return the frames (S x ...) of one sample of a trial and their iterations: start (0), snapshots, result (`last`)."""
     import torch
 
-    frames, at = [unit(tensors["inputs"][sample])], [last]
+    frames, at = [unit(tensors["inputs"][sample])], [last]  # `sample` is the reconstruction paired with the truth
     if "snapshots" in tensors and "snapshots_at" in tensors:
         steps = tensors["snapshots_at"]
         inner = [i for i, step in enumerate(steps.tolist()) if 0 < step < last]
@@ -45,19 +37,19 @@ def film(tensors: Mapping[str, Tensor], sample: int, last: int) -> tuple[Tensor,
 
 
 def trace(tensors: Mapping[str, Tensor]) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """Return a trial's mismatch and the iterations it was seen at, thinned evenly to `TRACE_POINTS`, both ends kept."""
+    """Return a trial's mismatch and its iterations, thinned evenly to `TRACE_POINTS`, both ends kept."""
     if "trace" not in tensors:
         return (), ()
     return _over_iterations(tensors, "trace"), tuple(int(at) for at in _over_iterations(tensors, "trace_at"))
 
 
 def courses(tensors: Mapping[str, Tensor]) -> dict[str, tuple[float, ...]]:
-    """Return by name the numbers that a trial recovered beside the images, at the iterations of its `trace`."""
+    """Return by name the values that a trial recovered beside the images, at the iterations of its `trace`."""
     return {name.removeprefix(COURSE): _over_iterations(tensors, name) for name in tensors if name.startswith(COURSE)}
 
 
 def _over_iterations(tensors: Mapping[str, Tensor], name: str) -> tuple[float, ...]:
-    """Return a tensor that is stored along the iterations, as far as the trial ran, thinned."""
+    """Return a tensor stored along the iterations, up to the last iteration of the trial, thinned."""
     if "trace_at" not in tensors:
         return ()
     values = zip(tensors[name].tolist(), tensors["trace_at"].tolist(), strict=True)
@@ -65,14 +57,12 @@ def _over_iterations(tensors: Mapping[str, Tensor], name: str) -> tuple[float, .
 
 
 def unit(picture: Tensor) -> Tensor:
-    """Return a stored picture in [0, 1]: bytes are divided by 255, others taken as they are."""
+    """Return a stored image in [0, 1]: bytes are divided by 255, floats unchanged."""
     return picture.float() if picture.is_floating_point() else picture.float() / 255
 
 
 def timeline(films_at: Sequence[Sequence[int]], *, positions: int = POSITIONS) -> list[int]:
-    """Return the iterations at which the slider stops: all that any film shows, thinned evenly to `positions`.
-
-    First and last are kept, so that the slider's ends are every film's start and every film's result.
+    """Return the iterations at which the slider stops: all that any film shows, thinned evenly, first and last kept.
 
     >>> timeline([(0, 5, 20), (0, 5, 40)])
     [0, 5, 20, 40]
@@ -83,7 +73,7 @@ def timeline(films_at: Sequence[Sequence[int]], *, positions: int = POSITIONS) -
 
 
 def thin(items: Sequence[T], most: int) -> list[T]:
-    """Return at most `most` items, evenly spread, the first and the last among them."""
+    """Return at most `most` items, evenly spread, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
@@ -91,14 +81,14 @@ def thin(items: Sequence[T], most: int) -> list[T]:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How pictures are drawn: sides of at most `side`, at most `frames` to a film, those on the way coarsened."""
+    """Drawing detail: images of at most `side`, at most `frames` per film, intermediate frames coarsened."""
 
     side: int = 256
     frames: int = 18
     coarse: float = 0.0
 
 
-# From all that was stored to the fewest bytes. Size is given up last.
+# From full detail to the fewest bytes. Size is reduced last.
 LADDER = (
     Detail(),
     Detail(coarse=0.25),
@@ -118,13 +108,13 @@ LADDER = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reel:
-    """Pictures of one size: stills, which are drawn as they are, then a film, whose last frame is too."""
+    """Images of one size in one sprite: stills, then a film. Stills and the last frame are not coarsened."""
 
     stills: tuple[Pixels, ...]
     film: tuple[Pixels, ...] = ()
 
     def drawn(self, detail: Detail) -> list[int]:
-        """Return the frames of the film that are drawn."""
+        """Return the indices of the film frames that are drawn."""
         return thin(range(len(self.film)), detail.frames)
 
     def encode(self, detail: Detail) -> bytes:
@@ -138,11 +128,11 @@ class Reel:
 
     @property
     def size(self) -> int:
-        """Return the bytes of all pictures as they are."""
+        """Return the bytes of all images, uncompressed."""
         return sum(image.size for image in (*self.stills, *self.film))
 
     def rule(self, name: str, detail: Detail) -> str:
-        """Return the CSS rule that makes class `name` show this reel."""
+        """Return the CSS rule with which class `name` shows this reel."""
         rows, columns = shrink(self.stills[0], detail.side).shape[:2]
         count = len(self.stills) + len(self.drawn(detail))
         wide, narrow, large = zoom(columns, CELL), NARROW_CELL / columns, zoom(columns, LARGE_CELL)
@@ -153,7 +143,7 @@ class Reel:
 
 
 def zoom(columns: int, cell: int) -> float:
-    """Return how much to enlarge a picture: a whole number that fills a cell, or less than 1 for one that is too large.
+    """Return the enlargement of an image: an integer that fills a cell, or less than 1 if it is too large.
 
     >>> zoom(28, 96), zoom(32, 96), zoom(100, 96), zoom(256, 96)
     (3, 3, 1, 0.5)
@@ -163,28 +153,25 @@ def zoom(columns: int, cell: int) -> float:
 
 
 def film_reel(truth: Tensor, frames: Tensor) -> Reel:
-    """Return truth, then the film."""
+    """Return the reel of the true image and a film."""
     return Reel((pixels(truth),), tuple(pixels(frame) for frame in frames))
 
 
 def still_reel(pictures: Sequence[Tensor]) -> Reel:
-    """Return pictures that are all drawn as they are."""
+    """Return the reel of stills."""
     return Reel(tuple(pixels(picture) for picture in pictures))
 
 
 def choose_detail(kinds: Sequence[Sequence[Reel]], *, budget: int = BUDGET) -> Detail:
-    """Return the first detail at which all sprites take about `budget` bytes, judged by a dozen reels of each kind.
-
-    If none does, the last: a page that is too large is better than none.
-    """
+    """Return the first detail of `LADDER` at which all sprites take about `budget` bytes, judged by a dozen reels per kind."""
     tried = [(_some(reels), len(reels)) for reels in kinds if reels]
     for detail in LADDER:
         if sum(sum(len(reel.encode(detail)) for reel in some) * n / len(some) for some, n in tried) <= budget:
             break
-    return detail
+    return detail  # the last one if none fits: a large page is better than none
 
 
 def _some(reels: Sequence[Reel]) -> Sequence[Reel]:
-    """Return a dozen reels, evenly spread; fewer, at least two, where a dozen would be megabytes of pictures."""
+    """Return a dozen reels, evenly spread; fewer, at least two, if they are large."""
     count = max(2, min(TRIED, TRIED_BYTES // max(1, reels[0].size)))
     return thin(reels, count)

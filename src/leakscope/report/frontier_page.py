@@ -1,4 +1,4 @@
-"""The frontier page: accuracy against what is recovered, DP-SGD with its epsilon beside the other defences, one chart."""
+"""The page of the privacy frontier: accuracy against recovery, DP-SGD with its epsilon beside the other defences."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _section(frontier: Frontier, table: Table) -> Section:
 
 
 def _words(point: Point) -> str:
-    """Return a run in words: who, how strong, epsilon, accuracy."""
+    """Return a run in words: defence, strength, epsilon, accuracy."""
     parts = [f"accuracy {100 * point.accuracy.value:.0f} %"]
     if point.epsilon is not None:
         parts.insert(0, f"epsilon {point.epsilon:.3g}" if math.isfinite(point.epsilon) else "no epsilon")
@@ -79,7 +79,7 @@ def _words(point: Point) -> str:
 
 
 def _panels(frontier: Frontier) -> tuple[Panel, ...]:
-    """Return what is recovered and how close it comes along accuracy, and along epsilon for DP-SGD."""
+    """Return recovery and closeness along accuracy, and along epsilon for DP-SGD."""
     families = list(dict.fromkeys(point.family for point in frontier.points))
     single = [f for f in families if sum(point.family == f for point in frontier.points) == 1 and f != UNDEFENDED]
     shown = [f for f in families if f not in single][:MOST_LINES]

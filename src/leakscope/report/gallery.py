@@ -1,8 +1,4 @@
-"""The gallery of a sweep: truth, start and reconstruction of its images, with scores, traces and baselines.
-
-Where it cannot show all, it shows a fair sample: every cell gives in turn its median, its best, its worst (by MSE), then others at
-random. The random order is one order of images for all cells, so that the same image is seen under several settings.
-"""
+"""The gallery of a sweep: truth, start and reconstruction of its images, with scores, traces and baselines."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_TILES, LEAST_TILES = 200, 24
-USUAL_SIZE = 2 * 3 * 32 * 32  # up to twice an image of CIFAR, all tiles fit on a page
+USUAL_SIZE = 2 * 3 * 32 * 32  # up to twice the size of a CIFAR image, all tiles fit on a page
 PICKED = ("median", "best", "worst")
 AT_RANDOM = "random"
 ALL = "Every attacked {noun} of the run is here, none picked."
@@ -34,13 +30,13 @@ SOME = (
     "worst by MSE, then others at random (seed {seed}). Tables and curves count all of them."
 )
 
-Spot = tuple[int, int]  # the number of a trial, a sample of it
-Namer = Callable[[Cell, int, Spot | None], str]  # a class of a cell in words; its own name if it is that of a picture
+Spot = tuple[int, int]  # (trial number, sample)
+Namer = Callable[[Cell, int, Spot | None], str]  # the name of a class; of a single image if a spot is given
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Frame:
-    """What every tile of a gallery needs: the results, the axes with their headings, and names for classes."""
+    """What every tile of a gallery needs; `nulls` are the rows of `_baseline_rows`."""
 
     results: Results
     axes: tuple[str, ...]
@@ -50,7 +46,7 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One row of the sheet, and why it is shown: '' where all are."""
+    """One row of the sheet, and why it is shown ('' if all are)."""
 
     row: int
     place: str = ""
@@ -59,7 +55,7 @@ class Choice:
 def gallery_of(
     results: Results, label: Callable[[str], str], name: Namer, nouns: tuple[str, str], *, seed: int = 0
 ) -> Gallery | None:
-    """Return the gallery, None if no trial kept its pictures; `nouns` is the noun of an input, one and many."""
+    """Return the gallery, None if no trial kept its images; `nouns` is the noun of an input, singular and plural."""
     sheet = results.sheet
     attacked = [cell for cell in sheet.cells if not cell.baseline]
     axes = tuple(dict.fromkeys((ATTACK, *axes_of(attacked))))
@@ -77,14 +73,14 @@ def gallery_of(
 
 
 def _most_tiles(results: Results) -> int:
-    """Return how many tiles a page has room for: fewer of large pictures."""
+    """Return how many tiles fit on a page: fewer of large images."""
     truth = results.tensors(0).get("truth") if len(results.sheet) else None
     size = 1 if truth is None else max(1, truth[0].numel())
     return max(LEAST_TILES, min(MOST_TILES, MOST_TILES * USUAL_SIZE // size))
 
 
 def _tile(frame: _Frame, choice: Choice) -> Tile | None:
-    """Return the tile of a row, None if the trial's pictures were not kept."""
+    """Return the tile of a row, None if the trial's images were not kept."""
     sheet, row = frame.results.sheet, choice.row
     tensors = frame.results.tensors(row)
     if "truth" not in tensors or "inputs" not in tensors:
@@ -119,18 +115,18 @@ def _tile(frame: _Frame, choice: Choice) -> Tile | None:
 
 
 def _learned(sheet: Sheet, row: int) -> dict[str, float]:
-    """Return the numbers that the attack recovered beside the image of a row, by name."""
+    """Return by name the values that the attack recovered beside the image of a row."""
     values = {name: float(sheet.columns[column][row]) for name, column in sheet.learned.items()}
     return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
 def paired(tensors: Mapping[str, Tensor], sample: int) -> int:
-    """Return the place of the guess that was scored against a sample."""
+    """Return the index of the reconstruction that was scored against a sample."""
     return int(tensors["pairing"][sample]) if "pairing" in tensors else sample
 
 
 def _baseline_rows(results: Results) -> dict[tuple[str, int, int], list[int]]:
-    """Return the rows of baselines by what data they saw, the trial's number and the sample."""
+    """Return the rows of baselines by (data, trial number, sample)."""
     sheet = results.sheet
     rows: dict[tuple[str, int, int], list[int]] = {}
     for row in (sheet.samples & sheet.baseline).nonzero()[0].tolist():
@@ -141,7 +137,7 @@ def _baseline_rows(results: Results) -> dict[tuple[str, int, int], list[int]]:
 
 
 def _guesses(frame: _Frame, cell: Cell, row: int, sample: int, truth: Tensor) -> tuple[Guess, ...]:
-    """Return what the baselines show for the very same truth, one of each name."""
+    """Return the baselines' reconstructions of the same truth, one per name."""
     columns = frame.results.sheet.columns
     guesses: dict[str, Guess] = {}
     for other in frame.nulls.get((_data(cell), int(columns["number"][row]), sample), ()):
@@ -171,7 +167,7 @@ def _known(value: float) -> float | None:
 
 
 def class_namer(names: Mapping[str, Sequence[str]]) -> Namer:
-    """Return the function that puts a class number into words, from the class names of each data set by its name."""
+    """Return the function that names a class number, from the class names of each data set."""
 
     def name(cell: Cell, number: int, _: Spot | None) -> str:
         data = cell.settings.get("data")
@@ -182,7 +178,7 @@ def class_namer(names: Mapping[str, Sequence[str]]) -> Namer:
 
 
 def choose(sheet: Sheet, limit: int, *, seed: int = 0) -> list[Choice]:
-    """Return up to `limit` samples of attacks, in the order of the sheet; all of them if there are no more."""
+    """Return up to `limit` samples: every cell in turn gives its median, best and worst (by MSE), then random ones."""
     rows = np.flatnonzero(sheet.samples & ~sheet.baseline)
     if len(rows) <= limit:
         return [Choice(int(row)) for row in rows]
@@ -197,7 +193,7 @@ def choose(sheet: Sheet, limit: int, *, seed: int = 0) -> list[Choice]:
 
 
 def _ranks(sheet: Sheet, rows: Codes, rng: np.random.Generator) -> list[tuple[int, Codes]]:
-    """Return the cells in random order, each with the shared random rank of every row."""
+    """Return the cells in random order with one shared random rank per image, so that it is seen under several settings."""
     pictures = np.stack([sheet.columns["number"][rows], sheet.columns["sample"][rows]])
     _, code = np.unique(pictures, axis=1, return_inverse=True)
     rank = np.zeros(len(sheet), dtype=np.int64)
@@ -206,7 +202,7 @@ def _ranks(sheet: Sheet, rows: Codes, rng: np.random.Generator) -> list[tuple[in
 
 
 def _queue(sheet: Sheet, rows: Codes, rank: Codes) -> list[Choice]:
-    """Return the samples of one cell in the order in which they are taken."""
+    """Return the samples of one cell in the order of selection."""
     by_score = rows[np.argsort(sheet.floats("mse")[rows], kind="stable")]
     first = dict.fromkeys(int(by_score[i]) for i in (len(by_score) // 2, 0, -1))
     places = dict(zip((int(by_score[i]) for i in (len(by_score) // 2, 0, -1)), PICKED, strict=True))

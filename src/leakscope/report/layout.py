@@ -24,7 +24,7 @@ CUTS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
 class ShownTile(NamedTuple):
-    """A tile, its setting in words, the classes of its reel and its baselines' reel, the steps of the frames drawn."""
+    """A tile, its setting in words, the CSS classes of its reel and its baselines' reel, the iterations of the frames drawn."""
 
     tile: Tile
     where: str
@@ -34,7 +34,7 @@ class ShownTile(NamedTuple):
 
 
 class UpdateDrawing(NamedTuple):
-    """The drawn layers of an update, how many layers and values there are, and how many of them are not drawn."""
+    """The drawn layers of an update, and the counts of layers and values drawn and hidden."""
 
     layers: list[Layer]
     layer_count: int
@@ -45,7 +45,7 @@ class UpdateDrawing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """What the template needs beside the page itself."""
+    """What the template needs besides the page."""
 
     rules: list[str]
     detail: Detail
@@ -99,14 +99,14 @@ def lay_out(page: Page) -> Layout:
 
 
 def _where(tile: Tile, page: Page) -> str:
-    """Return the attack and the values of the other axes, with their headings."""
+    """Return the attack and the values of the other axes, with headings."""
     axes = page.gallery.axes if page.gallery else ()
     others = [f"{heading} {tile.axes[key]}" for key, heading in axes if key in tile.axes and key != ATTACK]
     return " · ".join([tile.axes[ATTACK], *others] if ATTACK in tile.axes else others)
 
 
 def _shared(reels: Sequence[Reel]) -> tuple[list[Reel], list[int]]:
-    """Return the different reels among these, and for each its place among them; empty ones have no place (-1)."""
+    """Return the distinct reels, and for each input its index among them; -1 for an empty reel."""
     places: dict[bytes, int] = {}
     different: list[Reel] = []
     place_of = []
@@ -120,12 +120,12 @@ def _shared(reels: Sequence[Reel]) -> tuple[list[Reel], list[int]]:
 
 
 def _columns(fading: Fading) -> list[list[Tensor]]:
-    """Return for each truth its pictures under every strength, the truth first."""
+    """Return for each true image its reconstructions under every strength, the truth first."""
     return [[truth, *(level.pictures[i] for level in fading.levels)] for i, truth in enumerate(fading.truths)]
 
 
 def _fadings(strengths: Sequence[Strength]) -> list[list[tuple[Fading, list[str]]]]:
-    """Return the fadings of each strength, each with the classes of its reels."""
+    """Return the fadings of each strength with the CSS classes of their reels."""
     count = 0
     groups = []
     for strength in strengths:
@@ -138,7 +138,7 @@ def _fadings(strengths: Sequence[Strength]) -> list[list[tuple[Fading, list[str]
 
 
 def _first(shown: Sequence[ShownTile]) -> list[ShownTile]:
-    """Return as many pictures as fit beside the headline: the first of the attack and setting that recovered most."""
+    """Return as many images as fit beside the headline, from the attack and setting that recovered most."""
     groups: dict[tuple[str, ...], list[ShownTile]] = {}
     for one in shown:
         groups.setdefault(tuple(one.tile.axes.values()), []).append(one)
@@ -155,12 +155,12 @@ def _drawn_width(picture: Tensor) -> int:
 
 
 def _figure_width(pictures: Iterable[Tensor], *, beside: int) -> int:
-    """Return the width in points of a figure that shows `beside` such pictures in a row, with what surrounds them."""
+    """Return the width in points of a figure that shows `beside` such images in a row."""
     return max([ROW_WIDTH, *(beside * (_drawn_width(picture) + FRAME) for picture in pictures if picture.ndim > 1)])
 
 
 def _draw_update(update: Mapping[str, Tensor]) -> UpdateDrawing:
-    """Return the largest layers, drawn, in the model's order, and the counts of what is shown and what is not."""
+    """Return the largest layers, drawn, in the model's order, and the counts of what is shown and hidden."""
     sizes = {name: value.numel() for name, value in update.items()}
     largest = set(sorted(sizes, key=lambda name: -sizes[name])[:LAYERS_SHOWN])
     hidden = [size for name, size in sizes.items() if name not in largest]
@@ -174,7 +174,7 @@ def _draw_update(update: Mapping[str, Tensor]) -> UpdateDrawing:
 
 
 def _data(page: Page, shown: Sequence[ShownTile]) -> dict[str, Any]:
-    """Return the data for the script; JSON has no NaN and no infinity, so those are null."""
+    """Return the data for the script; NaN and infinity are null, because JSON has neither."""
     worst = max((one.tile.mse for one in shown if math.isfinite(one.tile.mse)), default=1.0)
     return {
         "timeline": timeline([one.steps for one in shown]),
@@ -191,7 +191,7 @@ def _data(page: Page, shown: Sequence[ShownTile]) -> dict[str, Any]:
 
 
 def _choices(gallery: Gallery | None) -> dict[str, list[str]]:
-    """Return the values of each axis of the gallery, numbers by size, others as they come."""
+    """Return the values of each axis of the gallery: numbers sorted, others in order of appearance."""
     choices: dict[str, list[str]] = {}
     if gallery is None:
         return choices
@@ -229,7 +229,7 @@ def _tile_data(one: ShownTile) -> dict[str, Any]:
 
 
 def _facts(tile: Tile) -> list[list[str]]:
-    """Return the facts of the enlarged view of a tile, name and value."""
+    """Return the (name, value) facts of the enlarged view of a tile."""
     facts = [["MSE", numbers.number(tile.mse)], ["PSNR", numbers.decibels(tile.psnr)]]
     facts += [["SSIM", numbers.number(tile.ssim)]] if tile.ssim is not None else []
     if tile.guess is not None:

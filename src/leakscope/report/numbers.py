@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: no false precision, and never a rounded 100 % for something less."""
+"""Numbers as text: no false precision, and never 100 % for something less."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def percent(share: float) -> str:
 
 
 def percent_interval(estimate: Estimate) -> str:
-    """Return the 95 % interval of a rate, such as "84.3 to 99.4 %"; empty where it is undefined."""
+    """Return the 95 % interval of a rate, such as "84.3 to 99.4 %"; empty if undefined."""
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
         return ""
     return f"{_one_decimal(100 * estimate.low)} to {_one_decimal(100 * estimate.high)} %"
@@ -54,7 +54,7 @@ def number(value: float) -> str:
 
 
 def decibels(value: float) -> str:
-    """Return a PSNR in words; that of an exact copy is infinite.
+    """Return a PSNR as text; that of an exact copy is infinite.
 
     >>> decibels(21.345), decibels(math.inf)
     ('21.3 dB', 'infinite')
@@ -63,7 +63,7 @@ def decibels(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """Return a number without zeros that say nothing, for a tick or a setting.
+    """Return a number without trailing zeros, for a tick or a setting.
 
     >>> short(0.30000000000000004), short(25.0), short(1e-4), short(-0.5), short(120000.0)
     ('0.3', '25', '0.0001', '-0.5', '120,000')
@@ -72,7 +72,7 @@ def short(value: float) -> str:
 
 
 def power_of_ten(value: float) -> str:
-    """Return a power of ten as such, from 0.01 to 1000 written out.
+    """Return a power of ten as text, written out from 0.01 to 1000.
 
     >>> power_of_ten(1e-5), power_of_ten(0.1), power_of_ten(1000.0)
     ('10⁻⁵', '0.1', '1,000')
@@ -82,7 +82,7 @@ def power_of_ten(value: float) -> str:
 
 
 def number_interval(estimate: Estimate) -> str:
-    """Return the 95 % interval of a mean, such as "0.0021 to 0.0043"; empty where it is undefined."""
+    """Return the 95 % interval of a mean, such as "0.0021 to 0.0043"; empty if undefined."""
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
         return ""
     return f"{number(estimate.low)} to {number(estimate.high)}"

@@ -1,9 +1,4 @@
-"""Pages: one HTML text that needs nothing but itself.
-
-`render_page` fills a template with data, styles and scripts. Everything from the data goes through jinja2's escaping. A page
-forbids itself the network (a content security policy that allows inline pictures and its one script, by its hash), so a
-mistake here cannot make it call anywhere. `render`, `write` and `fragment` are for a `Page` of attacks.
-"""
+"""Self-contained HTML pages from templates: jinja2 escapes all data, a content security policy forbids the network."""
 
 from __future__ import annotations
 
@@ -29,23 +24,19 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 STYLES = ("base.css", "tables.css", "pictures.css", "viewer.css", "narrow.css")
 SCRIPTS = ("page.js", "theme.js", "gallery.js", "films.js", "trace.js", "viewer.js", "strength.js", "download.js")
-OUTCOMES = frozenset({"converged", "exhausted", "stalled", "diverged"})  # those that have a colour
+OUTCOMES = frozenset({"converged", "exhausted", "stalled", "diverged"})  # outcomes with a colour
 FRAGMENT_HEIGHT = 720
 
 
 def render_page(
-    template: str,
-    values: Mapping[str, object],
+    template: str,  # extends base.html
+    values: Mapping[str, object],  # of the template and of base.html; `data` is for the scripts
     *,
     styles: Sequence[str],
     scripts: Sequence[str] = (),
-    folder: Path | None = None,
+    folder: Path | None = None,  # more templates and styles
 ) -> str:
-    """Return a page as one self-contained HTML text.
-
-    `template` extends base.html; `values` are its own and those of base.html: title, headline, explanation, limits, command and
-    facts (what, value). `data` is plain data for the scripts. `folder` holds templates and styles beside ours.
-    """
+    """Return a page as one self-contained HTML text."""
     from markupsafe import Markup
 
     folders = [TEMPLATES, *([folder] if folder else [])]
@@ -53,14 +44,14 @@ def render_page(
     shared = {
         "style": Markup(_read_assets(styles, folders)),
         "script": Markup(script),
-        "script_hash": sha256_source(script),
+        "script_hash": sha256_source(script),  # the policy allows this script only
         "data": {},
     }
     return _environment(folders).get_template(template).render(shared | dict(values))
 
 
 def write_page(text: str, path: str | Path) -> Path:
-    """Write a page to `path` and return it; missing folders are made."""
+    """Write a page to `path` and return it; missing folders are created."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -97,17 +88,12 @@ def render(page: Page) -> str:
 
 
 def write(page: Page, path: str | Path) -> Path:
-    """Write the page of attacks to `path` and return it; missing folders are made."""
+    """Write the page of attacks to `path` and return it; missing folders are created."""
     return write_page(render(page), path)
 
 
 def fragment(page: Page) -> str:
-    """Return the page for a notebook's output cell (`_repr_html_`): an iframe that holds all of it.
-
-    In an iframe, styles and ids cannot clash with the notebook's or with those of a second cell, and scripts run although
-    notebooks do not run those of inserted HTML. It is sandboxed: the page may run its script and hand over a download, but
-    not touch the notebook.
-    """
+    """Return the page as a sandboxed iframe for a notebook cell: scripts run, and styles cannot clash with the notebook's."""
     title, source = html.escape(page.title, quote=True), html.escape(render(page), quote=True)
     style = f"width:100%;height:{FRAGMENT_HEIGHT}px;border:1px solid #8886;border-radius:6px"
     return (
@@ -116,7 +102,7 @@ def fragment(page: Page) -> str:
 
 
 def by_attack(rows: Sequence[Row], apart: bool) -> list[tuple[str, list[Row]]]:
-    """Return the rows in groups under the attack's name, if `apart`; baselines are a group without one."""
+    """Return the rows grouped by attack if `apart`; baselines are a group without a name."""
     groups: dict[tuple[bool, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.baseline, row.attack if apart and not row.baseline else ""), []).append(row)
@@ -124,7 +110,7 @@ def by_attack(rows: Sequence[Row], apart: bool) -> list[tuple[str, list[Row]]]:
 
 
 def _read_assets(names: Sequence[str], folders: Sequence[Path]) -> str:
-    """Return the styles or scripts of these names as one text."""
+    """Return the named styles or scripts as one text."""
     return "".join(next(f / name for f in folders if (f / name).is_file()).read_text("utf-8") for name in names)
 
 

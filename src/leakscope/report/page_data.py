@@ -1,8 +1,4 @@
-"""What a page shows, as plain data; every word and number on it comes from here, every picture from a tensor in it.
-
-A picture is a tensor C x H x W (C 1 or 3), H x W, or F for one row of a table; values outside [0, 1] are clamped when
-drawn. Text is text: it is escaped, never read as HTML.
-"""
+"""The content of a page as plain data. Images are C x H x W (C 1 or 3), H x W, or F for a table row, clamped to [0, 1]."""
 
 from __future__ import annotations
 
@@ -23,35 +19,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threat:
-    """The threat model: who was attacked, and what the attacker was told of it and what not.
-
-    `setting` is (what, its variants) in words; `known` and `hidden` are things in words, `mixed` those that the sweep varies.
-    """
+    """The threat model: who was attacked, and what the attacker knows."""
 
     words: str = ""
-    setting: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    setting: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (what, its variants)
     known: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
-    mixed: tuple[str, ...] = ()
+    mixed: tuple[str, ...] = ()  # facts that are known in some cells only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """The numbers along one axis: a table, and curves where the axis is numeric.
-
-    `axes` are the columns that name a row: (key in `Row.values`, heading). `note` says what the rows pool over.
-    """
+    """The numbers along one axis: a table, and curves if the axis is numeric."""
 
     title: str
-    note: str
-    axes: tuple[tuple[str, str], ...]
+    note: str  # what the rows pool over
+    axes: tuple[tuple[str, str], ...]  # columns that name a row: (key in `Row.values`, heading)
     rows: tuple[Row, ...]
     panels: tuple[Panel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pair:
-    """A private picture and what was recovered of it, with the error between them."""
+    """A private image, its reconstruction and the error between them."""
 
     truth: Tensor
     recovered: Tensor
@@ -65,7 +55,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exact:
-    """The section on recovery by algebra alone: a note in words, and pairs."""
+    """The section on exact analytic recovery."""
 
     note: str
     pairs: tuple[Pair, ...]
@@ -77,7 +67,7 @@ class Exact:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Guess:
-    """What a baseline shows for a private picture, with its scores."""
+    """The reconstruction by a baseline, with its scores."""
 
     name: str
     picture: Tensor
@@ -87,22 +77,19 @@ class Guess:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tile:
-    """One attacked picture: the truth, the film from the attack's start to its result, and how it went.
+    """One attacked image: the truth, the film from the attack's start to its result, and the scores.
 
-    `frames` is S x (the truth's shape) and `frames_at` their S iteration numbers, never falling; the first frame is the
-    start, the last the result. `axes` says in words where the tile lies on each axis of the gallery. `trace` is the
-    attack's mismatch at iterations `trace_at`, `learned` what it found beside the picture, by name, `courses` the same along
-    `trace_at`. `guess` is None where the attack guessed no label. `place` says why the tile is among those shown (best, median
+    `place` says why the tile is shown (median, best or worst MSE of its cell, random,
     ...), where only some are.
     """
 
     truth: Tensor
-    frames: Tensor
-    frames_at: tuple[int, ...]
-    axes: Mapping[str, str]
+    frames: Tensor  # S x (the truth's shape); first the start, last the result
+    frames_at: tuple[int, ...]  # S iterations, never decreasing
+    axes: Mapping[str, str]  # value in words on each axis of the gallery
     number: int
     label: str
-    guess: str | None
+    guess: str | None  # label; None: the attack guessed none
     label_correct: bool | None
     mse: float
     psnr: float
@@ -110,12 +97,12 @@ class Tile:
     steps: int
     outcome: str
     recovered: bool
-    trace: tuple[float, ...] = ()
+    trace: tuple[float, ...] = ()  # mismatch at the iterations `trace_at`
     trace_at: tuple[int, ...] = ()
     baselines: tuple[Guess, ...] = ()
     place: str = ""
-    learned: Mapping[str, float] = field(default_factory=dict)
-    courses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    learned: Mapping[str, float] = field(default_factory=dict)  # values that the attack recovered beside the image
+    courses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # the same at `trace_at`
 
     def __post_init__(self) -> None:
         check_picture("Tile.truth", self.truth)
@@ -137,35 +124,28 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gallery:
-    """The tiles, the axes by which they are filtered ((key in `Tile.axes`, heading)), and a note in words.
-
-    `total` is how many attacked pictures there are, shown or not.
-    """
+    """The tiles and the axes by which they are filtered ((key in `Tile.axes`, heading))."""
 
     note: str
     axes: tuple[tuple[str, str], ...]
     tiles: tuple[Tile, ...]
-    total: int
+    total: int  # attacked images, shown or not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Level:
-    """One strength of a defence: the pictures (N x ...) that the attack made of the same N truths, and the numbers.
-
-    The numbers are over all trials, not over the pictures shown. `accuracy` is that of the model trained under the
-    defence, None if it is not known.
-    """
+    """One strength of a defence: reconstructions of the same N images, and the scores over all trials."""
 
     strength: str
-    pictures: Tensor
+    pictures: Tensor  # N x ...
     content: Estimate
     mse: Estimate
-    accuracy: float | None = None
+    accuracy: float | None = None  # of the model trained under the defence; None: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fading:
-    """One attack under a defence of growing strength: the truths (N x ...) and the levels in the order of the slider."""
+    """One attack under a defence of increasing strength: the true images (N x ...) and the levels in slider order."""
 
     attack: str
     truths: Tensor
@@ -184,7 +164,7 @@ class Fading:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Strength:
-    """The section on one defence whose strength is an axis; every fading has the same levels."""
+    """The section on one defence whose strength is an axis; all fadings have the same levels."""
 
     axis: str
     note: str
@@ -200,7 +180,7 @@ class Strength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the numbers came from: enough to make them again. `facts` are (what, value) in words, in order."""
+    """Where the numbers came from, enough to reproduce them; `facts` are (what, value) in words."""
 
     command: str
     facts: tuple[tuple[str, str], ...]
@@ -210,7 +190,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """The records as CSV under a file name; `text` is empty where they are too many, and `note` says what to do."""
+    """The records as CSV; `text` is empty if they are too many, and `note` says what to do."""
 
     name: str
     note: str
@@ -219,7 +199,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something found, as a list under a title of its own; `words` stand before the list."""
+    """A list of findings under a title; `words` introduce the list."""
 
     title: str
     lines: tuple[str, ...] = ()
@@ -228,46 +208,42 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Page:
-    """Everything on the page, top to bottom.
-
-    `rule` says in words when a picture counts as recovered. `update` is one client's update, name to tensor, without a
-    trial dimension. `every` is the table of all cells, none pooled, where the sections pool. `rows` are decoded table rows.
-    """
+    """Everything on the page, top to bottom."""
 
     title: str
     headline: str
     explanation: str
     threat: Threat
-    rule: str
+    rule: str  # when an image counts as recovered
     limits: str
     provenance: Provenance
     findings: tuple[Finding, ...] = ()
     download: Download | None = None
     sections: tuple[Section, ...] = ()
-    every: Section | None = None
+    every: Section | None = None  # the table of all cells, not pooled
     thresholds: Section | None = None
     speed: str = ""
-    update: Mapping[str, Tensor] = field(default_factory=dict)
+    update: Mapping[str, Tensor] = field(default_factory=dict)  # one client's update, without a trial dimension
     exact: Exact | None = None
     strengths: tuple[Strength, ...] = ()
     gallery: Gallery | None = None
-    rows: tuple[RowTable, ...] = ()
+    rows: tuple[RowTable, ...] = ()  # decoded table rows
 
 
 def check_picture(name: str, picture: Tensor) -> None:
-    """Refuse what cannot be drawn as one picture."""
+    """Refuse a tensor that cannot be drawn as one image."""
     shape = tuple(picture.shape)
     if not shape or len(shape) > 3 or 0 in shape or (len(shape) == 3 and shape[0] not in (1, 3)):
         raise InputError(f"{name} must be C x H x W with C 1 or 3, H x W, or F, got shape {shape}")
 
 
 def check_shape(name: str, given: Tensor, like: Tensor) -> None:
-    """Refuse pictures of another shape than the truth's."""
+    """Refuse images whose shape differs from the truth's."""
     if given.shape != like.shape:
         raise InputError(f"{name} must have the shape of the truth, {tuple(like.shape)}, got {tuple(given.shape)}")
 
 
 def check_stack(name: str, stack: Tensor, truth: Tensor) -> None:
-    """Refuse a stack of pictures that are not the truth's kind."""
+    """Refuse a stack of images whose shape differs from the truth's."""
     if not stack.ndim or not len(stack) or stack.shape[1:] != truth.shape:
         raise InputError(f"{name} must be S x {tuple(truth.shape)} with S at least 1, got {tuple(stack.shape)}")

@@ -1,15 +1,13 @@
-"""Images as PNG: a tensor as bytes, many images as one sprite, an update as one coloured field a layer.
+"""Images as PNG: a tensor as bytes, many images as one sprite, an update as one coloured field per layer.
 
-A sprite is one column, so that an image lies close to its predecessor and PNG's compression sees what repeats. Every image has
-its first and last row doubled: a browser that scales by a fraction then never shows a neighbour.
+A sprite is one column, so that PNG compresses repetitions between successive images. The first and last row of every image
+are doubled, so that a browser that scales by a fraction never shows a neighbour.
 
-A layer's values are laid out as its weights are, output units by everything else, longer side across. Where a layer has
-more values than the field has points, a point shows the value of largest magnitude under it. Colour is
+A layer is drawn as output units by everything else, longer side across. A point shows the largest magnitude under it:
 
     sign(g) sqrt(min(1, |g| / q)),   q = the 99th percentile of the layer's |g|,
 
-so that a few huge values do not wash out the rest; each layer has its own q. Blue is below zero, orange above; colours fade to
-transparent at zero and so suit a light page and a dark one.
+so that a few huge values do not wash out the rest. Negative is blue, positive orange, zero transparent.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ Values = npt.NDArray[np.float64]
 
 
 def pixels(picture: Tensor) -> Pixels:
-    """Return a picture as H x W x C bytes: clamped to [0, 1], NaN black, a row of F values as 1 x F."""
+    """Return an image as H x W x C bytes: clamped to [0, 1], NaN black, a row of F values as 1 x F."""
     values = picture.detach().cpu().float().numpy()
     values = np.clip(np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=0.0), 0, 1)
     if values.ndim == 1:
@@ -47,10 +45,7 @@ def pixels(picture: Tensor) -> Pixels:
 
 
 def drawable(picture: Tensor, *, stack: bool = False) -> Tensor:
-    """Return a picture as one that can be drawn: channels other than 1 or 3 one below the other, further ones likewise.
-
-    With `stack`, each item of the first dimension. A single number becomes a row of one.
-    """
+    """Return an image (with `stack`, a stack of them) in a drawable shape: channels other than 1 or 3 one below the other."""
     lead, shape = (picture.shape[:1], picture.shape[1:]) if stack else (picture.shape[:0], picture.shape)
     if len(shape) == 0:
         return picture.reshape(*lead, 1)
@@ -60,7 +55,7 @@ def drawable(picture: Tensor, *, stack: bool = False) -> Tensor:
 
 
 def shrink(image: Pixels, side: int) -> Pixels:
-    """Return the image with sides of at most `side`, by the mean over blocks; a smaller one, or a row, as it is."""
+    """Return the image with sides of at most `side`, by block means; smaller images and rows unchanged."""
     rows, columns = image.shape[:2]
     largest = max(rows, columns)
     if largest <= side or rows == 1:
@@ -73,10 +68,9 @@ def shrink(image: Pixels, side: int) -> Pixels:
 
 
 def coarsen(image: Pixels, strength: float) -> Pixels:
-    """Return the image with steps of brightness `strength` times as large as its roughness, black and white kept.
+    """Return the image quantised to steps of `strength` times its roughness, black and white kept; strength 0 changes nothing.
 
-    Roughness is the median difference of neighbours across, so that noise, which does not compress, gets few values
-    (and hides that it has few) while a picture with calm surfaces keeps them all. Strength 0 changes nothing.
+    Roughness is the median difference of horizontal neighbours: incompressible noise gets few values, smooth images keep all.
 
     >>> noise = np.array([[[0], [200], [90], [255]]], dtype=np.uint8)
     >>> coarsen(noise, 1.0).tolist(), coarsen(noise, 0.0) is noise
@@ -91,7 +85,7 @@ def coarsen(image: Pixels, strength: float) -> Pixels:
 
 
 def sprite(images: Sequence[Pixels]) -> bytes:
-    """Return one PNG with the images below each other; image i starts at row i * (H + 2) + 1."""
+    """Return one PNG with the images stacked vertically; image i starts at row i * (H + 2) + 1."""
     column = np.concatenate([np.pad(image, ((1, 1), (0, 0), (0, 0)), mode="edge") for image in images])
     return png(column)
 
@@ -106,13 +100,13 @@ def png(image: Pixels) -> bytes:
 
 
 def data_uri(data: bytes) -> str:
-    """Return PNG bytes as an address that holds them."""
+    """Return PNG bytes as a data URI."""
     return "data:image/png;base64," + base64.b64encode(data).decode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer of an update, drawn: its name, its shape and size in words, its largest |g|, and the PNG."""
+    """One drawn layer of an update: name, shape and size in words, largest |g|, and the PNG."""
 
     name: str
     size: str

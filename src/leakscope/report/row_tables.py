@@ -1,4 +1,4 @@
-"""Private table rows beside their reconstructions, decoded to valid rows, and how often each column is right."""
+"""Private table rows beside their decoded reconstructions, and how often each column is right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One private row and its reconstruction in words, column by column, and which columns are right."""
+    """One private row and its reconstruction as text, column by column, and which columns are right."""
 
     name: str
     truth: tuple[str, ...]
@@ -34,7 +34,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTable:
-    """The rows of one cell: the rates of its columns over its first `MOST_TRIALS` trials, and the rows of its first clients."""
+    """The rows of one cell: rates per column over its first `MOST_TRIALS` trials, and the rows of its first clients."""
 
     name: str
     baseline: bool
@@ -44,7 +44,7 @@ class RowTable:
 
 
 def row_tables(run: Run, *, examples: int = EXAMPLES, tolerance: float = TOLERANCE) -> tuple[RowTable, ...]:
-    """Return a table for each cell of a run that attacks rows; none for pictures, or where the data set is not at hand."""
+    """Return a table for each cell of a run that attacks table rows; none for images, or if the data set is missing."""
     cells = run.cells()
     decoders = decoders_of(cells)
     tabular = [(cell, decoders[_data(cell)]) for cell in cells if _data(cell) in decoders]
@@ -84,7 +84,7 @@ def _table(run: Run, cell: Cell, decoder: Decoder, examples: int, tolerance: flo
 def _examples(
     numbers: list[int], truth: Tensor, guess: Tensor, decoder: Decoder, most: int, tolerance: float
 ) -> tuple[Example, ...]:
-    """Return the first rows of the first clients, none picked."""
+    """Return the first rows of the first clients, without selection."""
     samples = truth.shape[1]
     true_rows = decoder.decode(truth.flatten(0, 1)[:most])
     guessed_rows = decoder.decode(clean(guess).flatten(0, 1)[:most])

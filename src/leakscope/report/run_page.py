@@ -1,4 +1,4 @@
-"""From a stored run to its page, with the headline: how much the strongest attack recovered, and what remains without the update."""
+"""The page of a stored run; its headline says how much the strongest attack recovered, and the baselines without the update."""
 
 from __future__ import annotations
 
@@ -24,17 +24,13 @@ NOTHING = "No trial of this run has finished yet"
 def page_of_run(
     run: StoredRun,
     *,
-    command: str,
+    command: str,  # that created the page
     title: str = "",
-    class_names: Mapping[str, Sequence[str]] | None = None,
-    accuracy: Mapping[str, float] | None = None,
-    seed: int = 0,
+    class_names: Mapping[str, Sequence[str]] | None = None,  # by name of the data set
+    accuracy: Mapping[str, float] | None = None,  # of a model trained under a cell's defences, by cell id
+    seed: int = 0,  # of the gallery's random selection
 ) -> Page:
-    """Return the page of a stored run, finished or not.
-
-    `command` made this page. `class_names` are those of a data set, by its name. `accuracy` is that of a model trained
-    under a cell's defences, by the cell's id. `seed` chooses what the gallery shows at random where it cannot show all.
-    """
+    """Return the page of a stored run, finished or not."""
     results = results_of(run)
     sheet = results.sheet
     label, name, nouns = labels_of(sheet), class_namer(class_names or {}), _nouns(results)
@@ -69,7 +65,7 @@ def _file_name(title: str) -> str:
 
 
 def _nouns(results: Results) -> tuple[str, str]:
-    """Return the noun for what was attacked, singular and plural: pictures if the first stored truth is one."""
+    """Return the noun for what was attacked, singular and plural: images if the first stored truth is one."""
     truth = results.tensors(0).get("truth") if len(results.sheet) else None
     return INPUTS if truth is None else input_nouns(truth.shape[1:])
 
@@ -93,7 +89,7 @@ def _heading(name: str) -> str:
 
 
 def headline(table: Table, label: Label, nouns: tuple[str, str]) -> tuple[str, str]:
-    """Return the headline and the sentences under it, from the table of all cells; `nouns` is the noun, singular and plural."""
+    """Return the headline and the sentences under it, from the table of all cells."""
     attacks = [row for row in table.rows if not row.baseline and row.samples]
     if not attacks:
         return NOTHING, "The page fills as chunks of trials land."

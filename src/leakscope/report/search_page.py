@@ -1,4 +1,4 @@
-"""The page of a policy search: privacy against accuracy of every policy, the kept ones and what they do to images."""
+"""The page of a policy search: privacy against accuracy of every policy, the kept ones and their effect on images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A policy on pictures: a row of PNGs for each picture, a caption for each column."""
+    """A policy applied to images: one row of PNGs per image, a caption per column."""
 
     policy: str
     captions: tuple[str, ...]
@@ -51,7 +51,7 @@ def render_search(
     command: str,
     device: str | None = None,
 ) -> str:
-    """Return the page of the results of each method as one self-contained HTML text; `command` made it."""
+    """Return the page of the results of each method as one self-contained HTML text; `command` created it."""
     if not any(result.candidates for result in results.values()):
         raise InputError("no policy is scored yet: there is nothing to show")
     values = {
@@ -80,12 +80,12 @@ def write_search(
     command: str,
     device: str | None,
 ) -> Path:
-    """Write the page to `path` and return it; missing folders are made."""
+    """Write the page to `path` and return it; missing folders are created."""
     return write_page(render_search(settings, results, walks, command=command, device=device), path)
 
 
 def privacy_name(settings: PolicySearch) -> str:
-    """Return what privacy was scored by."""
+    """Return the name of the privacy score."""
     return "PSNR of an attack, dB" if settings.score == "attack" else "privacy score"
 
 
@@ -104,7 +104,7 @@ def headline(settings: PolicySearch, results: Mapping[str, SearchResult]) -> str
 
 
 def explanation(settings: PolicySearch, results: Mapping[str, SearchResult]) -> str:
-    """Return how many were scored, rejected and kept, and how many are worse than nothing, in sentences."""
+    """Return in sentences how many policies were scored, rejected and kept, and how many are worse than none."""
     lines = []
     for name, result in results.items():
         who = "" if len(results) == 1 else f"{name}: "
@@ -121,7 +121,7 @@ def explanation(settings: PolicySearch, results: Mapping[str, SearchResult]) -> 
 
 
 def _rows(result: SearchResult) -> list[tuple[Candidate, str]]:
-    """Return every candidate with its fate, most private first."""
+    """Return every candidate with its outcome, most private first."""
     groups = (("kept", result.selection.kept), ("none beats it on both", result.front))
     fates = [(fate, {candidate.policy for candidate in group}) for fate, group in groups]
     ordered = sorted(result.candidates, key=lambda candidate: (candidate.privacy, candidate.policy))
@@ -157,12 +157,12 @@ def _facts(
 FRAME = Frame(width=760, height=430, left=62, right=20, top=14, bottom=46)
 REJECTED, PASSED, KEPT = DRAWING_ORDER = ("rejected", "passed", "kept")
 COLOURS = 4
-OUTLYING = 0.02  # share of the accuracy scores at the low end that may be drawn on the edge
+OUTLYING = 0.02  # share of the lowest accuracy scores drawn on the lower edge instead of stretching the axis
 
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """The policies of one method: colour number, legend marker, points with their fate, and the line of the front."""
+    """The policies of one method: points with their outcome, and the line of the Pareto front."""
 
     name: str
     colour: int
@@ -173,7 +173,7 @@ class Cloud:
 
 @dataclass(frozen=True, slots=True)
 class ScatterDrawing:
-    """A drawn scatter: ticks, clouds, the reference (no policy), the threshold's height, how many lie on the edge, words."""
+    """A drawn scatter; `edge` counts the policies on the lower edge, `reference` is no policy."""
 
     across: tuple[Tick, ...]
     upward: tuple[Tick, ...]
@@ -186,10 +186,7 @@ class ScatterDrawing:
 
 
 def draw_policies(results: Mapping[str, SearchResult], *, threshold: float | None) -> ScatterDrawing:
-    """Return the drawing of the policies of each method; lower is more private, higher is more accurate.
-
-    Accuracy scores have a long lower tail: the lowest 2 % do not stretch the axis but stand on its lower edge.
-    """
+    """Return the scatter of the policies of each method: lower privacy score is better, higher accuracy is better."""
     references = [result.reference for result in results.values() if result.reference is not None]
     candidates = [c for result in results.values() for c in result.candidates] + references
     x = widen(Scale(*_ends([c.privacy for c in candidates if math.isfinite(c.privacy)])))

@@ -1,4 +1,4 @@
-"""The numbers of a page: a section for each axis with its table and curves, the table of all cells, recovery over thresholds."""
+"""The numbers of a page: a section per axis with table and curves, the table of all cells, recovery over thresholds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ THRESHOLD_NOTE = (
     f"must also have an SSIM of at least {DEFAULT_RULE.ssim:g}: the rule of this page is that curve at an MSE of {DEFAULT_RULE.mse:g}."
 )
 
-Label = Callable[[str], str]  # the name of an axis -> its words
+Label = Callable[[str], str]  # name of an axis -> label
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ MEASURES = (
 
 
 def labels_of(sheet: Sheet) -> Label:
-    """Return the function that puts the name of an axis into words."""
+    """Return the function that maps the name of an axis to its label."""
     return lambda name: axis_label(name, sheet.cells)
 
 
 def sections_of(sheet: Sheet) -> tuple[Section, ...]:
-    """Return a section for every axis, family by family; one section where nothing varies."""
+    """Return a section per axis, family by family; one section if nothing varies."""
     return tuple(
         section
         for family in families(sheet.cells)
@@ -60,7 +60,7 @@ def sections_of(sheet: Sheet) -> tuple[Section, ...]:
 
 
 def every_cell(sheet: Sheet, table: Table) -> Section | None:
-    """Return the section of all cells, None where it would repeat another or be too long to read."""
+    """Return the section of all cells, None if it would repeat another or be too long."""
     label = labels_of(sheet)
     pools = any(len(axes_of(family)) > 1 for family in families(sheet.cells))
     if not pools or len(table.rows) > MOST_ROWS:
@@ -70,7 +70,7 @@ def every_cell(sheet: Sheet, table: Table) -> Section | None:
 
 
 def panels_of(sheet: Sheet, axis: str, cells: Sequence[Cell], label: Label) -> tuple[Panel, ...]:
-    """Return the panels of a numeric axis for a family of cells: a line for each attack, baselines as levels."""
+    """Return the panels of a numeric axis for a family of cells: a line per attack, baselines as levels."""
     split = split_lines(cells, axis)
     table = tabulate(sheet, (axis, *split), cells)
     panels = (_panel(measure, table, axis, label) for measure in MEASURES)
@@ -78,7 +78,7 @@ def panels_of(sheet: Sheet, axis: str, cells: Sequence[Cell], label: Label) -> t
 
 
 def split_lines(cells: Sequence[Cell], axis: str) -> tuple[str, ...]:
-    """Return the axes that split the lines along `axis`, beside the attack: as many as stay readable."""
+    """Return the axes besides the attack that split the lines along `axis`: as many as stay readable."""
     split: list[str] = []
     lines = len({name_of(cell) for cell in cells})
     for name, values in axes_of(cells).items():
@@ -89,7 +89,7 @@ def split_lines(cells: Sequence[Cell], axis: str) -> tuple[str, ...]:
 
 
 def thresholds_of(sheet: Sheet, label: Label) -> Section | None:
-    """Return recovery over thresholds, one line for each attack (and more axes while readable); None without a sample."""
+    """Return recovery over thresholds, one line per attack (and per value of other axes if readable); None without samples."""
     if not bool(sheet.samples.any()):
         return None
     names = _line_names(sheet.cells, label)
@@ -165,10 +165,7 @@ def _threshold_panel(title: str, sheet: Sheet, groups: Groups, baseline: dict[st
 
 
 def _line_names(cells: Sequence[Cell], label: Label) -> list[str]:
-    """Return the line of each cell: its attack, and the axes that a few lines can show; other axes are pooled.
-
-    Baselines are pooled over all axes.
-    """
+    """Return the line of each cell: its attack and a few axes; other axes are pooled, and all axes of baselines."""
     split = split_lines([cell for cell in cells if not cell.baseline], "")
 
     def line(cell: Cell) -> str:

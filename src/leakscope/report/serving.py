@@ -1,9 +1,4 @@
-"""The page of a run while it grows: a small server for this machine alone.
-
-`/` is a frame that asks `/state` every two seconds how many chunks have landed and loads `/page`, the very page that
-`leakscope report` writes, again when there are more. Requests under another Host are refused, so that no page from
-elsewhere can read results through a name that leads here.
-"""
+"""A local server for the page of a growing run: `/` polls `/state` and reloads `/page` when more chunks have landed."""
 
 from __future__ import annotations
 
@@ -43,7 +38,7 @@ STYLE = (
 
 
 def page_of_directory(directory: Path, *, command: str) -> Page:
-    """Return the page of the run in a directory, with the class names of the data sets that are at hand."""
+    """Return the page of the run in a directory, with the class names of available data sets."""
     from leakscope.report.row_tables import row_tables
     from leakscope.scenario.encodings import class_names_of
 
@@ -65,7 +60,7 @@ def make_server(directory: Path, port: int) -> ThreadingHTTPServer:
 
 
 class _Live:
-    """The page as of the last landed chunk, made again only when there are more."""
+    """The page as of the last landed chunk, rebuilt only when there are more."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -122,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404, "there is / and nothing else")
 
     def _host_is_ours(self) -> bool:
-        """Refuse any Host but this server's own."""
+        """Refuse any other Host header, so that no foreign web page can read results through a name that resolves here."""
         port = self.server.server_address[1]  # type: ignore[index]
         if self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}"):
             return True
@@ -141,4 +136,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the terminal belongs to whoever started the server."""
+        """Log nothing: the terminal belongs to whoever started the server."""

@@ -1,7 +1,4 @@
-"""The results of a sweep: a sheet with a row for every sample of every trial, and the way to the images of its trials.
-
-`sheet_of(run)` reads a stored run. The page and `leakscope show` both count from a sheet, so they agree. No HTML, no torch.
-"""
+"""The results of a sweep, one row per sample of every trial: the page and `leakscope show` both count from it. No torch."""
 
 from __future__ import annotations
 
@@ -27,24 +24,24 @@ Floats = npt.NDArray[np.float64]
 
 Tensors = Mapping[str, "Tensor"]
 
-LEARNED = "learned."  # before the name of a number that an attack recovered beside the images
+LEARNED = "learned."  # prefix of a value that an attack recovered beside the images
 
 
 class Stored(Protocol):
     """What a sheet needs of a stored run (`leakscope.store.Run`)."""
 
     def cells(self, *, current: bool = True) -> list[Cell]:
-        """Return the cells of the scenario, or all that `columns()['cell']` points to."""
+        """Return the cells of the scenario, or all that `columns()['cell']` indexes."""
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Return one row for every sample of every trial of the scenario's cells, those of a trial together."""
+        """Return one row per sample of every trial of the scenario's cells; rows of a trial are adjacent."""
 
 
 class StoredRun(Stored, Protocol):
     """What a page needs of a stored run (`leakscope.store.Run`)."""
 
     def facts(self) -> dict[str, str]:
-        """Return where results come from: versions, revision, machine, command."""
+        """Return the provenance: versions, revision, machine, command."""
 
     def scenario(self) -> str:
         """Return the text of the scenario."""
@@ -53,22 +50,19 @@ class StoredRun(Stored, Protocol):
         """Return the plans: id, created, plan."""
 
     def tensors(self, trial: str) -> dict[str, Tensor]:
-        """Return the pictures of a trial, {} where none were kept."""
+        """Return the images of a trial, {} if none were kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sheet:
-    """Rows as columns. `cell` is a row's place in `cells`, `trial` a code for its trial, `first` one row of each trial.
-
-    `outcome` are codes into `outcomes`. `columns` are the stored ones, for what is shown as it is.
-    """
+    """Rows of results, stored by column."""
 
     cells: tuple[Cell, ...]
-    columns: Columns
-    cell: Codes
-    trial: Codes
-    first: Flags
-    outcome: Codes
+    columns: Columns  # as stored
+    cell: Codes  # index into `cells`
+    trial: Codes  # code of the trial
+    first: Flags  # one row per trial
+    outcome: Codes  # index into `outcomes`
     outcomes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -76,20 +70,20 @@ class Sheet:
 
     @property
     def learned(self) -> dict[str, str]:
-        """Return the numbers that attacks recovered beside the images, by name, each with its column."""
+        """Return the names of values that attacks recovered beside the images, each with its column."""
         return {name.removeprefix(LEARNED): name for name in self.columns if name.startswith(LEARNED)}
 
     def floats(self, name: str) -> Floats:
-        """Return a column as numbers."""
+        """Return a column as floats."""
         return np.asarray(self.columns[name], dtype=np.float64)
 
     def flags(self, name: str) -> Flags:
-        """Return a column as yes or no; what is not known is no."""
+        """Return a column as booleans; unknown is False."""
         return np.asarray(self.columns[name] == 1, dtype=np.bool_)
 
     @property
     def trials(self) -> int:
-        """Return how many trials there are, those of baselines not counted."""
+        """Return the number of trials, without baselines."""
         return int((self.first & ~self.baseline).sum())
 
     @property
@@ -99,20 +93,20 @@ class Sheet:
 
     @property
     def samples(self) -> Flags:
-        """Return which rows are a sample; a trial without one has a row with sample -1."""
+        """Return which rows are a sample; a trial without samples has a row with sample -1."""
         return np.asarray(self.columns["sample"] >= 0, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """The sheet of a sweep and the way to the pictures of its trials."""
+    """The sheet of a sweep and access to the images of its trials."""
 
     sheet: Sheet
     find: Callable[[str], Tensors]
     _read: dict[str, Tensors] = field(default_factory=dict)
 
     def tensors(self, row: int) -> Tensors:
-        """Return the tensors of the trial that a row of the sheet belongs to; each trial is read once."""
+        """Return the tensors of the trial of a row; each trial is read once."""
         trial = str(self.sheet.columns["trial"][row])
         if trial not in self._read:
             self._read[trial] = self.find(trial)
@@ -120,17 +114,17 @@ class Results:
 
 
 def sheet_of(run: Stored) -> Sheet:
-    """Return the sheet of a stored run: the trials of the cells that its scenario names now."""
+    """Return the sheet of a stored run: the trials of the current scenario's cells."""
     cells, stored, columns = with_known_heads(run.cells()), run.cells(current=False), run.columns()
     place = {cell.id: i for i, cell in enumerate(cells)}
     places = np.array([place.get(cell.id, -1) for cell in stored], dtype=np.int64)
-    inside = columns["cell"] < len(stored)  # a cell may land between two reads of a run that is being written
+    inside = columns["cell"] < len(stored)  # a cell may land between the two reads of a growing run
     columns = {name: values[inside] for name, values in columns.items()}
     return make_sheet(cells, columns | {"cell": places[columns["cell"]] if len(stored) else columns["cell"]})
 
 
 def make_sheet(cells: Sequence[Cell], columns: Columns) -> Sheet:
-    """Return the sheet of these cells and columns, `columns["cell"]` being places in `cells`; rows at -1 are left out."""
+    """Return the sheet of these cells and columns; `columns["cell"]` indexes `cells`, rows with -1 are left out."""
     current = columns["cell"] >= 0
     columns = {name: values[current] for name, values in columns.items()}
     trial = columns["trial"]
@@ -149,10 +143,7 @@ def make_sheet(cells: Sequence[Cell], columns: Columns) -> Sheet:
 
 
 def clusters(sheet: Sheet, group: Codes) -> Codes:
-    """Return for every row the code of its client within its group.
-
-    Cells that differ in the attack or a defence attack the same clients: pooled in one row of a table, those are no new clients.
-    """
+    """Return for every row the code of its client within its group: cells that share clients do not count them twice."""
     columns = sheet.columns
     if not {"seed", "number"} <= set(columns) or not len(group):
         return sheet.trial
@@ -170,7 +161,7 @@ def results_of(run: StoredRun) -> Results:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Groups:
-    """Which group and which trial each row belongs to, as codes from 0; the rows of a trial are all in one group."""
+    """The group and trial of each row, as codes from 0; the rows of a trial are all in one group."""
 
     group: Codes
     trial: Codes
@@ -178,7 +169,7 @@ class Groups:
 
 
 class _Sums(NamedTuple):
-    """Mean, counted rows, trials that hold any, V, and the sum of squared trial sizes of every group."""
+    """Per group: mean, counted rows, trials that hold any, V, and the sum of squared trial sizes."""
 
     mean: Floats
     n: Floats
@@ -221,7 +212,7 @@ def means(
 
 
 def count_rows(groups: Groups, counted: Flags) -> Codes:
-    """Return how many counted rows each group has."""
+    """Return the number of counted rows of each group."""
     return np.bincount(groups.group[counted], minlength=groups.count).astype(np.int64)
 
 
@@ -242,7 +233,7 @@ def _sum_up(groups: Groups, values: Floats, counted: Flags) -> _Sums:
 
 
 def _t(freedom: Floats) -> Floats:
-    """Return the quantiles of Student's t that cut a 95 % interval; NaN below one degree of freedom."""
+    """Return the quantiles of Student's t for a 95 % interval; NaN below one degree of freedom."""
     from scipy.special import stdtrit
 
     known = freedom >= 1

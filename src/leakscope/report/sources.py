@@ -1,7 +1,4 @@
-"""The foot of a page: the rule of recovery, its limits, where the numbers come from, and the records as CSV.
-
-The CSV has one line for each sample of each trial, with the columns of `leakscope export`.
-"""
+"""The foot of a page: the rule of recovery, its limits, provenance, and the records as CSV (columns of `leakscope export`)."""
 
 from __future__ import annotations
 
@@ -44,16 +41,14 @@ Facts = tuple[tuple[str, str], ...]  # (what, value), in words
 def input_nouns(sample_shape: Sequence[int], *, smallest: int = PLANE_RANK) -> tuple[str, str]:
     """Return the noun for inputs of this shape (without trials and samples), singular and plural.
 
-    `smallest` is how many dimensions an image has at least.
-
     >>> input_nouns((1, 28, 28)), input_nouns((30,))
     (('picture', 'pictures'), ('input', 'inputs'))
     """
-    return PICTURES if len(sample_shape) >= smallest else INPUTS
+    return PICTURES if len(sample_shape) >= smallest else INPUTS  # fewest dimensions of an image
 
 
 def machine_facts() -> Facts:
-    """Return version, date and machine of numbers that were computed in this process."""
+    """Return version, date and machine of numbers computed in this process."""
     import torch
 
     machine = f"{platform.machine()}, threads {torch.get_num_threads()}, torch {torch.__version__}, float32"
@@ -61,12 +56,12 @@ def machine_facts() -> Facts:
 
 
 def now_text() -> str:
-    """Return the date and time of now, in UTC."""
+    """Return the current date and time in UTC."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def seeds_text(sheet: Sheet) -> str:
-    """Return the seeds of all trials: from the least to the greatest, and how many."""
+    """Return the range and number of seeds of all trials."""
     seeds = np.unique(sheet.columns["seed"])
     if len(seeds) < 2:
         return ", ".join(str(seed) for seed in seeds) or "none yet"
@@ -84,7 +79,7 @@ def download_of(sheet: Sheet, name: str, export: str) -> Download:
 
 
 def csv_of(sheet: Sheet) -> str:
-    """Return all rows of the sheet as CSV; what does not exist is empty."""
+    """Return all rows of the sheet as CSV; missing values are empty."""
     axes = tuple(axes_of(sheet.cells))
     names = [*FIRST_COLUMNS, *(name for name in sheet.columns if name not in FIRST_COLUMNS)]
     columns = [_column(sheet, name) for name in names]
@@ -110,7 +105,7 @@ def _column(sheet: Sheet, name: str) -> list[str]:
 
 
 def _csv_text(value: object) -> str:
-    """Return a value as CSV holds it: numbers so that they read back the same, truth as true and false."""
+    """Return a value as CSV text: floats read back exactly, booleans as true and false."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Where the strength of a defence is an axis: the same pictures, attacked under every strength."""
+"""The section on a defence whose strength is an axis: the same images, attacked under every strength."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ def strengths_of(
     name: Namer,
     accuracy: Mapping[str, float] | None = None,
 ) -> tuple[Strength, ...]:
-    """Return a section for every axis that is a defence's strength; `table` is that of all cells, for the numbers.
-
-    `accuracy` is that of the model under a cell's defences, by the cell's id, where someone measured it.
-    """
+    """Return a section for every axis that is a defence's strength; `accuracy` is by cell id, where it was measured."""
     rows = {row.cells[0]: row for row in table.rows}
     strengths = []
     for family in families(results.sheet.cells):
@@ -57,7 +54,7 @@ def _note(shown: int, total: int) -> str:
 
 
 def _ladders(family: Sequence[Cell], axis: str, label: Callable[[str], str]) -> dict[str, Ladder]:
-    """Return for each attack, and each value of the other axes, its cells by strength; incomplete ones are left out."""
+    """Return the cells by strength for each attack and each value of the other axes, incomplete ones left out."""
     axes = axes_of(family)
     steps = [axis_value_text(value) for value in axes[axis]]
     others = [name for name, values in axes.items() if name not in (axis, ATTACK) and len(values) > 1]
@@ -81,7 +78,7 @@ def _fading(
     name: Namer,
     accuracy: Mapping[str, float],
 ) -> Fading | None:
-    """Return one attack's fading, None where no picture was kept under every strength."""
+    """Return one attack's fading, None if no image was kept under every strength."""
     if any(cell.id not in rows for cell in ladder.values()):
         return None
     most = max(LEAST_TRUTHS, min(MOST_TRUTHS, MOST_PICTURES // (len(ladder) * fadings)))
@@ -112,7 +109,7 @@ def _fading(
 
 
 def _common(results: Results, cells: Sequence[Cell], most: int) -> list[tuple[list[int], Tensor]]:
-    """Return the first truths that were attacked in all cells: for each its row in every cell, and the picture."""
+    """Return the first true images that were attacked in all cells: each with its row in every cell."""
     sheet = results.sheet
     by_spot = [_rows_by_spot(results, sheet.cells.index(cell)) for cell in cells]
     common: list[tuple[list[int], Tensor]] = []

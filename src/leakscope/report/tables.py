@@ -1,7 +1,4 @@
-"""Tables of a sweep: for each axis its values, for each value the rates and means with n and 95 % intervals.
-
-A row never holds two attacks. What else it pools over is named beside the table. Baselines stand below the attacks.
-"""
+"""Tables of a sweep: rates and means with n and 95 % intervals by attack and axis value, baselines last."""
 
 from __future__ import annotations
 
@@ -22,12 +19,7 @@ CONVERGED = "converged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One attack, or one baseline, at one value of the table's axes; None where a number does not exist.
-
-    `convergence` and `steps` of a baseline are None, as it optimises nothing, and so is `label`, as it knows the label. `content`,
-    `label`, `mse`, `psnr`, `ssim` are over all samples, failures included; `convergence` and `steps` over all trials. A PSNR
-    above `PSNR_CAP` counts as that. `learned` are means over trials of the numbers that the attack recovered beside the images, by name.
-    """
+    """One attack or baseline at one value of the table's axes, over all samples, failures included; None: does not exist."""
 
     attack: str
     values: Mapping[str, Plain]
@@ -36,20 +28,20 @@ class Row:
     trials: int
     samples: int
     content: Estimate
-    convergence: Estimate | None
-    label: Estimate | None
+    convergence: Estimate | None  # over all trials; None for baselines, which optimise nothing
+    label: Estimate | None  # None for baselines, which know the label
     mse: Estimate
-    psnr: Estimate
+    psnr: Estimate  # values above `PSNR_CAP` count as that
     ssim: Estimate | None
-    steps: Estimate | None
+    steps: Estimate | None  # over all trials; None for baselines
     not_finite: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    learned: Mapping[str, Estimate] = field(default_factory=dict)
+    learned: Mapping[str, Estimate] = field(default_factory=dict)  # mean values recovered beside the images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows by attack and by the value on `axes`; `pooled` names the axes that its rows pool over."""
+    """Rows by attack and value on `axes`; `pooled` names the axes that the rows pool over."""
 
     axes: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -57,7 +49,7 @@ class Table:
 
 
 def axis_tables(sheet: Sheet) -> tuple[Table, ...]:
-    """Return a table for each axis, in families of cells that vary on the same axes; one table where nothing varies."""
+    """Return a table per axis, in families of cells that vary on the same axes; one table if nothing varies."""
     tables: list[Table] = []
     for family in families(sheet.cells):
         names = tuple(axes_of(family)) or (ATTACK,)
@@ -66,12 +58,12 @@ def axis_tables(sheet: Sheet) -> tuple[Table, ...]:
 
 
 def cell_table(sheet: Sheet) -> Table:
-    """Return the table with a row for every cell, none pooled."""
+    """Return the table with one row per cell, none pooled."""
     return tabulate(sheet, tuple(axes_of(sheet.cells)) or (ATTACK,))
 
 
 def tabulate(sheet: Sheet, axes: Sequence[str], cells: Sequence[Cell] | None = None) -> Table:
-    """Return the table of `cells` (all if None) and of the baselines, by attack and by their values on `axes`."""
+    """Return the table of `cells` (None: all) and of the baselines, by attack and values on `axes`."""
     shown = sheet.cells if cells is None else cells
     split = tuple(axis for axis in axes if axis != ATTACK)
     chosen = {cell.id for cell in shown}
@@ -94,12 +86,12 @@ def tabulate(sheet: Sheet, axes: Sequence[str], cells: Sequence[Cell] | None = N
 
 
 def learned_in(rows: Sequence[Row]) -> list[str]:
-    """Return the names of the numbers that any of these rows learned."""
+    """Return the names of the values that any of these rows recovered beside the images."""
     return list(dict.fromkeys(name for row in rows for name in row.learned))
 
 
 def is_numeric_axis(table: Table) -> bool:
-    """Return whether the attacks of a table have two or more values on its first axis, all of them numbers."""
+    """Return whether the attacks of a table have two or more values on its first axis, all numbers."""
     axis = table.axes[0]
     values = {
         axis_value_text(row.values[axis]): row.values[axis]
@@ -114,12 +106,12 @@ _Rank = tuple[bool, int, tuple[int, ...]]
 
 
 def _key(cell: Cell, split: Sequence[str]) -> _Key:
-    """Return what the cells of a row share; an axis that a cell does not have is an empty word."""
+    """Return what the cells of a row share; an axis that a cell lacks is an empty string."""
     return cell.baseline, name_of(cell), tuple(axis_value_text(cell.axes[a]) if a in cell.axes else "" for a in split)
 
 
 def _order(cells: Sequence[Cell], split: Sequence[str]) -> Callable[[_Key], _Rank]:
-    """Return the order of rows: attacks before baselines, each as they come, then by the axes' own order."""
+    """Return the sort key of rows: attacks before baselines, each as they come, then in the order of the axes."""
     attacks = {name: i for i, name in enumerate(dict.fromkeys(name_of(cell) for cell in cells))}
     axes = axes_of(cells)
     ranks = [{axis_value_text(value): i for i, value in enumerate(axes.get(axis, ()))} for axis in split]
@@ -176,7 +168,7 @@ def _mean(sheet: Sheet, inside: Flags, groups: Groups, name: str) -> list[Estima
 
 
 def _learned(sheet: Sheet, inside: Flags, groups: Groups) -> dict[str, list[Estimate]]:
-    """Return for each number that attacks recovered beside the images its mean over the trials of every group."""
+    """Return the mean over the trials of every group, for each value recovered beside the images."""
     first = sheet.first[inside]
     columns = {name: sheet.floats(column)[inside] for name, column in sheet.learned.items()}
     return {name: means(groups, values, first & ~np.isnan(values)) for name, values in columns.items()}

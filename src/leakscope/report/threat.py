@@ -1,4 +1,4 @@
-"""The threat model of a sweep in words: who was attacked, and what the attacker was told of it and what not."""
+"""The threat model of a sweep in words: who was attacked, and what the attacker knows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MOST_VARIANTS = 3
 
 
 def threat_of(cells: Sequence[Cell], words: str = "") -> Threat:
-    """Return the threat model of these cells, baselines left aside; what no cell says is not claimed."""
+    """Return the threat model of these cells without baselines; what no cell states is not claimed."""
     attacked = [cell for cell in cells if not cell.baseline]
     known, hidden = list(ALWAYS_KNOWN), list(ALWAYS_HIDDEN)
     mixed: list[str] = []
@@ -60,7 +60,7 @@ def threat_of(cells: Sequence[Cell], words: str = "") -> Threat:
 
 
 def _facts(cells: Sequence[Cell]) -> dict[str, set[bool]]:
-    """Return each fact in words with whether it was told, over all cells that have it."""
+    """Return each fact in words and whether it is known, over all cells that have it."""
     facts: dict[str, set[bool]] = {}
     for cell in cells:
         setting = cell.settings.get(KNOWLEDGE)
@@ -82,24 +82,24 @@ def _facts(cells: Sequence[Cell]) -> dict[str, set[bool]]:
 
 
 def _counted(fact: str, states: set[bool]) -> str:
-    """Return a fact in words; how a client trains is told whole or not at all."""
+    """Return a fact in words; the local training is known completely or not at all."""
     if fact != FACTS["local"]:
         return fact
     return f"{fact} ({'all of it or none' if len(states) > 1 else 'all of it' if True in states else 'none of it'})"
 
 
 def _of_steps(cell: Cell) -> dict[str, bool]:
-    """Return what is seen of a client that takes several local steps: where they begin and where they end."""
+    """Return what is observed of a client with several local steps: the weights before and after."""
     return {SEEN: True, BETWEEN: False} if _steps(cell) > 1 else {}
 
 
 def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]:
-    """Return whether the attacker knows the defences of a cell; where there are none, what else telling makes it do."""
+    """Return whether the attacker knows the defences of a cell; without defences, what else that setting makes it do."""
     client = cell.settings.get("client")
     inside = isinstance(client, Mapping) and any(client.get(name) is not None for name in ("on_model", "on_data"))
     known = any(knowledge.get(name) for name in OF_DEFENCE)
     if cell.settings.get("defences"):
-        # the facts of single defences, where they are named, say what is known
+        # facts of single defences, if named, say what is known
         return {DEFENDED: known} if not known or DEFENCE in knowledge else {}
     if inside:
         return {DEFENDED: known or knows_head(cell)}
@@ -110,7 +110,7 @@ def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]
 
 
 def _begins_inside(cell: Cell) -> bool:
-    """Return whether the attack begins from a public example of the right class."""
+    """Return whether the attack starts from a public example of the right class."""
     attack = cell.settings.get("attack")
     start = attack.get("start") if isinstance(attack, Mapping) else None
     return isinstance(start, Mapping) and start.get("name") == "insider"
@@ -123,7 +123,7 @@ def _trains(cell: Cell) -> bool | None:
 
 
 def _steps(cell: Cell) -> int:
-    """Return how many local steps the client takes: `LocalTraining.steps` of what the cell says; 0 if it does not train."""
+    """Return the client's number of local steps (`LocalTraining.steps`); 0 if it does not train."""
     client, data = cell.settings.get("client"), cell.settings.get("data")
     local = client.get("local") if isinstance(client, Mapping) else None
     if not isinstance(local, Mapping):
@@ -141,7 +141,7 @@ def _drops(cell: Cell) -> bool:
 
 
 def _setting(cells: Sequence[Cell]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return what was attacked, a line for each part of the scenario, with its variants."""
+    """Return what was attacked, a line per part of the scenario, with its variants."""
     lines: dict[str, dict[str, None]] = {}
     for cell in cells:
         for name, value in cell.settings.items():
@@ -176,7 +176,7 @@ def _heading(name: str) -> str:
 
 
 def describe(value: object, *, inside: bool = True) -> str:
-    """Return settings in words, whatever they hold.
+    """Return settings in words.
 
     >>> describe({"name": "cpl", "iterations": 25, "start": {"name": "normal"}}, inside=False)
     'cpl: iterations 25, start normal'

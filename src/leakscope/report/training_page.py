@@ -42,7 +42,7 @@ class Checkpoint:
 
 
 def render_training(result: Result, *, command: str) -> str:
-    """Return the page as one self-contained HTML text; `command` made it."""
+    """Return the page as one self-contained HTML text; `command` created it."""
     values = {
         "title": result.training.name or "leakscope training",
         "headline": headline(result),
@@ -61,7 +61,7 @@ def render_training(result: Result, *, command: str) -> str:
 
 
 def write_training(result: Result, path: Path, *, command: str) -> Path:
-    """Write the page to `path` and return it; missing folders are made."""
+    """Write the page to `path` and return it; missing folders are created."""
     return write_page(render_training(result, command=command), path)
 
 
@@ -78,7 +78,7 @@ def headline(result: Result) -> str:
 
 
 def explanation(result: Result) -> str:
-    """Return who trained what, in two sentences."""
+    """Return in two sentences who trained what."""
     training = result.training
     sizes = sorted(result.sizes)
     examples = (
@@ -92,7 +92,7 @@ def explanation(result: Result) -> str:
 
 
 def drawings_of(result: Result) -> tuple[Drawing, ...]:
-    """Return accuracy, test loss and answers along the rounds."""
+    """Return accuracy, test loss and number of answers along the rounds."""
     measured = [point for point in result.curve if point.accuracy is not None]
     played = [point for point in result.curve if point.round]
     panels = [
@@ -117,7 +117,7 @@ def _exact(value: float, n: int) -> Estimate:
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """Return at most so many points: every k-th, and the last."""
+    """Return at most `most` points: every k-th, and the last."""
     step = -(-len(points) // most) if points else 1
     chosen = list(points[::step])
     return chosen if not points or chosen[-1] is points[-1] else [*chosen[: most - 1], points[-1]]
@@ -132,7 +132,7 @@ def checkpoints_of(result: Result) -> tuple[Checkpoint, ...]:
 
 
 def _as_yaml(path: str) -> str:
-    """Return a path as it may stand in a file between braces.
+    """Return a path as it may appear in a YAML flow mapping.
 
     >>> _as_yaml("runs/a"), _as_yaml("runs/a, b: c")
     ('runs/a', '"runs/a, b: c"')
@@ -178,7 +178,7 @@ def _selection(training: Training) -> str:
 
 
 def _piece(plain: Mapping[str, object]) -> str:
-    """Return a piece in words: its name, then what is set."""
+    """Return a component in words: its name, then its settings."""
     name = str(plain.get("name", ""))
     rest = [
         f"{key} {_word(value)}"

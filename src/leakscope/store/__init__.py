@@ -1,4 +1,4 @@
-"""The run directory: records, reconstructions, plans; written by one, read by many. Captured updates beside it."""
+"""The run directory (records, reconstructions, plans; one writer, many readers) and captured updates."""
 
 from leakscope.core.record import Cell as Cell, Record as Record, SampleScore as SampleScore
 from leakscope.store.captures import Capture as Capture, read_captures as read_captures, write_capture as write_capture

@@ -1,11 +1,10 @@
-"""Captured updates: what a real server saw of one client in one round, as two safetensors files and a JSON text.
+"""Captured updates: what a real server saw of one client in one round, as two safetensors files and a JSON file.
 
-    round-00003-client-7.json            what it is; written last and whole, so a capture is there whole or not at all
+    round-00003-client-7.json            the description; written last, so a capture exists whole or not at all
     round-00003-client-7.safetensors     what the client sent
-    before-1f0c...e2.safetensors         the weights the client got; one file for all clients that got the same
+    before-1f0c...e2.safetensors         the weights it received; one file for all clients that received the same
 
-Whoever reads captures need not trust who wrote them: names of other directories, links, pickles, headers that lie, shapes
-that do not fit and numbers that are not finite are refused in one line each (see `untrusted`).
+Captures are read as untrusted input: see `untrusted`.
 """
 
 from __future__ import annotations
@@ -44,23 +43,20 @@ Plain = str | int | float | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Capture:
-    """One client's update of one round: the weights it got (`before`) and what it sent (new weights, or a gradient).
-
-    `partition` and `examples` are None where the client did not tell. `config` is what the server told the client.
-    """
+    """One client's update of one round: the weights it received (`before`) and what it sent (new weights, or a gradient)."""
 
     round: int
     client: str
     before: Tree
     sent: Tree
     shares: str = "weights"
-    partition: int | None = None
+    partition: int | None = None  # None: the client did not say
     examples: int | None = None
-    config: Mapping[str, Plain] = field(default_factory=dict)
+    config: Mapping[str, Plain] = field(default_factory=dict)  # what the server sent to the client
 
     @property
     def name(self) -> str:
-        """Return the name of its files, without an ending."""
+        """Return the stem of its file names."""
         return f"round-{self.round:05}-client-{self.client}"
 
 
@@ -68,10 +64,7 @@ class Capture:
 
 
 def write_capture(directory: Path, capture: Capture, before: Packed | None = None) -> int:
-    """Write a capture, whole or not at all, and return the bytes that were added to the directory.
-
-    `before` is `pack_before(capture)`, for whoever writes many captures of the same weights.
-    """
+    """Write a capture atomically and return the bytes added; `before` is `pack_before(capture)`, packed once for many clients."""
     check_capture(capture, capture.name)
     given, sent = before or pack_before(capture), pack(capture.sent, f"{capture.name}: sent")
     shared = f"before-{given.sha256}{SUFFIX}"
@@ -83,21 +76,18 @@ def write_capture(directory: Path, capture: Capture, before: Packed | None = Non
             directory.mkdir(parents=True, exist_ok=True)
             _put(f"{directory}{os.sep}{shared}", given.data)
             added += len(given.data)
-        _write(stem + SUFFIX, sent.data)  # nothing refers to it before the JSON is there, whole
+        _write(stem + SUFFIX, sent.data)  # not referenced until the JSON exists
         _put(stem + ".json", text)
     return added
 
 
 def pack_before(capture: Capture) -> Packed:
-    """Return the weights that a client got, as they are written."""
+    """Return the weights that a client received, in file format."""
     return pack(capture.before, f"{capture.name}: before")
 
 
 def _put(path: str, data: bytes) -> None:
-    """Write a file, whole or not at all, without waiting for the disk: training waits for this.
-
-    A power cut may leave a file short; its SHA-256 in the JSON then refuses it.
-    """
+    """Write a file atomically but without fsync, because training waits; after a power cut the SHA-256 rejects a short file."""
     _write(path + PART, data)
     try:
         os.replace(path + PART, path)
@@ -107,7 +97,7 @@ def _put(path: str, data: bytes) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Write a file; leave none behind if that fails."""
+    """Write a file; remove it if that fails."""
     try:
         with open(path, "wb") as file:
             file.write(data)
@@ -117,7 +107,7 @@ def _write(path: str, data: bytes) -> None:
 
 
 def _lines(about: Mapping[str, Any]) -> bytes:
-    """Return a JSON object with a line for each field: to be read by eye, and quick (an indented one is not)."""
+    """Return a JSON object with one field per line: readable, and faster than indented JSON."""
     fields = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in about.items())
     return "{{\n {}\n}}\n".format(",\n ".join(fields)).encode()
 
@@ -141,7 +131,7 @@ def _about(capture: Capture, shared: str, before: Packed, sent: Packed) -> dict[
 
 
 def list_captures(directory: Path) -> list[Path]:
-    """Return the JSON files of a directory of captures, by round and client; refuse a directory without any."""
+    """Return the JSON files of a directory of captures, by round and client; an empty directory is an error."""
     if not directory.is_dir():
         raise InputError(f"{directory} is no directory of captures")
     paths = sorted(path for path in directory.glob("*.json") if not path.name.startswith("."))
@@ -151,7 +141,7 @@ def list_captures(directory: Path) -> list[Path]:
 
 
 def read_capture(path: Path) -> Capture:
-    """Return the capture that a JSON file describes, after checking everything about it."""
+    """Return the capture that a JSON file describes, fully checked."""
     path = plain_file(path.parent, path.name, "the capture")
     about = read_text(path)
     if about.get("format") != FORMAT:
@@ -180,7 +170,7 @@ def read_capture(path: Path) -> Capture:
 
 
 def read_captures(directory: Path, *, most: int | None = None) -> list[Capture]:
-    """Return the captures of a directory by round and client, at most so many; the first bad one is refused."""
+    """Return at most `most` captures of a directory by round and client; the first bad one is an error."""
     return [read_capture(path) for path in list_captures(directory)[:most]]
 
 
@@ -197,10 +187,7 @@ def _tensors(path: Path, part: str, entry: object) -> Tree:
 
 
 def check_capture(capture: Capture, where: str) -> None:
-    """Refuse a capture whose fields make no sense or whose parts do not fit each other.
-
-    That its numbers are finite is checked where they are packed and where they are read.
-    """
+    """Refuse a capture with invalid fields or parts that do not match; `pack` and `read_tensors` check that values are finite."""
     _whole(where, "round", capture.round)
     for name in ("partition", "examples"):
         if getattr(capture, name) is not None:
@@ -217,15 +204,13 @@ def check_capture(capture: Capture, where: str) -> None:
         raise InputError(f"{where}: nothing was sent")
     for name, value in capture.sent.items():
         got = capture.before.get(name)
-        if (
-            got is None or got.shape != value.shape
-        ):  # types may differ: an average of whole numbers is handed out as floats
+        if got is None or got.shape != value.shape:  # types may differ: the average of integers is a float
             had = "nothing" if got is None else str(tuple(got.shape))
             raise InputError(f"{where}: sent {name!r:.80} is {tuple(value.shape)}, before there was {had} of that name")
 
 
 def check_model(capture: Capture, shapes: Mapping[str, tuple[int, ...]], model: str, *, needed: frozenset[str]) -> None:
-    """Refuse a capture from another model: `shapes` are those of parameters and buffers, `needed` must have been sent."""
+    """Refuse a capture of another model: `shapes` are those of parameters and buffers, `needed` must have been sent."""
     for name, value in capture.before.items():
         if name not in shapes:
             raise InputError(f"{capture.name} is from another model: {model} has no {name!r:.80}")
@@ -254,7 +239,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Tensors as the bytes of a safetensors file, the SHA-256 of them, and the shape of each tensor."""
+    """Tensors as the bytes of a safetensors file, their SHA-256, and the shape of each tensor."""
 
     data: bytes
     sha256: str
@@ -262,7 +247,7 @@ class Packed:
 
 
 def pack(tree: Tree, what: str) -> Packed:
-    """Return tensors as they are written; refuse NaN, infinity and types that no capture holds. `what` names them then."""
+    """Return tensors in file format; refuse NaN, infinity and unsupported types. `what` names them in errors."""
     order = sorted(tree.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header: dict[str, dict[str, object]] = {}
     numbers: list[bytes] = []
@@ -283,14 +268,14 @@ def pack(tree: Tree, what: str) -> Packed:
 
 
 def _numbers(value: Tensor, where: str) -> bytes:
-    """Return the numbers of a tensor, little end first."""
+    """Return the values of a tensor as little-endian bytes."""
     import numpy as np
     import torch
 
     if _dtype(value) is None:
         raise InputError(f"{where} is {value.dtype}; a capture holds {', '.join(NAMES)}")
     flat = value.detach().cpu().reshape(-1)
-    if flat.dtype is torch.bfloat16:  # which numpy does not have
+    if flat.dtype is torch.bfloat16:  # not in numpy
         finite, plain = bool(flat.isfinite().all()), flat.view(torch.int16).numpy()
     else:
         plain = flat.numpy()
@@ -301,5 +286,5 @@ def _numbers(value: Tensor, where: str) -> bytes:
 
 
 def _dtype(value: Tensor) -> str | None:
-    """Return what safetensors calls the type of a tensor; None for one that captures do not hold."""
+    """Return the safetensors name of a tensor's type; None if captures do not support it."""
     return NAMES.get(str(value.dtype).removeprefix("torch."))

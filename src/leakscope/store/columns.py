@@ -1,4 +1,4 @@
-"""Records as rows of two tables and back, and all scores as columns: one row for each sample of each trial."""
+"""Records as rows of two tables and back, and all scores as columns with one row per sample of each trial."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BATCH = 20_000
 _ORDER = ("cell", "number")
 _TEXT, _WHOLE, _REAL, _FLAG, _MAYBE = object, np.int64, np.float64, np.bool_, np.int8
 
-# name: (what sqlite is asked for, type of the column). r is the record, s its sample, absent where a trial has none.
+# name: (SQL expression, column type). r is the record, s its sample (absent if a trial has none).
 FIELDS: Mapping[str, tuple[str, type]] = {
     "trial": ("r.trial", _TEXT),
     "cell": ("r.cell - 1", _WHOLE),
@@ -42,19 +42,16 @@ FIELDS: Mapping[str, tuple[str, type]] = {
     "recovered": ("ifnull(s.recovered, 0)", _FLAG),
     "finite": ("ifnull(s.finite, 0)", _FLAG),
 }
-# Needed by the export alone: taking a list apart in sqlite costs time.
+# Only for the export: unpacking lists in SQLite is slow.
 MORE_FIELDS: Mapping[str, tuple[str, type]] = {
     "item": ("ifnull(json_extract(r.items, '$[' || s.place || ']'), -1)", _WHOLE),
     "version": ("r.version", _TEXT),
 }
-LEARNED = "learned."  # before the name of a number that the attack found, such as alpha
+LEARNED = "learned."  # prefix of a value that the attack recovered beside the images, such as alpha
 
 
 def read_columns(connection: sqlite3.Connection, cells: Sequence[int], names: Sequence[str] = tuple(FIELDS)) -> Columns:
-    """Return the named columns of these cells (by number), ordered by cell, number, landing and sample.
-
-    `learned.<name>` is a number that the attack found beside the pictures, NaN where it looked for none.
-    """
+    """Return the named columns of these cells (by number), ordered by cell, number, landing and sample."""
     fields = {name: _field(name, connection) for name in (*names, *_ORDER)}
     cursor = connection.execute(_query([expression for expression, _ in fields.values()], connection, cells))
     batches: dict[str, list[np.ndarray[Any, Any]]] = {name: [np.empty(0, kind)] for name, (_, kind) in fields.items()}
@@ -67,7 +64,7 @@ def read_columns(connection: sqlite3.Connection, cells: Sequence[int], names: Se
 
 
 def learned_names(connection: sqlite3.Connection, cells: Sequence[int]) -> list[str]:
-    """Return the columns `learned.<name>` that trials of these cells have."""
+    """Return the names of the `learned.<name>` columns that trials of these cells have."""
     if lacks(connection, "learned"):
         return []
     chosen = ", ".join(str(int(cell)) for cell in cells)
@@ -84,7 +81,7 @@ def _field(name: str, connection: sqlite3.Connection) -> tuple[str, type]:
 
 
 def _plain(name: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Return the values of a column as numpy takes them."""
+    """Return the values of a column in a form that numpy accepts."""
     if name == "trial":
         return [unpack_trial(value) for value in values]
     if name.startswith(LEARNED):
@@ -94,12 +91,9 @@ def _plain(name: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _query(expressions: Sequence[str], connection: sqlite3.Connection, cells: Sequence[int]) -> str:
-    """Return the query for these cells; rows come as stored, since sorting is faster in numpy than in sqlite.
-
-    A plus before a column keeps sqlite from its index: for most of the cells it is faster to read the table through.
-    """
+    """Return the query for these cells; rows come as stored, because numpy sorts faster than SQLite."""
     (stored,) = connection.execute("SELECT count(*) FROM cell").fetchone()
-    column = "+r.cell" if 2 * len(cells) > stored else "r.cell"
+    column = "+r.cell" if 2 * len(cells) > stored else "r.cell"  # + disables the index: for most cells a scan is faster
     chosen = ", ".join(str(int(cell)) for cell in cells)
     return (
         f"SELECT {', '.join(expressions)} FROM record r LEFT JOIN sample s ON s.record = r.id "
@@ -119,17 +113,17 @@ SAMPLE = "record, place, sample, label, guess, mse, psnr, ssim, label_correct, r
 
 
 def pack_trial(trial: str) -> str | bytes:
-    """Return a trial's id as it is stored: a hash in hexadecimal as its bytes, half as long."""
+    """Return a trial id in stored form: a hexadecimal hash as bytes, half as long."""
     return bytes.fromhex(trial) if _HEX.fullmatch(trial) else trial
 
 
 def unpack_trial(stored: str | bytes) -> str:
-    """Return a trial's id from what is stored."""
+    """Return a trial id from its stored form."""
     return stored.hex() if isinstance(stored, bytes) else stored
 
 
 def record_row(record: Record, *, id: int, cell: int, chunk: int, place: int) -> Row:
-    """Return the row of a record; every number is made a plain one, as sqlite would store numpy's as raw bytes."""
+    """Return the row of a record with plain Python numbers; SQLite would store numpy's as raw bytes."""
     return (
         id,
         pack_trial(record.trial),
@@ -151,7 +145,7 @@ def record_row(record: Record, *, id: int, cell: int, chunk: int, place: int) ->
 
 
 def sample_rows(record: Record, id: int) -> Iterator[Row]:
-    """Yield the rows of a record's samples, in their order."""
+    """Yield the rows of a record's samples, in order."""
     for place, score in enumerate(record.samples):
         yield (
             id,
@@ -185,12 +179,12 @@ def record_from(row: Sequence[Any], cell: str, samples: tuple[SampleScore, ...])
 
 
 def learned_from(stored: str | None) -> dict[str, float]:
-    """Return what an attack found beside the pictures; nothing where nothing is stored."""
+    """Return the values that an attack recovered beside the images; empty if none are stored."""
     return {} if stored is None else json.loads(stored)
 
 
 def sample_from(row: Sequence[Any]) -> SampleScore:
-    """Return the score of a row (the columns of SAMPLE in their order)."""
+    """Return the score of a row with the columns of SAMPLE."""
     return SampleScore(
         sample=row[2],
         label=row[3],
@@ -205,7 +199,7 @@ def sample_from(row: Sequence[Any]) -> SampleScore:
 
 
 def _number(value: float | None) -> Value:
-    """Return a number as it is stored: NaN as text, since sqlite would make it NULL, which here means None."""
+    """Return a number in stored form: NaN as text, because SQLite turns it into NULL, which stands for None."""
     if value is None:
         return None
     number = float(value)

@@ -1,4 +1,4 @@
-"""Making and opening a run directory."""
+"""Creating and opening a run directory."""
 
 from __future__ import annotations
 
@@ -36,10 +36,7 @@ def holds_run(directory: Path) -> bool:
 
 
 def make(directory: Path, scenario: str, facts: Mapping[str, str]) -> Path:
-    """Lay an empty run and return its directory.
-
-    The database takes its name last, so a run exists whole or not at all; what a killed attempt left is taken over.
-    """
+    """Create an empty run and return its directory."""
     if holds_run(directory):
         raise InputError(f"{directory} already holds a run: open it, or choose another directory")
     if directory.exists():
@@ -50,13 +47,13 @@ def make(directory: Path, scenario: str, facts: Mapping[str, str]) -> Path:
         _refuse_what_is_not_ours(directory, scenario)
         for name in (TENSORS, WORK):
             (directory / name).mkdir(exist_ok=True)
-        _lay_database(directory, scenario, facts)
+        _lay_database(directory, scenario, facts)  # atomic: a run exists whole or not at all
         write_scenario(directory, scenario)
     return directory
 
 
 def migrated(directory: Path) -> Path:
-    """Return a directory whose run has the present format, bringing it there if there is a way; refuse anything else."""
+    """Return a directory whose run has the current format, migrating it if possible; refuse anything else."""
     if not holds_run(directory):
         what = f"it holds no {DATABASE}" if directory.is_dir() else "there is no such directory"
         raise InputError(f"{directory} is not a run: {what}")
@@ -69,7 +66,7 @@ def migrated(directory: Path) -> Path:
 
 
 def _usable_format(directory: Path) -> int:
-    """Return the format of a run that can be read here, perhaps after migration; raise for any other."""
+    """Return the format of a run that can be read, perhaps after migration; raise for any other."""
     with reading(directory) as connection:
         version = format_of(connection)
         if version is None:
@@ -95,7 +92,7 @@ def _lay_database(directory: Path, scenario: str, facts: Mapping[str, str]) -> N
 
 
 def _refuse_what_is_not_ours(directory: Path, scenario: str) -> None:
-    """Raise if a directory holds more than a killed `make` leaves (and perhaps this very scenario)."""
+    """Raise if a directory holds more than a killed `make` leaves (or this same scenario)."""
     if not directory.is_dir():
         raise InputError(f"{directory} is a file; a run needs a directory")
     for path in sorted(directory.iterdir()):
@@ -110,7 +107,7 @@ SCENARIO = "scenario.yaml"
 
 
 def write_scenario(directory: Path, scenario: str) -> None:
-    """Write scenario.yaml unless it says this already; it is for people and editors, what counts is in the database."""
+    """Write scenario.yaml unless it is up to date; it is for people and editors, the database is authoritative."""
     path, data = directory / SCENARIO, scenario.encode()
     if not path.is_file() or path.read_bytes() != data:
         with replacing(path) as file:

@@ -1,4 +1,4 @@
-"""What can go wrong on a disk, told in one line."""
+"""Safe writes: disk errors as one-line messages, atomic replacement of files, and the lock of a run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PERHAPS_FULL = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 
 
 class DiskFullError(InputError):
-    """The disk has no room for what was to be written; what was stored before is whole."""
+    """The disk is full; everything stored earlier is intact."""
 
 
 @contextmanager
 def clear_errors(directory: Path, lost: str) -> Iterator[None]:
-    """Turn an error of the disk or of sqlite while writing `directory` into one line; `lost` says what was not kept."""
+    """Turn an OS or SQLite error while writing `directory` into a one-line error; `lost` says what was not kept."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
@@ -35,14 +35,14 @@ def clear_errors(directory: Path, lost: str) -> Iterator[None]:
                 f"disk full while writing {directory}: {lost}; free space and run the same command again"
             ) from error
         if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.DatabaseError):
-            raise  # misuse of sqlite is a fault of ours, not of the disk
+            raise  # misuse of SQLite is a bug, not a disk error
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
             raise
         raise InputError(f"cannot write {directory} ({_says(error)}): {lost}") from error
 
 
 def is_full(error: OSError | sqlite3.Error, directory: Path) -> bool:
-    """Return whether an error comes from a disk without room; in some places sqlite gives it another name."""
+    """Return whether an error means that the disk is full; SQLite sometimes reports it as another error."""
     if isinstance(error, OSError):
         return error.errno in _NO_SPACE
     code = plain_code(error)
@@ -50,12 +50,12 @@ def is_full(error: OSError | sqlite3.Error, directory: Path) -> bool:
 
 
 def plain_code(error: sqlite3.Error) -> int:
-    """Return sqlite's code of an error, 0 where there is none; the extended codes carry the plain one in their low byte."""
+    """Return SQLite's primary error code, 0 if there is none; it is the low byte of the extended code."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
 def _no_room(directory: Path) -> bool:
-    """Return whether less than the 32 KiB of sqlite's shared memory and a few pages are free."""
+    """Return whether less space is free than SQLite's 32 KiB of shared memory and a few pages."""
     room = os.statvfs(directory)
     return room.f_bavail * room.f_frsize < 1 << 16
 
@@ -70,16 +70,13 @@ PART = ".part"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write; it takes the place of `path` when the block ends well, and vanishes when it does not.
-
-    The bytes go to `path` + '.part' first and reach the disk before the rename, the rename before this returns.
-    """
+    """Yield a file that atomically replaces `path` when the block succeeds and is deleted otherwise."""
     part = path.with_name(path.name + PART)
     try:
         with part.open("wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # data reaches the disk before the rename
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
@@ -88,7 +85,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def sync_directory(path: Path) -> None:
-    """Bring the names in a directory to the disk: without this a rename may be lost in a power cut."""
+    """Flush a directory to disk; otherwise a power cut may lose a rename."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -101,11 +98,7 @@ _held: set[int] = set()
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a run, or raise InputError that says who holds it.
-
-    The file stays and says who held it last; only the kernel's lock on it counts, so what a killed process left behind
-    is no obstacle.
-    """
+    """Hold the lock of a run, or raise InputError that names its holder; only the kernel's lock counts, not the file."""
     with clear_errors(path.parent, "nothing was changed"):
         handle = _take(path)
     try:
@@ -131,7 +124,7 @@ def _take(path: Path) -> int:
 
 
 def _drop(handle: int) -> None:
-    if handle in _held:  # not so in a forked child, where the number may belong to another file by now
+    if handle in _held:  # not in a forked child, where the number may belong to another file
         _held.discard(handle)
         os.close(handle)
 
@@ -156,7 +149,7 @@ def _refusal(path: Path, signature: bytes) -> str:
 
 
 def _let_go() -> None:
-    """Close the locks in a forked child: a worker that outlives its killed parent must not keep the run locked."""
+    """Close the locks in a forked child: a worker that outlives its parent must not keep the run locked."""
     for handle in _held:
         os.close(handle)
     _held.clear()

@@ -23,11 +23,7 @@ from leakscope.store.schema import reading
 
 
 def export(run: Run, to: str, out: Path, *, current: bool = True, settings: Sequence[str] | None = None) -> Path:
-    """Write the flat table of a run (see `flat_table`) to `out`, whole or not at all, and return `out`.
-
-    `to` is one of csv, json, parquet. All forms hold the same rows, columns and values, with one difference: JSON knows no
-    infinity and has null there.
-    """
+    """Write the flat table of a run atomically as csv, json (null for infinity) or parquet, and return `out`."""
     write = lookup(EXPORTS, to, "export format")
     if out.is_dir():
         raise InputError(f"{out} is a directory; the export needs the name of a file")
@@ -38,7 +34,7 @@ def export(run: Run, to: str, out: Path, *, current: bool = True, settings: Sequ
 
 
 def write_csv(table: Sequence[Column], file: IO[bytes]) -> None:
-    """Write a header and one line for each row; empty where there is nothing, true and false in small letters."""
+    """Write a header and one line per row; missing values are empty, booleans are true and false."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     lines = csv.writer(text, lineterminator="\r\n")
     lines.writerow([column.name for column in table])
@@ -47,7 +43,7 @@ def write_csv(table: Sequence[Column], file: IO[bytes]) -> None:
 
 
 def write_json(table: Sequence[Column], file: IO[bytes]) -> None:
-    """Write an array of one object for each row, one row on each line."""
+    """Write an array with one object per row, one per line."""
     names = [column.name for column in table]
     before = b"[\n"
     for row in zip(*(_without_infinity(column) for column in table), strict=True):
@@ -99,7 +95,7 @@ _WHOLE = range(-(2**63), 2**63)
 
 
 class Kind(Enum):
-    """The type of a column; every column may also hold nothing."""
+    """The type of a column; every column may also hold None."""
 
     TEXT = "text"
     WHOLE = "whole"
@@ -108,14 +104,14 @@ class Kind(Enum):
 
 
 class Column(NamedTuple):
-    """One column of the table; None is what does not exist, and a number that is not one."""
+    """One column of the table; None: missing or NaN."""
 
     name: str
     kind: Kind
     values: list[Any]
 
 
-# The columns that every table has, in this order.
+# Columns of every table, in this order.
 FIXED: Mapping[str, Kind] = {
     **dict.fromkeys(("trial", "cell"), Kind.TEXT),
     **dict.fromkeys(("baseline", "current"), Kind.FLAG),
@@ -134,9 +130,9 @@ _NONE_IS_MINUS_ONE = ("sample", "item", "label", "guess", "label_correct")
 def flat_table(run: Run, *, current: bool = True, settings: Sequence[str] | None = None) -> list[Column]:
     """Return the columns of the flat table, rows ordered by cell, number, landing and sample.
 
-    First those of FIXED, then `learned.<name>` for every number that an attack found beside the pictures, `axis.<name>` for
-    every axis of the sweep, then `setting.<path>` for every leaf of the cells' settings, or only for those at or below the
-    dotted paths in `settings`. `current=False` adds the cells that a changed scenario left behind.
+    FIXED columns come first, then `learned.<name>` for values that an attack recovered beside the images, `axis.<name>` for
+    every axis, and `setting.<path>` for every leaf of the cells' settings (only at or below the paths in `settings`, if given).
+    `current=False` adds the cells that a changed scenario no longer names.
     """
     cells, now = run.cells(current=False), {cell.id for cell in run.cells()}
     chosen = [number for number, cell in enumerate(cells, 1) if cell.id in now or not current]
@@ -155,7 +151,7 @@ def flat_table(run: Run, *, current: bool = True, settings: Sequence[str] | None
 
 
 def _plain(name: str, column: np.ndarray[Any, Any]) -> list[Any]:
-    """Return a column as a list, with None for what does not exist."""
+    """Return a column as a list, with None for missing values."""
     values: list[Any] = column.tolist()
     if name.startswith(LEARNED) or FIXED[name] is Kind.REAL:
         return [None if value != value else value for value in values]
@@ -167,7 +163,7 @@ def _plain(name: str, column: np.ndarray[Any, Any]) -> list[Any]:
 
 
 def _of_cells(of_cell: Mapping[str, list[Any]], codes: list[int]) -> Iterator[Column]:
-    """Yield columns that repeat a cell's value on each of its rows; the column's type is the one that holds all cells'."""
+    """Yield columns that repeat a cell's value on each of its rows, in a type that holds the values of all cells."""
     for name, values in of_cell.items():
         kind = _kind(values)
         fitted = [_fit(value, kind) for value in values]
@@ -208,7 +204,7 @@ def _below(name: str, path: str) -> bool:
 
 
 def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
-    """Yield every leaf of nested mappings with its dotted path; a list is one leaf, as JSON."""
+    """Yield every leaf of nested mappings with its dotted path; a list is one leaf."""
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
             yield from _leaves(inner, f"{path}.{name}")
@@ -217,6 +213,6 @@ def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
 
 
 def _spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the union of the rows' names in alphabetical order, each with its value in every row, None where absent."""
+    """Return the sorted union of the rows' names, each with its value in every row, None if absent."""
     names = sorted({name for row in rows for name in row})
     return {name: [row.get(name) for row in rows] for name in names}

@@ -1,7 +1,4 @@
-"""Recording captures while a federation trains: which clients of which rounds, and never more than the disk may take.
-
-Recording must not disturb training. Whatever goes wrong here is counted and warned of once; nothing is raised.
-"""
+"""Recording captures while a federation trains; errors must not disturb training: counted, warned of once, never raised."""
 
 from __future__ import annotations
 
@@ -22,17 +19,13 @@ SPARE = 1 << 16  # headers and the JSON text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What to record: every `every`-th round (the first included), at most `clients` a round, at most `most_bytes` in all.
-
-    Which clients is decided by a hash of `seed`, round and client, so it is the same in every run and independent of the
-    order in which they answer.
-    """
+    """What to record: every `every`-th round (the first included), at most `clients` a round, at most `most_bytes` in all."""
 
     directory: Path
     every: int = 1
     clients: int | None = None
     most_bytes: int = GIB
-    seed: int = 0
+    seed: int = 0  # with round and client, decides by hash who is recorded: independent of the order of answers
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -56,7 +49,7 @@ class Recording:
 
 
 class Recorder:
-    """Writes captures until the disk's share is used up; keeps count of what it wrote and of what it left out, and why."""
+    """Writes captures until `most_bytes` is reached; counts what was written and what was left out, and why."""
 
     def __init__(self, settings: Recording) -> None:
         self.settings = settings
@@ -71,12 +64,12 @@ class Recorder:
         if self.used + need > self.settings.most_bytes:
             return self.leave_out(f"Recording.most_bytes ({self.settings.most_bytes:,}) is used up")
         try:
-            if self.packed is None or self.packed[0] is not capture.before:  # most clients of a round got the same
+            if self.packed is None or self.packed[0] is not capture.before:  # most clients of a round get the same
                 self.packed = (capture.before, pack_before(capture))
             self.used += write_capture(self.settings.directory, capture, self.packed[1])
         except InputError as error:
             return self.leave_out(str(error))
-        except Exception as error:  # training goes on, whatever a client sent
+        except Exception as error:  # training must continue, whatever a client sent
             return self.leave_out(f"{capture.name}: {type(error).__name__}: {error}")
         self.written += 1
         return True
@@ -90,7 +83,7 @@ class Recorder:
 
 
 def used_bytes(directory: Path) -> int:
-    """Return the bytes of all files in a directory; 0 where there is none."""
+    """Return the bytes of all files in a directory; 0 if it does not exist."""
     if not directory.is_dir():
         return 0
     return sum(path.lstat().st_size for path in directory.iterdir() if path.is_file())

@@ -1,4 +1,4 @@
-"""The run directory: made once, written by one, read by many."""
+"""A stored run: created once, one writer, many readers."""
 
 from __future__ import annotations
 
@@ -29,24 +29,18 @@ _CELL = "name, settings, axes, baseline"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A sweep on disk. Each method reads one whole moment of it, also while another process writes.
-
-    It holds nothing open: it may be copied, shared between threads and sent to other processes.
-    """
+    """A sweep on disk. Each method reads one consistent snapshot; nothing stays open, so a Run may be copied and shared."""
 
     directory: Path
 
     @staticmethod
     def create(directory: Path, scenario: str, facts: Mapping[str, str]) -> Run:
-        """Return a new, empty run; a directory that holds anything else is refused.
-
-        `facts` say where its results come from: versions, revision, machine, command.
-        """
+        """Return a new, empty run in a directory that holds nothing else; `facts` are versions, revision, machine, command."""
         return Run(make(Path(directory), scenario, facts))
 
     @staticmethod
     def open(directory: Path) -> Run:
-        """Return the run in a directory; what is no run, or one of another format, is migrated or refused by name."""
+        """Return the run in a directory, migrated from an older format if needed; anything else is an error."""
         return Run(migrated(Path(directory)))
 
     @staticmethod
@@ -56,21 +50,21 @@ class Run:
 
     @property
     def work(self) -> Path:
-        """The scratch directory of chunks in hand; the store never looks inside."""
+        """The scratch directory of running chunks; the store never reads it."""
         return self.directory / WORK
 
     def scenario(self) -> str:
-        """Return the text of the scenario, as it was last given."""
+        """Return the text of the latest scenario."""
         return str(self.history()[-1]["scenario"])
 
     def facts(self) -> dict[str, str]:
-        """Return where results come from now: versions, revision, machine, command."""
+        """Return the latest facts: versions, revision, machine, command."""
         with reading(self.directory) as connection:
             (facts,) = connection.execute("SELECT facts FROM session ORDER BY id DESC LIMIT 1").fetchone()
         return dict(json.loads(facts))
 
     def history(self) -> list[dict[str, object]]:
-        """Return every scenario and set of facts the run has had, oldest first: id, started, scenario, facts."""
+        """Return every scenario and set of facts of the run, oldest first: id, started, scenario, facts."""
         with reading(self.directory) as connection:
             sessions = connection.execute("SELECT id, started, scenario, facts FROM session ORDER BY id").fetchall()
         return [
@@ -79,7 +73,7 @@ class Run:
         ]
 
     def cells(self, *, current: bool = True) -> list[Cell]:
-        """Return the cells of the scenario in its order; or all cells ever stored, where `columns()['cell']` points."""
+        """Return the cells of the scenario in its order; or all cells ever stored, which `columns()['cell']` indexes."""
         which = "WHERE place IS NOT NULL ORDER BY place" if current else "ORDER BY id"
         with reading(self.directory) as connection:
             stored = connection.execute(f"SELECT {_CELL} FROM cell {which}").fetchall()
@@ -116,13 +110,11 @@ class Run:
                 yield from _records(connection, number, name)
 
     def columns(self, *, cells: Sequence[str] | None = None, names: Sequence[str] | None = None) -> Columns:
-        """Return the scores of these cells (the current ones if None) as arrays, one row for each sample of each trial.
+        """Return the scores of these cells (None: the current ones) as arrays with one row per sample of each trial.
 
-        The fewer columns are named, the faster; all there are if None: those that every run has, and `learned.<name>` for every
-        number that an attack found beside the pictures.
-
-        `cell` is a place in `cells(current=False)`. What does not exist is NaN, or -1 in a column of whole numbers. A trial
-        without samples has one row, with sample -1. Rows are ordered by cell (as first stored), number, landing and sample.
+        `names` None: all columns, with `learned.<name>` for values that an attack recovered beside the images; fewer are faster.
+        `cell` indexes `cells(current=False)`. Missing values are NaN, or -1 in integer columns. A trial without samples has one
+        row, with sample -1. Rows are ordered by cell (as first stored), number, landing and sample.
         """
         with reading(self.directory) as connection:
             numbers = list(_numbers(connection, cells, current=True))
@@ -130,7 +122,7 @@ class Run:
             return read_columns(connection, numbers, names)
 
     def tensors(self, trial: str) -> dict[str, Tensor]:
-        """Return that trial's row of every tensor of its chunk, {} where the chunk has none."""
+        """Return the trial's row of every tensor of its chunk, {} if the chunk has none."""
         with reading(self.directory) as connection:
             stored = connection.execute(
                 "SELECT chunk.plan, chunk.name, record.place, chunk.size FROM record JOIN chunk ON chunk.id = record.chunk "
@@ -144,7 +136,7 @@ class Run:
 
     @contextmanager
     def writing(self) -> Iterator[Writer]:
-        """Give the run's one Writer, after dropping what a crash left broken; a second writer raises InputError."""
+        """Yield the run's only Writer, after dropping what a crash left broken; a second writer raises InputError."""
         with locked(self.directory / LOCK):
             with clear_errors(self.directory, "nothing was changed"):
                 connection = connect_writer(self.directory)
@@ -156,7 +148,7 @@ class Run:
 
 
 def _numbers(connection: sqlite3.Connection, names: Sequence[str] | None, *, current: bool) -> dict[int, str]:
-    """Return the numbers of cells with their names, in the order they were first stored."""
+    """Return the names of cells by number, in the order they were first stored."""
     which = " WHERE place IS NOT NULL" if current and names is None else ""
     stored = dict(connection.execute(f"SELECT id, name FROM cell{which} ORDER BY id").fetchall())
     if names is None:

@@ -1,4 +1,4 @@
-"""The tables of records.sqlite, their version, and the way from older versions to this one."""
+"""The tables of records.sqlite, their version, and migrations from older versions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from leakscope.core.version import __version__
 from leakscope.store.disk import is_full, plain_code
 
 FORMAT = 1
-APPLICATION = 0x6C6B7363  # 'lksc': tells our files from any other sqlite file
+APPLICATION = 0x6C6B7363  # 'lksc': marks leakscope's SQLite files
 
 Migration: TypeAlias = Callable[[sqlite3.Connection], None]
 
-# From each older format to the next. The table `about` and the two pragmas are the same in every format.
+# Migration from each format to the next. The table `about` and the two pragmas never change.
 MIGRATIONS: dict[int, Migration] = {}
 
-# Inside, cells, chunks and records are small integers: names and hashes are stored once. Columns of numbers may also hold
-# the text 'nan', since sqlite turns a bound NaN into NULL.
+# Cells, chunks and records have integer keys, so names and hashes are stored once. Number columns may
+# also hold the text 'nan', because SQLite turns a bound NaN into NULL.
 TABLES = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE session (id INTEGER PRIMARY KEY, started TEXT NOT NULL, scenario TEXT NOT NULL, facts TEXT NOT NULL);
@@ -51,29 +51,29 @@ CREATE TABLE sample (
 """
 
 
-# Columns of `record` that runs of this format may lack: read as nothing there, and added by the next who writes.
+# Columns of `record` that older runs of this format lack: read as None, added by the next writer.
 LATER = {"learned": "TEXT"}
 
 
 def lacks(connection: sqlite3.Connection, column: str) -> bool:
-    """Return whether the records of a run have no such column, for being older than it."""
+    """Return whether the records of a run lack a column because the run is older."""
     return column not in {name for _, name, *_ in connection.execute("PRAGMA table_info(record)")}
 
 
 def complete(connection: sqlite3.Connection) -> None:
-    """Add the columns that a run of this format lacks."""
+    """Add the missing columns of an older run."""
     for column, kind in LATER.items():
         if lacks(connection, column):
             connection.execute(f"ALTER TABLE record ADD COLUMN {column} {kind}")
 
 
 def now() -> str:
-    """Return the time as text, in UTC, to the second."""
+    """Return the UTC time as text, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def lay(connection: sqlite3.Connection) -> None:
-    """Lay the tables of the present format in an empty database."""
+    """Create the tables of the current format in an empty database."""
     connection.executescript(TABLES)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {FORMAT}")
@@ -81,7 +81,7 @@ def lay(connection: sqlite3.Connection) -> None:
 
 
 def begin_session(connection: sqlite3.Connection, scenario: str, facts: Mapping[str, str]) -> None:
-    """Note the scenario and the facts that hold from now on, unless they are as they were."""
+    """Store the scenario and the facts unless they are unchanged."""
     last = connection.execute("SELECT scenario, facts FROM session ORDER BY id DESC LIMIT 1").fetchone()
     if last is None or (last[0], json.loads(last[1])) != (scenario, dict(facts)):
         row = [now(), scenario, json.dumps(dict(facts))]
@@ -89,14 +89,14 @@ def begin_session(connection: sqlite3.Connection, scenario: str, facts: Mapping[
 
 
 def format_of(connection: sqlite3.Connection) -> int | None:
-    """Return the format of a database, None if it is not one of ours."""
+    """Return the format of a database, None if leakscope did not write it."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version) if application == APPLICATION else None
 
 
 def refusal(connection: sqlite3.Connection, version: int, migrations: Mapping[int, Migration]) -> str | None:
-    """Return why a database of that format cannot be used here, None if it can (perhaps after `migrate`)."""
+    """Return why a database of that format cannot be used, None if it can (perhaps after `migrate`)."""
     if all(step in migrations for step in range(version, FORMAT)) and version <= FORMAT:
         return None
     writer = connection.execute("SELECT value FROM about WHERE key = 'leakscope'").fetchone()
@@ -107,7 +107,7 @@ def refusal(connection: sqlite3.Connection, version: int, migrations: Mapping[in
 
 
 def migrate(connection: sqlite3.Connection, migrations: Mapping[int, Migration]) -> None:
-    """Bring a database of an older format to the present one, in one transaction."""
+    """Migrate a database to the current format in one transaction."""
     with transaction(connection):
         version = format_of(connection)
         if version is None:
@@ -119,12 +119,12 @@ def migrate(connection: sqlite3.Connection, migrations: Mapping[int, Migration])
 
 
 DATABASE = "records.sqlite"
-_PATIENCE = 30.0  # seconds to wait for another connection that is just opening or closing the file
+_PATIENCE = 30.0  # seconds to wait for another connection to open or close the file
 
 
 @contextmanager
 def reading(directory: Path) -> Iterator[sqlite3.Connection]:
-    """Give a connection that sees one moment of the run and cannot write; a damaged file raises InputError."""
+    """Yield a read-only connection to a consistent snapshot; a damaged file raises InputError."""
     path = directory / DATABASE
     try:
         with closing(_connect(path, "immutable=1" if _frozen(path) else "mode=ro")) as connection:
@@ -137,7 +137,7 @@ def reading(directory: Path) -> Iterator[sqlite3.Connection]:
 
 
 def connect_writer(directory: Path) -> sqlite3.Connection:
-    """Return the connection of the one writer: every transaction is on the disk when it returns."""
+    """Return the writer's connection: every commit is on disk when it returns."""
     connection = _connect(directory / DATABASE, "mode=rw")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -145,7 +145,7 @@ def connect_writer(directory: Path) -> sqlite3.Connection:
 
 
 def make_database(path: Path) -> sqlite3.Connection:
-    """Return a connection to a new, empty database that will keep a write-ahead log."""
+    """Return a connection to a new, empty database with a write-ahead log."""
     connection = _connect(path, "mode=rwc")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -154,7 +154,7 @@ def make_database(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Do everything in the block or nothing of it."""
+    """Run the block in one transaction: commit or roll back."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -166,7 +166,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def damaged(path: Path, error: object) -> str:
-    """Return the line for a database that cannot be read."""
+    """Return the message for a database that cannot be read."""
     reason = " ".join(str(error).split())
     return f"{path} cannot be read ({reason}): restore it from a copy, or run into a new directory"
 
@@ -185,6 +185,6 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _frozen(path: Path) -> bool:
-    """Return whether nobody can write here (an archive, a read-only mount), where sqlite cannot lay its shared memory."""
+    """Return whether the directory is read-only (an archive, a mount), where SQLite cannot create its shared memory."""
     log = path.with_name(path.name + "-wal")
     return not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)

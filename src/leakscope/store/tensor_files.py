@@ -1,4 +1,4 @@
-"""A finished chunk on its way into the store, and its pictures: one safetensors file, one row for each trial."""
+"""The tensors of a finished chunk: one safetensors file with one row per trial."""
 
 from __future__ import annotations
 
@@ -22,21 +22,18 @@ TENSORS = "tensors"
 SUFFIX = ".safetensors"
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_RESERVED = "__metadata__"  # safetensors keeps its own header there
+_RESERVED = "__metadata__"  # used by safetensors itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landing:
-    """All that a chunk made: its records, and tensors whose row i belongs to records[i].
-
-    `plan` is the number that `Writer.add_plan` gave, `seconds` the time of the whole chunk.
-    """
+    """The results of a chunk: its records, and tensors whose row i belongs to records[i]."""
 
     chunk: str
-    plan: int
+    plan: int  # number returned by `Writer.add_plan`
     records: tuple[Record, ...]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the whole chunk
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.chunk):
@@ -62,19 +59,19 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a file must look like: its length in bytes and the SHA-256 of them."""
+    """The expected size and SHA-256 of a file."""
 
     size: int
     sha256: bytes
 
 
 def file_of(directory: Path, plan: int, chunk: str) -> Path:
-    """Return the file of a chunk; the plan is part of its name, so that each plan may count its chunks from one."""
+    """Return the file of a chunk; the plan is part of its name, because each plan counts its chunks from one."""
     return directory / TENSORS / f"{plan}-{chunk}{SUFFIX}"
 
 
 def write_tensors(path: Path, landing: Landing) -> Stamp:
-    """Write the tensors of a landing, whole or not at all, and return what the file must look like from now on."""
+    """Write the tensors of a landing atomically and return the file's stamp."""
     from safetensors.torch import save
 
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in landing.tensors.items()}
@@ -86,7 +83,7 @@ def write_tensors(path: Path, landing: Landing) -> Stamp:
 
 
 def fault(path: Path, stamp: Stamp) -> str | None:
-    """Return what is wrong with a file, None if its length and every byte are right."""
+    """Return what is wrong with a file, None if its size and hash match."""
     try:
         size = path.stat().st_size
         if size != stamp.size:
@@ -103,7 +100,7 @@ def fault(path: Path, stamp: Stamp) -> str | None:
 
 
 def read_row(path: Path, row: int) -> Mapping[str, Tensor]:
-    """Return one trial's row of every tensor in a file, reading no other row."""
+    """Return one trial's row of every tensor in a file without reading the other rows."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,8 +1,4 @@
-"""Files that a stranger may have written: a JSON text and a safetensors file, read under limits or refused in one line.
-
-Nothing here runs code from a file. A safetensors file is 8 bytes with the length of its header, the header (JSON: name ->
-dtype, shape, place) and the numbers. The header is checked here, number by number, before the library sees the file.
-"""
+"""Reading JSON and safetensors files from untrusted sources, under limits; nothing in a file is executed."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ PICKLES = (b"\x80", b"PK\x03\x04", b"(dp", b"(lp", b"cposix")
 
 
 def plain_file(directory: Path, name: object, kind: str) -> Path:
-    """Return the path of a file that lies in `directory` itself; refuse a name that leads elsewhere, a link, a device."""
+    """Return the path of a regular file directly in `directory`; refuse names that lead elsewhere, links and devices."""
     if not isinstance(name, str) or not NAME.fullmatch(name) or ".." in name:
         raise InputError(f"{directory}: {kind} must name a file of this directory, got {name!r:.80}")
     path = directory / name
@@ -44,7 +40,7 @@ def plain_file(directory: Path, name: object, kind: str) -> Path:
 
 
 def read_text(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; refuse one that is too long, nests too deep, repeats a name or holds NaN."""
+    """Return the JSON object in a file; refuse one that is too long, too deeply nested, repeats a name or holds NaN."""
     data = read_bytes(path, MOST_TEXT)
     try:
         content = json.loads(
@@ -58,7 +54,7 @@ def read_text(path: Path) -> dict[str, Any]:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Return the bytes of a file; refuse one that is longer than `most`."""
+    """Return the bytes of a file of at most `most` bytes."""
     try:
         size = path.stat().st_size
         if size > most:
@@ -70,10 +66,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_tensors(path: Path, *, sha256: str | None = None, most: int = MOST_BYTES) -> Tree:
-    """Return the tensors of a safetensors file, all finite; refuse whatever is not exactly that.
-
-    `sha256` is what the bytes must hash to, where that is known.
-    """
+    """Return the tensors of a safetensors file, all finite; `sha256` is the expected hash of the file, if known."""
     data = read_bytes(path, most)
     _check_header(path, data)
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
@@ -92,7 +85,7 @@ def read_tensors(path: Path, *, sha256: str | None = None, most: int = MOST_BYTE
 
 
 def _check_header(path: Path, data: bytes) -> None:
-    """Refuse a header that is no JSON, too long, or that describes other numbers than there are."""
+    """Check the header (8 bytes of length, then JSON: name -> dtype, shape, offsets) before the library reads the file."""
     if len(data) < 8:
         raise InputError(f"{path} is no safetensors file: it has {len(data)} bytes")
     length = int.from_bytes(data[:8], "little")
@@ -116,7 +109,7 @@ def _check_header(path: Path, data: bytes) -> None:
 
 
 def _size(path: Path, name: str, entry: object, room: int) -> int:
-    """Return how many bytes a tensor takes, after checking what the header says of it."""
+    """Return the bytes of a tensor, after checking its header entry."""
     fields = entry if isinstance(entry, dict) else {}
     dtype, shape, place = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in BYTES:
@@ -134,7 +127,7 @@ def _size(path: Path, name: str, entry: object, room: int) -> int:
 
 
 def _wholes(value: object) -> TypeGuard[list[int]]:
-    """Return whether a value is a list of whole numbers that are not negative (True is none)."""
+    """Return whether a value is a list of non-negative integers (booleans excluded)."""
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**48 for n in value)
 
 

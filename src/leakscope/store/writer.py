@@ -1,4 +1,4 @@
-"""The write side of a run: chunks land whole or not at all, and never twice."""
+"""The write side of a run: chunks are stored atomically and never twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOTHING = "nothing was changed"
 
 
 class Writer:
-    """The one who writes a run, made by `Run.writing`. Everything a method did is on the disk when it returns."""
+    """The only writer of a run, created by `Run.writing`. Changes are on disk when a method returns."""
 
     def __init__(self, directory: Path, connection: sqlite3.Connection) -> None:
         self.directory = directory
@@ -35,20 +35,14 @@ class Writer:
         self._dropped: list[str] | None = None
 
     def verify(self) -> list[str]:
-        """Return, in sentences, what had to be dropped for being broken; its trials count as not done.
-
-        Entering `Run.writing` does the work, once; this tells what came of it.
-        """
+        """Return messages on what was dropped as broken (once, on entering `Run.writing`); its trials count as not done."""
         if self._dropped is None:
             with clear_errors(self.directory, _NOTHING):
                 self._dropped = drop_what_is_broken(self.directory, self._connection)
         return list(self._dropped)
 
     def renew(self, scenario: str, cells: Sequence[Cell], facts: Mapping[str, str]) -> None:
-        """Make these the scenario, the current cells (in this order) and the facts of the run.
-
-        Cells that are no longer named stay stored with their records, but are not current.
-        """
+        """Set the scenario, the current cells (in this order) and the facts; other cells stay stored, but are not current."""
         places = [
             (cell.id, _json(cell.settings), _json(cell.axes), int(cell.baseline), place)
             for place, cell in enumerate(cells)
@@ -66,7 +60,7 @@ class Writer:
             write_scenario(self.directory, scenario)
 
     def add_plan(self, plan: Mapping[str, object]) -> int:
-        """Return the number of a plan (JSON data), storing it unless the same plan is stored already."""
+        """Return the number of a plan (JSON data), storing it unless it is stored already."""
         text = json.dumps(plan, sort_keys=True)
         digest = hashlib.sha256(text.encode()).digest()
         with clear_errors(self.directory, _NOTHING), transaction(self._connection):
@@ -78,10 +72,7 @@ class Writer:
         return int(number)
 
     def land(self, landing: Landing) -> None:
-        """Store a chunk whole or not at all.
-
-        The same chunk with the same trials again changes nothing. Any other landing of a trial that is stored is refused.
-        """
+        """Store a chunk atomically; storing it again changes nothing, any other landing of a stored trial is refused."""
         with clear_errors(self.directory, "nothing of this chunk was kept"):
             if self._has(landing):
                 return
@@ -92,7 +83,7 @@ class Writer:
                 with transaction(self._connection):
                     self._insert(landing, cells, stamp)
             except BaseException:
-                if stamp is not None and not self._has(landing):  # an interrupt may come just after the commit
+                if stamp is not None and not self._has(landing):  # an interrupt may come right after the commit
                     path.unlink(missing_ok=True)
                 raise
 
@@ -105,7 +96,7 @@ class Writer:
         return [trial for (trial,) in stored] == [rows.pack_trial(record.trial) for record in landing.records]
 
     def _check(self, landing: Landing) -> dict[str, int]:
-        """Return the number of each cell that the landing names, or raise for what cannot be stored."""
+        """Return the number of each cell that the landing names, or raise if it cannot be stored."""
         find = self._connection.execute
         if find("SELECT 1 FROM plan WHERE id = ?", [landing.plan]).fetchone() is None:
             raise InputError(
@@ -156,7 +147,7 @@ def _marks(columns: str) -> str:
     return ", ".join("?" * len(columns.split(", ")))
 
 
-_READERS = 4  # hashing lets other threads run; more of them would only wait for the disk
+_READERS = 4  # hashing releases the GIL; more threads would only wait for the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +159,7 @@ class _Chunk:
 
 
 def drop_what_is_broken(directory: Path, connection: sqlite3.Connection) -> list[str]:
-    """Make the run whole and return in sentences what had to go.
-
-    Unfinished files, and tensor files that no chunk names, are deleted. A chunk whose file is missing or differs in a
-    single byte from what was written loses its records, so that its trials are done again.
-    """
+    """Drop unfinished files, unreferenced tensor files, and chunks whose file is missing or altered; return messages."""
     (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
         raise InputError(damaged(directory / DATABASE, state))
@@ -199,7 +186,7 @@ def _chunks(directory: Path, connection: sqlite3.Connection) -> list[_Chunk]:
 
 
 def _delete_strays(directory: Path, known: set[Path]) -> list[str]:
-    """Delete what a killed writer left; the chunks in question were never stored, so nothing is lost."""
+    """Delete files of a killed writer; their chunks were never stored, so nothing is lost."""
     tensors = directory / TENSORS
     tensors.mkdir(exist_ok=True)
     parts = [path for path in (directory / (SCENARIO + PART), *tensors.glob(f"*{PART}")) if path.is_file()]

@@ -1,1 +1,1 @@
-"""Whole studies on top of the instrument: the demo, the benchmark, the privacy frontier, characteristics of runs."""
+"""Complete studies: the demo, the benchmark, the privacy frontier, and characteristics of runs."""

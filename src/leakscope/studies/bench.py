@@ -1,9 +1,7 @@
-"""How fast the engine is against the loop that peers use, side by side in one process.
+"""Speed of the engine against the usual autograd loop, side by side in one process.
 
-One evaluation is the gradient of the matching objective with respect to the unknowns of one trial. The loop does one trial
-at a time with `torch.autograd.grad(create_graph=True)` through the plain module, on one thread or on all, whichever is
-faster. Pairs are interleaved, so that noise of a shared machine hits both sides; the interval is of the ratio over the
-pairs. Imports torch and numpy only.
+One evaluation is the gradient of the matching objective with respect to the unknowns of one trial. The loop runs one trial at
+a time, on one or all threads, whichever is faster. The interval is of the ratio over pairs. Imports torch and numpy only.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ PAIRS = 20
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What one case measured; the interval holds 95 % of the pairs' ratios."""
+    """Timing of one case; the interval holds 95 % of the pairs' ratios."""
 
     name: str
     device: str
@@ -71,7 +69,7 @@ def _seconds(f: Callable[[], object], device: str) -> float:
 
 
 def _on_threads(threads: int, f: Callable[[], object], device: str) -> float:
-    """Return the seconds of `f` on so many threads."""
+    """Return the seconds of `f` on the given number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -81,7 +79,7 @@ def _on_threads(threads: int, f: Callable[[], object], device: str) -> float:
 
 
 def _best_threads(f: Callable[[], object], device: str) -> int:
-    """Return the number of threads, one or all, on which the loop is faster; the median of five calls each."""
+    """Return the number of threads, one or all, on which the loop is faster; by the median of five calls each."""
     everything = torch.get_num_threads()
     took: dict[int, list[float]] = {1: [], everything: []}
     f()
@@ -145,7 +143,7 @@ def measure(
 def _warm_engine(
     case: Case, setup: Setup, device: str, form: str | None, loop: Callable[[int], object], say: Callable[[str], None]
 ) -> tuple[str, dict[str, float], Callable[[], object]]:
-    """Return the form (the fastest where none is given), the rates it was chosen by, and one evaluation in it, warmed up."""
+    """Return the form (the fastest if not given), the rates of the forms, and one warmed-up evaluation in it."""
     rates: dict[str, float] = {}
     if form is None:
         say(f"{case.name}: measuring the forms")
@@ -172,12 +170,12 @@ def _warm_engine(
 def _interleaved(
     loop: Callable[[], object],
     engine: Callable[[], object],
-    trials: tuple[int, int],
+    trials: tuple[int, int],  # per call of the loop and of the engine
     threads: int,
     pairs: int,
     device: str,
 ) -> tuple[list[float], list[float]]:
-    """Return the trials a second of the loop and of the engine, measured in turn; `trials` is how many a call of each has."""
+    """Return the trials per second of loop and engine, measured in turn, so that noise of a shared machine affects both."""
     repeat = max(1, int(0.05 / max(_seconds(engine, device), 1e-6)))
     loops, engines = [], []
     for _ in range(pairs):
@@ -189,7 +187,7 @@ def _interleaved(
 def _attack_rates(
     case: Case, setup: Setup, device: str, form: str, threads: int, say: Callable[[str], None]
 ) -> tuple[int, float, float]:
-    """Return (iterations, loop's trials per second, engine's) of whole attacks: tracing, optimiser and all."""
+    """Return (iterations, trials per second of the loop, of the engine) of whole attacks, with tracing and optimiser."""
     lbfgs = isinstance(case.matching.optimiser, LBFGS)
     iterations = 10 if lbfgs else 100
     say(f"{case.name}: whole attacks of {iterations} iterations")
@@ -210,7 +208,7 @@ def _attack_rates(
 
 
 def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict[str, float]:
-    """Return what optimiser and bookkeeping add to the evaluations of a CPL run, on average and at full history."""
+    """Return the relative overhead of optimiser and bookkeeping over the evaluations of a CPL run: average, at full history."""
     model = build("lenet_cpl", (1, 28, 28), 10)
     seeds = list(range(trials))
     keys = random.key(seeds)
@@ -260,7 +258,7 @@ def as_json(timings: list[Timing], shares: dict[str, float] | None) -> str:
 
 
 def as_text(timings: list[Timing], shares: dict[str, float] | None) -> str:
-    """Return the timings as a table for people."""
+    """Return the timings as a text table."""
     head = f"{'case':<10} {'trials':>6} {'form':<9} {'loop/s':>10} {'engine/s':>12} {'ratio':>9}  95 % of pairs      whole attack"
     lines = [head]
     for t in timings:
@@ -277,7 +275,7 @@ def as_text(timings: list[Timing], shares: dict[str, float] | None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark from the command line, without any other dependency."""
+    """Run the benchmark from the command line without further dependencies."""
     parser = argparse.ArgumentParser(prog="leakscope bench", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("cases", nargs="*", default=list(CASES), help=f"any of {', '.join(CASES)}")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])

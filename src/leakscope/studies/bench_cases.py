@@ -1,7 +1,4 @@
-"""The benchmark's cases: one network and attack each, ready for the engine; and the loop that peers run, beside it.
-
-The loop does one trial at a time with `torch.autograd.grad(create_graph=True)` through the plain module.
-"""
+"""The benchmark's cases, one network and attack each, and the usual autograd loop to compare with."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from leakscope.models import Torch, Uniform, build, draw_parameters
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One network and attack: how many trials at once on each kind of device, how many images a trial."""
+    """One network and attack; `trials` at once and `images` per trial, each by device."""
 
     matching: Matching
     name: str
@@ -67,7 +64,7 @@ CASES: dict[str, Case] = {
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A case with its network, what the server saw, and the problem the engine gets."""
+    """A case with its network, the observation, and the engine's problem."""
 
     model: Model
     observation: Observation
@@ -77,7 +74,7 @@ class Setup:
 
 
 def set_up(case: Case, device: str, trials: int | None = None) -> Setup:
-    """Return random pictures attacked on random weights: speed does not depend on the pictures."""
+    """Return an attack on random images and random weights; speed does not depend on the images."""
     number, images = trials or case.trials[device], case.images[device]
     model = build(case.network, (3, 32, 32), case.classes, case.settings)
     seeds = list(range(number))
@@ -95,7 +92,7 @@ def set_up(case: Case, device: str, trials: int | None = None) -> Setup:
 
 
 def plain_loop(setup: Setup, device: str) -> Callable[[int], Tensor]:
-    """Return a function that evaluates trial i the way peers do: autograd with create_graph through the module."""
+    """Return a function that evaluates trial i with `torch.autograd.grad(create_graph=True)` through the plain module."""
     module: nn.Module = setup.model.apply.module.to(device)  # type: ignore[attr-defined]
     module.eval()
     parameters = list(module.parameters())
@@ -127,7 +124,7 @@ def plain_loop(setup: Setup, device: str) -> Callable[[int], Tensor]:
 
 
 def loop_attack(setup: Setup, i: int, device: str, iterations: int, lbfgs: bool) -> Tensor:
-    """Attack one trial the way peers do, with torch.optim."""
+    """Attack one trial with the plain loop and torch.optim."""
     module: nn.Module = setup.model.apply.module.to(device)  # type: ignore[attr-defined]
     parameters = list(module.parameters())
     facts = setup.problem.facts

@@ -1,4 +1,4 @@
-"""The demo: what the server can see of 32 clients, in about a minute, on bundled pictures."""
+"""The demo: what a server learns about bundled images of 32 clients, in about a minute."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHAPE = (1, 28, 28)
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """How large the demo is; steps are capped so that it ends in a minute, and the page says so."""
+    """Size of the demo; steps are capped so that it ends in a minute, and the page says so."""
 
     images: int = 32
     image: Path | None = None
@@ -53,7 +53,7 @@ class DemoSettings:
 
 
 def private_pictures(settings: DemoSettings) -> tuple[Batch, tuple[str, ...]]:
-    """Return the pictures attacked, one a client, and their class names; the user's own picture comes first."""
+    """Return the attacked images, one per client, and their class names; the user's image comes first."""
     from leakscope.data import load
 
     source = load("fashion_mnist")
@@ -71,7 +71,7 @@ def private_pictures(settings: DemoSettings) -> tuple[Batch, tuple[str, ...]]:
 
 
 def exact_recovery(batch: Batch, seeds: list[int]) -> AttackResult:
-    """Return the analytic attack on a dense network: exact, in no time."""
+    """Return the analytic attack on a dense network, which is exact."""
     model = build("mlp", SHAPE, 10)
     weights = draw_parameters(model, Uniform(0.1), random.key(seeds))
     return run_attack(expose(model, Client(), weights, batch, seeds), Analytic())
@@ -79,14 +79,14 @@ def exact_recovery(batch: Batch, seeds: list[int]) -> AttackResult:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One part of the demo that any process can play."""
+    """One part of the demo that any process can run."""
 
     name: str
     settings: DemoSettings
 
 
 NOISE = "noise"
-ORDER = ("DLG", NOISE, "CPL random", "CPL patterned")  # the longest first, so that two processes end together
+ORDER = ("DLG", NOISE, "CPL random", "CPL patterned")  # longest first, so that two processes end together
 SHOWN = ("CPL patterned", "CPL random", "DLG")
 
 
@@ -110,7 +110,7 @@ def _attacks(settings: DemoSettings) -> dict[str, tuple[str, Matching]]:
 
 
 def _exposed(settings: DemoSettings, images: int | None = None) -> tuple[Exposure, Tree, tuple[str, ...]]:
-    """Return the first clients (None: all), their weights and the names of their images: the same in every process."""
+    """Return the first clients (None: all), their weights and image names, identical in every process."""
     batch, names = private_pictures(settings)
     batch = batch if images is None else take(batch, slice(0, images))
     seeds = [settings.seed * 100_000 + i for i in range(batch.trials)]
@@ -137,11 +137,11 @@ def run_demo(
     report: Report | None = None,
     shown: Callable[[AttackResult, Batch], None] | None = None,
 ) -> Demonstration:
-    """Return what the demo shows; `shown` is called as soon as the exact recovery is there."""
+    """Return the demonstration; `shown` is called as soon as the exact recovery is ready."""
     began = time.perf_counter()
     exposure, weights, names = _exposed(settings)
     first = take(exposure.batch, slice(0, 8))
-    unlabelled = frozenset() if settings.image is None else frozenset({0})  # the user's image is of no class here
+    unlabelled = frozenset() if settings.image is None else frozenset({0})  # the user's image has no class
     exact = without_labels_of(exact_recovery(first, list(exposure.seeds[:8])), unlabelled)
     if shown is not None:
         shown(exact, first)
@@ -172,7 +172,7 @@ def run_demo(
 
 
 def null_baselines(exposure: Exposure) -> tuple[AttackResult, ...]:
-    """Return what one gets without the update, from the part of the set that the private images are not from."""
+    """Return the baselines without the update, from the split that holds no private images."""
     from leakscope.data import load
     from leakscope.play.baselines import baselines, public_part
 
@@ -185,7 +185,7 @@ def null_baselines(exposure: Exposure) -> tuple[AttackResult, ...]:
 def measure_speed(
     exposure: Exposure, weights: Tree, results: tuple[AttackResult, ...], seconds: float, *, timed: int = 40
 ) -> Speed:
-    """Return the run's time beside the usual loop's, from single evaluations timed here and now."""
+    """Return the run time beside that of the usual loop, estimated from single evaluations."""
     sent, label = take(exposure.observation.rounds[0].sent, 0), exposure.batch.labels[0]
     evaluate = _usual_evaluation(exposure.model, take(weights, 0), sent, label)
     each = min(_seconds_each(evaluate, timed // 2, threads) for threads in (1, torch.get_num_threads()))
@@ -195,7 +195,7 @@ def measure_speed(
 
 
 def _seconds_each(evaluate: Callable[[], object], times: int, threads: int) -> float:
-    """Return the seconds of one evaluation with so many threads; the loop is given whichever suits it better."""
+    """Return the seconds of one evaluation with the given number of threads."""
     with torch_threads(threads):
         evaluate()
         began = time.perf_counter()
@@ -205,7 +205,7 @@ def _seconds_each(evaluate: Callable[[], object], times: int, threads: int) -> f
 
 
 def _usual_evaluation(model: Model, weights: Tree, target: Tree, labels: Tensor) -> Callable[[], object]:
-    """Return one evaluation as peers do it: one trial, autograd with create_graph, the plain module."""
+    """Return one evaluation of the usual loop: one trial, autograd with create_graph, the plain module."""
     guess = torch.rand(1, *model.input_shape, generator=torch.Generator().manual_seed(0), requires_grad=True)
     leaves = {name: value.clone().requires_grad_() for name, value in weights.items()}
     criterion = nn.CrossEntropyLoss()

@@ -1,10 +1,9 @@
-"""The frontier of privacy: epsilon, accuracy and measured leakage of the same federated runs, DP-SGD beside other defences.
+"""The privacy frontier: epsilon, accuracy and measured leakage of the same federated runs, DP-SGD beside other defences.
 
-Every run trains the same small network on bundled digits from the same weights: in each round all clients compute one gradient,
-protect it, and the server steps along their mean, as far as it would without protection (a server would tune its rate). The
-leak is what an attacker who knows the defence recovers from the first updates of some of these very clients. Clients hold
-one example, the worst case; with DP-SGD each then clips and noises its own gradient. Epsilon is that of one client over
-all rounds and comes from outside (`leakscope.integrations.opacus`): other defences promise none.
+Every run trains the same small network on bundled digits from the same weights. In each round all clients share one protected
+gradient; the server steps along the mean, as far as without protection (a server would tune its rate). The leak is what an
+informed attacker recovers from the first updates of some clients. Clients hold one example, the worst case; with DP-SGD each
+clips and noises its gradient. Epsilon is that of one client over all rounds; other defences have none.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ from leakscope.models import Torch, draw_parameters, from_module
 from leakscope.play import AttackResult, Exposure
 from leakscope.play import attack as run_attack
 
-EpsilonOf = Callable[[PrivateClient, int, int], float]
+EpsilonOf = Callable[[PrivateClient, int, int], float]  # (client, examples, rounds): `integrations.opacus`
 DP = "DP-SGD"
 UNDEFENDED = "undefended"
-ATTACKED = 8  # clients, where there are as many
+ATTACKED = 8  # clients, if there are as many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierSettings:
-    """How large the runs are. `multipliers` are DP-SGD's noise; `bound` its clip in units of the median first gradient."""
+    """Size of the runs."""
 
     clients: int = 256
     rounds: int = 40
     rate: float = 0.5
     attacked: int = ATTACKED
     iterations: int = 40
-    bound: float = 1.0
-    multipliers: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+    bound: float = 1.0  # DP-SGD's clipping bound, in units of the median first gradient norm
+    multipliers: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # DP-SGD's noise multipliers
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -65,7 +64,7 @@ class FrontierSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """One run: who, how strong, the epsilon it promises (None: none), test accuracy, and the attack on its clients."""
+    """One run: defence, strength, epsilon (None: no guarantee), test accuracy, and the attack on its clients."""
 
     family: str
     strength: str
@@ -116,7 +115,7 @@ def _defences(length: float, size: float) -> list[tuple[str, str, tuple[Defence,
 
 
 class _Stage:
-    """The network, the clients and the test set of all runs, and the step lengths of the undefended one."""
+    """The network, clients and test set of all runs, and the step lengths of the undefended one."""
 
     def __init__(self, settings: FrontierSettings, device: torch.device) -> None:
         self.settings = settings
@@ -138,7 +137,7 @@ class _Stage:
 
     @property
     def attacked_seeds(self) -> tuple[int, ...]:
-        """Return the seeds of the clients that are attacked, in the first round."""
+        """Return the first-round seeds of the attacked clients."""
         return tuple(self._seeds(0)[: self.settings.attacked])
 
     def point(
@@ -156,7 +155,7 @@ class _Stage:
         return Point(family, strength, epsilon, self._accuracy(weights), run)
 
     def _train(self, client: Client | PrivateClient) -> tuple[Observation, Tree]:
-        """Return what the server saw in the first round, and the weights after the last."""
+        """Return the server's observation of the first round, and the final weights."""
         seen: list[Observation] = []
 
         def answer(weights: Tree, number: int) -> Tree:
@@ -199,7 +198,7 @@ class _Stage:
 
 
 def _knowledge(model: Model, client: Client | PrivateClient, truth: Batch, seen: Observation) -> Knowledge:
-    """Return the Knowledge of an attacker who knows the defence."""
+    """Return the knowledge of an informed attacker."""
     if isinstance(client, PrivateClient):
         plain = Client(loss=client.loss, scaling=client.scaling)
         return client.tell(told(model, plain, truth), truth.trials)
@@ -207,7 +206,7 @@ def _knowledge(model: Model, client: Client | PrivateClient, truth: Batch, seen:
 
 
 def _network(seed: int) -> tuple[Model, Tree]:
-    """Return a small network for 8 x 8 digits and its first weights."""
+    """Return a small network for 8 x 8 digits and its initial weights."""
     module = nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.Tanh(), nn.Flatten(),
         nn.Linear(128, 10),
@@ -218,7 +217,7 @@ def _network(seed: int) -> tuple[Model, Tree]:
 
 
 def dominated(points: Sequence[Point]) -> list[bool]:
-    """Return for each point whether another is at least as accurate and leaks no more, and better in one of the two."""
+    """Return for each point whether another is at least as accurate, leaks no more, and is better in one of the two."""
 
     def leaks(point: Point) -> tuple[float, float]:
         return (point.run.summary.content.value, point.run.summary.means["psnr"].value)

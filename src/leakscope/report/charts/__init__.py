@@ -1,7 +1,4 @@
-"""Charts as the coordinates of SVG drawings; `charts.html` among the templates writes them out.
-
-Scales, shapes and panels of curves that every page uses; `charts.characteristic` draws what one page alone has.
-"""
+"""Charts as coordinates of SVG drawings, rendered by the template `charts.html`."""
 
 from leakscope.report.charts.panels import Drawing as Drawing, Line as Line, Panel as Panel, Stroke as Stroke
 from leakscope.report.charts.panels import draw_panel as draw_panel, draw_panels as draw_panels

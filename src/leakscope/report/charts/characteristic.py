@@ -1,4 +1,4 @@
-"""One characteristic as an SVG drawing: accuracy on the left axis, distance on the right, regions behind."""
+"""A privacy-preserving characteristic as an SVG drawing: accuracy on the left axis, distance on the right, regions behind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from leakscope.report.charts.shapes import Frame, Mark, Tick, band, marker, path
 
 FRAME = Frame(width=420, height=250, left=52, right=52, top=12, bottom=42)
 AXIS = "log10(||B|| / ||E|| + 1)"
-BEYOND = 0.5  # how far past the last point an infinite ratio is drawn
+BEYOND = 0.5  # distance past the last point at which an infinite ratio is drawn
 
 
 class Shade(NamedTuple):
-    """A region behind the curves: its name, where it begins and how wide it is."""
+    """A region behind the curves."""
 
     name: str
     x: float
@@ -27,7 +27,7 @@ class Shade(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line of the drawing: colour number, whether it is dashed, path, band and points."""
+    """A line of the drawing."""
 
     name: str
     colour: int
@@ -39,7 +39,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class CharacteristicDrawing:
-    """A drawn characteristic: ticks of three axes, regions, curves, the height of chance, and a description in words."""
+    """A drawn characteristic: ticks of three axes, regions, curves, the chance level, and a description in words."""
 
     title: str
     across: tuple[Tick, ...]
@@ -54,7 +54,7 @@ class CharacteristicDrawing:
 
 
 def draw_characteristic(curve: Characteristic, title: str) -> CharacteristicDrawing:
-    """Return the drawing of a characteristic; settings that change no bias stand at the right end."""
+    """Return the drawing of a characteristic; settings with an infinite ratio are drawn at the right end."""
     points = sorted(curve.points, key=lambda point: point.ratio)
     finite = [place(point.ratio) for point in points if math.isfinite(point.ratio)]
     end = max([place(RED_FROM) + BEYOND, *(at + BEYOND / 2 for at in finite)])

@@ -1,4 +1,4 @@
-"""Panels of curves: a measure along a numeric axis, as the coordinates of an SVG drawing. Colours are the page's."""
+"""Panels of curves: a measure along a numeric axis, as coordinates of an SVG drawing."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from leakscope.report.charts.shapes import (
 )
 
 FRAME = Frame(width=380, height=250, left=52, right=14, top=12, bottom=42)
-BREAK = 0.055  # where the axis is broken between 0 and a log scale
+BREAK = 0.055  # place of the axis break between 0 and a log scale
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One curve: estimates at numbers that rise."""
+    """One curve: estimates at increasing axis values."""
 
     name: str
     at: tuple[float, ...]
@@ -39,19 +39,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One measure along one axis. `levels` do not depend on the axis.
-
-    A `share` is drawn from 0 to 100 %; other measures may take a log scale, unless they are `bounded` by 1. So may the axis,
-    unless it is `linear` (rounds, which are a time).
-    """
+    """One measure along one axis."""
 
     title: str
     axis: str
-    share: bool
-    bounded: bool
+    share: bool  # drawn from 0 to 100 %
+    bounded: bool  # by 1, so never on a log scale
     lines: tuple[Line, ...]
-    levels: tuple[tuple[str, Estimate], ...] = ()
-    linear: bool = False
+    levels: tuple[tuple[str, Estimate], ...] = ()  # estimates that do not depend on the axis
+    linear: bool = False  # axis without a log scale, such as rounds
 
     def names(self) -> list[str]:
         """Return the names of lines and levels."""
@@ -60,7 +56,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """A drawn curve or level: colour number, legend marker, path, bands (outline, whether open below), points."""
+    """A drawn curve or level; `bands` are (outline, whether open below)."""
 
     name: str
     colour: int
@@ -73,7 +69,7 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A drawn panel: ticks, places of the points across, strokes, where the axis is broken, and a description in words."""
+    """A drawn panel; `known` are the axis coordinates of the points, `broken` is the place of the axis break."""
 
     title: str
     axis: str
@@ -87,7 +83,7 @@ class Drawing:
 
 
 def draw_panel(panel: Panel, names: Sequence[str]) -> Drawing:
-    """Return the drawing of a panel; the place of a line in `names` is its colour and marker."""
+    """Return the drawing of a panel; a line's index in `names` determines its colour and marker."""
     across = [at for line in panel.lines for at in line.at]
     x = Scale(min(across), max(across)) if panel.linear and min(across) < max(across) else fit(across)
     values = [v for line in panel.lines for v in line.values] + [v for _, v in panel.levels]
@@ -107,7 +103,7 @@ def draw_panel(panel: Panel, names: Sequence[str]) -> Drawing:
 
 
 def draw_panels(panels: Sequence[Panel]) -> tuple[list[Drawing], list[Stroke]]:
-    """Return the drawings of panels and their legend, lines before levels; a name has one colour in all of them."""
+    """Return the drawings of panels and their legend, lines before levels; a name has the same colour in all of them."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.names()))
     drawings = [draw_panel(panel, names) for panel in panels]
     strokes: dict[str, Stroke] = {}
@@ -129,7 +125,7 @@ def _curve(line: Line, number: int, x: Scale, y: Scale, share: bool) -> Stroke:
 
 
 def _bands(known: Sequence[tuple[float, Estimate]], y: Scale) -> tuple[tuple[str, bool], ...]:
-    """Return the band above the curve and the one below; on a log scale the lower one may be open."""
+    """Return the bands above and below the curve; on a log scale the lower one may be open."""
     middle, high, low = (
         [(at, FRAME.y(y.place(read(v)))) for at, v in known] for read in map(attrgetter, ("value", "high", "low"))
     )
@@ -145,7 +141,7 @@ def _level(name: str, value: Estimate, number: int, y: Scale, share: bool) -> St
 
 
 def _describe(panel: Panel) -> str:
-    """Return the chart in words: where each line begins and where it ends."""
+    """Return the chart in words: first and last value of each line."""
     parts = [
         f"{line.name} from {estimate_text(line.values[0], panel.share)} at {numbers.number(line.at[0])} "
         f"to {estimate_text(line.values[-1], panel.share)} at {numbers.number(line.at[-1])}"

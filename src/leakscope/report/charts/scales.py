@@ -1,4 +1,4 @@
-"""Scales of a chart: numbers to places in [0, 1], linear or logarithmic, and the ticks worth printing."""
+"""Scales of a chart: numbers to places in [0, 1], linear or logarithmic, and their ticks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 DECADES = 10.0
 GAP = 0.12
 MOST_TICKS = 6
-SMALLEST = 1e-300  # nearer to 0 than that is 0: powers of ten end there
+SMALLEST = 1e-300  # smaller magnitudes count as 0
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A map from [low, high] to [0, 1]; on a log scale with `zero`, 0 has the place 0 and the rest begins at GAP."""
+    """A map from [low, high] to [0, 1]; on a log scale with `zero`, 0 is at 0 and the rest begins at GAP."""
 
     low: float
     high: float
@@ -28,7 +28,7 @@ class Scale:
     zero: bool = False
 
     def place(self, value: float) -> float:
-        """Return where a number lies, kept within [0, 1].
+        """Return the place of a number, clamped to [0, 1].
 
         >>> Scale(1e-3, 1e-1, log=True).place(1e-2), Scale(0, 4).place(1), Scale(1e-3, 1, log=True).place(-5)
         (0.5, 0.25, 0.0)
@@ -42,7 +42,7 @@ class Scale:
         return _inside(max(start, start + (1 - start) * (math.log10(value) - low) / (high - low)))
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return the places and texts of a handful of round numbers."""
+        """Return the places and texts of a few round numbers."""
         marks = _decades(self.low, self.high) if self.log else _steps(self.low, self.high)
         texts = [(self.place(v), power_of_ten(v) if self.log else short(v)) for v in marks]
         return [(0.0, "0"), *texts] if self.zero else texts
@@ -52,9 +52,7 @@ SHARE = Scale(0.0, 1.0)
 
 
 def fit(values: Iterable[float], *, from_zero: bool = False) -> Scale:
-    """Return the scale of numbers: log if those above 0 span a factor of `DECADES` and none is below 0.
-
-    `from_zero` makes a linear scale begin at 0.
+    """Return the scale of numbers: log if the positive ones span a factor of `DECADES` and none is negative.
 
     >>> fit([0, 1e-4, 1e-2]), fit([1, 2, 4])
     (Scale(low=0.0001, high=0.01, log=True, zero=True), Scale(low=1, high=4, log=False, zero=False))
@@ -65,14 +63,14 @@ def fit(values: Iterable[float], *, from_zero: bool = False) -> Scale:
     above = [v for v in finite if v > 0]
     if above and min(finite) >= 0 and max(above) >= DECADES * min(above) * (1 - 1e-9):
         return Scale(min(above), max(above), log=True, zero=0 in finite)
-    low, high = (min(0.0, *finite) if from_zero else min(finite)), max(finite)
+    low, high = (min(0.0, *finite) if from_zero else min(finite)), max(finite)  # from_zero: a linear scale begins at 0
     if low == high:
         low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
     return Scale(low, high)
 
 
 def widen(scale: Scale) -> Scale:
-    """Return a log scale stretched to whole decades, a linear one to round numbers; for an axis of results."""
+    """Return a log scale extended to whole decades, a linear one to round numbers."""
     if scale.log:
         low, high = math.floor(math.log10(scale.low) + 1e-9), math.ceil(math.log10(scale.high) - 1e-9)
         return Scale(10.0**low, 10.0**high, log=True, zero=scale.zero)
@@ -81,28 +79,23 @@ def widen(scale: Scale) -> Scale:
 
 
 def likeness_scale(values: Sequence[Estimate]) -> Scale:
-    """Return the scale of a likeness: 1 at the top, 0 or the least value at the bottom."""
+    """Return the scale of a similarity: 1 at the top, 0 or the smallest value at the bottom."""
     return widen(Scale(min([0.0, *(v.value for v in values)]), 1.0))
 
 
 def measure_scale(values: Sequence[Estimate], *, near: bool = False) -> Scale:
-    """Return the scale of measures that are no rates: logarithmic over a decade, else linear from 0.
-
-    With `near` it begins close to the values where all of them are far from 0.
-    """
+    """Return the scale of measures that are not rates: logarithmic over a decade, else linear from 0."""
     scale = fit([v.value for v in values])
     if scale.log:
         return widen(scale)
     ends = interval_ends(values)
-    if near and ends and min(ends) > max(ends) / 2:
+    if near and ends and min(ends) > max(ends) / 2:  # all values far from 0: begin close to them
         return linear_scale(values, zero=False)
     return widen(fit([max(-1.0, end) for end in ends], from_zero=True)) if ends else SHARE
 
 
 def linear_scale(values: Sequence[Estimate], *, zero: bool, cut: bool = False) -> Scale:
-    """Return a linear scale that holds these values and their intervals; `zero` makes it hold 0.
-
-    With `cut` intervals do not stretch it beyond the range of the values: shares in [0, 1], cosines in [-1, 1].
+    """Return a linear scale that holds these values and their intervals, and 0 if `zero`.
 
     >>> from leakscope.metrics.interval import Estimate
     >>> linear_scale([Estimate(0.9, 0.3, 1.5, 2, 2)], zero=False, cut=True)
@@ -113,7 +106,7 @@ def linear_scale(values: Sequence[Estimate], *, zero: bool, cut: bool = False) -
     ends = interval_ends(values)
     if not ends:
         return SHARE
-    if cut:
+    if cut:  # intervals do not extend it beyond shares in [0, 1] or cosines in [-1, 1]
         least, most = _possible_range([v.value for v in values])
         ends = [min(max(end, least), most) for end in ends]
     low, high = min([0.0, *ends] if zero else ends), max(ends)
@@ -121,12 +114,12 @@ def linear_scale(values: Sequence[Estimate], *, zero: bool, cut: bool = False) -
 
 
 def interval_ends(values: Sequence[Estimate]) -> list[float]:
-    """Return the finite values and ends of intervals."""
+    """Return the finite values and interval ends."""
     return [end for v in values for end in (v.low, v.value, v.high) if math.isfinite(end)]
 
 
 def _possible_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return the range of shares or cosines; for other numbers one that is wider by a span on either side."""
+    """Return the range of shares or cosines; for other numbers one that is wider by their span on each side."""
     low, high = min(values), max(values)
     if low >= -1 and high <= 1:
         return (0.0 if low >= 0 else -1.0), 1.0
@@ -146,7 +139,7 @@ def _steps(low: float, high: float) -> list[float]:
 
 
 def _step(low: float, high: float) -> float:
-    """Return 1, 2 or 5 times a power of ten such that about five of them fill the range."""
+    """Return 1, 2 or 5 times a power of ten such that about five steps fill the range."""
     rough = (high - low) / 5
     base = 10.0 ** math.floor(math.log10(rough))
     return next(m * base for m in (1, 2, 5, 10) if m * base >= rough * (1 - 1e-9))

@@ -1,4 +1,4 @@
-"""Shapes of a chart: the frame, markers, lines, bands, interval bars and columns, as paths of an SVG drawing."""
+"""Shapes of a chart (frame, markers, lines, bands, interval bars, columns) as SVG paths."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point of a curve: the outline of its marker, and what it says when pointed at."""
+    """A point of a curve: the outline of its marker, and its tooltip."""
 
     outline: str
     words: str
 
 
 def path(spots: Sequence[Spot]) -> str:
-    """Return the line through these spots."""
+    """Return the line through these points."""
     return "".join(f"{'L' if i else 'M'}{x:g} {y:g}" for i, (x, y) in enumerate(spots))
 
 
@@ -79,17 +79,17 @@ def band(upper: Sequence[Spot], lower: Sequence[Spot]) -> str:
 
 
 def whisker(x: float, low: float, high: float) -> str:
-    """Return the bar of an interval from one height to the other."""
+    """Return the interval bar between two heights."""
     return f"M{x:g} {low:g}V{high:g}M{x - 2.5:g} {low:g}h5M{x - 2.5:g} {high:g}h5"
 
 
 def column(x: float, top: float, foot: float, half: float) -> str:
-    """Return the outline of a column, `half` wide on either side."""
+    """Return the outline of a column of half width `half`."""
     return f"M{x - half:g} {foot:g}V{top:g}h{2 * half:g}V{foot:g}Z"
 
 
 def marker(number: int, x: float, y: float) -> str:
-    """Return a small disc, square, triangle or diamond, so that lines differ without their colours."""
+    """Return a disc, square, triangle or diamond, so that lines differ without colour."""
     r = RADIUS
     if number % 4 == 0:
         return f"M{x - r:g} {y:g}a{r:g} {r:g} 0 1 0 {2 * r:g} 0a{r:g} {r:g} 0 1 0 {-2 * r:g} 0Z"
@@ -101,7 +101,7 @@ def marker(number: int, x: float, y: float) -> str:
 
 
 def legend_marker(number: int) -> str:
-    """Return the marker where the legend shows it."""
+    """Return the marker at its place in the legend."""
     return marker(number, 14, 8)
 
 
@@ -122,5 +122,5 @@ def estimate_text(value: Estimate, share: bool) -> str:
 
 
 def tick_text(text: str, share: bool) -> str:
-    """Return the text of a tick of a scale, as a percentage on an axis of shares."""
+    """Return the text of a tick, as a percentage on an axis of shares."""
     return numbers.percent(float(text)) if share else text

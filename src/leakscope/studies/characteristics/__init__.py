@@ -1,8 +1,7 @@
-"""Characteristics (PPC) of one's own runs: any defence that a sweep varies, against any attack of it.
+"""Privacy-preserving characteristics (PPC) of runs, for any defence that a sweep varies and any attack on it.
 
-A run is a sweep along one strength of a defence (`defences.0.sigma`, `client.on_model.alpha2`, ...). Cells that differ in nothing but
-that strength are one line (`lines`). Accuracies come from a training of the same network on the same data under the same defence,
-or from a file; distances from what the run stored (`curves`).
+A run is a sweep along one strength of a defence (`defences.0.sigma`, ...). Cells that differ only in that strength form one
+line. Accuracies come from training the same network on the same data under the same defence, or from a file.
 """
 
 from leakscope.studies.characteristics.curves import Curves as Curves, measure_curves as measure_curves

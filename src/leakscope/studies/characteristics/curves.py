@@ -1,8 +1,4 @@
-"""The characteristics of lines: distances from what the run stored, and the ratio of biases.
-
-The ratio is of the first round of the run's clients, played once more with the defence and without it, which costs no attack. Tracing asks
-for the owners of the attacked pictures themselves, split into equal parts.
-"""
+"""The characteristics of lines: distances from the stored run, and the ratio of biases."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from leakscope.studies.characteristics.lines import AccuracyOf, Line, guessing, 
 from leakscope.sweep.chunk import Chunk, observe_chunk
 from leakscope.sweep.trials import Trial
 
-AT_ONCE = 32  # clients played at once for the ratio
+AT_ONCE = 32  # clients simulated at once for the ratio
 RMSE, MEMBERSHIP, TRACING = "rMSE", "membership", "tracing"
 
 
@@ -45,14 +41,14 @@ def measure_curves(
     rule: Rule | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Curves:
-    """Return the characteristics of all lines; `accuracy_of` has one entry for each."""
+    """Return the characteristics of all lines; `accuracy_of` has one entry per line."""
     counted = rule or Rule()
     curves: list[Characteristic] = []
     examples: list[Example] = []
     notes: list[str] = []
     named = [f"{defence}, {attacker}" for defence, attacker in name_lines(lines)]
     settings: list[list[_Setting]] = []
-    for line, who in zip(lines, named, strict=True):  # all of them before the first accuracy, which may take an hour
+    for line, who in zip(lines, named, strict=True):  # all distances before the first accuracy, which may take an hour
         report(who)
         settings.append(list(_settings(line, who, counted, participants, notes)))
     if not any(setting.strength for of_line in settings for setting in of_line):
@@ -80,7 +76,7 @@ def measure_curves(
 
 
 def _missing(points: Mapping[str, Sequence[Point]], who: str, participants: int) -> Iterator[str]:
-    """Yield what is missing of a line beside rMSE, which every setting has."""
+    """Yield what is missing of a line besides rMSE, which every setting has."""
     reasons = {
         MEMBERSHIP: "the attacker is told the labels or guesses none",
         TRACING: f"not each of {participants} participants has a picture that was attacked",
@@ -95,7 +91,7 @@ def _missing(points: Mapping[str, Sequence[Point]], who: str, participants: int)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Setting:
-    """One strength as it was attacked, before its accuracy is known: the ratio, each kind of distance, and an example."""
+    """One attacked strength before its accuracy is known: the ratio, the distances, and an example."""
 
     strength: float
     cell: Cell
@@ -116,7 +112,7 @@ class _Setting:
 
 
 def _settings(line: Line, who: str, rule: Rule, participants: int, notes: list[str]) -> Iterator[_Setting]:
-    """Yield what was measured at each strength; what has not landed, wholly or in part, is noted."""
+    """Yield the measurements at each strength; incomplete ones are noted."""
     for strength, cell in line.cells:
         settings = read_settings(cell.settings)
         wanted = settings.trials * len(settings.seeds)
@@ -136,7 +132,7 @@ def _settings(line: Line, who: str, rule: Rule, participants: int, notes: list[s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Held:
-    """What a run stored of a cell: its records and, for each, truth and guess with as many samples, paired."""
+    """What a run stored of a cell: its records and, for each, the true and reconstructed samples, paired."""
 
     records: tuple[Record, ...]
     truth: tuple[Tensor, ...]
@@ -157,13 +153,13 @@ def _held(run: Run, cell: Cell) -> _Held | None:
 
 
 def _distances(held: _Held, rule: Rule) -> tuple[Tensor, Tensor]:
-    """Return the relative error of every sample and whether its guess was finite, T x N each."""
+    """Return the relative error of every sample and whether its reconstruction is finite, T x N each."""
     pairs = [rule.distances(x[None], g[None]) for x, g in zip(held.truth, held.guess, strict=True)]
     return torch.cat([value for value, _ in pairs]), torch.cat([finite for _, finite in pairs])
 
 
 def _kinds(held: _Held, settings: CellSettings, each: tuple[Tensor, Tensor]) -> dict[str, tuple[Tensor, Tensor | None]]:
-    """Return the distances of reconstruction and, where labels are in question, of membership."""
+    """Return the distances of reconstruction and, if labels are unknown to the attacker, of membership."""
     kinds: dict[str, tuple[Tensor, Tensor | None]] = {RMSE: each}
     correct = [[sample.label_correct for sample in record.samples] for record in held.records]
     if not settings.knowledge.labels and all(value is not None for row in correct for value in row):
@@ -172,7 +168,7 @@ def _kinds(held: _Held, settings: CellSettings, each: tuple[Tensor, Tensor]) -> 
 
 
 def _traced(held: _Held, participants: int) -> Estimate | None:
-    """Return the distance of tracing, or None where some participant has no picture; a picture is one query, whatever its seeds."""
+    """Return the distance of tracing the owners of the attacked images (split evenly); None if a participant has no image."""
     places = [record.items[sample.sample] for record in held.records for sample in record.samples]
     pictures = dict(zip(places, torch.cat(held.truth), strict=True))
     order = {place: number for number, place in enumerate(pictures)}
@@ -184,7 +180,7 @@ def _traced(held: _Held, participants: int) -> Estimate | None:
 
 
 def _ratio(cell: Cell, records: Sequence[Record]) -> Tensor:
-    """Return ||B|| / ||E|| of every trial, from its client's first round with the defence and without it."""
+    """Return ||B|| / ||E|| of every trial, from its client's first round, simulated again with and without the defence."""
     ratios = []
     for first in range(0, len(records), AT_ONCE):
         trials = tuple(
@@ -198,7 +194,7 @@ def _ratio(cell: Cell, records: Sequence[Record]) -> Tensor:
 
 
 def _example(held: _Held, distances: Tensor, point: Point) -> Example:
-    """Return the sample whose distance is in the middle."""
+    """Return the sample with the median distance."""
     flat = distances.flatten()
     order = torch.where(flat.isnan(), torch.inf, flat).argsort()
     place = int(order[int((~flat.isnan()).sum()) // 2])
@@ -214,5 +210,5 @@ def _example(held: _Held, distances: Tensor, point: Point) -> Example:
 
 
 def _fewer(examples: Sequence[Example]) -> tuple[Example, ...]:
-    """Return one example a defence and region: the first line's, which is the attacker who does not know where both are."""
+    """Return one example per defence and region, of the first line (the uninformed attacker, if there are both)."""
     return tuple({(one.defence, one.region): one for one in reversed(examples)}.values())[::-1]

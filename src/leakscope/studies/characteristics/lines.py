@@ -1,4 +1,4 @@
-"""Which cells of a run are one line of a characteristic, what the line is called, and the accuracies under its defence."""
+"""Which cells of a run form one line of a characteristic, the line's name, and the accuracies under its defence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KNOWS_DEFENCE = "knowledge.defence"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The cells of a run that differ in one strength alone, by strength; `values` are the defence without it."""
+    """The cells of a run that differ only in one strength, by strength; `values` is the defence without it."""
 
     run: Run
     along: str
@@ -42,7 +42,7 @@ class Line:
 
     @property
     def values(self) -> list[Any]:
-        """Return the pieces of the defence, without the strength that the line goes along."""
+        """Return the components of the defence, without the strength that varies."""
         plain = _without(self.cells[0][1].settings, self.along)
         client = plain["client"]
         heads = [] if client["on_model"] is None else [{"name": "spn", **client["on_model"]}]
@@ -51,7 +51,7 @@ class Line:
 
 
 def lines_of(run: Run, along: str | None = None) -> list[Line]:
-    """Return the lines of a run along a strength: the one named, or the only one there is."""
+    """Return the lines of a run along a strength: the named one, or the only one."""
     cells = [cell for cell in run.cells() if not cell.baseline]
     strength = _along(run, cells, along)
     groups: dict[str, list[tuple[float, Cell]]] = {}
@@ -85,7 +85,7 @@ def _is_number(value: object) -> bool:
 
 
 def _without(settings: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return the settings without the value at a path, nor titles."""
+    """Return the settings without the value at a path and without titles."""
     plain = copy.deepcopy(dict(settings))
     plain.pop("name", None)
     *way, last = path.split(".")
@@ -97,7 +97,7 @@ def _without(settings: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def name_lines(lines: Sequence[Line]) -> list[tuple[str, str]]:
-    """Return (defence, attacker) of every line: names, told apart by the settings that differ, at last by their run."""
+    """Return (defence, attacker) of every line, made unique by the settings that differ, then by the run."""
     values = [line.values for line in lines]
     named = [(defence_name(value, values), _attacker(line)) for line, value in zip(lines, values, strict=True)]
     return [
@@ -107,7 +107,7 @@ def name_lines(lines: Sequence[Line]) -> list[tuple[str, str]]:
 
 
 def defence_name(defence: Sequence[Mapping[str, Any]], among: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-    """Return the names of a defence's pieces, each with the settings in which other defences of these names differ."""
+    """Return the names of a defence's components, each with the settings in which other defences of these names differ."""
     names = [piece["name"] for piece in defence]
     alike = [other for other in among if [piece["name"] for piece in other] == names]
     words = []
@@ -134,7 +134,7 @@ AccuracyOf = Callable[[CellSettings, float], tuple[float, int | None]]
 
 
 def training_under(training: Training, settings: CellSettings) -> Training:
-    """Return the training with the defence of a cell; refused where it has one already, or trains another network or data."""
+    """Return the training with the defence of a cell; refused if it has one already, or another network or data."""
     source, client = training.file.source or "the training", training.client
     if training.defences or client.on_model or client.on_data:
         raise InputError(f"{source} has a defence of its own: leave it out, that of every cell of the run is put in")
@@ -162,7 +162,7 @@ def _words(plain: Mapping[str, object]) -> str:
 
 
 def folder_of(under: Training) -> str:
-    """Return a name for a training under a defence: the same for the same training, however many rounds it has."""
+    """Return a folder name for a training under a defence, independent of its number of rounds."""
     decisive = {name: value for name, value in under.plain.items() if name not in BESIDE}
     text = json.dumps(decisive, sort_keys=True)
     names = [str(KINDS["defences"].describe(defence)["name"]) for defence in under.defences]
@@ -171,17 +171,17 @@ def folder_of(under: Training) -> str:
 
 
 def shares_alike(training: Training, settings: CellSettings) -> bool:
-    """Return whether clients of both send a gradient, or both what local training made of their weights."""
+    """Return whether clients of both send a gradient, or both send locally trained weights."""
     return (training.client.local is None) == (settings.client.local is None)
 
 
 def guessing(settings: CellSettings) -> float:
-    """Return the accuracy of a model that guesses, on the data of a cell."""
+    """Return the accuracy of uniform guessing on the data of a cell."""
     return 1 / data_of(settings.data).classes
 
 
 def read_accuracies(path: Path) -> dict[float, tuple[float, int | None]]:
-    """Return accuracy and number of test pictures (or None) by strength, from a CSV with a line of heads."""
+    """Return accuracy and number of test images (or None) by strength, from a CSV file with a header."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -207,7 +207,7 @@ def read_accuracies(path: Path) -> dict[float, tuple[float, int | None]]:
 
 
 def accuracies_from(path: Path, lines: Sequence[Line]) -> AccuracyOf:
-    """Return the accuracies of a file, asked for by strength; refused for lines of several defences, whose accuracies differ."""
+    """Return the accuracies of a file by strength; refused for lines of several defences, because their accuracies differ."""
     known = read_accuracies(path)
     defences = list(dict.fromkeys(defence_name(line.values, [other.values for other in lines]) for line in lines))
     if len(defences) > 1:
