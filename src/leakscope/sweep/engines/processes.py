@@ -1,8 +1,7 @@
-"""Several chunks at a time on one machine, each in a process of its own: no shared threads, no shared fate.
+"""Several chunks at a time on one machine, each in its own process.
 
-The processes are fresh interpreters told nothing but what to import, so neither the caller's script nor its threads are
-repeated in them. Each has one pipe to the driver. A closed pipe means a dead worker; its chunk is tried again elsewhere.
-concurrent.futures would give up every chunk in hand when one worker dies.
+The processes are fresh interpreters, so the caller's script and threads are not repeated in them. A closed pipe means a dead
+worker; its chunk is retried on another. concurrent.futures would abandon every running chunk when one worker dies.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def processes(workers: int, *, share_gpu: bool = False) -> Engine:
-    """Return an engine that has `workers` chunks in hand at a time, fewer while their `Needs.memory` does not fit.
+    """Return an engine that runs `workers` chunks at a time, fewer while their `Needs.memory` does not fit.
 
-    With `share_gpu` chunks for a GPU are taken too, and all workers use the one that this process sees.
+    With `share_gpu`, GPU chunks are accepted and all workers use the GPU that this process sees.
     """
     if workers < 1:
         raise InputError(f"processes(workers) must be at least 1, got {workers}")
@@ -39,7 +38,7 @@ def processes(workers: int, *, share_gpu: bool = False) -> Engine:
 
 
 class _Worker:
-    """One process and our end of its pipe."""
+    """One process and the driver's end of its pipe."""
 
     def __init__(self, threads: int) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
@@ -58,13 +57,13 @@ class _Worker:
         theirs.close()
 
     def end(self) -> None:
-        """Kill the process, if it still lives."""
+        """Kill the process if it is running."""
         self.process.kill()
         self.process.wait()
         self.pipe.close()
 
     def fate(self) -> str:
-        """Return how a process ended that has closed its pipe; it may take a moment to be gone."""
+        """Return how a process that closed its pipe ended; it may take a moment to exit."""
         try:
             code = self.process.wait(LOOK)
         except subprocess.TimeoutExpired:
@@ -76,7 +75,7 @@ class _Worker:
 
 
 class _Crew(Generic[C]):
-    """At most `workers` processes, begun when first needed."""
+    """At most `workers` processes, started when first needed."""
 
     def __init__(self, workers: int, share_gpu: bool, on_note: OnNote | None) -> None:
         self.workers, self.share_gpu, self.on_note = workers, share_gpu, on_note
@@ -85,7 +84,7 @@ class _Crew(Generic[C]):
         self.room: int | None = None
 
     def takes(self, needs: Needs) -> bool:
-        """Return whether a worker and the memory for such a chunk are free."""
+        """Return whether a worker and enough memory for such a chunk are free."""
         if needs.gpus and not self.share_gpu:
             raise InputError(
                 "processes do not share out GPUs; use the serial engine, --workers for one GPU, or Ray for several"
@@ -105,18 +104,18 @@ class _Crew(Generic[C]):
         return taken + (needs.memory or 0) <= self.room
 
     def start(self, job: Job[C]) -> None:
-        """Hand a job to an idle worker or a new one."""
+        """Give a job to an idle worker or a new one."""
         worker = self.idle.pop() if self.idle else _Worker(job.needs.threads)
         self.held[worker.pipe] = worker, job
         with contextlib.suppress(OSError):  # it is dead: its pipe says so again when we wait for it
             worker.pipe.send((job.packed, job.needs.threads, self.on_note is not None))
 
     def busy(self) -> bool:
-        """Return whether any job is in hand."""
+        """Return whether any job is running."""
         return bool(self.held)
 
     def ended(self) -> Iterator[tuple[Job[C], bytes | Lost]]:
-        """Wait for something to happen; pass notes on, yield what ended."""
+        """Wait for messages; pass notes on, yield ended jobs."""
         ready = wait(list(self.held), LOOK)
         dead = [
             pipe for pipe, (worker, _) in self.held.items() if pipe not in ready and worker.process.poll() is not None
@@ -146,7 +145,7 @@ class _Crew(Generic[C]):
         return job, cast(bytes, heard)
 
     def dismiss(self) -> None:
-        """End every worker: an idle one holds nothing, and nobody waits for the others any more."""
+        """Stop every worker, idle or not."""
         for worker in [*self.idle, *(worker for worker, _ in self.held.values())]:
             worker.end()
         self.idle.clear()
