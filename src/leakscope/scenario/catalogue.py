@@ -1,4 +1,4 @@
-"""Every named piece with a line each, read from the tables the pieces are registered in."""
+"""Every named component with a one-line description, read from the registries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POLICIES = ("3-1-7", "43-18-18", "3-1-7+43-18-18", "19-15-45", "2-43-21", "19-15
 
 
 def catalogue() -> Iterator[tuple[str, str, str]]:
-    """Yield (kind, name, line) for every piece."""
+    """Yield (kind, name, line) for every component."""
     for name, source in SOURCES.items():
         yield "data", name, source.description
     tables: tuple[tuple[str, dict[str, object]], ...] = (

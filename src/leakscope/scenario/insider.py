@@ -1,4 +1,4 @@
-"""The insider's start as a file names it: which picture it is, is known only when a trial is played."""
+"""The insider's start as a file names it; its image is drawn when a trial runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leakscope.core.types import Knowledge
 class PublicExample:
     """A public example of the same class as the private one, drawn from the trial's seed (the insider of CPL, table 4).
 
-    It stands for `leakscope.attacks.starts.Insider`, which holds the pictures themselves; `sweep.objects` puts it in place.
+    `sweep.objects` replaces it by `leakscope.attacks.starts.Insider`, which holds the images.
     """
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:

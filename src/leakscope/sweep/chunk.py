@@ -137,7 +137,7 @@ def expose_chunk(chunk: Chunk) -> Exposure:
         exposures.append(exposure)
     exposure = join(exposures)
     if exposure.informed is None or exposure.informed.policies:
-        return exposure  # transformations are drawn anew in every round: their mean is no update of any image
+        return exposure  # transformations differ between rounds, so the mean update belongs to no image
     observation, facts = merge_rounds(exposure.observation, exposure.informed)
     return replace(exposure, observation=observation, informed=facts)
 

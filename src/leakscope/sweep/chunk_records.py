@@ -104,7 +104,7 @@ def theory_of(model: Model, clean: Observation, seen: Observation, knowledge: Kn
         "norm_e": report.norm_e,
         "norm_inverse_e": report.norm_inverse_e,
         "condition": report.condition,
-        "condition_2": report.holds.double().where(report.applicable, float("nan")),  # 1 if condition (2) holds; only then error_bound exists
+        "condition_2": report.holds.double().where(report.applicable, float("nan")),  # error_bound needs it
         "error_bound": report.bound,
         "error": report.error,
     }

@@ -178,8 +178,7 @@ def run_scenario(
 ) -> Done:
     """Run the missing trials of a scenario in a run directory (created if needed), and return how the run ended.
 
-    `engine` is any map over chunks; `workers` runs that many processes, which share a GPU. Once `stop()` is true, running chunks
-    are finished and stored.
+    `workers` is the number of processes, which share a GPU. Once `stop()` is true, running chunks are finished and stored.
     """
     began = time.perf_counter()
     watcher = watcher or NoProgress()
@@ -194,7 +193,7 @@ def run_scenario(
     )
     with naming_lines(scenario, sweep.cells):
         plan = None
-        if run is None:  # measured before anything is written: what cannot work is refused with nothing left behind
+        if run is None:  # measure before writing, so that a scenario that cannot run leaves no directory
             plan = make(sweep.trials)
             run = Run.create(directory, scenario.text, facts)
         with run.writing() as writer:

@@ -115,7 +115,7 @@ def _update_misfit(settings: CellSettings, attack: Matching) -> str:
     if not knows_local:
         words = "a change of weights has the length of a gradient only by the rate: give knowledge.local: true"
         return f"{attack.name} compares lengths, and {words}, or use ig, ig_update or sme"
-    simulated = settings.knowledge.defence  # who knows the defences simulates the steps
+    simulated = settings.knowledge.defence  # an informed attacker simulates the local steps
     if local.optimiser == "adam" and not simulated:
         words = "after Adam an update's says nothing of the gradient's: use ig_update, sme or dlfa"
         return f"{attack.name} compares lengths, and {words}"

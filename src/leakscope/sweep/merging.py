@@ -1,7 +1,4 @@
-"""Merging cells into one batch: components that differ only in strengths become one with a strength for every trial.
-
-A strength is a field whose type admits a tensor (`sigma: float | Tensor`). All other fields must be equal.
-"""
+"""Merging cells into one batch: components that differ only in strengths become one component with a strength for every trial."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ def merge(values: Sequence[P], repeats: Sequence[int]) -> P:
 
 @functools.cache
 def _strengths(kind: Hashable) -> frozenset[str]:
-    """Return the fields of a dataclass whose type admits a tensor or a number."""
+    """Return the strengths of a dataclass: the fields whose type admits a tensor or a number (`sigma: float | Tensor`)."""
     try:
         hints = get_type_hints(cast(type, kind))
     except NameError:

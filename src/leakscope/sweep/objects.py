@@ -137,13 +137,10 @@ def other_part(part: Part) -> Part:
 
 
 def public_examples(data: Dataset, private: Part, labels: Tensor, seeds: Sequence[int]) -> Tensor:
-    """Return public images of the classes in `labels` (T x N), T x N x input_shape in [0, 1].
-
-    Drawn uniformly within each class, from a fold of the trial's seed that no client uses, independent of the other trials.
-    """
+    """Return public images (T x N x input_shape, [0, 1]) of the classes in `labels` (T x N), drawn uniformly within each class."""
     part = other_part(private)
     known = data.labels(part, slice(None))
-    keys = random.fold(random.key(list(seeds)), "insider")
+    keys = random.fold(random.key(list(seeds)), "insider")  # a fold that no client uses
     drawn = lift(lambda key: random.uniform(key, (labels.shape[1],)))(keys)
     places = torch.zeros_like(labels)
     for label in labels.unique().tolist():

@@ -97,7 +97,7 @@ def _key(cell: Cell) -> str:
     settings = read_settings(cell.settings)
     known = [_kind(defence) for defence in settings.client.defences] if settings.knowledge.defence else []
     head = settings.client.on_model
-    shape = None if head is None else (head.bits, head.spread)  # its weights are strengths: one for each trial
+    shape = None if head is None else (head.bits, head.spread)  # alpha and margin are strengths, one for each trial
     client = replace(settings.client, defences=(), on_model=None)
     parts = (known, _data(settings.data), settings.model, client, shape, settings.knowledge, settings.precision)
     return repr(parts) + shape_of(settings.attack)
@@ -123,10 +123,7 @@ def make_plan(
     say: Callable[[str], None] = lambda _: None,
     measure: bool = True,
 ) -> Plan:
-    """Return the plan for these trials; `measure=False` uses the default forms without timing anything.
-
-    `workers` is the number of chunks that run at a time: by default the cores, or one on a GPU.
-    """
+    """Return the plan for these trials; `measure=False` times nothing; `workers` chunks run at a time (default: cores, one on a GPU)."""
     cores = cores or (workers if workers and device == "cpu" else usable_cores())
     groups = group_trials(cells, trials)
     table = dict(enumerate(cells))
@@ -214,7 +211,7 @@ def chunks_of(
     ]
 
 
-WORTH_CHOOSING = 20.0  # seconds of work from which measuring all forms pays
+WORTH_CHOOSING = 20.0  # seconds of work above which timing all forms pays
 SAMPLE_WIDTH = 16
 
 
@@ -270,7 +267,7 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
         few = evaluations <= FEW
         sample = narrow(problem, 1 if few else min(max(min(width, total) * restarts, 4), SAMPLE_WIDTH))
         Evaluator(model, sample.unknowns, sample.facts, form or "native")  # builds or raises
-        played = form in ON_CUDA and device.type == "cuda"  # as it will be run
+        played = form in ON_CUDA and device.type == "cuda"  # traced as in the run
         how = form or "native"
         rates = {how: measure_form(model, sample, how, seconds=0.1, least=1 if few else 2, traced=played)}
         if form is None and not few and evaluations / rates["native"] > WORTH_CHOOSING:

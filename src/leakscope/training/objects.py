@@ -1,4 +1,4 @@
-"""The objects that a training's settings describe: data, holdings, network, federation, first weights."""
+"""The objects that a training's settings describe: data, client data, network, federation, first weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from leakscope.training.file import Training
 
 @dataclass(frozen=True, slots=True)
 class TrainingObjects:
-    """What a training runs on: the network as clients run it and as it is used, who holds what."""
+    """What a training runs on: the network in training and in eval mode, and each client's examples."""
 
     federation: Federation
     trained: Model
@@ -123,7 +123,7 @@ NEAR = 1.5  # a form is measured a third time where its best is within this fact
 
 
 def choose_form(world: TrainingObjects, state: State, say: Callable[[str], None] = lambda _: None) -> str:
-    """Return the form that trains a few of the clients fastest; 'native' where there is no convolution to do otherwise."""
+    """Return the form that trains a few of the clients fastest; 'native' without convolutions."""
     if not _has_convolutions(world):
         return "native"
     if next(iter(state.weights.values())).is_cuda:

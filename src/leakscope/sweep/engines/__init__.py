@@ -1,4 +1,8 @@
-"""Engines: maps over chunks. `serial` runs in this process, `processes` in several, `local` chooses; Ray: `leakscope.integrations.ray`.
+"""Engines: maps over chunks. `serial` runs in this process, `processes` in several, `local` chooses between them.
+
+    for chunk, result in local()(work, ((chunk, Needs(threads=1)) for chunk in chunks), stop=asked_to_stop, on_note=show):
+        ...
+The engine for Ray is `leakscope.integrations.ray.ray_engine`.
 """
 
 from leakscope.sweep.engines.contract import (

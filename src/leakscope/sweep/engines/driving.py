@@ -70,7 +70,7 @@ def drive(crew: Crew[C], order: Order[C, R]) -> Iterator[tuple[C, R]]:
                 except Exception as error:
                     shift.fail(error)
                     continue
-                shift.fill()  # before the caller gets to work on this result, so that no worker waits for it
+                shift.fill()  # before the caller processes this result, so that no worker idles
                 yield job.chunk, result
             shift.fill()
     finally:

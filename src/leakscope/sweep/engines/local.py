@@ -86,4 +86,4 @@ def _one_by_one(order: Order[C, R]) -> Iterator[tuple[C, R]]:
         yield chunk, result
 
 
-serial = engine_of(_one_by_one)  # in this process: nothing to start, nothing to lose, the reference for all others
+serial = engine_of(_one_by_one)  # in this process; the reference for all other engines

@@ -1,7 +1,6 @@
 """Messages between processes: work and chunk one way; result or error, and warnings, the other.
 
-Both are bytes from plain pickle: torch.multiprocessing would send tensors as shared-memory handles that die with the worker, and
-Ray would return read-only arrays.
+Plain pickle: torch.multiprocessing would send shared-memory handles that die with the worker, Ray would return read-only arrays.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ def _opened(packed: bytes) -> tuple[Callable[[object], object], object]:
 
 
 def unpack(packed: bytes, name: str, heard: dict[object, object]) -> object:
-    """Return the result of a chunk or raise its error; its warnings are issued again, once a place by the registry `heard` of the run.
-    """
+    """Return the result of a chunk or raise its error; its warnings are issued again, once a place by the registry `heard` of the run."""
     reply: Reply = pickle.loads(packed)  # noqa: S301  from a worker that we started
     for w in reply.warned:
         warnings.warn_explicit(w.text, w.category, w.file, w.line, registry=heard)  # type: ignore[arg-type]
@@ -115,14 +113,14 @@ def _free_devices() -> None:
         torch.cuda.empty_cache()
 
 
-PATIENCE = 0.5  # seconds between two looks at whether the driver lives
+PATIENCE = 0.5  # seconds between checks that the driver is alive
 QUIET = 0.2  # seconds between two notes of a worker
 
 
 def serve(descriptor: int, driver: int) -> None:
     """Run chunks until the driver closes the pipe or exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides when to stop
-    os.set_inheritable(descriptor, False)  # a process begun by a chunk must not hold the line after we are gone
+    os.set_inheritable(descriptor, False)  # a child process of a chunk must not keep the pipe open after this one exits
     threading.Thread(target=_leave_with, args=(driver,), daemon=True).start()
     pipe: Connection[object, object] = Connection(descriptor)
     while True:
@@ -135,7 +133,7 @@ def serve(descriptor: int, driver: int) -> None:
         try:
             pipe.send(reply)
         except OSError:
-            return  # the driver is gone, and with it whoever wanted this
+            return  # the driver is gone
 
 
 def _leave_with(driver: int) -> None:

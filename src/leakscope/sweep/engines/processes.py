@@ -1,7 +1,6 @@
-"""Several chunks at a time on one machine, each in its own process.
+"""Several chunks at a time on one machine, each in its own fresh interpreter, which does not repeat the caller's script or threads.
 
-The processes are fresh interpreters, so the caller's script and threads are not repeated in them. A closed pipe means a dead
-worker; its chunk is retried on another. concurrent.futures would abandon every running chunk when one worker dies.
+A closed pipe means a dead worker, whose chunk is retried; concurrent.futures would abandon every running chunk instead.
 """
 
 from __future__ import annotations
@@ -20,15 +19,12 @@ from leakscope.core.errors import InputError
 from leakscope.sweep.engines.contract import C, Engine, Needs, Note, OnNote, engine_of
 from leakscope.sweep.engines.driving import Job, Lost, drive
 
-LOOK = 1.0  # seconds between two looks at whether the workers live, beside watching their pipes
+LOOK = 1.0  # seconds between checks that the workers are alive
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def processes(workers: int, *, share_gpu: bool = False) -> Engine:
-    """Return an engine that runs `workers` chunks at a time, fewer while their `Needs.memory` does not fit.
-
-    With `share_gpu`, GPU chunks are accepted and all workers use the GPU that this process sees.
-    """
+    """Return an engine of `workers` processes, fewer while `Needs.memory` does not fit; `share_gpu`: all use the GPU of this process."""
     if workers < 1:
         raise InputError(f"processes(workers) must be at least 1, got {workers}")
     if os.name != "posix":
@@ -99,7 +95,7 @@ class _Crew(Generic[C]):
 
             from leakscope.kernels.memory import available
 
-            self.room = available(torch.device("cpu"))  # once: what our own workers take later is counted below
+            self.room = available(torch.device("cpu"))  # measured once; memory of running jobs is subtracted below
         taken = sum(job.needs.memory or 0 for _, job in self.held.values())
         return taken + (needs.memory or 0) <= self.room
 
@@ -107,7 +103,7 @@ class _Crew(Generic[C]):
         """Give a job to an idle worker or a new one."""
         worker = self.idle.pop() if self.idle else _Worker(job.needs.threads)
         self.held[worker.pipe] = worker, job
-        with contextlib.suppress(OSError):  # it is dead: its pipe says so again when we wait for it
+        with contextlib.suppress(OSError):  # a dead worker is noticed when its pipe is read
             worker.pipe.send((job.packed, job.needs.threads, self.on_note is not None))
 
     def busy(self) -> bool:
