@@ -1,4 +1,4 @@
-"""Data sets: bundled and fetched ones, file readers, partitions over clients, a user's own images. `load(name)` takes names of `SOURCES`."""
+"""Data sets: bundled and fetched ones, file readers, partitions over clients, own images. `load(name)` takes a name of `SOURCES`."""
 
 from __future__ import annotations
 

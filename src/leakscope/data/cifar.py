@@ -91,7 +91,7 @@ def _from_archive(path: Path, files: Files) -> dict[str, Array]:
                 content = archive.extractfile(member)
                 body = read_up_to(content, _length(files[name]) + 1) if content else b""
                 records[name] = _records(f"{path}: {name}", body, files[name])
-            while stream.read(1 << 20):  # to the end, so that gzip compares its checksum
+            while stream.read(1 << 20):  # to the end, so that gzip checks its checksum
                 pass
     except tarfile.TarError as error:
         raise InputError(f"{path}: is not a sound .tar.gz archive: {one_line(error)}") from error

@@ -40,7 +40,7 @@ def fetch(
         for download in source.downloads:
             url = download.url if base_url is None else f"{base_url.rstrip('/')}/{download.name}"
             _fetch_file(url, download, folder / download.name, progress or _silent)
-    except OSError as error:  # network errors are InputErrors by now: this is the disk
+    except OSError as error:  # network errors are already InputErrors: this is the disk
         raise InputError(f"cannot write to {folder}: {one_line(error)}") from error
     return folder
 
@@ -74,7 +74,7 @@ def _stream(url: str, part: Path, progress: Progress) -> None:
     except urllib.error.HTTPError as error:
         if error.code != 416 or not have:
             raise InputError(f"cannot fetch {url}: the server answers {error.code} {error.reason}") from error
-        part.unlink()  # longer than the file itself: begin again
+        part.unlink()  # longer than the file: start again
         return _stream(url, part, progress)
     with response:
         start = have if _resumes(response, have) else 0
@@ -96,7 +96,7 @@ def _open(url: str, have: int) -> http.client.HTTPResponse:
     except urllib.error.HTTPError:
         raise
     except (OSError, http.client.HTTPException, ValueError) as error:
-        cause = getattr(error, "reason", error)  # URLError wraps what went wrong
+        cause = getattr(error, "reason", error)  # URLError wraps the cause
         raise InputError(f"cannot reach {url}: {one_line(cause)}; check the network connection") from error
     return response
 

@@ -27,7 +27,7 @@ class Partition(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IID:
-    """Deal the shuffled examples out evenly: sizes differ by at most one. With `samples` each client gets that many; the rest is left out."""
+    """Deal the shuffled examples out evenly: sizes differ by at most one; `samples` limits each client and drops the rest."""
 
     clients: int
     samples: int | None = None

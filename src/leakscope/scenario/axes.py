@@ -137,7 +137,7 @@ def set_path(data: dict[str, Any], path: Path, value: Any) -> str | None:
     for number, part in enumerate(path[:-1]):
         inner = node[part] if _has(node, part) else None
         if isinstance(inner, str) and (isinstance(part, int) or number == 0):
-            inner = {"name": inner}  # a piece given by its name alone
+            inner = {"name": inner}  # a component given by its name alone
         elif (
             inner is None and isinstance(node, dict) and isinstance(part, str) and not isinstance(path[number + 1], int)
         ):

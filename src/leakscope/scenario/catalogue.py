@@ -31,7 +31,7 @@ _PLAIN = {
     "green": "The second channel at 1, the others at 0",
     "blue": "The third channel at 1, the others at 0",
 }
-# the policies of the ATS paper, for CIFAR-100 and for Fashion-MNIST; each picture draws one of a hybrid's
+# the policies of the ATS paper, for CIFAR-100 and for Fashion-MNIST; in a hybrid each image draws one
 POLICIES = ("3-1-7", "43-18-18", "3-1-7+43-18-18", "19-15-45", "2-43-21", "19-15-45+2-43-21")
 
 

@@ -60,7 +60,7 @@ class Kind:
 
 
 OBJECTIVE = Kind("objective", OBJECTIVES, words={name: {"name": "match", "distance": name} for name in DISTANCES})
-KINDS = {  # by the field that holds such a piece
+KINDS = {  # by the field that holds such a component
     "attack": Kind("attack", ATTACKS),
     "model": Kind("model", MODELS, frozenset({"input_shape", "classes"})),
     "weights": Kind("initialisation", INITS),
@@ -74,7 +74,7 @@ KINDS = {  # by the field that holds such a piece
 }
 LISTS = frozenset({"defences", "priors"})
 SINGLE = frozenset({"start", "objective", "optimiser"})
-NESTED = frozenset({"inner", "gain"})  # single ones inside pieces of their kind
+NESTED = frozenset({"inner", "gain"})  # single components inside components of their kind
 NUMBER = "number"
 
 

@@ -1,7 +1,6 @@
 """Running a scenario: plan the missing trials, run the chunks on an engine, store the results.
 
-The plan is stored before the first chunk starts. A resumed run follows the stored plan, with the same trials together in the same
-form, so its records are identical to those of an uninterrupted run.
+The plan is stored before the first chunk starts. A resumed run follows it, so its records equal those of an uninterrupted run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Which trials share a chunk, and how each chunk is run. The plan is made once when a run starts, then followed exactly.
 
-Images, seeds, weights, defences and strengths may differ within a chunk. Everything the attack's program depends on must be
-equal: network, sample count, attack (except strengths), knowledge, dtype.
+A chunk has one network, sample count, attack (except strengths), knowledge and dtype; all else may differ between its trials.
 """
 
 from __future__ import annotations

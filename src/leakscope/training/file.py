@@ -29,7 +29,7 @@ from leakscope.scenario.schema import closer, make_client
 
 KIND = "a training file"
 MOST_ROUNDS = 1_000_000
-BESIDE = ("name", "rounds", "checkpoints")  # fields that change no number of a round
+BESIDE = ("name", "rounds", "checkpoints")  # fields that do not change the numbers of a round
 TRAINING_KINDS = {
     "partition": Kind("partition", PARTITIONS),
     "selection": Kind("selection", SELECTIONS),

@@ -103,7 +103,7 @@ def write_private(directory: Path, state: State) -> None:
     for path, content in ((folder / ".gitignore", b"*\n"), (_file(directory, state.rounds), data)):
         if not path.exists() or path.read_bytes() != content:
             with replacing(path) as file:
-                os.fchmod(file.fileno(), 0o600)  # before the first byte is in it
+                os.fchmod(file.fileno(), 0o600)  # before anything is written
                 file.write(content)
 
 

@@ -59,8 +59,8 @@ from leakscope.training.result import (
 from leakscope.training.result import FOLDER as PRIVATE
 
 LOCK = "run.lock"
-RESULTS = 1  # raised whenever a change of leakscope changes what a training gives
-SAVE_EVERY = 2.0  # seconds: a round that took less need not be saved by itself
+RESULTS = 1  # increased when a change of leakscope changes training results
+SAVE_EVERY = 2.0  # seconds between saved states; shorter rounds are not saved one by one
 
 
 def run_training(
@@ -148,7 +148,7 @@ class _Run:
         self._write(FILE, self.training.file.text.encode())
         if not self.curve:
             self.curve.append(self._measured(state, Point(0, 0, 0, 1.0, None, None, None)))
-            self._save(state)  # the form is settled from here on
+            self._save(state)  # fixes the form for resumed runs
             on_round(self.curve[-1])
         world, form = self.world, FORMS[self.form]
 
@@ -190,7 +190,7 @@ class _Run:
         return number == training.rounds or number in training.checkpoints or number % training.evaluate == 0
 
     def _measured(self, state: State, point: Point) -> Point:
-        if not is_finite(state):  # the class that NaN happens to be taken for is right now and then
+        if not is_finite(state):  # argmax of NaN logits would sometimes count as correct
             return replace(point, loss=math.nan)
         weights = parameters_of(self.world.used, state)
         scaling, loss = self.world.federation.client.scaling, self.world.federation.client.loss
@@ -244,7 +244,7 @@ class _Run:
             return state
         if not self.writes_private:
             refuse_kept(self.directory)
-        if not state.rounds:  # nobody has trained: heads, codes and memories are as they are drawn
+        if not state.rounds:  # no round yet: private state is as drawn
             return replace(state, private=first.private, memory=first.memory)
         private = read_private(self.directory, state.rounds)
         if private is None and first.private:
@@ -262,7 +262,7 @@ class _Run:
                 f"{self.directory} holds another training (other settings, data, device or version): choose another --out"
             )
         state, about = unpack(path.read_bytes(), replace(first, private={}, memory=()))
-        self.form = str(about["form"])  # whatever would be fastest now: the same form gives the same bits
+        self.form = str(about["form"])  # not the fastest now: only the same form gives the same bits
         self.curve = [Point(**point) for point in about["curve"]]  # type: ignore[attr-defined]
         self.facts = {**about["facts"], **self.facts}  # type: ignore[dict-item]
         if state.rounds > self.training.rounds:

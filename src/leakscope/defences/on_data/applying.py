@@ -12,7 +12,7 @@ from leakscope.defences.on_data import tones
 from leakscope.defences.on_data.operations import Operation
 from leakscope.learning.resample import rotated, sheared_down, translated
 
-GREY = 128  # what a rotation leaves in the corners; all else fills with black
+GREY = 128  # fill of a rotation's corners; other operations fill with black
 CHANNELS = (1, 3)
 
 _BLENDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -87,7 +87,7 @@ def autocontrast(pictures: Tensor) -> Tensor:
     low = pictures.amin((-2, -1), keepdim=True).to(torch.float64)
     high = pictures.amax((-2, -1), keepdim=True).to(torch.float64)
     span = (high - low).clamp_min(1)
-    scale = torch.full_like(span, 255.0) / span  # a number over a tensor would go through the reciprocal
+    scale = torch.full_like(span, 255.0) / span  # a number divided by a tensor would use the reciprocal
     stretched = (pictures.to(torch.float64) * scale + -low * scale).clamp(0, 255).to(torch.uint8)
     return torch.where(high > low, stretched, pictures)
 
