@@ -68,7 +68,7 @@ def handles_private_heads(attack: str) -> bool:
 
 
 def simulated_steps(settings: CellSettings) -> int:
-    """Return how many local steps the informed attacker of a cell simulates; 1 for SME and DLFA, which are built for local steps."""
+    """Return how many local steps the informed attacker simulates; 1 for a gradient, and for SME and DLFA, which are built for steps."""
     local = settings.client.local
     if local is None or not settings.knowledge.local or not simulates_if_informed(settings.recipe.name):
         return 1

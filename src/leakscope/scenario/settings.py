@@ -26,7 +26,7 @@ class DataChoice:
     samples: int = 1
     order: Literal["given", "shuffled"] = "given"  # shuffled: the whole part in a fixed random order
     scaling: Literal["none", "statistics"] = "none"  # statistics: by the set's mean and standard deviation
-    mix: Literal["given", "random", "equal", "two"] = "given"  # labels of a batch: any, one class, two classes
+    mix: Literal["given", "random", "equal", "two"] = "given"  # random: any labels; equal: one class; two: two
     size: int | None = None  # images are resized to size x size before the client sees them
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class KnowledgeChoice:
 
     labels: bool = False
     local: bool = True
-    defence: bool = False  # and uses mask, clip, bits and noise level; averages rounds; simulates local steps
+    defence: bool = False  # uses mask, clip, bits, noise level; averages rounds; simulates local steps
     dropout: bool = False  # simulates with the client's dropout masks instead of averaging over masks
 
     def __post_init__(self) -> None:
