@@ -35,7 +35,7 @@ class Transform:
 
     Equation: the update is that of `T(x)`: `grad l(w, T(x), y)`, with T drawn separately for every image.
     Reference: Gao et al. 2021, arXiv:2011.12505; [Re] of it (the reproduction) for hybrids and the enhanced attack.
-    Works when: T discards pixels irreversibly (large translations, posterize). An attacker who knows the policy inverts T.
+    Works when: T discards pixels irreversibly (large translations, posterize). An attacker who knows the policy simulates T.
     Costs: accuracy, depending on the policy; a few operations an image. Only for images of 1 or 3 channels.
     """
 

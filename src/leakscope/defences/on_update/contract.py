@@ -48,7 +48,7 @@ Defence = UpdateDefence | RememberingDefence
 
 @dataclass(frozen=True, slots=True)
 class Revealed:
-    """What an informed attacker knows of one defence, never a random draw; the fields of `Knowledge` use it.
+    """What an informed attacker knows of one defence (see the fields of `Knowledge`), never a random draw.
 
     `mask` is 1 where a coordinate was sent, `largest` says that these were the largest (`largest_each`: within each tensor),
     `bound` is the clipping norm (`bound_each`: of each tensor), `bits` those of a rounded coordinate (1: signs), `sigma` the
