@@ -102,8 +102,8 @@ class LowRank:
     Equation: `U_r S_r V_r^T`, the r largest singular values of each matrix; a convolution is filters x (channels * height *
         width).
     Reference: Vogels, Karimireddy and Jaggi 2019, PowerSGD, arXiv:1905.13727, which converges to this.
-    Works when: matrices have a rank above r, which needs several examples; the gradient of a dense layer for one example has rank
-        1.
+    Works when: matrices have a rank above r, which needs several examples; one example in a dense layer has rank 1, and nothing
+        is lost.
     Costs: a singular value decomposition a matrix; `r (rows + columns)` numbers a matrix are sent.
     """
 
