@@ -1,1 +1,1 @@
-"""The tables and figures of papers as experiments: what is printed, the scenarios that measure it, both side by side."""
+"""The tables and figures of papers as experiments: printed numbers, the scenarios that measure them, and their comparison."""

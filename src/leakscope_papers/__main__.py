@@ -1,4 +1,4 @@
-"""`python -m leakscope_papers` is `leakscope paper` where nothing is installed."""
+"""`python -m leakscope_papers`, the same as `leakscope paper` without an installed command."""
 
 from leakscope.cli.app import run_command
 from leakscope_papers.cli import paper

@@ -1,17 +1,17 @@
-"""The cases of a check: one comparison of measured cells each.
+"""The cases of a check: each compares measured cells in one measure.
 
-A check compares one measure. Its forms:
+The forms of a check:
 
     of, than    the cells of `of` against those of `than`, all other axes equal:  of  (must_be)  times * than + by
     value       every cell against a number
     along       neighbours along an axis, all other axes equal
-    within      the whole interval of every cell against -value and value: what shows that something is absent, such as a correlation
-    than_measure  every cell against `times` another measure of its own + `by`; `minus` tests the gap to another cell (`gaps`)
+    within      the whole interval of every cell against -value and value, to show that an effect such as a correlation is absent
+    than_measure  every cell against `times` another of its measures + `by`; `minus` tests the gap to another cell (`gaps`)
 
-`must_be` is lower, higher, at_least, at_most or within; along an axis falling, rising, not_falling or not_rising. A case holds when the
-values do; it is sure when the 95 % intervals do not meet. Checks of one measure on the same
-cells, such as a lower and an upper bound, are one case, sure when each is. Where a side has no number, such as the iterations of attacks
-that never converged, there is no case, nor where two cells are over different attacks (SSIM of 17 successes and of 3); both are counted.
+`must_be` is lower, higher, at_least, at_most or within; along an axis falling, rising, not_falling or not_rising. A case holds if
+the values do, and is sure if the 95 % intervals do not overlap. Checks of one measure on the same cells, such as two bounds, are
+one case, sure if each is. Sides without a number (iterations of attacks that never converged) and sides over different attacks
+(SSIM of 17 successes and of 3) are counted but not compared.
 """
 
 from __future__ import annotations
@@ -38,29 +38,25 @@ Known: TypeAlias = Sequence[tuple[Mapping[str, Plain], Value]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One comparison of a check: in words, whether the values are as claimed, whether the intervals leave no doubt.
-
-    `bounded` says whether there is an interval at all, `about` what is compared, `seen` whether both sides have a number, `even`
-    whether the value is its bound itself, `alike` whether both sides are over the same attacks.
-    """
+    """One comparison of a check: its text, whether the values are as claimed, whether the intervals leave no doubt."""
 
     words: str
     holds: bool
     sure: bool
-    bounded: bool = True
-    about: str = ""
-    seen: bool = True
-    even: bool = False
-    alike: bool = True
+    bounded: bool = True  # has an interval
+    about: str = ""  # what is compared
+    seen: bool = True  # both sides have a number
+    even: bool = False  # the value equals its bound
+    alike: bool = True  # both sides are over the same attacks
 
     @property
     def open(self) -> bool:
-        """Return whether more trials could make the intervals part and have not."""
+        """Return whether more trials could separate the intervals."""
         return self.bounded and not self.sure and not self.even
 
 
 def cases_of(check: Check, cells: Sequence[Measured], axes: set[str]) -> Iterator[Case]:
-    """Yield the cases of a check that can be seen in these cells; `axes` are those worth naming."""
+    """Yield the cases of a check on these cells; `axes` are the ones to name in their text."""
     _check_form(check)
     if check.must_be == WITHIN:
         yield from _within(check, cells, axes)
@@ -89,10 +85,7 @@ def cases_of(check: Check, cells: Sequence[Measured], axes: set[str]) -> Iterato
 
 
 def _within(check: Check, cells: Sequence[Measured], axes: set[str]) -> Iterator[Case]:
-    """Yield for every cell whether the whole interval of a measure lies within -value and value; undecided where it reaches beyond.
-
-    Its ends are its own, or the measures `<name>_low` and `<name>_high` where a program gives these.
-    """
+    """Yield for every cell whether a measure's interval (or `<name>_low`, `<name>_high`) lies within +-value; undecided if it overlaps."""
     most = float(check.value or 0.0)
     for cell in cells:
         if check.measure in cell.values and meets(cell.where, check.where) and meets(cell.where, check.of):
@@ -136,7 +129,7 @@ def _along(check: Check, known: Known, axes: set[str]) -> Iterator[Case]:
 
 
 def _case(check: Check, must_be: str, who: str, ours: Value, target: Value, against: str, margin: str = "") -> Case:
-    """Return one comparison; `against` says with what, `margin` by how much that was moved."""
+    """Return one comparison; `against` names the other side, `margin` how it was shifted."""
     about = f"{check.measure}: {who}, {against}"
     relation = lookup(RELATIONS, must_be, "relation")
     if not ours.has_number or not target.has_number:
@@ -160,7 +153,7 @@ def _moved(value: Value, times: float, by: float) -> Value:
 
 
 def _margin(times: float, by: float) -> str:
-    """Return in words what `_moved` does to a value.
+    """Return what `_moved` does to a value, in words.
 
     >>> _margin(1.0, 0.0), _margin(0.9, 0.0), _margin(1.0, 0.1), _margin(1.0, -2.0)
     ('', '0.9 times ', '0.1 above ', '2 below ')

@@ -1,8 +1,8 @@
-"""The measures and curves of a scenario's cell: those that mean something for its attack, and what its trials show as a curve.
+"""The measures and curves of a scenario's cell that are meaningful for its attack.
 
-An attack without a threshold cannot converge, a cap is not felt by the picture. The similarity loss is 1 - cos: the mismatch of attacks
-that match by it, what others (DLFA) measured at their end. Curves are recovery over the threshold (Mixing's table 1, which names none),
-and from the traces the changes at the end of the attacks, as a distribution (Mixing's figures 1 and 2).
+The similarity loss is 1 - cos: the mismatch of attacks that match by it, or what others (DLFA) measured at their end. Curves are
+recovery over the threshold (Mixing's table 1, which names none), and the distribution of changes at the end of the traces
+(Mixing's figures 1 and 2).
 """
 
 from __future__ import annotations
@@ -28,20 +28,17 @@ SIMILARITY_MEASURES = ("similarity_loss", "similarity_loss_error")
 CHANGES = "change over value at the end"
 IMAGE_CHANGES = "change over value of the image MSE at the end"
 RECOVERED = "recovered by threshold"
-DECADES, A_DECADE = (-8, 1), 4  # from 1e-8 to 10, four places a decade
+DECADES, A_DECADE = (-8, 1), 4  # from 1e-8 to 10, four points a decade
 THRESHOLDS = (-6, 0)  # of an MSE, from 1e-6 to 1
 
 
 def within_cap(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the measures that follow a cap on iterations: those of successes. The picture at the cap was not kept."""
+    """Return the measures that depend on a cap on iterations: those of successes. Images at the cap are not stored."""
     return {name: value for name, value in values.items() if name in OF_SUCCESSES}
 
 
 def meaningful(values: Mapping[str, Value], settings: Mapping[str, object]) -> dict[str, Value]:
-    """Return the measures of a cell; convergence and its iterations have no number where the attack has no threshold.
-
-    IG is such an attack: it runs all its steps. Its pictures are those of everything attacked.
-    """
+    """Return the measures of a cell, without convergence and iterations if the attack has no threshold (IG runs all its steps)."""
     if setting_at(settings, "attack.threshold") != 0:
         return dict(values)
     changed = {**values, **{name: Value(NONE, NO_THRESHOLD) for name in (CONVERGENCE, *STEPS) if name in values}}
@@ -52,7 +49,7 @@ def meaningful(values: Mapping[str, Value], settings: Mapping[str, object]) -> d
 
 
 def measure_with_similarity(cell: Scored, settings: Mapping[str, object]) -> dict[str, Value]:
-    """Return the measures of a cell; those of the similarity loss only where its attack has one."""
+    """Return the measures of a cell, with the similarity loss only if its attack has one."""
     if matches_by_cosine(settings):
         return measure(replace(cell, similarity=cell.mismatch))
     values = measure(cell)
@@ -64,7 +61,7 @@ def measure_with_similarity(cell: Scored, settings: Mapping[str, object]) -> dic
 
 
 def matches_by_cosine(settings: Mapping[str, object]) -> bool:
-    """Return whether the attack of a cell compares directions; settings of an older run may name fields that are gone."""
+    """Return whether the attack of a cell compares directions; settings of an older run may contain removed fields."""
     stored = setting_at(settings, "attack.objective")
     if isinstance(stored, Mapping):
         return stored.get("name") == "match" and stored.get("distance") == "cosine"
@@ -78,7 +75,7 @@ def cell_curves(cell: Scored) -> dict[str, Curve]:
 
 
 def recovery_curves(cell: Scored) -> dict[str, Curve]:
-    """Return for each attack the share of its samples whose log10 of the MSE is at most x; NaN is no recovery."""
+    """Return for each attack the share of its samples whose log10 MSE is at most x; NaN counts as not recovered."""
     whole = cell.scored.any(1)
     if not bool(whole.any()):
         return {}
@@ -89,10 +86,9 @@ def recovery_curves(cell: Scored) -> dict[str, Curve]:
 
 
 def trace_curves(cell: Scored) -> dict[str, Curve]:
-    """Return for each attack the share of its last points whose log10 of change over value is at most x: gradient and image.
+    """Return for each attack the share of its last points whose log10(change / value) is at most x, for gradient and image.
 
-    No change at all counts under every x. Attacks without a point (too short, or wholly under the floor) are left out; without any
-    trace there is no curve.
+    No change counts as below every x. Attacks without a point (too short, or entirely below the floor) are left out.
     """
     both = {CHANGES: gradient_ratios(cell), IMAGE_CHANGES: image_ratios(cell)}
     return {name: _distribution(ratios) for name, ratios in both.items() if ratios is not None}

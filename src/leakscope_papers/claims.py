@@ -1,10 +1,8 @@
-"""The printed claims as tests on measured cells.
+"""The printed claims as tests on measured cells (see `cases`).
 
-`cases` has the forms of a check and what a case is. A claim whose cases all hold and of which none is sure is not yet decided, but for
-cases that cannot be sure: a value that may equal its bound and does, a number without an interval.
-
-A claim holds only if every case it speaks of was measured: those of the cells that the item plans at scale full. Else it holds as far
-as measured, and says of how many cases.
+A claim is undecided if all its cases hold but none is sure, except for cases that cannot be sure: a value equal to its allowed
+bound, a number without an interval. A claim holds only if all cases planned at scale full were measured; otherwise it holds as
+far as measured, with counts.
 """
 
 from __future__ import annotations
@@ -30,25 +28,21 @@ HOLDS_OPEN, SO_FAR_OPEN = f"{HOLDS}, {UNDECIDED}", f"{SO_FAR}, {UNDECIDED}"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of a claim for one column: a word, the cases behind it; `rule` says what counted as a success.
-
-    `unseen` cases had no number to compare, `unlike` ones numbers over different attacks. `planned` is how many cases the claim speaks
-    of; `whole` is False where not all of them were measured.
-    """
+    """The verdict on a claim for one column, with its cases."""
 
     claim: Claim
     column: Column
     word: str
     cases: tuple[Case, ...] = ()
-    rule: str = ""
-    unseen: int = 0
-    unlike: int = 0
-    whole: bool = True
-    planned: int = 0
+    rule: str = ""  # what counted as a success
+    unseen: int = 0  # cases without a number
+    unlike: int = 0  # cases over different attacks
+    whole: bool = True  # all planned cases were measured
+    planned: int = 0  # cases of the claim
 
     @property
     def sentence(self) -> str:
-        """Return the finding in a sentence with its counts."""
+        """Return the finding as a sentence with its counts."""
         if self.word in (UNTESTED, UNMEASURED):
             why = self.claim.cannot or ("no attack has the number that is compared" if self.unseen else "")
             why = why or ("the cells are over different attacks" if self.unlike else "")
@@ -66,7 +60,7 @@ class Finding:
         return f"{self.word}{by}: {', '.join(words)}{likely}"
 
     def _counts(self, held: int) -> str:
-        """Return how many cases hold, and of how many that the claim speaks of."""
+        """Return how many cases hold, of how many."""
         measured = len(self.cases)
         more = max(0, self.planned - measured - self.unseen - self.unlike)
         if held == measured and more:
@@ -77,12 +71,12 @@ class Finding:
 
     @property
     def against(self) -> tuple[str, ...]:
-        """Return the cases that do not hold, in words."""
+        """Return the texts of the cases that do not hold."""
         return tuple(case.words for case in self.cases if not case.holds)
 
 
 def examine(claim: Claim, cells: Sequence[Measured], column: Column, unmeasured: Sequence[Measured] = ()) -> Finding:
-    """Return what the cells of one column say about a claim; `unmeasured` are cells without numbers that the item plans."""
+    """Return the finding of one column on a claim; `unmeasured` are planned cells without numbers."""
     if not claim.checks:
         return Finding(claim, column, UNTESTED)
     judged = [cell for cell in cells if cell.column == column]
@@ -100,7 +94,7 @@ def examine(claim: Claim, cells: Sequence[Measured], column: Column, unmeasured:
 
 
 def _all_cases(claim: Claim, cells: Sequence[Measured]) -> int:
-    """Return how many cases a claim has in these cells, with or without numbers."""
+    """Return the number of a claim's cases in these cells, with or without numbers."""
     axes = _varied(cells)
     return len({case.about for check in claim.checks for case in cases_of(check, cells, axes)})
 
@@ -119,10 +113,7 @@ def _word(cases: Sequence[Case], *, whole: bool) -> str:
 
 
 def _joined(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """Return the cases, those about the same as one: it holds when all do, and the first that fails speaks for it.
-
-    Of those that hold, one that leaves doubt speaks before one that leaves none.
-    """
+    """Return one case for each subject: the first that fails, else the least certain."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         groups.setdefault(case.about, []).append(case)
@@ -138,7 +129,7 @@ def _varied(cells: Sequence[Measured]) -> set[str]:
 def examine_both(
     claim: Claim, cells: Sequence[Measured], column: Column, unmeasured: Sequence[Measured] = ()
 ) -> list[Finding]:
-    """Return the findings of a claim; one about success by the paper's rule, convergence, and by ours, content."""
+    """Return the findings of a claim; claims on success are tested by convergence (the paper's rule) and by content (ours)."""
     if not any(check.measure == CONVERGENCE for check in claim.checks):
         return [examine(claim, cells, column, unmeasured)]
     if not any(CONTENT in cell.values for cell in cells if cell.column == column):
@@ -151,8 +142,8 @@ def examine_both(
 def unmeasured_cells(planned: Iterable[PlannedCell], cells: Sequence[Measured]) -> list[Measured]:
     """Return the planned cells that were not measured, without numbers.
 
-    Which measures such a cell would have is read off the measured cell of its part, or else of the item, that shares most of its place.
-    A measure that this cell cannot have (convergence without a threshold) is left out.
+    Their measures are those of the measured cell of the same part (else item) that shares most axes, without those that such a
+    cell cannot have (convergence without a threshold).
     """
     places = {(cell.column, _place(cell.where)) for cell in cells}
     likely: dict[tuple[str, str], dict[str, Value]] = {}  # the same for every column
@@ -181,12 +172,12 @@ def _place(where: Mapping[str, Plain]) -> str:
 
 
 def printed_cells(printed: Printed, column: Column) -> list[Measured]:
-    """Return the printed numbers as if they were measured, without intervals: a paper's claims on its own table."""
+    """Return the printed numbers as measured cells without intervals, to test a paper's claims on its own table."""
     cells: dict[str, tuple[Mapping[str, Plain], dict[str, Value]]] = {}
     for row in printed.rows:
         if row.value is not None:
             _, values = cells.setdefault(repr(sorted(row.where.items())), (row.where, {}))
             values[row.measure] = Value(Estimate(row.value, math.nan, math.nan, 0, 0))
-            if row.measure in OVER_ALL:  # print has one such number, and claims are tested on all attacks
+            if row.measure in OVER_ALL:  # one number is printed, and claims are tested on all attacks
                 values.setdefault(OVER_ALL[row.measure], values[row.measure])
     return [Measured(where, column, 0, values) for where, values in cells.values()]

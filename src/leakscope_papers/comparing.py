@@ -1,8 +1,7 @@
-"""Published against measured, place by place: a line for every place that the paper prints or that we ran.
+"""Comparison of printed with measured numbers: one line for every place that the paper prints or that was run.
 
-A number agrees when it lies in our 95 % interval. Outside of it, it is close when the difference is small for its kind (`_margin`),
-and else it differs, up or down. Few successes, or an interval so wide that nearly everything lies in it, say neither and are
-not counted. What we have no number for says why.
+A number agrees if it lies in our 95 % interval. Outside, it is close if the difference is small for its kind (`_margin`), else
+higher or lower. Too few successes or a very wide interval give no verdict and are not counted. A missing number has a reason.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ ALIKE = (AGREES, BY_CONTENT, CLOSE_BY)
 JUDGED = (*ALIKE, HIGHER, LOWER)
 COSINES = ("cosine_before", "cosine_greatest", "least_share")
 DECIBELS = ("psnr", "psnr_above_baselines")
-LEAST = 10  # successes behind a number that is over successes
-WIDE = 5  # times the margin of `close`: an interval that reaches further does not tell whether a number agrees
+LEAST = 10  # minimal successes for a number over successes
+WIDE = 5  # times the margin of `close`; a wider interval gives no verdict
 RATE_APART, SSIM_APART, PSNR_APART, SHARE_APART, TIMES_APART = 0.05, 0.02, 1.0, 0.2, 3.0
 FLOOR = (
     "by convergence the attack fails and by content it succeeds: noise and dropped coordinates give the gradient distance a floor "
@@ -46,30 +45,25 @@ Key: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One cell of ours at its place: who measured, how many trials, how they ended, every measure.
-
-    `cell` is its id, `note` what was done otherwise than in the paper, `curves` what its clients show along something. `settings` is
-    the hash of its settings, empty where they were not recorded; `earlier` says how they differ from the item's present ones. `source` are
-    the versions, machine, date and command of its run.
-    """
+    """One measured cell at its place: its column, number of trials, outcomes and measures."""
 
     where: Mapping[str, Plain]
     column: Column
     trials: int
     values: Mapping[str, Value]
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    cell: str = ""
-    note: str = ""
+    cell: str = ""  # id
+    note: str = ""  # differences from the paper
     curves: Mapping[str, Curve] = field(default_factory=dict)
     part: str = ""
-    settings: str = ""
-    earlier: str = ""
-    source: Mapping[str, str] = field(default_factory=dict)
+    settings: str = ""  # hash; "" if not recorded
+    earlier: str = ""  # how the settings differ from the item's present ones
+    source: Mapping[str, str] = field(default_factory=dict)  # versions, machine, date and command of the run
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What we say about one printed number: a word, and a reason where we have one."""
+    """The verdict on one printed number, with a reason if known."""
 
     word: str
     reason: str = ""
@@ -77,20 +71,17 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One place: what is printed there by measure, and what we measured, column by column.
-
-    `verdicts` are by (title of the column, measure), for the columns that speak of this place.
-    """
+    """One place: the printed number of each measure, and the measured cells by column."""
 
     where: Mapping[str, Plain]
     printed: Mapping[str, PrintedRow]
     measured: tuple[Measured, ...]
-    verdicts: Mapping[tuple[str, str], Verdict]
+    verdicts: Mapping[tuple[str, str], Verdict]  # by (column title, measure)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All lines of an item, the columns in order, and the verdicts counted by column."""
+    """All lines of an item, the columns in order, and the verdict counts by column."""
 
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
@@ -128,7 +119,7 @@ def _close(printed: float, ours: float, name: str) -> bool:
 
 
 def _wide(printed: float, ours: Estimate, name: str) -> bool:
-    """Return whether an interval reaches more than `WIDE` margins to a side; an MSE is read as a power of ten, and 0 is far away."""
+    """Return whether an interval reaches more than `WIDE` margins to a side; on a log scale for an MSE, where 0 counts as far."""
     if name.startswith("mse"):
         return ours.low <= 0 < ours.high or ours.high > TIMES_APART**WIDE * ours.value
     reach = max(ours.high - ours.value, ours.value - ours.low)
@@ -136,7 +127,7 @@ def _wide(printed: float, ours: Estimate, name: str) -> bool:
 
 
 def _margin(name: str, value: float) -> float:
-    """Return by how much two numbers of a measure may differ and be close; no MSE, which is a matter of a factor."""
+    """Return the difference up to which two numbers of a measure are close (not for MSE, which is compared by a factor)."""
     if name in RATES:
         return RATE_APART
     if name.startswith("ssim") or name in COSINES:
@@ -145,13 +136,13 @@ def _margin(name: str, value: float) -> float:
 
 
 def compare(item: Item, cells: Sequence[Measured], *, judged: bool = True) -> Comparison:
-    """Return every place of an item with what is printed and what was measured; `judged` False gives no verdicts."""
+    """Return every place of an item with printed and measured numbers; `judged` False gives no verdicts."""
     every_column = [
         Column(reading.label, attacker.label, judged and place == 0)
         for reading in item.readings
         for place, attacker in enumerate(item.attackers)
     ]
-    columns = tuple(dict.fromkeys(every_column))  # readings with the same label are one, said in several parts
+    columns = tuple(dict.fromkeys(every_column))  # readings with the same label are one reading
     by_place = _by_place(item, cells)
     wheres: dict[Key, Mapping[str, Plain]] = {key: group[0].where for key, group in by_place.items()}
     homeless = {_key(row.where): row.where for row in item.printed.rows}
@@ -165,7 +156,7 @@ def compare(item: Item, cells: Sequence[Measured], *, judged: bool = True) -> Co
 
 
 def _by_place(item: Item, cells: Sequence[Measured]) -> dict[Key, list[Measured]]:
-    """Return the cells by place; two rows of one column at one place are an error, as a printed number would match both."""
+    """Return the cells by place; raises if two rows of one column have the same place, because a printed number would match both."""
     places: dict[Key, list[Measured]] = {}
     for cell in cells:
         same = places.setdefault(_key(cell.where), [])
@@ -181,8 +172,8 @@ def _printed_at(
 ) -> list[PrintedRow]:
     """Return the printed numbers of a place, one for each measure: the one that names most of its axes.
 
-    One that many places meet, such as a ratio printed for a defence alone, is that of those whose cells have its measure, if any have.
-    Two different numbers that name equally many axes are an error.
+    A number that fits many places, such as a ratio printed for a defence, belongs to those whose cells have its measure, if any
+    do. Two different numbers that name equally many axes are an error.
     """
     rows = [row for row in item.printed.rows if meets(where, row.where)]
     rows = [row for row in rows if _has(row, at_place) or not _has(row, cells)]
@@ -214,7 +205,7 @@ def _line(
         (column.title, name): _verdict(item, row, by_column.get(column), where)
         for column in columns
         for name, row in printed.items()
-        if column.judged and (column in by_column or not cells)  # a reading need not speak of every place
+        if column.judged and (column in by_column or not cells)  # a reading need not cover every place
     }
     return Line(where, printed, cells, verdicts)
 
@@ -252,13 +243,13 @@ def _verdict(item: Item, row: PrintedRow, cell: Measured | None, where: Mapping[
 
 
 def _within_bound(row: PrintedRow, ours: float) -> bool:
-    """Return whether a number that the paper prints as a bound holds for ours."""
+    """Return whether a printed bound holds for our number."""
     kept = {"lower bound": ours >= (row.value or 0.0), "upper bound": ours <= (row.value or 0.0)}
     return any(held and row.note.startswith(kind) for kind, held in kept.items())
 
 
 def _reason(item: Item, row: PrintedRow, cell: Measured, where: Mapping[str, Plain]) -> str:
-    """Return the likely reason of a difference: what the cell itself shows, else what the item's file says."""
+    """Return the likely reason of a difference: from the cell's numbers, else from the item's file."""
     if row.measure not in (CONVERGENCE, "iterations_mean") or not {CONVERGENCE, CONTENT} <= set(cell.values):
         return _stated_reason(item, row, where)
     convergence, content = (cell.values[name].estimate.value for name in (CONVERGENCE, CONTENT))
@@ -271,7 +262,7 @@ def _reason(item: Item, row: PrintedRow, cell: Measured, where: Mapping[str, Pla
 
 
 def _stated_reason(item: Item, row: PrintedRow, where: Mapping[str, Plain]) -> str:
-    """Return the first reason of the item's file for a measure at a place."""
+    """Return the first reason in the item's file for a measure at a place."""
     fitting = (r.says for r in item.reasons if r.measure in ("", row.measure) and meets(where, r.where))
     return next(fitting, "")
 
@@ -284,7 +275,7 @@ def _count(lines: Iterable[Line], column: Column) -> dict[str, int]:
 
 
 def _in_printed_order(item: Item, printed: Mapping[Key, Sequence[PrintedRow]]) -> list[Key]:
-    """Return the places as the paper prints them, then those it does not print, as they were run."""
+    """Return the places in the paper's order, then the unprinted ones in running order."""
     rows = item.printed.rows
     return sorted(printed, key=lambda key: min(map(rows.index, printed[key]), default=len(rows)))
 

@@ -1,4 +1,4 @@
-"""Differences between cells side by side: gaps for claims such as "the gap grows with the epochs", and gains over the best baseline."""
+"""Differences between cells: gaps for claims such as "the gap grows with the epochs", and gains over the best baseline."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def gaps_to(
 def difference(a: Estimate, b: Estimate) -> Estimate:
     """Return a - b with the n of a.
 
-    The interval is that of a difference of two independent numbers from the intervals of both (Donner and Zou 2012), for means of
-    equal halves sqrt(half^2 + half^2) to each side: wider than it need be where both cells attack the same clients.
-
+    The interval treats a and b as independent (Donner and Zou 2012), so it is too wide if both cells attack the same clients:
         low = a - b - sqrt((a - a_low)^2 + (b_high - b)^2),      high = a - b + sqrt((a_high - a)^2 + (b - b_low)^2)
     """
     gap = a.value - b.value
@@ -40,15 +38,12 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
 
 
 def rest(where: Mapping[str, Plain], without: Conditions) -> dict[str, Plain]:
-    """Return a place but for these axes."""
+    """Return a place without these axes."""
     return {axis: value for axis, value in where.items() if axis not in without}
 
 
 def with_gains(gains: Mapping[str, Gain], cells: Sequence[Measured]) -> list[Measured]:
-    """Return the cells, those that a gain is `of` with it; a gain says over which cell it is. A gain that was recorded stays.
-
-    The best baseline is the greatest of those measured in the same column, all other axes equal. Without any there is no gain.
-    """
+    """Return the cells with their gains over the largest baseline of the same column, all other axes equal; recorded gains stay."""
     return [replace(cell, values={**_gains_of(cell, gains, cells), **cell.values}) for cell in cells]
 
 
@@ -78,5 +73,5 @@ def _has(cell: Measured, measure: str) -> bool:
 
 
 def _wanted(gain: Gain) -> int:
-    """Return how many baselines there are where all of them are measured."""
+    """Return the number of baselines of a gain."""
     return math.prod(len(values) if isinstance(values, list) else 1 for values in gain.over.values())

@@ -1,4 +1,4 @@
-"""The data files of the papers: YAML as in a scenario, read into frozen dataclasses, mistakes named by file, line and field."""
+"""The data files of the papers: YAML read into frozen dataclasses, with errors named by file, line and field."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def file_dataclass(cls: type[T]) -> type[T]:
-    """Return a class as a frozen dataclass that pydantic reads from a file; unknown keys are refused."""
+    """Return a class as a frozen dataclass that pydantic reads from a file; unknown keys are rejected."""
     cls.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
     return dataclass(frozen=True, slots=True, kw_only=True)(cls)
 
 
 def read_file(path: Path) -> UserFile:
-    """Return the fields of a file that comes with a package."""
+    """Return the fields of a file in a package."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:
@@ -36,7 +36,7 @@ def read_file(path: Path) -> UserFile:
 
 
 def natural(name: str) -> list[str | int]:
-    """Return a key that sorts names with numbers as people do.
+    """Return a sort key that orders numbers in names by value.
 
     >>> sorted(["figure-10", "figure-2"], key=natural)
     ['figure-2', 'figure-10']

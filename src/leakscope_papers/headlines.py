@@ -1,4 +1,4 @@
-"""How an item stands, in words: the verdicts counted, the reading that fits best, what is missing, which rows are of other settings."""
+"""Summaries of an item: verdict counts, the reading that fits best, missing runs, rows of other settings."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ HOW = (
     "intervals that meet in every case."
 )
 NOTHING = "The paper prints no number that we measured here; see the claims."
-MARGIN = 0.1  # of the numbers: readings nearer than this to the best one are not told apart from it
+MARGIN = 0.1  # share of the numbers within which readings count as equal to the best
 Spoken: TypeAlias = dict[tuple[int, str], tuple[str, str]]  # (line, measure) -> verdict and the cell behind it
 
 
 def headlines(result: Result) -> tuple[str, ...]:
-    """Return how an item stands, a sentence for each judged column; or why there is none."""
+    """Return one sentence for each judged column of an item, or why there is none."""
     stand_in = scale_of(result.item, result.scale).stand_in
     if stand_in:
         return (f"Not compared with the paper: {stand_in}.",)
@@ -54,7 +54,7 @@ def headlines(result: Result) -> tuple[str, ...]:
 
 
 def in_short(result: Result) -> str:
-    """Return an item in one line: its one column, or the reading that fits best."""
+    """Return an item in one line: its only column, or the reading that fits best."""
     judged = _speaking(result)
     if len(judged) < 2:
         return " ".join(headlines(result))
@@ -62,7 +62,7 @@ def in_short(result: Result) -> str:
 
 
 def _speaking(result: Result) -> list[Column]:
-    """Return the judged columns with a cell that no column before them has: a reading not run apart says nothing new."""
+    """Return the judged columns with a cell that no earlier column has."""
     seen: set[tuple[str, str]] = set()
     columns: list[Column] = []
     for column in result.comparison.columns:
@@ -74,7 +74,7 @@ def _speaking(result: Result) -> list[Column]:
 
 
 def incomplete(result: Result) -> str:
-    """Return in words which runs are missing, which are there in part and which rows are of other settings; nothing where all is there."""
+    """Return which runs are missing or partial and which rows are of other settings; "" if complete."""
     sentences = [f"Not run: {', '.join(result.missing)}."] if result.missing else []
     parts = ", ".join(f"{name} ({words})" for name, words in result.partial.items())
     sentences += [f"Run in part: {parts}; each row says its n."] if parts else []
@@ -87,7 +87,7 @@ def incomplete(result: Result) -> str:
 
 
 def earlier_rows(rows: Sequence[Measured]) -> list[str]:
-    """Return in words how many rows are of an earlier setting, of which parts, and what was otherwise."""
+    """Return how many rows are of an earlier setting, of which parts, and what differed."""
     parts: dict[str, dict[str, int]] = {}
     for row in rows:
         counts = parts.setdefault(row.earlier, {})
@@ -100,7 +100,7 @@ def earlier_rows(rows: Sequence[Measured]) -> list[str]:
 
 
 def findings_to_show(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings worth a row: of those that looked at nothing one, and only where no other speaks of the claim."""
+    """Return the findings to show; one without cases only if the claim has no other."""
     claims: dict[str, list[Finding]] = {}
     for finding in findings:
         claims.setdefault(finding.claim.says, []).append(finding)
@@ -113,7 +113,7 @@ def findings_to_show(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def commands_of(result: Result) -> str:
-    """Return the commands that made the rows of an item, and where they ran."""
+    """Return the commands that produced the rows of an item, and where they ran."""
     parts = set(result.runs) or {cell.part for cell in result.cells}
     owners = dict.fromkeys(home_of(result.item, part)[0].name for part in result.item.parts if part.name in parts)
     commands = "; ".join(f"leakscope paper run {name} --scale {result.scale}" for name in owners)
@@ -122,10 +122,7 @@ def commands_of(result: Result) -> str:
 
 
 def best_reading(comparison: Comparison) -> str:
-    """Return in words which reading behaves most like the paper, among those that speak of the same numbers.
-
-    Nothing where there is one reading only. Readings about different places (batches, local steps) are not held against each other.
-    """
+    """Return which reading fits the paper best, among those with printed numbers in common; "" if there is only one."""
     spoken: dict[str, Spoken] = {}
     for column in comparison.columns:
         if column.judged:
@@ -140,7 +137,7 @@ def best_reading(comparison: Comparison) -> str:
 
 
 def _overlapping(spoken: Mapping[str, Spoken]) -> list[list[str]]:
-    """Return the readings in groups that speak of some number in common."""
+    """Return the readings in groups that share printed numbers."""
     groups: list[list[str]] = []
     for name, numbers in spoken.items():
         shared = (group for group in groups if any(numbers.keys() & spoken[other].keys() for other in group))
@@ -153,10 +150,7 @@ def _overlapping(spoken: Mapping[str, Spoken]) -> list[list[str]]:
 
 
 def _best_of(spoken: Mapping[str, Spoken]) -> str:
-    """Return the reading with most numbers that agree or are close, of those that all of these speak of and measured apart.
-
-    A number that is too few to say under any of them is left out and counted.
-    """
+    """Return the reading with most numbers that agree or are close, among numbers measured separately by all of them."""
     every = list(spoken.values())
     common = set.intersection(*(set(numbers) for numbers in every))
     both = [place for place in common if len({numbers[place][1] for numbers in every}) > 1]
@@ -165,7 +159,7 @@ def _best_of(spoken: Mapping[str, Spoken]) -> str:
         return ""
     alike = {name: sum(numbers[place][0] in ALIKE for place in apart) for name, numbers in spoken.items()}
     counts = ", ".join(f"{name} {number}" for name, number in alike.items())
-    few = len(both) - len(apart)
+    few = len(both) - len(apart)  # numbers that are too few to say under some reading
     counts += f"; {few} more {'is' if few == 1 else 'are'} too few to say" if few else ""
     winners = [name for name, number in alike.items() if number >= max(alike.values()) - MARGIN * len(apart)]
     if len(winners) == len(spoken):

@@ -1,9 +1,8 @@
-"""An item: one table or figure of a paper as an experiment. It joins what is printed with the scenarios that measure it.
+"""An item: one table or figure of a paper as an experiment, joining the printed numbers with the scenarios that measure them.
 
-The file `<paper>/items/<item>.yaml` says what is run (parts, each a scenario as in docs/scenarios.md, or a program with its settings), what
-a scale changes, how a cell of ours is named in the words of the paper (`where`), which readings of the paper and which attackers
-are told apart, and how the printed claims are tested. Nothing in the code but the programs knows a paper. docs/papers.md
-describes the file.
+`<paper>/items/<item>.yaml` (see docs/papers.md) defines the parts to run (scenarios, or programs with settings), what a scale
+changes, the names of cells in the paper's words (`where`), the readings of the paper and the attackers, and the tests of claims.
+Only programs contain code for a specific paper.
 """
 
 from __future__ import annotations
@@ -26,17 +25,13 @@ Conditions = Mapping[str, Plain | list[Plain]]
 
 @file_dataclass
 class Rule:
-    """How a setting of ours becomes a word of the paper: the value at `path`, translated by `words` (paper's word -> ours).
-
-    A value that `words` does not name is kept as it is, or becomes `otherwise` where that is given, or (`strict`) puts the cell
-    outside the item. `times` multiplies a number: local steps are epochs times the batches of one.
-    """
+    """How a setting becomes a word of the paper: the value at `path`, translated by `words` (paper's word -> ours)."""
 
     path: str
     words: Mapping[str, Plain | list[Plain]] = field(default_factory=dict)
-    otherwise: Plain = None
-    strict: bool = False
-    times: int = 1
+    otherwise: Plain = None  # for values that `words` does not contain; by default they are kept
+    strict: bool = False  # such values put the cell outside the item instead
+    times: int = 1  # factor of a number: local steps are epochs times batches
 
 
 Where = Mapping[str, Rule | Plain]
@@ -44,42 +39,31 @@ Where = Mapping[str, Rule | Plain]
 
 @file_dataclass
 class Part:
-    """One scenario of an item; `same_as` takes that of another item ("item/part") and its run instead.
-
-    With `program` it is a program (`leakscope_papers.programs`), and `scenario` holds its settings. `note` stands beside
-    its numbers: how they were measured otherwise than the paper's, such as on another network. The numbers of a part that
-    `joins` are those of a place, such as the accuracy under a defence: they stand with the cells of the other parts there.
-    """
+    """One scenario of an item, or a `program` (`leakscope_papers.programs`) whose settings `scenario` holds."""
 
     name: str
     scenario: Mapping[str, object] = field(default_factory=dict)
     program: str = ""
-    joins: bool = False
-    same_as: str = ""
-    note: str = ""
+    joins: bool = False  # its numbers are added to the cells of other parts at the same place, such as an accuracy
+    same_as: str = ""  # use the run of another item's part ("item/part")
+    note: str = ""  # how its numbers were measured differently from the paper's
     where: Where = field(default_factory=dict)
 
 
 @file_dataclass
 class Scale:
-    """What a scale changes: in all parts, in single parts, and which parts it leaves out.
-
-    `stand_in` says why its numbers are not compared with the paper's, such as other data.
-    """
+    """What a scale changes: in all parts, in single parts, and which parts it leaves out."""
 
     change: Mapping[str, object] = field(default_factory=dict)
     parts: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     leave_out: tuple[str, ...] = ()
-    stand_in: str = ""
+    stand_in: str = ""  # why its numbers are not compared with the paper's, such as other data
     note: str = ""
 
 
 @file_dataclass
 class Reading:
-    """A way to understand the paper: the cells with these settings (`only`) of these parts (all if none is named).
-
-    `where` adds rules that name them, such as what a printed strength means.
-    """
+    """An interpretation of the paper: the cells with these settings (`only`) of these parts (all if none is named)."""
 
     label: str = ""
     only: Conditions = field(default_factory=dict)
@@ -89,10 +73,7 @@ class Reading:
 
 @file_dataclass
 class Check:
-    """One test of a claim on measured cells; see `claims`. Exactly one of `than`, `than_measure`, `value` and `along` is given.
-
-    With `minus` the gap to the cell with these settings is tested in the place of the measure itself.
-    """
+    """One test of a claim on measured cells; see `cases`. Exactly one of `than`, `than_measure`, `value` and `along` is given."""
 
     measure: str
     must_be: str
@@ -100,7 +81,7 @@ class Check:
     of: Conditions = field(default_factory=dict)
     than: Conditions | None = None
     than_measure: str = ""
-    minus: Conditions | None = None
+    minus: Conditions | None = None  # test the gap to the cell with these settings instead of the measure
     times: float = 1.0
     by: float = 0.0
     value: float | None = None
@@ -110,20 +91,17 @@ class Check:
 
 @file_dataclass
 class Claim:
-    """A printed claim (`says`, to the letter) and how it is tested, or why it `cannot` be.
-
-    `likely` is our reason where it does not hold as it is.
-    """
+    """A printed claim (`says`, verbatim) and how it is tested, or why it `cannot` be."""
 
     says: str
     checks: tuple[Check, ...] = ()
     cannot: str = ""
-    likely: str = ""
+    likely: str = ""  # our explanation if it does not hold
 
 
 @file_dataclass
 class Reason:
-    """The likely reason why a measure differs from print, where the line is one of these (`where`)."""
+    """The likely reason why a measure differs from print, on lines that meet `where`."""
 
     says: str
     measure: str = ""
@@ -132,7 +110,7 @@ class Reason:
 
 @file_dataclass
 class Caps:
-    """An axis of the paper that needs no run of its own: success within so many iterations of one long run."""
+    """An axis of the paper that needs no separate run: success within a number of iterations of one long run."""
 
     axis: str
     at: tuple[int, ...]
@@ -140,7 +118,7 @@ class Caps:
 
 @file_dataclass
 class Gain:
-    """A number made from cells side by side: the `measure` of the cells `of`, less the greatest of those it is `over`."""
+    """A difference of cells: the `measure` of the cells `of` minus the largest of the cells `over`."""
 
     measure: str
     of: Conditions
@@ -149,7 +127,7 @@ class Gain:
 
 @file_dataclass
 class Pictures:
-    """What a gallery shows: the first `trials` clients of every cell, `samples` pictures each, `frames` on the way."""
+    """What a gallery shows: the first `trials` clients of every cell, `samples` images each, `frames` of the attack."""
 
     trials: int = 1
     samples: int = 1
@@ -158,11 +136,7 @@ class Pictures:
 
 @file_dataclass
 class Item:
-    """One table or figure as an experiment. `absent` says for a printed measure why we have no number for it.
-
-    `gains` are measures made from cells side by side, by name. `traces` reads the mismatch of every trial along its iterations, which
-    measures of convergence need.
-    """
+    """One table or figure as an experiment."""
 
     name: str
     about: str
@@ -172,35 +146,35 @@ class Item:
     readings: tuple[Reading, ...] = (Reading(),)
     attackers: tuple[Reading, ...] = (Reading(),)
     measures: tuple[str, ...] = ()
-    gains: Mapping[str, Gain] = field(default_factory=dict)
-    absent: Mapping[str, str] = field(default_factory=dict)
+    gains: Mapping[str, Gain] = field(default_factory=dict)  # measures computed from several cells, by name
+    absent: Mapping[str, str] = field(default_factory=dict)  # why a printed measure was not measured
     caps: Caps | None = None
     claims: tuple[Claim, ...] = ()
     reasons: tuple[Reason, ...] = ()
     pictures: Pictures | None = None
-    traces: bool = False
+    traces: bool = False  # read the mismatch along the iterations, for measures of convergence
     plots: tuple[Plot, ...] = ()
 
     @property
     def printed(self) -> Printed:
-        """Return what the paper prints."""
+        """Return the printed numbers."""
         return read_printed(self.name)
 
     @property
     def axes(self) -> frozenset[str]:
-        """Return the axes that a cell of the item can have a place on."""
+        """Return the axes of the item's cells."""
         rules = [self.where, *(part.where for part in self.parts), *(reading.where for reading in self.readings)]
         return frozenset(axis for where in rules for axis in where) | ({self.caps.axis} if self.caps else frozenset())
 
 
 def item_files() -> dict[str, Path]:
-    """Return name -> file of every item, in the order people count."""
+    """Return name -> file of every item, in natural order."""
     return dict(sorted(paper_files("items").items(), key=lambda pair: natural(pair[0])))
 
 
 @functools.cache
 def read_item(name: str) -> Item:
-    """Return an item by its name; an unknown one raises an error that lists the near names."""
+    """Return an item by its name; for an unknown name the error lists similar ones."""
     path = lookup(item_files(), name, "item")
     file = read_file(path)
     item = replace(file, data={"name": name, **file.data}).read(Item)
@@ -215,7 +189,7 @@ def find_part(item: Item, name: str) -> Part:
 
 
 def home_of(item: Item, part: Part) -> tuple[Item, Part]:
-    """Return the item and part whose run a part uses: its own, or the one it names in `same_as`."""
+    """Return the item and part whose run a part uses: its own, or those in `same_as`."""
     if not part.same_as:
         return item, part
     owner, _, name = part.same_as.partition("/")
@@ -227,7 +201,7 @@ def home_of(item: Item, part: Part) -> tuple[Item, Part]:
 
 
 def choose_items(names: list[str]) -> list[Item]:
-    """Return the named items; a paper's name (`cpl`) stands for all of its items, `all` for every one."""
+    """Return the named items; a paper's name (`cpl`) means all its items, `all` every one."""
     known = list(item_files())
     groups = {"all": known} | {paper: [n for n in known if n.startswith(f"{paper}-")] for paper in papers()}
     return [read_item(name) for name in dict.fromkeys(one for name in names for one in groups.get(name, [name]))]

@@ -1,4 +1,4 @@
-"""What a measure is called for people, and what it can be: the interval of a mean is symmetric, so it is cut there."""
+"""Titles and ranges of measures. Intervals of means are symmetric, so they are clipped to the range."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _CURVES = {
     "change over value of the image MSE at the end": SHARE,
 }
 BOUNDS = {name: bounds for bounds, names in _NAMES.items() for name in names.split()} | _CURVES
-SPREADS = ("_deviation", "_error")  # how far numbers lie apart, whatever they are
+SPREADS = ("_deviation", "_error")  # spreads of any measure
 
 
 def bounds_of(name: str) -> tuple[float, float]:
-    """Return the least and the greatest that a measure, or a point of a curve, can be; a name that is not known may be anything.
+    """Return the minimum and maximum of a measure or a point of a curve; infinite for an unknown name.
 
     >>> bounds_of("ssim"), bounds_of("psnr_deviation"), bounds_of("accuracy_score")
     ((-1.0, 1.0), (0.0, inf), (-inf, inf))
@@ -51,13 +51,13 @@ def bounds_of(name: str) -> tuple[float, float]:
 
 
 def cut(name: str, estimate: Estimate) -> Estimate:
-    """Return an estimate with its interval cut to what the measure can be; a cut interval covers no less than a whole one.
+    """Return an estimate with its interval clipped to the measure's range, which loses no coverage.
 
     >>> cut("iterations_mean", Estimate(5.5, -39.0, 50.0, 2, 2)).low
     0.0
     """
     least, greatest = bounds_of(name)
-    low, high = max(estimate.low, least), min(estimate.high, greatest)  # NaN, put first, stays NaN
+    low, high = max(estimate.low, least), min(estimate.high, greatest)  # NaN as the first argument stays NaN
     return replace(estimate, low=low, high=high)
 
 
@@ -112,5 +112,5 @@ TITLES = {
 
 
 def title_of(name: str) -> str:
-    """Return a measure in words."""
+    """Return the title of a measure."""
     return TITLES.get(name, name.replace("_", " "))

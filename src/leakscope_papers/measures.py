@@ -1,10 +1,8 @@
-"""What we measure in a cell, named like the columns of the papers: rates and means with n, interval and what they are over.
+"""The measures of a cell, named like the columns of the papers: rates and means with n, interval and what they are over.
 
-A success is an attack that converged: its own mismatch fell under its threshold (CPL, sections 2.3 and 3.3). Iterations are over
-successes, as the papers print them. SSIM and MSE are over successes where there are any and over everything attacked where there
-are none, and say so. Content is our own rule (`leakscope.metrics.success`), over everything attacked. PSNR and the similarity loss
-are over everything attacked, as SME prints them. What a program measures comes as plain numbers (`value_of`). Every interval is cut
-to what its measure can be (`bounds`).
+A success is an attack that converged: its mismatch fell below its threshold (CPL, sections 2.3 and 3.3). Iterations are over
+successes, as printed. SSIM and MSE are over successes, or over all attacks if there are none, and say so. Content (our rule,
+`leakscope.metrics.success`), PSNR and similarity loss (as in SME) are over all attacks.
 """
 
 from __future__ import annotations
@@ -24,30 +22,30 @@ from leakscope_papers.scored import Scored
 
 NONE = Estimate(math.nan, math.nan, math.nan, 0, 0)
 CONVERGED = "trials that converged"
-FLOOR = 1e-8  # gradient distances under it are rounding, and their changes say nothing
-IMAGE_FLOOR = 1e-3 * THRESHOLD  # image MSEs under it are far below the threshold of recovery
+FLOOR = 1e-8  # smaller gradient distances are rounding errors
+IMAGE_FLOOR = 1e-3 * THRESHOLD  # far below the threshold of recovery
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One measured number, and what it is over where that is not everything attacked."""
+    """One measured number, and what it is over if not all attacks."""
 
     estimate: Estimate
     over: str = ""
 
     @property
     def has_number(self) -> bool:
-        """Return whether there is a number at all."""
+        """Return whether there is a number."""
         return math.isfinite(self.estimate.value)
 
     @property
     def of_successes(self) -> bool:
-        """Return whether it is over the attacks that converged alone."""
+        """Return whether it is only over attacks that converged."""
         return self.over.endswith(CONVERGED)
 
     @property
     def of_some(self) -> bool:
-        """Return whether attacks were left out of it because they did not converge."""
+        """Return whether attacks that did not converge were left out."""
         counts = self.over.removesuffix(CONVERGED).split(" of ") if self.of_successes else ()
         return len({int(count) for count in counts}) > 1
 
@@ -60,10 +58,7 @@ def measure(cell: Scored, cap: int | None = None) -> dict[str, Value]:
 
 
 def value_of(name: str, numbers: Sequence[float | None]) -> Value:
-    """Return the mean of a program's numbers with its interval; None is no number, one number alone has no interval.
-
-    Zeros and ones of a measure that is a rate, or counts what is so, get the interval of a rate.
-    """
+    """Return the mean of a program's numbers with its interval (None is no number); rates get the interval of a rate."""
     known = [number for number in numbers if number is not None]
     if not known:
         return Value(NONE)
@@ -76,7 +71,7 @@ def value_of(name: str, numbers: Sequence[float | None]) -> Value:
 
 
 def with_top_inside(numbers: Mapping[str, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
-    """Return a program's numbers; older rows get `top_inside` from the places of their greatest cosines."""
+    """Return a program's numbers; older rows get `top_inside` from the positions of their largest cosines."""
     if "best_alpha" not in numbers or "top_inside" in numbers:
         return dict(numbers)
     inside = [None if alpha is None else float(0 < alpha < 1) for alpha in numbers["best_alpha"]]
@@ -103,7 +98,7 @@ def _steps(cell: Scored, success: Tensor) -> Value:
 
 
 def _of_steps(function: Callable[[Tensor], Tensor], least: int) -> Callable[[Scored, Tensor], Value]:
-    """Return a measure of the iterations of successes that has no interval; `least` successes are needed."""
+    """Return a measure of the successes' iterations, without an interval; it needs `least` successes."""
 
     def measured(cell: Scored, success: Tensor) -> Value:
         n = int(success.sum())
@@ -116,7 +111,7 @@ def _of_steps(function: Callable[[Tensor], Tensor], least: int) -> Callable[[Sco
 
 
 def _mean_of(name: str, *, everything: bool) -> Callable[[Scored, Tensor], Value]:
-    """Return a measure of the picture: over successes, or over everything where there is none or it is asked for."""
+    """Return a measure of the images: over successes, or over all attacks if there are none or with `everything`."""
 
     def measured(cell: Scored, success: Tensor) -> Value:
         values: Tensor = getattr(cell, name)
@@ -132,7 +127,7 @@ def _mean_of(name: str, *, everything: bool) -> Callable[[Scored, Tensor], Value
 
 
 def _similarity(cell: Scored, success: Tensor) -> Value:
-    """Return SME's L_sim = 1 - cos at the end of the attacks, over those that have it: an older run has none of DLFA."""
+    """Return SME's L_sim = 1 - cos at the end of the attacks, over those that have it (not DLFA in older runs)."""
     del success
     known = torch.zeros(0) if cell.similarity is None else cell.similarity[cell.similarity.isfinite()]
     if not len(known):
@@ -157,7 +152,7 @@ def _error_of(name: str) -> Callable[[Scored, Tensor], Value]:
 
 
 def _alphas(cell: Scored) -> Tensor | None:
-    """Return where SME's surrogates ended on the line from w0 (0) to wT (1); None where no trial has one."""
+    """Return the final positions of SME's surrogates on the line from w0 (0) to wT (1); None without any."""
     known = cell.alpha[cell.alpha.isfinite()] if cell.alpha is not None else torch.empty(0)
     return known[:, None] if len(known) else None
 
@@ -177,7 +172,7 @@ def _alpha_deviation(cell: Scored, success: Tensor) -> Value:
 
 
 def _alpha_inside(cell: Scored, success: Tensor) -> Value:
-    """Return the share of trials whose alpha ended inside (0, 1), at neither end of the line."""
+    """Return the share of trials whose final alpha is inside (0, 1)."""
     del success
     alphas = _alphas(cell)
     return Value(NONE) if alphas is None else _rate((alphas > 0) & (alphas < 1), torch.ones_like(alphas).bool())
@@ -194,7 +189,7 @@ def _content(cell: Scored, success: Tensor) -> Value:
 
 
 def _label_minus_content(cell: Scored, success: Tensor) -> Value:
-    """Return by how much more often the label is right than the content is recovered, sample by sample."""
+    """Return the mean over samples of (label correct) - (content recovered)."""
     del success
     counted = cell.scored & (cell.label >= 0)
     if not bool(counted.any()):
@@ -203,7 +198,7 @@ def _label_minus_content(cell: Scored, success: Tensor) -> Value:
 
 
 def _recovery(cell: Scored, success: Tensor) -> Value:
-    """Return Mixing's recovery rate: the share of inputs by MSE alone (`leakscope.metrics.recovery`)."""
+    """Return Mixing's recovery rate: the share of inputs recovered by MSE alone (`leakscope.metrics.recovery`)."""
     del success
     if not bool(cell.scored.any()):
         return Value(NONE)
@@ -211,12 +206,12 @@ def _recovery(cell: Scored, success: Tensor) -> Value:
 
 
 def gradient_ratios(cell: Scored) -> Tensor | None:
-    """Return log10 of change over value of the gradient distance at the end of every run, T x K; None without a point."""
+    """Return log10(change / value) of the gradient distance at the end of every run, T x K; None without a point."""
     return _ratios(cell, cell.trace, cell.trace_at, FLOOR)
 
 
 def image_ratios(cell: Scored) -> Tensor | None:
-    """Return the same of the image MSE, where the attacks filmed their end."""
+    """Return log10(change / value) of the image MSE, if the attacks recorded their last iterations."""
     return _ratios(cell, cell.image_mse, cell.image_mse_at, IMAGE_FLOOR)
 
 
@@ -230,7 +225,7 @@ def _ratios(cell: Scored, values: Tensor | None, at: Tensor | None, floor: float
 def _at_the_end(
     ratios_of: Callable[[Scored], Tensor | None], summarise: Callable[[Tensor, int], Value]
 ) -> Callable[[Scored, Tensor], Value]:
-    """Return a measure of the changes at the end of the runs; nothing where they have none."""
+    """Return a measure of the changes at the end of the runs; no number if there are none."""
 
     def measured(cell: Scored, success: Tensor) -> Value:
         del success
@@ -246,7 +241,7 @@ def _steady(ratios: Tensor, trials: int) -> Value:
 
 
 def _close_of_moving(ratios: Tensor, trials: int) -> Value:
-    """Return the share of the points that are not steady whose change over value is below 1e-3."""
+    """Return the share of the points with a change whose change / value is below 1e-3."""
     del trials
     moving = shares(ratios)
     near, far = moving.close.value, moving.moving.value

@@ -1,4 +1,4 @@
-"""A cell of ours in the words of the paper: data, attack, start, defence ... as the published files name them."""
+"""Naming a cell in the words of the paper (data, attack, start, defence ...), as in the published files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakscope_papers.items import Conditions, Item, Part, Reading, Rule, Where
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Who measured: a reading of the paper and an attacker; `judged` unless the paper did not run this attacker."""
+    """A reading of the paper and an attacker; `judged` unless the paper did not run this attacker."""
 
     reading: str
     attacker: str
@@ -21,12 +21,12 @@ class Column:
 
     @property
     def title(self) -> str:
-        """Return the column in words."""
+        """Return the title of the column."""
         return ", ".join(word for word in (self.reading, self.attacker) if word) or "measured"
 
 
 def places_of(item: Item, part: Part, settings: Mapping[str, object]) -> Iterator[tuple[dict[str, Plain], Column]]:
-    """Yield where a cell stands in the paper's words, for each reading and attacker it belongs to."""
+    """Yield the place of a cell in the paper's words, for each reading and attacker it belongs to."""
     for reading in item.readings:
         if reading.parts and part.name not in reading.parts:
             continue
@@ -38,7 +38,7 @@ def places_of(item: Item, part: Part, settings: Mapping[str, object]) -> Iterato
 
 
 def setting_at(settings: object, path: str) -> object:
-    """Return the value at a path of a cell's settings, None where there is none; a key of that very name comes first.
+    """Return the value at a path of a cell's settings, None if there is none; a key equal to the whole path has priority.
 
     >>> setting_at({"defences": [{"sigma": 0.1}]}, "defences.0.sigma"), setting_at({}, "defences.0.sigma")
     (0.1, None)
@@ -55,21 +55,21 @@ def setting_at(settings: object, path: str) -> object:
 
 
 def meets(values: Mapping[str, object], conditions: Conditions) -> bool:
-    """Return whether every condition holds: the value is the one given, or one of those given."""
+    """Return whether the values meet every condition: equal to the given value, or to one of the given values."""
     return all(_is_one_of(values.get(name), wanted) for name, wanted in conditions.items())
 
 
 def belongs(settings: Mapping[str, object], *readings: Reading) -> bool:
-    """Return whether a cell with these settings is one of those that the readings speak of."""
+    """Return whether the readings cover a cell with these settings."""
     return all(
         _is_one_of(setting_at(settings, path), wanted) for reading in readings for path, wanted in reading.only.items()
     )
 
 
 def name_cell(item: Item, part: Part, reading: Reading, settings: Mapping[str, object]) -> dict[str, Plain] | None:
-    """Return where a cell stands in the paper's words; None if a strict rule puts it outside the item."""
+    """Return the place of a cell in the paper's words; None if a strict rule puts it outside the item."""
     rules: dict[str, Rule | Plain] = {**item.where, **part.where, **reading.where}
-    order = dict.fromkeys([*part.where, *item.where, *reading.where])  # what the part is about comes first
+    order = dict.fromkeys([*part.where, *item.where, *reading.where])  # the part's own axes come first
     return _named({axis: rules[axis] for axis in order}, settings)
 
 
@@ -96,7 +96,7 @@ def _is_one_of(value: object, wanted: Plain | list[Plain]) -> bool:
 
 
 def _same(value: object, wanted: Plain) -> bool:
-    """Return whether two values are the same; True is no 1, numbers agree up to rounding."""
+    """Return whether two values are equal; True is not 1, numbers are equal up to rounding."""
     if isinstance(value, str):
         return value == wanted
     if isinstance(value, bool) or isinstance(wanted, bool):

@@ -1,12 +1,12 @@
-"""The hand-written sentences of a paper, `<paper>/notes.yaml`. They quote numbers by the key of a row, so that none can go stale.
+"""The hand-written text of a paper, `<paper>/notes.yaml`. It quotes numbers by the key of a row, so that none becomes outdated.
 
     {sme-table-2/data=cifar100; epochs=20; attack=sme: psnr}     a measured mean with its 95 % interval
-    {printed sme-table-2/data=cifar100; epochs=20; attack=sme: psnr}      what the paper prints there
-    {earlier ats-figure-6/policy=random: privacy_score}          of a row of an earlier setting
-    {cpl-table-2@full/data=mnist; attack=cpl: n}                 n of a row, at a scale that is not the one with most rows
+    {printed sme-table-2/data=cifar100; epochs=20; attack=sme: psnr}      the printed number
+    {earlier ats-figure-6/policy=random: privacy_score}          from a row of an earlier setting
+    {cpl-table-2@full/data=mnist; attack=cpl: n}                 n of a row, at a given scale instead of the one with most rows
 
-A condition is `axis=value` (`axis=` where a place has none), or the words of a reading or an attacker. Without such words the first
-column is meant. A key that fits no row, or several, is an error.
+A condition is `axis=value` (`axis=` if absent), or the name of a reading or an attacker, by default those of the first column. A
+key that matches no row, or several, is an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Find = Callable[[str, str | None], Result]
 
 @file_dataclass
 class Notes:
-    """What a person says about a paper: its title, what it claims, what we found, what we could not reproduce and why."""
+    """The hand-written part of a paper's README: title, claims, findings, what we could not reproduce and why."""
 
     title: str
     claims: str
@@ -45,13 +45,13 @@ class Notes:
 
 
 def read_notes(folder: Path) -> Notes | None:
-    """Return the notes of a paper, None where it has none."""
+    """Return the notes of a paper, None if it has none."""
     path = folder / FILE
     return read_file(path).read(Notes) if path.is_file() else None
 
 
 def filled(text: str, find: Find) -> str:
-    """Return a text with its quotes filled in; `find` gives the result of an item, at a scale or the largest recorded."""
+    """Return a text with its quotes filled in; `find` returns the result of an item, at a scale or the largest recorded."""
     return _QUOTE.sub(lambda match: _quoted(match.group(1), find), " ".join(text.split()))
 
 
@@ -73,7 +73,7 @@ def _quoted(quote: str, find: Find) -> str:
 
 
 def _only_row(rows: Sequence[Measured], conditions: Sequence[str], quote: str) -> Measured:
-    """Return the one row that meets the conditions: of several that differ in nothing but who measured, the first column's."""
+    """Return the one row that meets the conditions; if several differ only in their column, the first column's."""
     fitting = [row for row in rows if all(_meets(row, condition) for condition in conditions)]
     places = {repr(sorted((axis, repr(value)) for axis, value in row.where.items())) for row in fitting}
     if len(places) != 1:
@@ -119,5 +119,5 @@ def with_interval(measure: str, value: Value) -> str:
 
 
 def in_words(measure: str, value: float) -> str:
-    """Return a number as its measure is read: rates in per cent."""
+    """Return a number as text, rates in per cent."""
     return percent(value) if measure in RATES else number(value)

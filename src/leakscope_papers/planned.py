@@ -1,4 +1,4 @@
-"""What an item plans at a scale: its cells and rows with their places and settings, and how many trials or rows they are."""
+"""What an item plans at a scale: its cells and rows with places and settings, and the numbers of trials or rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from leakscope_papers.programs.settings import read_settings
 from leakscope_papers.scales import parts_at, rows_at, scenario_at, settings_at
 
 Settings: TypeAlias = Mapping[str, object]
-NOT_COMPARED = ("name", "trials", "seeds", "baselines")  # a row says its own n
-MOST_DIFFERENCES = 4  # that `what_differs` names
+NOT_COMPARED = ("name", "trials", "seeds", "baselines")  # a row states its own n
+MOST_DIFFERENCES = 4  # listed by `what_differs`
 _ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell of a scenario, or a row of a program, that an item plans: its part, its place, who measures."""
+    """A planned cell of a scenario or row of a program: its part, place and column."""
 
     part: str
     where: Mapping[str, Plain]
@@ -32,10 +32,7 @@ class PlannedCell:
 
 
 def settings_of_cells(item: Item, part: Part, scale: str) -> list[Settings]:
-    """Return the settings of every cell of a part; those of a program's row are its place and the program's.
-
-    Nothing is computed.
-    """
+    """Return the settings of every cell of a part (for a program's row: its place and the program's settings), without running it."""
     if home_of(item, part)[1].program:
         program = settings_at(item, part, scale)
         return [{"settings": program, **place} for place in rows_at(item, part, scale).values()]
@@ -68,7 +65,7 @@ def _planned(item: Item, scale: str) -> tuple[PlannedCell, ...]:
 
 
 def settings_hash(settings: Settings) -> str:
-    """Return the hash of settings: all of them but titles, and but how many trials, seeds and baselines there are.
+    """Return the hash of settings without titles and the numbers of trials, seeds and baselines.
 
     >>> settings_hash({"rate": 0.1, "trials": 20}) == settings_hash({"rate": 0.1, "trials": 100})
     True
@@ -78,7 +75,7 @@ def settings_hash(settings: Settings) -> str:
 
 
 def compared_settings(settings: Settings) -> dict[str, object]:
-    """Return the settings that two measurements must share to be of the same cell, as plain JSON data."""
+    """Return the settings that two measurements of the same cell must share, as JSON data."""
     plain: dict[str, object] = json.loads(
         json.dumps({key: value for key, value in settings.items() if key not in NOT_COMPARED})
     )
@@ -89,7 +86,7 @@ def compared_settings(settings: Settings) -> dict[str, object]:
 
 
 def present_hashes(item: Item, part: str, scale: str) -> dict[str, Settings]:
-    """Return hash -> settings of the cells that a part has at a scale as the item's file is now; none where the scale leaves it out."""
+    """Return hash -> settings of a part's cells at a scale in the present item file; {} if the scale leaves it out."""
     chosen = next((each for each in parts_at(item, scale) if each.name == part), None)
     if chosen is None:
         return {}
@@ -101,7 +98,7 @@ def present_hashes(item: Item, part: str, scale: str) -> dict[str, Settings]:
 
 
 def what_differs(stored: Settings, present: Mapping[str, Settings]) -> str:
-    """Return in words how stored settings differ from the present ones that are nearest to them.
+    """Return how stored settings differ from the nearest present ones, as text.
 
     >>> what_differs({"data": {"name": "mnist", "size": 1000}}, {"a": {"data": {"name": "mnist", "size": 5000}}})
     'data.size 1000, now 5000'
@@ -134,7 +131,7 @@ def _flat(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def wanted(item: Item, part: Part, scale: str, counted: Callable[[Settings], bool]) -> int:
-    """Return how many trials (or rows) a part has at a scale in the cells that are `counted`; baselines are not."""
+    """Return the number of trials (or rows) of a part at a scale in the `counted` cells, without baselines."""
     if home_of(item, part)[1].program:
         return len(rows_at(item, part, scale))
     cells = {cell.id: cell.settings for cell in scenario_at(item, part, scale).cells() if not cell.baseline}
@@ -143,20 +140,20 @@ def wanted(item: Item, part: Part, scale: str, counted: Callable[[Settings], boo
 
 @file_dataclass
 class Repeats:
-    """How often a cell is repeated: `trials` clients for each of the seeds."""
+    """The repetitions of a cell: `trials` clients for each of the seeds."""
 
     trials: int
     seeds: tuple[int, ...]
 
 
 def trials_of(settings: Settings) -> int:
-    """Return the trials of a cell."""
+    """Return the number of trials of a cell."""
     repeats = read_settings(Repeats, settings)
     return repeats.trials * len(repeats.seeds)
 
 
 def partly(done: int, whole: int, *, rows: bool = False) -> str:
-    """Return in words how much is measured, nothing where that is all.
+    """Return how much is measured, as text; "" if all is.
 
     >>> partly(40, 60), partly(60, 60), partly(1, 1200, rows=True)
     ('40 of 60 trials', '', '1 of 1,200 rows')

@@ -1,4 +1,4 @@
-"""Plots of an item: which measured cells are drawn, along what, and how lines and panels are told apart. docs/papers.md describes them."""
+"""Plots of an item: which measured cells are drawn along which axis, and what separates lines and panels (docs/papers.md)."""
 
 from __future__ import annotations
 
@@ -15,36 +15,30 @@ RATIO = "ratio"
 
 @file_dataclass
 class Plot:
-    """One plot: measures `y` (left axis) and `second_axis` (right) against `x`, or a `curve` that the runs kept.
-
-    `x` is an axis of the item, or one of its measures; the points of a line then follow the axis `along`. `lines` are the axes that tell
-    the lines of a panel apart; what else varies makes panels. `regions: ratio` draws the ratio as log10(ratio + 1) with SPN's regions
-    behind it. `chance` is the measure that says what guessing gives, drawn thin and dashed on the right axis where there is one.
-    `bars` stand on 0, each value of `x` with a room of its own. `across` are words for the axis below.
-    """
+    """One plot: measures `y` (left axis) and `second_axis` (right) against `x`, or a `curve` that the runs stored."""
 
     title: str
-    x: str = ""
+    x: str = ""  # an axis or a measure of the item
     y: tuple[str, ...] = ()
-    along: str = ""
-    lines: tuple[str, ...] = ()
+    along: str = ""  # the axis that the points of a line follow if `x` is a measure
+    lines: tuple[str, ...] = ()  # axes that separate the lines of a panel; other varying axes make panels
     where: Mapping[str, Plain | list[Plain]] = field(default_factory=dict)
     second_axis: tuple[str, ...] = ()
-    regions: str = ""
-    chance: str = ""
-    bars: bool = False
+    regions: str = ""  # ratio: log10(ratio + 1) on the x axis with SPN's regions behind it
+    chance: str = ""  # the measure of the chance level, drawn thin and dashed, on the right axis if there is one
+    bars: bool = False  # bars from 0, each value of `x` with its own space
     curve: str = ""
-    across: str = ""
+    across: str = ""  # title of the x axis
     note: str = ""
 
     @property
     def points(self) -> str:
-        """Return the axis that the points of a line follow; empty for a kept curve."""
+        """Return the axis that the points of a line follow; "" for a stored curve."""
         return self.along or self.x
 
 
 def check_plot(plot: Plot, place: str, axes: Collection[str], measures: Collection[str]) -> None:
-    """Raise what is wrong with a plot of an item that has these axes and measures; `place` names the file and the field."""
+    """Raise if a plot does not fit an item with these axes and measures; `place` names the file and the field."""
     known = {*axes, READING, ATTACKER}
     for name, given in (("lines", plot.lines), ("where", tuple(plot.where))):
         _all_in(given, known, f"{place}.{name} must name axes of the item")

@@ -1,4 +1,4 @@
-"""What a paper prints, read from `<paper>/published/*.yaml`: values with their place, doubts, claims. Nothing here is measured by us."""
+"""The printed numbers of a paper from `<paper>/published/*.yaml`: values with their place, doubts, claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leakscope_papers.registry import paper_files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedRow:
-    """One printed number: where it stands (axis -> value), what it measures, the value (None where the source lost it)."""
+    """One printed number: its place (axis -> value), its measure, the value (None if the source lost it)."""
 
     where: Mapping[str, Plain]
     measure: str
@@ -26,7 +26,7 @@ class PrintedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printed:
-    """A table or figure of a paper. `doubts` are contradictions and open readings, `claims` sentences that can be tested."""
+    """A table or figure of a paper. `doubts` are contradictions and ambiguities, `claims` testable sentences."""
 
     rows: tuple[PrintedRow, ...] = ()
     numbers: str = ""
@@ -40,7 +40,7 @@ class Printed:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Return the measures that are printed, in the order they first appear."""
+        """Return the printed measures, in order of appearance."""
         return tuple(dict.fromkeys(row.measure for row in self.rows))
 
 
@@ -51,5 +51,5 @@ def printed_files() -> dict[str, Path]:
 
 @functools.cache
 def read_printed(name: str) -> Printed:
-    """Return what the paper prints for an item."""
+    """Return the printed numbers of an item."""
     return read_file(lookup(printed_files(), name, "published item")).read(Printed)

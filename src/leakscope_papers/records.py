@@ -1,11 +1,10 @@
 """Recorded results: the measured rows of an item at a scale as a JSON file, `<paper>/results/<item>.<scale>.json`.
 
-A row holds its part, its place in the paper's words (but for the axes that all rows share, `everywhere`), n, the hash of its settings,
-the numbers of its column (`who`: reading, attacker, compared with print or not), source and note, and every measure as [mean],
-[mean, low, high] or [mean, low, high, n, what it is over, trials]; n and trials are those of the row where they are not given.
-`settings` holds each distinct setting once: the first of a part in full, the others as what they change in it. A row with
-`settings: null` is one whose settings were not recorded; `earlier` says what was otherwise. Numbers keep six digits, what is not
-finite is null.
+A row holds its part, its place in the paper's words (axes that all rows share are in `everywhere`), n, the hash of its settings,
+indices of its column (`who`: reading, attacker, compared with print or not), source and note, and every measure as [mean], [mean,
+low, high] or [mean, low, high, n, what it is over, trials]; omitted n and trials are the row's. `settings` holds each distinct
+setting once: the first of a part in full, the others as changes to it. `settings: null` means not recorded; `earlier` says what
+differed. Numbers have six digits, non-finite ones are null.
 """
 
 from __future__ import annotations
@@ -28,39 +27,33 @@ from leakscope_papers.programs.rows import Curve
 from leakscope_papers.registry import papers
 
 FORMAT, DIGITS = 1, 6
-MOST_CURVES = 16_000  # bytes of a file's curves; longer ones are left out
+MOST_CURVES = 16_000  # bytes of all curves in a file; longer ones are left out
 SOURCE_FACTS = ("leakscope", "torch", "revision", "device", "date", "command", "page")
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnTable:
-    """The columns of one part that attacks table rows: a head for each attack and baseline (with its n), a row for each column.
-
-    A row is the column's name, and (share, interval) under each head.
-    """
+    """The columns of one part that attacks table rows: a head for each attack and baseline (with its n), a row for each column."""
 
     part: str
     heads: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    rows: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # name of the column, (share, interval) under each head
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All rows of an item at a scale, their settings by hash, and the columns of parts that attack table rows.
-
-    `reported` are findings that an earlier report gave for claims whose numbers were not recorded: claim, column, sentence.
-    """
+    """All rows of an item at a scale, their settings by hash, and the columns of parts that attack table rows."""
 
     item: str
     scale: str
     rows: tuple[Measured, ...]
     settings: Mapping[str, Settings]
     columns: tuple[ColumnTable, ...] = ()
-    reported: tuple[tuple[str, str, str], ...] = ()
+    reported: tuple[tuple[str, str, str], ...] = ()  # earlier findings without numbers: claim, column, sentence
 
 
 def recorded_file(item: str, scale: str, out: Path | None = None) -> Path:
-    """Return where the rows of an item at a scale are recorded: in its paper's folder, or in another directory by its whole name."""
+    """Return the file for the rows of an item at a scale: in its paper's folder, or in `out` under its full name."""
     if out is not None:
         return out / f"{item}.{scale}.json"
     paper, _, name = item.partition("-")
@@ -95,7 +88,7 @@ def write_recorded(recorded: Recorded, path: Path) -> None:
 
 
 def read_recorded(path: Path, item: str, scale: str) -> Recorded:
-    """Return the rows that a file holds; it must be one of this item and scale."""
+    """Return the rows in a file, which must be of this item and scale."""
     try:
         data = json.loads(path.read_text("utf-8"))
         if (data["format"], data["item"], data["scale"]) != (FORMAT, item, scale):
@@ -119,10 +112,7 @@ def read_recorded(path: Path, item: str, scale: str) -> Recorded:
 
 
 def with_rows_of(path: Path, recorded: Recorded) -> Recorded:
-    """Return recorded rows with those of a file that measured another cell: a part that was not run again keeps its rows.
-
-    An earlier row of the same place and column is kept only where its settings differ.
-    """
+    """Return recorded rows plus those of a file for other cells or other settings, so that parts not rerun keep their rows."""
     if not path.is_file():
         return recorded
     old = read_recorded(path, recorded.item, recorded.scale)
@@ -158,7 +148,7 @@ def _has(row: Measured, axis: str, value: Plain) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """What rows refer to by number, as JSON text -> number."""
+    """Values that rows refer to by number, as JSON text -> number."""
 
     who: dict[str, int] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
@@ -187,7 +177,7 @@ def _row_data(row: Measured, everywhere: Mapping[str, Plain], lists: _Lists) -> 
 
 
 def _value_data(value: Value, trials: int) -> list[Plain]:
-    """Return a value as a list without the end that says nothing new; one without a number is [] or says why."""
+    """Return a value as a list without redundant entries at its end; without a number [] or the reason."""
     estimate = value.estimate
     numbers = [_rounded(number) for number in (estimate.value, estimate.low, estimate.high)]
     data: list[Plain] = [*numbers, estimate.n, value.over, estimate.trials]
@@ -232,7 +222,7 @@ def _column_table(data: Mapping[str, Any]) -> ColumnTable:
 
 
 def _settings_data(recorded: Recorded) -> dict[str, object]:
-    """Return the settings by hash: the first of a part in full, the others as the values that they change in it."""
+    """Return the settings by hash: the first of a part in full, the others as changes to it."""
     first: dict[str, str] = {}
     data: dict[str, object] = {}
     for row in recorded.rows:
@@ -246,7 +236,7 @@ def _settings_data(recorded: Recorded) -> dict[str, object]:
 
 
 def changes(old: Settings, new: Settings) -> dict[str, object]:
-    """Return what `merged` needs to make new settings of old ones, key by key: [value] replaces, [] takes away, a mapping goes inside.
+    """Return the changes that turn old settings into new ones, by key: [value] replaces, [] removes, a mapping recurses.
 
     >>> changes({"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 4}})
     {'b': {'c': [4], 'd': []}}
@@ -264,7 +254,7 @@ def changes(old: Settings, new: Settings) -> dict[str, object]:
 
 
 def changed_settings(old: Settings, changed: Mapping[str, Any]) -> dict[str, object]:
-    """Return settings with changes as `changes` gives them."""
+    """Return settings with the changes of `changes` applied."""
     settings = dict(old)
     for key, change in changed.items():
         if isinstance(change, Mapping):

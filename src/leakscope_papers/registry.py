@@ -1,7 +1,7 @@
-"""Which papers there are, and where their items and printed numbers lie.
+"""The registered papers, and the folders of their items and printed numbers.
 
-A paper is a package with two folders: `items` (what is run) and `published` (what the paper prints). Another distribution adds
-its own through the entry point group `leakscope.papers`: the name is the paper's, the value its package.
+A paper is a package with two folders: `items` (what is run) and `published` (what is printed). Other distributions add papers
+through the entry point group `leakscope.papers`: the name is the paper's, the value its package.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ NAME = re.compile(r"[a-z][a-z0-9]*")
 
 @functools.cache
 def papers() -> dict[str, Path]:
-    """Return paper -> folder: ours first, then those of installed packages by name.
-
-    A package that takes a name of ours, or that cannot be found, is named on stderr and left out.
-    """
+    """Return paper -> folder, installed packages after ours; one that is missing or reuses a name is reported on stderr and skipped."""
     folder = Path(__file__).parent
     folders = {name: folder / name for name in OURS}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
@@ -33,7 +30,7 @@ def papers() -> dict[str, Path]:
             if not NAME.fullmatch(point.name) or point.name in folders:
                 raise InputError("its name must be a new one of small letters and digits")
             folders[point.name] = _folder(point.value)
-        except Exception as error:  # another package's folder may fail to be found in any way
+        except Exception as error:  # finding another package's folder may fail in any way
             sys.stderr.write(f"leakscope: paper {point.name!r} of {point.value} is left out ({error})\n")
     return folders
 

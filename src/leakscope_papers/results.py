@@ -1,6 +1,6 @@
-"""The result of an item at a scale: measured rows, from runs or from recorded files, beside what is printed.
+"""The result of an item at a scale: measured rows, from runs or recorded files, beside the printed numbers.
 
-A row whose settings differ from the item's present ones never stands under the present caption: it is kept apart, with what differs.
+Rows whose settings differ from the item's present ones are kept apart, with the difference.
 """
 
 from __future__ import annotations
@@ -27,27 +27,23 @@ FULL = SCALES[-1]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """An item at one scale: its runs by part, the comparison, what became of the claims.
-
-    `missing` are the parts without a row, `partial` says of the others how much is there where that is not all. `facts` are those of
-    all parts, see `gathered_facts`. `earlier` are the rows of other settings, `recorded` all rows as they are written to a file.
-    """
+    """An item at one scale: its runs by part, the comparison, and the findings on its claims."""
 
     item: Item
     scale: str
     runs: dict[str, Path]
-    missing: tuple[str, ...]
+    missing: tuple[str, ...]  # parts without a row
     cells: tuple[Measured, ...]
     comparison: Comparison
     findings: tuple[Finding, ...]
-    facts: dict[str, str]
-    partial: dict[str, str] = field(default_factory=dict)
-    earlier: tuple[Measured, ...] = ()
-    recorded: Recorded | None = None
+    facts: dict[str, str]  # of all parts, see `gathered_facts`
+    partial: dict[str, str] = field(default_factory=dict)  # part -> how much of it is measured, if not all
+    earlier: tuple[Measured, ...] = ()  # rows of other settings
+    recorded: Recorded | None = None  # all rows as written to a file
 
 
 def result_of(item: Item, scale: str, out: Path) -> Result | None:
-    """Return the result of an item at a scale from the runs in a directory, None if none of them exists."""
+    """Return the result of an item at a scale from the runs in a directory, None if there are none."""
     runs: dict[str, Path] = {}
     missing: list[str] = []
     rows: list[Measured] = []
@@ -100,7 +96,7 @@ def _assembled(item: Item, recorded: Recorded, facts: dict[str, str]) -> Result:
     beside = [row for row in present if row.part in joins]
     cells = with_gains(item.gains, joined([row for row in present if row.part not in joins], beside))
     judged = not scale_of(item, recorded.scale).stand_in
-    cells = cells if judged else [replace(cell, note="") for cell in cells]  # a note speaks of the part's own data
+    cells = cells if judged else [replace(cell, note="") for cell in cells]  # a note describes the part's own data
     comparison = compare(item, cells, judged=judged)
     findings = _findings(item, cells, comparison) if judged else ()
     earlier = tuple(row for row in rows if row.earlier)
@@ -118,14 +114,14 @@ def _findings(item: Item, cells: Sequence[Measured], comparison: Comparison) -> 
 
 
 def _with_standing(row: Measured, recorded: Recorded, present: Mapping[str, Mapping[str, Settings]]) -> Measured:
-    """Return a row that says what its settings differ in, if they differ from the present ones of its part."""
+    """Return a row with the difference of its settings from its part's present ones, if any."""
     if row.earlier or not row.settings or row.settings in present[row.part]:
         return row
     return replace(row, earlier=what_differs(recorded.settings[row.settings], present[row.part]))
 
 
 def gathered_facts(parts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return the facts that all parts share; of device, torch and revision those that differ, together under the first of them.
+    """Return the facts that all parts share; differing device, torch and revision are joined under the first of them.
 
     >>> gathered_facts({"cifar10": {"device": "H200", "torch": "2.11"}, "mnist": {"device": "cpu", "torch": "2.11"}})
     {'torch': '2.11', 'device': 'H200 (cifar10); cpu (mnist)'}
@@ -145,10 +141,10 @@ def gathered_facts(parts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def results_in(out: Path | None, scale: str | None = None, names: list[str] | None = None) -> list[Result]:
-    """Return a result for every item that has runs in a directory, at the given scale or the largest one there.
+    """Return a result for every item with runs in a directory, at the given scale or the largest available.
 
-    Where an item has no run, a recorded file in the directory is read; with no directory, those of the papers themselves.
-    Raises if there is nothing: the message says what to run first.
+    Items without a run are read from a recorded file in the directory; without a directory, from the papers' own. Raises if there
+    is nothing.
     """
     results = _results(scale, names, lambda item, size: _result_at(item, size, out))
     if results:
@@ -160,7 +156,7 @@ def results_in(out: Path | None, scale: str | None = None, names: list[str] | No
 
 
 def results_of_runs(out: Path, scale: str | None = None, names: list[str] | None = None) -> list[Result]:
-    """Return a result for every item that has runs in a directory; recorded files are not read."""
+    """Return a result for every item with runs in a directory; recorded files are not read."""
     results = _results(scale, names, lambda item, size: result_of(item, size, out))
     if not results:
         raise _nothing_run(out, scale)

@@ -33,7 +33,7 @@ NEEDED = (
 
 @dataclass(frozen=True, slots=True)
 class PartRun:
-    """What the run of a part holds: its cells, their settings by hash, how many trials or rows are done, where it was made and when."""
+    """The run of a part: its cells, their settings by hash, the number of trials or rows done, where and when it was made."""
 
     cells: tuple[Measured, ...]
     settings: Mapping[str, Settings]
@@ -42,7 +42,7 @@ class PartRun:
 
 
 def run_exists(item: Item, part: Part, directory: Path) -> bool:
-    """Return whether the run of a part lies in a directory."""
+    """Return whether a directory contains the run of a part."""
     return rows_exist(directory) if home_of(item, part)[1].program else Run.exists(directory)
 
 
@@ -62,13 +62,13 @@ def read_part(item: Item, part: Part, directory: Path) -> PartRun:
 
 
 def landed(item: Item, part: Part, run: Run) -> int:
-    """Return how many trials of a run are there in cells that stand in the item, those of baselines not counted."""
+    """Return the number of stored trials of a run in cells of the item, without baselines."""
     cells = [cell.id for cell in run.cells() if not cell.baseline and stands(item, part, cell.settings)]
     return len(np.unique(run.columns(cells=cells, names=("trial",))["trial"])) if cells else 0
 
 
 def stands(item: Item, part: Part, settings: Settings) -> bool:
-    """Return whether a cell with these settings stands anywhere in the item."""
+    """Return whether a cell with these settings has a place in the item."""
     return any(True for _ in places_of(item, part, settings))
 
 
@@ -85,10 +85,7 @@ def measured_cells(item: Item, part: Part, run: Run) -> list[Measured]:
 
 
 def with_traces(run: Run, cell: Scored) -> Scored:
-    """Return a cell with mismatch and image MSE of its trials along their iterations, -1 where a trial did not get there.
-
-    What not all of them have is left out.
-    """
+    """Return a cell with mismatch and image MSE along the iterations, -1 after a trial's end; omitted unless all trials have them."""
     stored = [run.tensors(trial) for trial in cell.ids]
 
     def stacked(name: str, beside: str) -> Tensor | None:
@@ -105,7 +102,7 @@ def with_traces(run: Run, cell: Scored) -> Scored:
 
 
 def row_cells(item: Item, part: Part, rows: Rows) -> list[Measured]:
-    """Return the rows of a program in the words of the paper; rules read the place of a row, and `settings` as a part of it."""
+    """Return the rows of a program in the words of the paper; rules read the row's place, with `settings` inside it."""
     cells: list[Measured] = []
     digest = settings_hash(rows.settings)
     for row in rows.rows:
@@ -121,7 +118,7 @@ def row_cells(item: Item, part: Part, rows: Rows) -> list[Measured]:
 
 
 def trials_of(numbers: Mapping[str, Sequence[float | None]]) -> int:
-    """Return the n of a program's row: how many numbers most of its measures have, of ties the larger; accuracy counts alone only.
+    """Return the n of a program's row: the most frequent count of its measures (ties: the larger); accuracy only if alone.
 
     >>> trials_of({"rmse": [0.1] * 48, "ratio": [1.0] * 48, "tracing": [0.0] * 10, "accuracy": [1.0] * 1000})
     48
@@ -132,7 +129,7 @@ def trials_of(numbers: Mapping[str, Sequence[float | None]]) -> int:
 
 
 def _with_n(name: str, value: Value, numbers: Sequence[float | None], trials: int) -> Value:
-    """Return a value that says what it is over where that is not the n of its row."""
+    """Return a value that says what it is over if that is not the n of its row."""
     n = len(numbers)
     if value.over or name.endswith(SPREADS) or (n == trials and name != ACCURACY):
         return value
@@ -161,10 +158,7 @@ def _named_cells(item: Item, part: Part, cell: Cell, trials: Scored) -> list[Mea
 
 
 def joined(cells: Sequence[Measured], beside: Sequence[Measured]) -> list[Measured]:
-    """Return the cells with the values of those `beside` them: the same reading, and a place that holds theirs.
-
-    What stands beside no cell stays as a cell of its own. A joined value says over how many runs it is.
-    """
+    """Return the cells with the values of the `beside` cells of the same reading whose place they contain; others stay separate cells."""
     joined_cells: list[Measured] = []
     used: set[int] = set()
     for cell in cells:

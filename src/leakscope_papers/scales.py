@@ -1,7 +1,7 @@
-"""Smoke, small, full: the scenarios of an item at one size, and where their runs lie.
+"""The scales smoke, small and full: an item's scenarios at one size, and the directories of their runs.
 
-`smoke` shows in seconds that an item runs, on bundled data; `small` has at least twenty images a cell of the real sets; `full` is
-the paper's own size. What a scale changes is said in the item's file, in the words of a scenario.
+`smoke` tests in seconds that an item runs, on bundled data; `small` has at least twenty images a cell of the real sets; `full` is
+the paper's size. The item's file says what a scale changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def scale_of(item: Item, scale: str) -> Scale:
 
 
 def parts_at(item: Item, scale: str) -> list[Part]:
-    """Return the parts of an item that a scale runs, its own and those it shares with other items."""
+    """Return the parts of an item that a scale runs, including those shared with other items."""
     chosen = scale_of(item, scale)
     shared = [part for part in item.parts if part.name not in chosen.leave_out]
     return [
@@ -62,7 +62,7 @@ def scenario_at(item: Item, part: Part, scale: str) -> Scenario:
 
 @functools.lru_cache(maxsize=512)
 def _scenario(text: str) -> Scenario:
-    """Return a scenario from its settings as JSON; parts that items share are checked once."""
+    """Return a scenario from its settings as JSON, cached because items share parts."""
     from leakscope.scenario import scenario_of
 
     return scenario_of(json.loads(text))
@@ -81,7 +81,7 @@ def _rows(program: str, text: str) -> Mapping[str, Place]:
 
 
 def merged(settings: Mapping[str, object], change: Mapping[str, object]) -> dict[str, object]:
-    """Return settings with a change: mappings are joined, anything else is replaced, null takes a key away.
+    """Return settings with a change: mappings are merged, other values replaced, null removes a key.
 
     >>> merged({"data": "mnist", "grid": {"a": [1, 2], "b": [3]}}, {"data": {"name": "digits"}, "grid": {"a": [1], "b": None}})
     {'data': {'name': 'digits'}, 'grid': {'a': [1]}}
@@ -98,13 +98,13 @@ def merged(settings: Mapping[str, object], change: Mapping[str, object]) -> dict
 
 
 def run_directory(out: Path, item: Item, part: Part, scale: str) -> Path:
-    """Return where the run of a part lies: OUT/item/scale/part, that of its owner where it is shared."""
+    """Return the directory of a part's run, OUT/item/scale/part; for a shared run that of its owner."""
     owner, home = home_of(item, part)
     return out / owner.name / scale / home.name
 
 
 def data_sets(settings: Mapping[str, object]) -> list[str]:
-    """Return the data sets that a scenario names, in `data` and on axes; a program may name several in `data`."""
+    """Return the data sets of a scenario, in `data` and on axes; a program may name several in `data`."""
     names: list[str] = []
     zipped = settings.get("zip", {})
     axes = [settings.get("grid", {}), *(zipped if isinstance(zipped, list) else [zipped])]
@@ -124,7 +124,7 @@ def data_sets(settings: Mapping[str, object]) -> list[str]:
 
 
 def check_data(items: Iterable[Item], scale: str, only: Iterable[str] = ()) -> None:
-    """Raise an error that names every data set a scale needs and this machine does not have, and how to get each."""
+    """Raise an error that names every missing data set of a scale, and how to get it."""
     wanted: dict[str, str] = {}
     for item in items:
         for part in parts_at(item, scale):

@@ -13,17 +13,12 @@ from torch import Tensor
 from leakscope.metrics.interval import PSNR_CAP
 
 ALPHA = "learned.alpha"  # the column of SME's alpha
-SIMILARITY = "learned.similarity_loss"  # the column of what DLFA measures at its end
+SIMILARITY = "learned.similarity_loss"  # the column of DLFA's final similarity loss
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """The trials of one cell: by trial (T) outcome and iterations, by sample (T x N, padded) what was scored.
-
-    `trace` is the mismatch of every trial at iterations `trace_at` (T x K), where an item asks for it; `image_mse` that of its pictures
-    at `image_mse_at`, where the attack filmed its end too. `alpha` is where SME's surrogate ended, `similarity` the 1 - cos that an
-    attack measured at its end; NaN for a trial that has none.
-    """
+    """The trials of one cell: by trial (T) outcome and iterations, by sample (T x N, padded) the scores."""
 
     ids: tuple[str, ...]
     converged: Tensor
@@ -37,12 +32,12 @@ class Scored:
     psnr: Tensor
     mismatch: Tensor
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    trace: Tensor | None = None
+    trace: Tensor | None = None  # mismatch at iterations `trace_at`, T x K, if an item needs it
     trace_at: Tensor | None = None
-    image_mse: Tensor | None = None
+    image_mse: Tensor | None = None  # at `image_mse_at`, if the attack recorded its last iterations
     image_mse_at: Tensor | None = None
-    alpha: Tensor | None = None
-    similarity: Tensor | None = None
+    alpha: Tensor | None = None  # final position of SME's surrogate; NaN without one
+    similarity: Tensor | None = None  # final 1 - cos; NaN without one
 
     @property
     def trials(self) -> int:
@@ -51,7 +46,7 @@ class Scored:
 
 
 def score_cells(columns: Mapping[str, npt.NDArray[np.generic]]) -> dict[int, Scored]:
-    """Return place of the cell -> its trials, from the columns of a stored run (`Run.columns`)."""
+    """Return cell number -> its trials, from the columns of a stored run (`Run.columns`)."""
     cells = np.asarray(columns["cell"], dtype=np.int64)
     order = np.argsort(cells, kind="stable")  # rows of a trial stay together
     bounds = np.flatnonzero(np.diff(cells[order])) + 1

@@ -1,4 +1,4 @@
-"""How many of the rows that an item plans at a scale are recorded, and why the others are not."""
+"""How many of an item's planned rows at a scale are recorded, and why the others are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leakscope_papers.scales import scale_of
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """Rows of an item at a scale: recorded and of the present settings, planned, recorded of earlier settings; parts without any."""
+    """Rows of an item at a scale: recorded with the present settings, planned, recorded with earlier settings; parts without any."""
 
     measured: int
     planned: int
@@ -33,7 +33,7 @@ def rows_of(item: Item, scale: str) -> RowCount:
 
 
 def missing_reason(item: Item, counts: Mapping[str, RowCount]) -> str:
-    """Return why rows are missing: what the item says of its scales and of printed measures, and which parts have no row."""
+    """Return why rows are missing, from the item's notes on scales and printed measures, and the parts without a row."""
     reasons: list[str] = []
     for scale, count in counts.items():
         if not count.measured and not count.earlier:

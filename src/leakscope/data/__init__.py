@@ -1,8 +1,4 @@
-"""Private data to leak: bundled and fetched sets, readers for the usual files, partitions over clients, own pictures.
-
-`load(name)` answers for every name in `SOURCES`; the readers take a path. Names are loaded on first use, so that the command
-line can mount `leakscope.data.commands` without loading torch.
-"""
+"""Data sets: bundled and fetched ones, file readers, partitions over clients, own images. `load(name)` takes a name of `SOURCES`."""
 
 from __future__ import annotations
 
@@ -31,4 +27,4 @@ if TYPE_CHECKING:
     from leakscope.data.small_letters import read_small_letters as read_small_letters
     from leakscope.data.sources import SOURCES as SOURCES, Download as Download, Form as Form, Source as Source
 else:
-    load_lazily(__name__)
+    load_lazily(__name__)  # so that the command line can mount `leakscope.data.commands` without loading torch

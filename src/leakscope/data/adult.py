@@ -1,4 +1,4 @@
-"""UCI Adult (census income), from one .csv with a header or from UCI's own pair of files."""
+"""UCI Adult (census income), from one .csv with a header or from UCI's pair of files."""
 
 from __future__ import annotations
 
@@ -16,19 +16,16 @@ HEADER = (
 
 
 def read_adult(path: Path | str) -> Dataset:
-    """Return Adult from adult.csv(.gz) with `HEADER` and `split`, or from a folder with adult.data and adult.test.
-
-    UCI's files have no header; adult.test starts with a remark and ends each class with a full stop.
-    """
+    """Return Adult from adult.csv(.gz) with `HEADER` and `split`, or from a folder with UCI's adult.data and adult.test."""
     path = Path(path)
     if not path.is_dir():
         return read_csv(path, target=TARGET, split=SPLIT, name="adult")
     columns: dict[str, list[str]] = {title: [] for title in (*HEADER, SPLIT)}
     for file, part in (("adult.data", "train"), ("adult.test", "test")):
         where = path / file
-        lines = [line for line in read_text(where).splitlines() if not line.startswith("|")]
+        lines = [line for line in read_text(where).splitlines() if not line.startswith("|")]  # a remark
         rows = parse_rows(str(where), "\n".join(lines), HEADER)
-        rows[TARGET] = [value.removesuffix(".") for value in rows[TARGET]]
+        rows[TARGET] = [value.removesuffix(".") for value in rows[TARGET]]  # in adult.test
         rows[SPLIT] = [part] * len(rows[TARGET])
         for title, values in rows.items():
             columns[title].extend(values)

@@ -1,4 +1,4 @@
-"""One large grey photograph, from scikit-image: for attacks at 512 x 512."""
+"""One large grey photograph from scikit-image, for attacks at 512 x 512 (CPL, figure 7, attacks a chest X-ray of this size)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ import numpy as np
 from leakscope.core.errors import InputError
 from leakscope.data.dataset import Dataset
 
-CLASS_NAMES = ("other", "photographer")
+CLASS_NAMES = ("other", "photographer")  # "other" is empty: a cross entropy of one class has no gradient
 
 
 def camera() -> Dataset:
-    """Return a set of one test picture, 1 x 512 x 512, of class 1 of two.
-
-    The second class is empty and there for the loss: with one class alone the gradient of a cross entropy is zero. CPL (figure 7)
-    attacks a chest X-ray of this size, whose classes it does not name.
-    """
+    """Return a set of one test image, 1 x 512 x 512, with label 1."""
     try:
         from skimage import data
     except ImportError:

@@ -1,8 +1,7 @@
-"""The binary version of CIFAR-10 and CIFAR-100, unpacked or straight out of the official .tar.gz.
+"""The binary version of CIFAR-10 and CIFAR-100 (Krizhevsky 2009), unpacked or from the official .tar.gz.
 
-A record is one label byte (CIFAR-100: coarse, then fine) and 3 x 32 x 32 bytes, channel first. The python version is a
-pickle, which runs code when read, and is refused.
-Krizhevsky 2009, "Learning multiple layers of features from tiny images".
+A record is one label byte (CIFAR-100: coarse, then fine) and 3 x 32 x 32 bytes, channel first. The python version is rejected: it
+is a pickle, which runs code when read.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ Files = dict[str, tuple[int, int]]  # file name -> records it must hold, bytes b
 
 
 def read_cifar10(path: Path | str, *, batch: int = 10_000, name: str = "cifar10") -> Dataset:
-    """Return CIFAR-10 from a folder or .tar.gz with data_batch_1.bin .. data_batch_5.bin and test_batch.bin.
-
-    Each file must hold `batch` records.
-    """
+    """Return CIFAR-10 from a folder or .tar.gz with data_batch_1.bin .. data_batch_5.bin and test_batch.bin, `batch` records each."""
     train = [f"data_batch_{i}.bin" for i in range(1, 6)]
     path = Path(path)
     records = _contents(path, dict.fromkeys([*train, "test_batch.bin"], (batch, 1)))
@@ -46,10 +42,7 @@ def read_cifar10(path: Path | str, *, batch: int = 10_000, name: str = "cifar10"
 
 
 def read_cifar100(path: Path | str, *, batch: int = 10_000, name: str = "cifar100") -> Dataset:
-    """Return CIFAR-100 with its 100 fine labels from a folder or .tar.gz with train.bin and test.bin.
-
-    test.bin must hold `batch` records and train.bin five times as many.
-    """
+    """Return CIFAR-100 with its 100 fine labels from a folder or .tar.gz with train.bin (5 `batch` records) and test.bin (`batch`)."""
     path = Path(path)
     records = _contents(path, {"train.bin": (5 * batch, 2), "test.bin": (batch, 2)})
     return _dataset(path, name, records["train.bin"], records["test.bin"], CIFAR100)
@@ -83,7 +76,7 @@ def _contents(path: Path, files: Files) -> dict[str, Array]:
 
 
 def _from_archive(path: Path, files: Files) -> dict[str, Array]:
-    """Return the records of each named member; nothing touches the disk, and members of other names are passed over."""
+    """Return the records of each named member, without unpacking to disk; other members are ignored."""
     records: dict[str, Array] = {}
     seen = set()
     try:
@@ -98,7 +91,7 @@ def _from_archive(path: Path, files: Files) -> dict[str, Array]:
                 content = archive.extractfile(member)
                 body = read_up_to(content, _length(files[name]) + 1) if content else b""
                 records[name] = _records(f"{path}: {name}", body, files[name])
-            while stream.read(1 << 20):  # to the end, so that gzip compares its checksum
+            while stream.read(1 << 20):  # to the end, so that gzip checks its checksum
                 pass
     except tarfile.TarError as error:
         raise InputError(f"{path}: is not a sound .tar.gz archive: {one_line(error)}") from error
@@ -110,7 +103,7 @@ def _from_archive(path: Path, files: Files) -> dict[str, Array]:
 
 
 def _safe_name(member: tarfile.TarInfo) -> str:
-    """Return a member's file name, or '' for what is no plain file or lies outside the archive's own folder."""
+    """Return a member's file name, or '' if it is not a plain file or lies outside the archive's folder."""
     place = PurePosixPath(member.name)
     return place.name if member.isreg() and not place.is_absolute() and ".." not in place.parts else ""
 

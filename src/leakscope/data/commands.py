@@ -1,4 +1,4 @@
-"""`leakscope data`: what there is, and fetching what is missing. The rest of the room is imported by a command."""
+"""`leakscope data`: list the data sets and fetch missing ones. Each command imports the rest of the package when it runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fetch(
 
 
 def _state(name: str, path: Path | None) -> str:
-    """Return whether a data set is bundled, found or missing, and for the missing whether it can be fetched or made."""
+    """Return whether a data set is bundled, found or missing, and if missing, whether it can be fetched."""
     from leakscope.data.loading import BUNDLED
     from leakscope.data.sources import SOURCES
 

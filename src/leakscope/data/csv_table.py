@@ -16,11 +16,7 @@ from leakscope.data.table import encode_table
 def read_csv(
     path: Path | str, *, target: str, split: str = "split", categorical: Collection[str] = (), name: str | None = None
 ) -> Dataset:
-    """Return the data set in a .csv or .csv.gz; `target` names the column of classes, `split` that of the parts.
-
-    Columns of numbers are min-max scaled, others one-hot; `categorical` names columns of numbers that are codes.
-    The data set's `encoding` turns rows back. See `leakscope.data.table.encode_table`.
-    """
+    """Return the data set in a .csv or .csv.gz; `target` names the column of classes, `split` that of the parts. See `encode_table`."""
     path = Path(path)
     columns = parse_rows(str(path), read_text(path))
     title = name or path.name.removesuffix(".gz").removesuffix(".csv")
@@ -28,7 +24,7 @@ def read_csv(
 
 
 def read_text(path: Path) -> str:
-    """Return a text file, plain or gzip, without a byte order mark."""
+    """Return the content of a text file, plain or gzip, without a byte order mark."""
     with opened(path) as stream:
         body = stream.read()
     try:
@@ -38,7 +34,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_rows(where: str, text: str, header: Iterable[str] | None = None) -> dict[str, list[str]]:
-    """Return the columns of comma-separated text; `header` stands in for a missing first line."""
+    """Return the columns of comma-separated text; `header` replaces a missing first line."""
     try:
         reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
         rows = [(reader.line_num, row) for row in reader if row]

@@ -1,4 +1,4 @@
-"""A labelled data set, and the one check that every reader's result passes."""
+"""A labelled data set, and the check that every reader's result passes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,10 @@ Part = Literal["train", "test"]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Dataset:
-    """Two parts of labelled pictures or rows; whatever is handed out is a float in [0, 1].
+    """Two parts of labelled images or rows, returned as floats in [0, 1].
 
-    Pictures are held as uint8, N x C x H x W; rows as float32 in [0, 1], N x F. `scaling` is what a network of this
-    set gets before its first layer: nothing, unless replaced, because DLG and CPL work on pictures in [0, 1].
-    `statistics` is the usual mean and standard deviation of the set, for those who want it:
-    `replace(dataset, scaling=dataset.statistics)`. `groups_*` say which example came from the same source (a writer, a
-    photograph), for a natural partition over clients. `source` names the file in error messages. With a `side` pictures are
-    handed out at `side` x `side` (see `leakscope.data.resizing`); what is held stays as it is.
+    Images are stored as uint8, N x C x H x W; rows as float32 in [0, 1], N x F. For a normalised network use `replace(dataset,
+    scaling=dataset.statistics)`.
     """
 
     name: str
@@ -42,13 +38,13 @@ class Dataset:
     x_test: Array = field(repr=False)
     y_test: Array = field(repr=False)
     class_names: tuple[str, ...] = field(repr=False)
-    scaling: Scaling = field(default_factory=Scaling)
-    statistics: Scaling = field(default_factory=Scaling)
-    groups_train: Array | None = field(default=None, repr=False)
+    scaling: Scaling = field(default_factory=Scaling)  # of a network's inputs; none, as in DLG and CPL
+    statistics: Scaling = field(default_factory=Scaling)  # the usual mean and standard deviation of the set
+    groups_train: Array | None = field(default=None, repr=False)  # the source of each example (a writer, a photograph)
     groups_test: Array | None = field(default=None, repr=False)
     encoding: Encoding | None = field(default=None, repr=False)
-    source: str = field(default="", repr=False)
-    side: int | None = None
+    source: str = field(default="", repr=False)  # the file, for error messages
+    side: int | None = None  # images are resized to side x side when they are returned
 
     def __post_init__(self) -> None:
         where = self.source or f"data set {self.name!r}"
@@ -70,7 +66,7 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input as it is handed out: (C, H, W) or (F,)."""
+        """The shape of one returned input: (C, H, W) or (F,)."""
         held = tuple(self.x_train.shape[1:])
         return held if self.side is None else (held[0], self.side, self.side)
 
@@ -84,7 +80,7 @@ class Dataset:
         return len(lookup({"train": self.y_train, "test": self.y_test}, part, "part"))
 
     def pictures(self, part: Part, index: Index) -> Tensor:
-        """Return the inputs at `index` as a new float32 tensor in [0, 1]; a single number gives one input."""
+        """Return the inputs at `index` as a new float32 tensor in [0, 1]; an integer gives one input."""
         x = self._take({"train": self.x_train, "test": self.x_test}, part, index).astype(np.float32)
         handed = torch.from_numpy(x / np.float32(255) if self.kind == "image" else x)
         return handed if self.side is None else resize(handed, self.side)
@@ -121,7 +117,7 @@ def _check_inputs(where: str, name: str, x: Array, kind: Kind) -> None:
 
 
 def _checked_labels(where: str, name: str, y: Array, number: int, classes: int) -> Array:
-    """Return labels as int64 after checking that there is one per example and each names a class."""
+    """Return labels as int64 after checking that there is one per example and each is a valid class."""
     if y.shape != (number,):
         raise InputError(f"{where}: {name} must hold one label for each of {number} examples, got shape {y.shape}")
     if not np.issubdtype(y.dtype, np.integer):
@@ -132,7 +128,7 @@ def _checked_labels(where: str, name: str, y: Array, number: int, classes: int) 
 
 
 def _frozen(array: Array | None) -> Array | None:
-    """Return a read-only view, so that nobody changes the data of somebody else's trial."""
+    """Return a read-only view, so that no trial changes the data of another."""
     if array is None:
         return None
     view = array.view()

@@ -1,4 +1,4 @@
-"""From rows of numbers and words to vectors in [0, 1], and back from any real vector to a valid row."""
+"""Encoding of table rows as vectors in [0, 1], and decoding of any real vector to the nearest valid row."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ Row = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A numeric column, min-max scaled: `x = (value - low) / (high - low)`, and 0 where low = high.
-
-    `whole` columns hold integers; they come back exactly from float32 while the range is under 2**23.
-    """
+    """A numeric column, min-max scaled: `x = (value - low) / (high - low)`, and 0 if low = high."""
 
     name: str
     low: float
     high: float
-    whole: bool = False
+    whole: bool = False  # integers, decoded exactly from float32 while the range is under 2**23
 
     @property
     def width(self) -> int:
@@ -53,7 +50,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A column of words, one entry each (one-hot)."""
+    """A column of words, one-hot encoded."""
 
     name: str
     values: tuple[str, ...]
@@ -73,7 +70,7 @@ class Category:
         return np.eye(self.width, dtype=np.float32)[index]
 
     def decode(self, x: npt.NDArray[np.float64]) -> list[Value]:
-        """Return the word with the largest entry in each row; the first of equals."""
+        """Return the word with the largest entry in each row; the first on ties."""
         return [self.values[i] for i in x.argmax(1)]
 
 
@@ -82,7 +79,7 @@ Column = Number | Category
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The columns of a table in order; a row becomes their encodings side by side.
+    """The columns of a table in order; an encoded row is the concatenation of their encodings.
 
     >>> encoding = Encoding((Number("age", 17, 90, whole=True), Category("sex", ("Female", "Male"))))
     >>> encoding.decode(np.array([[0.3, 0.2, 0.7]]))
@@ -98,24 +95,24 @@ class Encoding:
 
     @property
     def slices(self) -> dict[str, slice]:
-        """Where each column lies in an encoded row."""
+        """The position of each column in an encoded row."""
         ends = np.cumsum([column.width for column in self.columns]).tolist()
         return {c.name: slice(end - c.width, end) for c, end in zip(self.columns, ends, strict=True)}
 
     @property
     def spans(self) -> dict[str, float]:
-        """The range of every column of numbers."""
+        """The range of every numeric column."""
         return {column.name: column.high - column.low for column in self.columns if isinstance(column, Number)}
 
     def encode(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
-        """Return an N x width array in [0, 1]; a value that no column knows is an error."""
+        """Return an N x width array in [0, 1]; an unknown value is an error."""
         missing = [c.name for c in self.columns if any(c.name not in row for row in rows)]
         if missing:
             raise InputError(f"a row lacks the column {missing[0]!r}")
         return np.concatenate([c.encode([row[c.name] for row in rows]) for c in self.columns], axis=1)
 
     def decode(self, x: npt.NDArray[Any] | Tensor) -> list[dict[str, Value]]:
-        """Return the valid row nearest to each real-valued row: clamped, rounded, one word a group; NaN counts as 0."""
+        """Return the valid row nearest to each real-valued row: clamped, rounded, one word a column; NaN counts as 0."""
         real = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x, dtype=np.float64)
         if real.ndim != 2 or real.shape[1] != self.width:
             raise InputError(f"rows to decode must have shape N x {self.width}, got {real.shape}")

@@ -1,4 +1,4 @@
-"""Downloading the official files: streamed, resumed, checked, and put in place in one step."""
+"""Downloading the official files: streamed, resumed, checked, and moved into place atomically."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ _SECONDS = 30.0
 def fetch(
     name: str, progress: Progress | None = None, base_url: str | None = None, directory: Path | str | None = None
 ) -> Path:
-    """Download the official files of a data set and return the folder they are in: `directory`/`name`.
+    """Download the official files of a data set and return their folder, `directory`/`name`; the cache if no `directory` is given.
 
-    Without `directory` they go to the cache, where `load` finds them. A file that is there and sound is not fetched
-    again; one that was cut off goes on where it stopped. `progress(done_bytes, total_bytes_or_None, file_name)` is
-    called after every piece. `base_url` names a mirror that holds the same files.
+    Complete files are not fetched again; partial ones are resumed. `progress(done_bytes, total_bytes_or_None, file_name)` is
+    called after every block. `base_url` names a mirror with the same files.
     """
     source = lookup(SOURCES, name, "data set")
     if not source.downloads:
@@ -41,7 +40,7 @@ def fetch(
         for download in source.downloads:
             url = download.url if base_url is None else f"{base_url.rstrip('/')}/{download.name}"
             _fetch_file(url, download, folder / download.name, progress or _silent)
-    except OSError as error:  # network errors are InputErrors by now: this is the disk
+    except OSError as error:  # network errors are already InputErrors: this is the disk
         raise InputError(f"cannot write to {folder}: {one_line(error)}") from error
     return folder
 
@@ -51,7 +50,7 @@ def _silent(_done: int, _total: int | None, _name: str) -> None:
 
 
 def _fetch_file(url: str, download: Download, target: Path, progress: Progress) -> None:
-    """Make `target` the sound file, by whatever part of the way is left."""
+    """Fetch `target` unless a file with the right checksum exists; resume a partial one."""
     if target.exists() and _md5(target) == download.md5:
         progress(target.stat().st_size, target.stat().st_size, target.name)
         return
@@ -66,7 +65,7 @@ def _fetch_file(url: str, download: Download, target: Path, progress: Progress) 
 
 
 def _stream(url: str, part: Path, progress: Progress) -> None:
-    """Append to `part` what the server still has to send, or write it anew if the server will not resume."""
+    """Append the rest of the file to `part`, or rewrite it if the server does not resume."""
     if not url.startswith(("http://", "https://")):
         raise InputError(f"a download address must start with http:// or https://, got {url}")
     have = part.stat().st_size if part.exists() else 0
@@ -75,7 +74,7 @@ def _stream(url: str, part: Path, progress: Progress) -> None:
     except urllib.error.HTTPError as error:
         if error.code != 416 or not have:
             raise InputError(f"cannot fetch {url}: the server answers {error.code} {error.reason}") from error
-        part.unlink()  # longer than the file itself: begin again
+        part.unlink()  # longer than the file: start again
         return _stream(url, part, progress)
     with response:
         start = have if _resumes(response, have) else 0
@@ -88,7 +87,7 @@ def _stream(url: str, part: Path, progress: Progress) -> None:
 
 
 def _open(url: str, have: int) -> http.client.HTTPResponse:
-    """Return the server's answer, asking for the rest of a file if some is there; being offline is an InputError."""
+    """Return the server's response, requesting the rest of a partial file; being offline is an InputError."""
     request = urllib.request.Request(url, headers={"User-Agent": "leakscope", "Accept-Encoding": "identity"})
     if have:
         request.add_header("Range", f"bytes={have}-")
@@ -97,20 +96,20 @@ def _open(url: str, have: int) -> http.client.HTTPResponse:
     except urllib.error.HTTPError:
         raise
     except (OSError, http.client.HTTPException, ValueError) as error:
-        cause = getattr(error, "reason", error)  # URLError wraps what went wrong
+        cause = getattr(error, "reason", error)  # URLError wraps the cause
         raise InputError(f"cannot reach {url}: {one_line(cause)}; check the network connection") from error
     return response
 
 
 def _resumes(response: http.client.HTTPResponse, have: int) -> bool:
-    """Return whether the answer continues at byte `have`; a server may ignore the wish and send everything."""
+    """Return whether the response continues at byte `have`; a server may ignore the range and send everything."""
     return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
 
 
 def _write(
     url: str, response: http.client.HTTPResponse, part: Path, start: int, total: int | None, progress: Progress
 ) -> int:
-    """Write the answer's body into `part` from byte `start` on and return the bytes that are there."""
+    """Write the response body into `part` from byte `start` on and return the file's length."""
     done, name = start, part.name.removesuffix(".part")
     with part.open("r+b" if start else "wb") as file:
         file.seek(start)
@@ -123,7 +122,7 @@ def _write(
 
 
 def _receive(url: str, response: http.client.HTTPResponse, done: int) -> bytes:
-    """Return the next piece of the body."""
+    """Return the next block of the body."""
     try:
         return response.read(_CHUNK)
     except (OSError, http.client.HTTPException) as error:

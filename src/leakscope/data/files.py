@@ -1,4 +1,4 @@
-"""Reading files so that whatever is wrong with one ends in one clear line."""
+"""Reading files, with every error reported as one clear line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CHUNK = 1 << 20
 
 
 def one_line(error: object) -> str:
-    """Return what an error says, on one line."""
+    """Return an error's message on one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading, unpacked if it is gzip; missing, unreadable and broken files raise InputError."""
+    """Open a file for reading, decompressed if it is gzip; missing, unreadable and broken files raise InputError."""
     if path.is_dir():
         raise InputError(f"{path}: a file is needed, this is a directory")
     try:
@@ -41,7 +41,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_up_to(stream: IO[bytes], limit: int) -> bytes:
-    """Return the rest of a stream, but at most `limit` bytes; a lying header cannot make this allocate more."""
+    """Return the rest of a stream, at most `limit` bytes; a wrong header cannot make this allocate more."""
     pieces: list[bytes] = []
     left = limit
     while left > 0 and (piece := stream.read(min(left, _CHUNK))):

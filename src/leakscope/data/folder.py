@@ -1,4 +1,4 @@
-"""A folder of pictures: one subfolder a class, or all in one."""
+"""A folder of images: one subfolder a class, or all images in one folder."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", "
 
 
 def read_folder(path: Path | str, *, shape: tuple[int, int, int], name: str | None = None) -> Dataset:
-    """Return the pictures of a folder, in sorted order, cropped and resized to `shape` (C, H, W); C is 1 or 3.
+    """Return the images of a folder, in sorted order, cropped and resized to `shape` (C, H, W); C is 1 or 3.
 
-    Subfolders are classes; pictures that lie loose form a single class named after the folder. Where `train` and `test`
-    are the only subfolders they are the two parts, each such a folder itself; else every picture is a training one.
+    Subfolders are classes; images without subfolders form one class named after the folder. If the only subfolders are `train`
+    and `test`, they are the two parts; else every image is a training image.
     """
     path = Path(path)
     check_shape(shape)
@@ -53,7 +53,7 @@ def _pictures(path: Path) -> list[Path]:
 
 
 def _classes(path: Path, title: str) -> dict[str, list[Path]]:
-    """Return the pictures of each class of one part, loose ones under `title`; other files are passed over."""
+    """Return the images of each class of one part, those without a subfolder under `title`; other files are ignored."""
     folders, loose = _subfolders(path), _pictures(path)
     if folders and loose:
         raise InputError(f"{path}: must hold loose pictures or one subfolder a class, not both ({loose[0].name})")
@@ -66,7 +66,7 @@ def _classes(path: Path, title: str) -> dict[str, list[Path]]:
 
 
 def _stack(by_class: dict[str, list[Path]], names: tuple[str, ...], shape: tuple[int, int, int]) -> tuple[Array, Array]:
-    """Return the pictures N x C x H x W and their labels, class after class."""
+    """Return the images N x C x H x W and their labels, class after class."""
     files = [(file, names.index(label)) for label, pictures in sorted(by_class.items()) for file in pictures]
     x = np.zeros((len(files), *shape), np.uint8)
     for i, (file, _) in enumerate(files):

@@ -1,9 +1,4 @@
-"""The IDX form of MNIST and its relatives: a magic number, the sizes, then the values, big-endian; plain or gzip.
-
-    00 00 TT DD   TT: type of a value (08 is uint8), DD: number of dimensions, then DD sizes of four bytes each
-
-LeCun, Cortes, Burges, "The MNIST database of handwritten digits".
-"""
+"""The IDX format of MNIST (LeCun, Cortes, Burges): magic number 00 00 TT DD, DD sizes of four bytes, values; big-endian; plain or gzip."""
 
 from __future__ import annotations
 
@@ -17,12 +12,12 @@ from leakscope.core.errors import InputError
 from leakscope.data.dataset import Array, Dataset
 from leakscope.data.files import directory, opened, read_up_to
 
-TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}  # by TT
 _LARGEST = 1 << 33
 
 
 def read_idx(path: Path | str) -> Array:
-    """Return the array in one IDX file, in the machine's byte order."""
+    """Return the array in one IDX file, in native byte order."""
     path = Path(path)
     with opened(path) as stream:
         magic = read_up_to(stream, 4)

@@ -1,7 +1,7 @@
-"""Which examples go together in a client's batch, so that its labels are as they fall, all equal, or of two classes.
+"""Cutting examples into client batches with random labels, one class or two classes.
 
-Every mix cuts the examples into batches that share nothing, then puts the batches in a fixed random order: client i holds
-batch i. So a client's examples depend on the data, the mix and the batch size alone, never on how many clients there are.
+Batches are disjoint and in a fixed random order; client i holds batch i. So a client's examples depend only on the data, the mix
+and the batch size, not on the number of clients.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ Piece = tuple[int, Places]
 
 
 def cut_batches(labels: Tensor, samples: int, mix: str) -> tuple[Places, ...]:
-    """Return all batches of a mix as places in `labels`; client i holds the i-th.
-
-    `random`: examples drawn at random, labels as they fall. `equal`: all of one class. `two`: of two classes, the larger half
-    of the first (for one sample: `equal`). A class of too few examples takes no part.
-    """
+    """Return all batches of a mix as indices in `labels`; client i holds the i-th. A class of too few examples is left out."""
     cut = lookup(CUTS, mix, "mix")
     return tuple(cut(labels, samples, random.fold(random.fold(random.key(0), "label mix"), mix)))
 
@@ -39,7 +35,7 @@ def _equal(labels: Tensor, samples: int, key: Tensor) -> Iterator[Places]:
 
 
 def _two(labels: Tensor, samples: int, key: Tensor) -> Iterator[Places]:
-    """Yield pairs of pieces of different classes, each with the piece that has waited longest."""
+    """Yield batches of two classes, the larger half of the first; each part is paired with the one that has waited longest."""
     if samples == 1:
         yield from _equal(labels, samples, key)
         return
@@ -56,7 +52,7 @@ CUTS: dict[str, Callable[[Tensor, int, Tensor], Iterator[Places]]] = {"random": 
 
 
 def _pieces(labels: Tensor, size: int) -> list[Piece]:
-    """Return each class's examples, in their order, cut into pieces of `size`; what is left over is left out."""
+    """Return each class's examples, in their order, cut into parts of `size`; a remainder is left out."""
     order = torch.argsort(labels, stable=True)
     numbers = torch.bincount(labels).tolist() if len(labels) else []
     classes = order.split(numbers) if numbers else ()

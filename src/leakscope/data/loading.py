@@ -1,4 +1,4 @@
-"""Finding a named data set: in the package, in a directory, in the cache of what was fetched."""
+"""Locating a named data set: bundled, in a directory, or in the cache of fetched files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ DATA_VARIABLE, CACHE_VARIABLE = "LEAKSCOPE_DATA", "LEAKSCOPE_CACHE"
 
 
 def load(name: str, directory: Path | str | None = None) -> Dataset:
-    """Return the data set called `name`.
+    """Return the data set called `name`: bundled, else from $LEAKSCOPE_DATA, the cache of `leakscope data fetch`, or another package.
 
-    Bundled sets come with the package. Others are looked for in `directory` if given, else in $LEAKSCOPE_DATA, then in
-    the cache of `leakscope data fetch`; a set that another package brings along is then taken from there. A `directory`
-    that is given is the only place looked at, for bundled names too.
+    If `directory` is given, it is the only place searched, also for bundled names.
     """
     source = lookup(SOURCES, name, "data set")
     location = locate(name, directory)
@@ -33,7 +31,7 @@ def load(name: str, directory: Path | str | None = None) -> Dataset:
 
 
 def locate(name: str, directory: Path | str | None = None) -> tuple[Path, Form] | None:
-    """Return where a data set lies and in which form, or None if it is nowhere; nothing is read."""
+    """Return the path and form of a data set, or None if it is not found; nothing is read."""
     source = lookup(SOURCES, name, "data set")
     places = [BUNDLED] if source.bundled and directory is None else _places(directory)
     for place in places:
@@ -44,13 +42,13 @@ def locate(name: str, directory: Path | str | None = None) -> tuple[Path, Form] 
 
 
 def cache_directory() -> Path:
-    """Return where fetched files go: $LEAKSCOPE_CACHE, else ~/.cache/leakscope."""
+    """Return the directory of fetched files: $LEAKSCOPE_CACHE, else ~/.cache/leakscope."""
     given = os.environ.get(CACHE_VARIABLE)
     return Path(given) if given else Path.home() / ".cache" / "leakscope"
 
 
 def _places(directory: Path | str | None) -> list[Path]:
-    """Return the directories to look in; one that was named and does not exist is an error."""
+    """Return the directories to search; a given one that does not exist is an error."""
     if directory is not None:
         if not Path(directory).is_dir():
             raise InputError(f"the data directory {directory} does not exist")
@@ -62,7 +60,7 @@ def _places(directory: Path | str | None) -> list[Path]:
 
 
 def _how_to_get(name: str, source: Source, directory: Path | str | None) -> str:
-    """Return the one line that says what is missing and what to do about it."""
+    """Return a message that says what is missing and how to get it."""
     file = source.forms[0].path
     looked = " and ".join(str(place) for place in _places(directory))
     start = f"data set {name!r} not found in {looked}: "

@@ -1,4 +1,4 @@
-"""Our own compact form: one .npz with x_train, y_train, x_test, y_test, class_names, and never a pickle."""
+"""leakscope's compact format: one .npz with x_train, y_train, x_test, y_test, class_names, and no pickle."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _BROKEN = (
 
 
 def read_npz(path: Path | str, *, name: str | None = None) -> Dataset:
-    """Return the data set in an .npz: uint8 pictures N x H x W or N x H x W x C, or a float table N x F.
+    """Return the data set in an .npz: uint8 images N x H x W or N x H x W x C, or a float table N x F.
 
-    A table is min-max scaled over both of its parts. One of the parts may be absent. `class_names` and `feature_names`
-    are optional; `group_*`, `writer_*` or `photo_*` become the groups.
+    A table is min-max scaled over both parts. One part may be absent. `class_names` and `feature_names` are optional; `group_*`,
+    `writer_*` or `photo_*` become the groups.
     """
     path = Path(path)
     arrays = _arrays(path)
@@ -64,14 +64,14 @@ def read_npz(path: Path | str, *, name: str | None = None) -> Dataset:
 
 
 def sizes(path: Path) -> tuple[int, int]:
-    """Return the number of train and test examples in an .npz, reading the labels only."""
+    """Return the number of train and test examples in an .npz, reading only the labels."""
     arrays = _arrays(path, only=("y_train", "y_test"))
     train, test = (arrays.get(name, np.zeros(0)).size for name in ("y_train", "y_test"))
     return train, test
 
 
 def _arrays(path: Path, only: tuple[str, ...] | None = None) -> dict[str, Array]:
-    """Return the arrays of an .npz, all or some by name; objects (pickles) are refused by numpy."""
+    """Return the arrays of an .npz, all or those named; numpy rejects objects (pickles)."""
     if not path.is_file():
         raise InputError(f"{path}: {'a file is needed, this is a directory' if path.is_dir() else 'no such file'}")
     try:
@@ -87,7 +87,7 @@ def _arrays(path: Path, only: tuple[str, ...] | None = None) -> dict[str, Array]
 
 
 def _channel_first(path: Path, part: str, x: Array) -> Array:
-    """Return N x C x H x W for pictures stored N x H x W or N x H x W x C."""
+    """Return N x C x H x W for images stored N x H x W or N x H x W x C."""
     if x.ndim == 3:
         return x[:, None]
     if x.ndim == 4 and x.shape[3] in (1, 3):

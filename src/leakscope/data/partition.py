@@ -1,9 +1,4 @@
-"""Which client holds which examples: each example at most once, all of it a function of the key.
-
-Every partition is a frozen dataclass with `split(labels, groups, key)`, which returns the places of each client's examples,
-one vector a client, none of them empty. `labels` holds the class of every example, `groups` its source (a writer, a
-photograph) where the data tells it. A class that no example has is no obstacle.
-"""
+"""Partitions: which client holds which examples. Each example is used at most once; no client is empty; all draws come from the key."""
 
 from __future__ import annotations
 
@@ -24,29 +19,25 @@ Dealt = tuple[Tensor, ...]
 
 
 class Partition(Protocol):
-    """Deals the examples of a part out to clients."""
+    """Divides the examples of a part among clients."""
 
     def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
-        """Return the places of each client's examples."""
+        """Return the indices of each client's examples; `labels` are the classes, `groups` the sources (writers) if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IID:
-    """Deal the shuffled examples out evenly: sizes differ by one at most.
-
-    `samples` holds every client to that many and leaves the rest out. `stratified` deals class by class, so that a client has
-    as many of each class as any other, to within one (SPN, appendix C).
-    """
+    """Deal the shuffled examples out evenly: sizes differ by at most one; `samples` limits each client and drops the rest."""
 
     clients: int
     samples: int | None = None
-    stratified: bool = False
+    stratified: bool = False  # every client has as many of each class, to within one (SPN, appendix C)
 
     def __post_init__(self) -> None:
         _at_least_one(self, "clients", "samples")
 
     def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
-        """Return the shares; the j-th example of the order goes to client j mod N."""
+        """Return the indices; the j-th example of the order goes to client j mod N."""
         del groups
         _enough("IID", self.clients, len(labels))
         wanted = self.clients * self.samples if self.samples else 0
@@ -69,10 +60,8 @@ class IID:
 class Dirichlet:
     """Deal each class out by proportions drawn from Dirichlet(alpha): the smaller alpha, the more clients differ.
 
-    For every class c, p_c ~ Dir(alpha, ..., alpha) over the clients; client k gets the share p_ck of the class. A client left
-    with fewer than `least` examples takes them from the largest, one by one. Hsu et al. 2019, arXiv:1909.06335; SPN uses
-    alpha = 0.9. A proportion is g_k / sum g with g ~ Gamma(alpha), drawn as log Gamma(alpha + 1) + log(u) / alpha, which
-    does not run out of small numbers however small alpha is.
+    For every class c, client k gets the share p_ck with p_c ~ Dir(alpha, ..., alpha). A client with fewer than `least` examples
+    takes them from the largest, one by one. Hsu et al. 2019, arXiv:1909.06335; SPN uses alpha = 0.9.
     """
 
     clients: int
@@ -85,7 +74,7 @@ class Dirichlet:
             raise InputError(f"Dirichlet.alpha must be in (0, inf), got {self.alpha}")
 
     def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
-        """Return the shares."""
+        """Return the indices of each client's examples."""
         del groups
         _enough("Dirichlet", self.clients, len(labels), self.least)
         held: list[list[int]] = [[] for _ in range(self.clients)]
@@ -102,10 +91,10 @@ class Dirichlet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByClass:
-    """Give each client examples of `classes` classes and no other; a class is dealt evenly to the clients that hold it.
+    """Give each client examples of only `classes` classes; each class is dealt evenly to the clients that hold it.
 
-    Classes go round in a shuffled order, so that each is held by as many clients as any other, to within one. A class that
-    no client holds is left out.
+    Classes are assigned in a shuffled cycle, so the numbers of clients per class differ by at most one. A class that no client
+    holds is left out.
     """
 
     clients: int
@@ -115,7 +104,7 @@ class ByClass:
         _at_least_one(self, "clients", "classes")
 
     def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
-        """Return the shares."""
+        """Return the indices of each client's examples."""
         del groups
         _enough("ByClass", self.clients, len(labels))
         by_class = _by_class(labels, random.fold(key, "by class"))
@@ -144,13 +133,9 @@ class ByClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByWriter:
-    """Give each client the examples of one writer (or photograph), as the data tells them.
+    """Give each client the examples of one writer (or photograph); `samples` keeps the first of each, as SME does with FEMNIST."""
 
-    `clients` chooses that many writers at random, all if None; writers of fewer than `least` examples are left out;
-    `samples` keeps the first so many of each, as SME does with FEMNIST.
-    """
-
-    clients: int | None = None
+    clients: int | None = None  # writers drawn at random; None takes all
     least: int = 1
     samples: int | None = None
 
@@ -158,7 +143,7 @@ class ByWriter:
         _at_least_one(self, "clients", "least", "samples")
 
     def split(self, labels: Tensor, groups: Array | None, key: Tensor) -> Dealt:
-        """Return the shares, in the order of the writers' numbers."""
+        """Return the indices, in the order of the writers' numbers."""
         if groups is None:
             raise InputError(
                 "ByWriter needs data that tells the writers (such as the npz form of mnist); this does not"
@@ -205,13 +190,13 @@ def _enough(name: str, clients: int, examples: int, least: int = 1) -> None:
 
 
 def _by_class(labels: Tensor, key: Tensor) -> list[tuple[int, list[int]]]:
-    """Return (label, its places in a random order) for every class that has an example, by rising label."""
+    """Return (label, its indices in random order) for every class that has an example, by rising label."""
     order = random.permutation(key, len(labels))
     return [(int(label), order[labels[order] == label].tolist()) for label in labels.unique().tolist()]
 
 
 def _proportions(key: Tensor, alpha: float, number: int) -> Tensor:
-    """Return one draw of Dir(alpha, ..., alpha)."""
+    """Return one draw of Dir(alpha, ..., alpha), via log Gamma(alpha + 1) + log(u) / alpha, which does not underflow for small alpha."""
     from scipy.special import gammaincinv
 
     first, second, third = (

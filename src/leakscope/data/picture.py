@@ -1,4 +1,4 @@
-"""A user's own picture, turned upright, cropped and resized to what a network takes."""
+"""A user's own image, turned upright, cropped and resized to the input of a network."""
 
 from __future__ import annotations
 
@@ -20,17 +20,12 @@ SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
 def own_picture(path: Path | str, shape: tuple[int, int, int]) -> Tensor:
-    """Return a picture of any format Pillow reads as a float tensor of shape (C, H, W) in [0, 1]; C is 1 or 3."""
+    """Return an image of any format Pillow reads as a float tensor of shape (C, H, W) in [0, 1]; C is 1 or 3."""
     return torch.from_numpy(read_picture(Path(path), shape).astype(np.float32) / np.float32(255))
 
 
 def read_picture(path: Path, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
-    """Return a picture as uint8 (C, H, W).
-
-    The camera's orientation is honoured, the largest centred piece with the sides' ratio H : W is cut out and resized
-    (bicubic, antialiased). Transparent places become white; of an animation the first frame counts. A picture that has
-    the shape already comes back pixel for pixel.
-    """
+    """Return the first frame of an image as uint8 (C, H, W): upright, cropped to the centre, resized; transparent pixels become white."""
     check_shape(shape)
     if not path.is_file():
         raise InputError(f"{path}: {'a picture is needed, this is a directory' if path.is_dir() else 'no such file'}")
@@ -41,7 +36,7 @@ def read_picture(path: Path, shape: tuple[int, int, int]) -> npt.NDArray[np.uint
         with Image.open(path) as opened:
             upright = ImageOps.exif_transpose(opened)
             plain = _plain(path, upright).convert("L" if channels == 1 else "RGB")
-        fitted = ImageOps.fit(plain, (width, height), Image.Resampling.BICUBIC)
+        fitted = ImageOps.fit(plain, (width, height), Image.Resampling.BICUBIC)  # a copy if it fits
     except InputError:
         raise
     except Exception as error:  # Pillow's many decoders raise many types on a broken file
@@ -57,7 +52,7 @@ def check_shape(shape: tuple[int, int, int]) -> None:
 
 
 def _plain(path: Path, image: Image.Image) -> Image.Image:
-    """Return a picture with 8 bits a channel and nothing transparent."""
+    """Return an image with 8 bits a channel and no transparency."""
     from PIL import Image
 
     if image.mode in SIXTEEN_BIT:

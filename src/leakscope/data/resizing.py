@@ -1,4 +1,4 @@
-"""Pictures at another resolution, in plain torch."""
+"""Resizing images in plain torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ MOST_SIDE = 2048
 
 
 def resize(pictures: Tensor, side: int) -> Tensor:
-    """Return pictures `... x C x H x W` in [0, 1] as `... x C x side x side`.
-
-    Bilinear, and antialiased where the side shrinks: every new pixel is a weighted mean of old ones (a triangle as wide as one
-    new pixel, at least one old one), as Pillow's `Image.Resampling.BILINEAR` takes it. Pictures that have the side already
-    come back as they are.
-    """
+    """Return images `... x C x H x W` in [0, 1] as `... x C x side x side`: bilinear and antialiased, as Pillow's BILINEAR."""
     if not 1 <= side <= MOST_SIDE:
         raise InputError(f"side of a picture must be in 1 .. {MOST_SIDE}, got {side}")
     if pictures.ndim < 3:

@@ -1,8 +1,8 @@
-"""EMNIST's letters as FEMNIST shows them: dark ink on white, small in their frame.
+"""EMNIST's letters made to resemble FEMNIST: dark ink on white, small in their frame.
 
-FEMNIST cannot be had everywhere; EMNIST ByClass has the same 62 classes. But EMNIST's letters fill 20 of their 28 pixels, light on
-black (mean .174, deviation .332), while FEMNIST's mean and deviation (.964 and .158) are those of much smaller letters on white, and a
-reconstruction's PSNR hangs on that. Shrunk to 13 of 28 pixels and turned over, EMNIST has nearly FEMNIST's mean and deviation.
+FEMNIST is not always available; EMNIST ByClass has the same 62 classes. EMNIST's letters fill 20 of 28 pixels, light on black
+(mean .174, deviation .332); FEMNIST's mean .964 and deviation .158 belong to much smaller letters on white, and PSNR depends on
+that. Shrunk to 13 of 28 pixels and inverted, EMNIST nearly has FEMNIST's mean and deviation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
 def read_small_letters(path: Path) -> Dataset:
-    """Return the letters of an .npz file with light ink on black, small and dark on white."""
+    """Return the letters of an .npz file of light ink on black as small dark letters on white."""
     data = read_npz(path, name="emnist_as_femnist")
     return replace(data, x_train=shown_small(data.x_train), x_test=shown_small(data.x_test))
 

@@ -1,4 +1,4 @@
-"""The table of named data sets: what each is, under which terms, and the forms its files may have."""
+"""The table of named data sets: description, terms, and the forms of their files."""
 
 from __future__ import annotations
 
@@ -32,35 +32,29 @@ SVHN_STATISTICS = Scaling((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way a data set may lie in a directory: a path under it and its reader.
-
-    A folder counts as found when it holds `marker`, the file that `fetch` writes last.
-    """
+    """One form of a data set in a directory: a path under it and its reader."""
 
     path: str
     read: Callable[[Path], Dataset]
-    marker: str = ""
+    marker: str = ""  # a folder counts as complete if it has this file, which `fetch` writes last
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One official file; the url is that of the file itself."""
+    """One official file, by the URL of the file."""
 
     url: str
     md5: str
 
     @property
     def name(self) -> str:
-        """The file's own name."""
+        """The name of the file."""
         return self.url.rsplit("/", 1)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a name stands for; `shape` and `classes` as published, `origin` where the official files come from.
-
-    `make` returns a set that another package brings along, for when no file of it is found.
-    """
+    """A named data set; `shape` and `classes` as published, `origin` is the home of the official files."""
 
     description: str
     kind: Kind
@@ -72,7 +66,7 @@ class Source:
     statistics: Scaling = field(default_factory=Scaling)
     bundled: bool = False
     downloads: tuple[Download, ...] = ()
-    make: Callable[[], Dataset] | None = None
+    make: Callable[[], Dataset] | None = None  # builds a set from another package if no file is found
 
 
 def _npz(name: str) -> Form:
@@ -80,13 +74,13 @@ def _npz(name: str) -> Form:
 
 
 def _idx(folder: str, names: tuple[str, ...]) -> tuple[Form, ...]:
-    """Return the forms of a folder with the four usual files, packed or not."""
+    """Return the forms of a folder with the four usual files, gzipped or not."""
     read = partial(read_idx_folder, class_names=names)
     return tuple(Form(folder, read, f"t10k-labels-idx1-ubyte{suffix}") for suffix in (".gz", ""))
 
 
 def _cifar(name: str, number: int, read: Callable[[Path], Dataset]) -> tuple[Form, ...]:
-    """Return the forms of CIFAR; the python version comes last, to be refused with a reason."""
+    """Return the forms of CIFAR; the python version comes last and is rejected with a reason."""
     binary, python = f"cifar-{number}-binary", f"cifar-{number}-python"
     unpacked = {10: ("cifar-10-batches-bin", "cifar-10-batches-py"), 100: (binary, python)}[number]
     places = (f"{name}/{binary}.tar.gz", f"{binary}.tar.gz", unpacked[0], f"{python}.tar.gz", unpacked[1])

@@ -1,4 +1,4 @@
-"""From columns of text to an encoded data set."""
+"""Encoding columns of text as a data set."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def encode_table(
 ) -> Dataset:
     """Return the data set of a table given as text, column by column.
 
-    A column of numbers only is min-max scaled over the whole table (both parts, so that every row can be written and
-    read back); any other is one-hot over its sorted words, `?` being a word like the rest. `categorical` names columns
-    of numbers to be read as words. `split`, where it exists, says train or test; else every row is a training row.
+    Numeric columns are min-max scaled over both parts, so that every row can be encoded and decoded; others are one-hot over
+    their sorted words, `?` included. `categorical` names numeric columns to treat as words. `split`, if present, says train or
+    test; else every row is a training row.
     """
     label = lookup(columns, target, f"target column of {where}")
     for title in categorical:
@@ -63,7 +63,7 @@ def encode_table(
 
 
 def _column(where: str, title: str, values: Sequence[str], as_words: bool) -> Column:
-    """Return how a column is encoded: numbers if every value is one, else words."""
+    """Return how a column is encoded: as numbers if every value is one, else as words."""
     if "" in values:
         row = values.index("") + 1
         raise InputError(f"{where}: column {title!r} has an empty cell in row {row}; write {UNKNOWN} for unknown")
@@ -78,7 +78,7 @@ def _column(where: str, title: str, values: Sequence[str], as_words: bool) -> Co
 
 
 def _words(where: str, title: str, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the different words of a column, sorted; free text and identifiers are refused before they fill memory."""
+    """Return the distinct words of a column, sorted; rejects free text and identifiers before they fill memory."""
     words = tuple(sorted(set(values)))
     if len(words) > MOST_WORDS:
         raise InputError(f"{where}: column {title!r} must have at most {MOST_WORDS} different words, has {len(words)}")

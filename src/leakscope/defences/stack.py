@@ -1,4 +1,4 @@
-"""Defences in a row: applied to the update in the order given. What makes no sense together is refused by name."""
+"""Stacks of defences, applied to the update in the order given. Combinations that make no sense are rejected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ State = tuple[Tree, ...]
 
 
 def check_stack(defences: Sequence[Defence]) -> None:
-    """Refuse a defence given twice that may stand only once, and one after an effect that makes it or the first pointless."""
+    """Raise for a repeated defence with `once`, and for a defence after an effect in its `not_after`."""
     for position, later in enumerate(defences):
         for first in defences[:position]:
             if type(first) is type(later) and getattr(later, "once", False):
@@ -35,7 +35,7 @@ def check_stack(defences: Sequence[Defence]) -> None:
 
 
 def begin(defences: Sequence[Defence], update: Tree) -> State:
-    """Return the states of a stack before the first round; {} for a defence that remembers nothing."""
+    """Return the states of a stack before the first round; {} for a defence without memory."""
     return tuple(d.begin(update) if isinstance(d, RememberingDefence) else {} for d in defences)
 
 
@@ -53,18 +53,14 @@ def protect(defences: Sequence[Defence], update: Tree, state: State, key: Tensor
 
 
 def revealed(defences: Sequence[Defence], sent: Tree) -> dict[str, object]:
-    """Return what an attacker may know of a stack, as fields of Knowledge: facts, never the defences themselves.
-
-    `sent` has the trials in front of every tensor, and so have the facts. That the largest coordinates were sent is told of a single
-    defence alone: another one changes which they are. The noise is that of the whole stack (`noise_facts`).
-    """
+    """Return what an informed attacker knows of a stack, as fields of Knowledge, one value for each trial of `sent`."""
     like = next(iter(sent.values()))
     facts: dict[str, object] = {}
     reveals = [defence.reveal(sent) for defence in defences if isinstance(defence, Reveals)]
     for each in reveals:
         if each.mask is not None:
             facts["mask"] = each.mask
-        if each.largest and len(defences) == 1:
+        if each.largest and len(defences) == 1:  # a second defence changes which coordinates are the largest
             facts |= {"largest": True, "largest_each": each.largest_each}
         if each.bound is not None:
             facts |= {"bound": _per_trial(each.bound, like), "bound_each": each.bound_each}
@@ -74,11 +70,11 @@ def revealed(defences: Sequence[Defence], sent: Tree) -> dict[str, object]:
 
 
 def noise_facts(reveals: Sequence[Revealed], sent: Tree) -> dict[str, object]:
-    """Return `sigma`, and `sigma_each` where noise is in units of every tensor's own root mean square; {} without noise.
+    """Return `sigma` of the whole stack, and `sigma_each` if any noise is relative to each tensor; {} without noise.
 
-    Variances add. The levels are read off what was sent, as a server can: noise of s times the root mean square makes the mean square of
-    a tensor 1 + s^2 times as large, so of a mean square p that was seen it is `p s^2 / (1 + s^2)`; from the last noise to the first.
-    `sigma` is then the root mean square of the noise over all coordinates that were sent.
+    Variances add. Relative noise is estimated from what was sent: noise of s times the root mean square multiplies a tensor's
+    mean square by 1 + s^2, so of an observed mean square p the noise is `p s^2 / (1 + s^2)`, from the last noise to the first.
+    `sigma` is then the root mean square of the noise over all sent coordinates.
     """
     like = next(iter(sent.values()))
     strengths = [(_per_trial(each.sigma, like), each.sigma_each) for each in reveals if each.sigma is not None]
@@ -101,6 +97,6 @@ def noise_facts(reveals: Sequence[Revealed], sent: Tree) -> dict[str, object]:
 
 
 def _per_trial(strength: float | Tensor, like: Tensor) -> Tensor:
-    """Return one strength per trial, on the device and in the dtype of what was sent."""
+    """Return one strength per trial, with the device and dtype of `like`."""
     value = torch.as_tensor(strength, dtype=like.dtype, device=like.device)
     return value.expand(len(like)).clone()

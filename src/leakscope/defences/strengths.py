@@ -1,9 +1,4 @@
-"""At which two strengths an audit tries a defence, said where the defence declares the setting.
-
-    sigma: float = field(default=0.0, metadata=tried(1, 10, unit=Unit.COORDINATE))
-
-Units are those of the update at hand, so that a strength means the same for every model.
-"""
+"""The two strengths at which an audit tries a defence, as in `sigma: float = field(default=0.0, metadata=tried(1, 10))`."""
 
 from __future__ import annotations
 
@@ -13,11 +8,11 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 
 class Unit(enum.Enum):
-    """What one unit of a strength is: nothing in particular, the root mean square of a coordinate, the update's length."""
+    """The unit of a strength, relative to the update so that it means the same for every model."""
 
-    ONE = "one"
-    COORDINATE = "coordinate"
-    LENGTH = "length"
+    ONE = "one"  # no unit
+    COORDINATE = "coordinate"  # root mean square of a coordinate
+    LENGTH = "length"  # norm of the update
 
 
 TRIED = "leakscope.tried"  # the key of a field's metadata
@@ -34,12 +29,12 @@ class Strengths:
 
 
 def tried(weak: float, strong: float, *, unit: Unit = Unit.ONE) -> Mapping[str, Strengths]:
-    """Return what a setting's `field(metadata=...)` takes: the strengths at which the defence is tried."""
+    """Return the `field(metadata=...)` of a setting that an audit tries at these strengths."""
     return {TRIED: Strengths("", weak, strong, unit)}
 
 
 def strengths_of(kind: object) -> Strengths | None:
-    """Return at which strengths a defence is tried, None for one that has no strength.
+    """Return the strengths at which a defence is tried, None if it declares none.
 
     >>> from leakscope.defences import Clip, Sign
     >>> strengths_of(Clip)

@@ -1,1 +1,1 @@
-"""Other frameworks, plugged in from above; each behind its extra and imported only where it is used."""
+"""Integrations with other frameworks, each behind its extra and imported only when used."""

@@ -1,10 +1,9 @@
-"""Flower: record what the server sees of each client, and put our defences into the clients (Message API, extra `flower`).
+"""Flower (Message API, extra `flower`): record what the server sees of each client, and apply defences in the clients.
 
-Server: `strategy = record(FedAvg(), Recording(directory=Path("captures")))`, then `strategy.start(...)` as ever.
+Server: `strategy = record(FedAvg(), Recording(directory=Path("captures")))`, then `strategy.start(...)` as usual.
 Client: `app = ClientApp(mods=[protecting(Clip(1.0), GaussianNoise(0.01))])`.
 
-Recording reads messages and changes none: the training result is the same, bit for bit. It sees what the strategy it wraps
-sees, so wrap the outermost one to capture what really arrived.
+Recording changes no message, so the training result is bit-identical. Wrap the outermost strategy to capture what really arrived.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ TRAIN = "train"
 
 
 def import_flower() -> Any:
-    """Return Flower's `flwr.app`; say what to install where there is none."""
+    """Return Flower's `flwr.app`; raise with the install command if it is missing."""
     try:
         return importlib.import_module("flwr.app")
     except ImportError:
@@ -52,11 +51,10 @@ def import_flower() -> Any:
 
 
 def record(strategy: S, recording: Recording | Recorder) -> S:
-    """Return a copy of any Flower strategy that trains as it does and records what clients send.
+    """Return a copy of any Flower strategy that trains identically and records what clients send.
 
-    Works by replacing `configure_train` and `aggregate_train` of the copy by functions that look at the messages and hand
-    the very same ones on. Clients that fail, or whose reply has no arrays like those they got, are not recorded. Pass a
-    `Recorder` to read its counts afterwards.
+    Clients that fail, or whose reply has no arrays like those they got, are not recorded. Pass a `Recorder` to read its counts
+    afterwards.
     """
     for name in ("configure_train", "aggregate_train", "start"):
         if not callable(getattr(strategy, name, None)):
@@ -73,7 +71,7 @@ def record(strategy: S, recording: Recording | Recorder) -> S:
 
 
 class _Watch:
-    """Looks at the messages of a strategy on their way out and in."""
+    """Records the messages of a strategy and passes them on unchanged."""
 
     def __init__(
         self,
@@ -86,7 +84,7 @@ class _Watch:
         self.handed_out: dict[str, tuple[list[Tree], dict[str, Plain]]] = {}
 
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
-        """Return the strategy's messages, after noting what each client is given."""
+        """Return the strategy's messages, after storing what each client is given."""
         messages = list(self.configure(server_round, arrays, config, grid))
         self.handed_out = {}
         if self.recorder.settings.wants(server_round):
@@ -101,15 +99,15 @@ class _Watch:
         return self.aggregate(server_round, replies)
 
     def _safely(self, work: Callable[[], None]) -> None:
-        """Do something that must not stop the training, whatever clients or strategy sent; count it if it fails."""
+        """Run `work` without stopping the training on an error; errors are counted."""
         try:
             work()
         except Exception as error:
-            with contextlib.suppress(Exception):  # warnings may be errors here
+            with contextlib.suppress(Exception):  # warnings may be configured as errors
                 self.recorder.leave_out(f"{type(error).__name__}: {error}")
 
     def _note(self, messages: list[Any]) -> None:
-        seen: dict[int, list[Tree]] = {}  # most strategies send one record to all: convert it once
+        seen: dict[int, list[Tree]] = {}  # most strategies send one record to all clients: convert it once
         for message in messages:
             content = message.content
             if id(content) not in seen:
@@ -145,7 +143,7 @@ class _Watch:
 
 
 def _answers(given: list[Tree], replied: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:
-    """Yield (what was given, what came back) for each reply record with the names and shapes of a given one."""
+    """Yield (given, returned) for each reply record with the names and shapes of a given one."""
     for arrays in replied:
         sent = tree_of(arrays)
         shapes = {name: value.shape for name, value in sent.items()}
@@ -155,7 +153,7 @@ def _answers(given: list[Tree], replied: Iterable[Any]) -> Iterator[tuple[Tree, 
 
 
 def plain_config(records: Mapping[str, Any]) -> dict[str, Plain]:
-    """Return what the server told a client, as plain values; lists, bytes and numbers that are not finite are left out."""
+    """Return the server's configuration for a client as plain values; lists, bytes and non-finite numbers are left out."""
     return {
         str(name): value
         for record in records.values()
@@ -165,7 +163,7 @@ def plain_config(records: Mapping[str, Any]) -> dict[str, Plain]:
 
 
 def _whole(metrics: Mapping[str, Any], name: str) -> int | None:
-    """Return a whole number that a client reported among its metrics, None if it did not."""
+    """Return a whole number from a client's metrics, None if there is none."""
     for record in metrics.values():
         value = record.get(name)
         if isinstance(value, int | float) and math.isfinite(value) and value >= 0 and value == int(value):
@@ -177,12 +175,11 @@ def _whole(metrics: Mapping[str, Any], name: str) -> int | None:
 
 
 def protecting(*defences: Defence, seed: int | None = None) -> Mod:
-    """Return a Flower client mod that applies our defences, in order, to the change of the weights before it is sent.
+    """Return a Flower client mod that applies defences, in order, to the change of the weights before it is sent.
 
-    Acts on training messages with arrays; the change is `before - after` over all floating arrays, so a clip bounds it as a
-    whole. Defences that remember keep their state in the client's context. A reply that cannot be protected raises: nothing
-    leaves unprotected. Without a `seed` noise comes from the system's secret randomness; a seed makes runs repeatable, and
-    whoever knows it can subtract the noise: for experiments only.
+    The change is `before - after` over all floating arrays, so a clip bounds it as a whole. A reply that cannot be protected
+    raises. Noise comes from the system's secure randomness unless a `seed` is given, for experiments only: whoever knows it can
+    subtract the noise.
     """
     if not defences:
         raise InputError("protecting() needs at least one defence")
@@ -218,8 +215,8 @@ def protecting(*defences: Defence, seed: int | None = None) -> Mod:
 def _protected(
     flower: Any, defences: tuple[Defence, ...], before: Tree, after: Tree, context: Any, seed: int | None, record: int
 ) -> Tree:
-    """Return the weights to send: what the client got, minus the protected change."""
-    # by the client's own types: an average of whole numbers (batch norm's counter) comes from the server as floats
+    """Return the weights to send: the received weights minus the protected change."""
+    # by the client's types: averaged integers (batch norm's counter) come from the server as floats
     ours = {name: value for name, value in after.items() if value.is_floating_point()}
     before = {name: before[name].to(value.dtype) for name, value in ours.items()}
     change = subtract(before, ours)

@@ -1,9 +1,4 @@
-"""Flower's ArrayRecords as named tensors, and quickly: a server reads one of every client in every round.
-
-A Flower `Array` holds the bytes of an .npy file: a magic, the length of a header, the header (a Python dict as text) and the
-numbers. Reading the header takes longer than reading the numbers of a small layer, and every client sends the same headers
-in every round, so each is read once and remembered.
-"""
+"""Conversion of Flower's ArrayRecords to named tensors, fast because parsed .npy headers are cached."""
 
 from __future__ import annotations
 
@@ -20,16 +15,16 @@ from leakscope.core.tree import Tree
 NUMPY = "numpy.ndarray"
 MAGIC = b"\x93NUMPY\x01\x00"  # version 1.0, which numpy writes whenever the header is shorter than 64 KiB
 START = len(MAGIC) + 2
-REMEMBERED = 4096
+REMEMBERED = 4096  # parsing a header takes longer than reading a small layer, and headers repeat every round
 
 
 def tree_of(arrays: Any) -> Tree:
-    """Return a Flower ArrayRecord as named tensors of our own."""
+    """Return a Flower ArrayRecord as named tensors with their own memory."""
     return {name: torch.from_numpy(numbers(array)) for name, array in arrays.items()}
 
 
 def numbers(array: Any) -> np.ndarray[Any, Any]:
-    """Return a Flower Array as a numpy array of our own; `Array.numpy()` does what is not the usual form."""
+    """Return a Flower Array as a numpy array with its own memory; unusual forms go through `Array.numpy()`."""
     data = array.data
     if array.stype == NUMPY and data.startswith(MAGIC):
         begin = START + int.from_bytes(data[START - 2 : START], "little")
@@ -43,7 +38,7 @@ def numbers(array: Any) -> np.ndarray[Any, Any]:
 
 @lru_cache(maxsize=REMEMBERED)
 def read_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Return type and shape that an .npy header tells, None where it is not the usual form: plain numbers, row by row."""
+    """Return dtype and shape of an .npy header, None unless it is the usual form: plain numbers, row by row."""
     try:
         shape, columns_first, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(header))
     except ValueError:

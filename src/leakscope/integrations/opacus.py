@@ -1,8 +1,4 @@
-"""Opacus: the epsilon of DP-SGD clients, by its RDP and PRV accountants (extra `dp`).
-
-The client itself is `leakscope.clients.private.PrivateClient`; nothing of Opacus runs inside it, so it can be lifted over many
-clients. Its clipped and noised gradients are checked against Opacus' own optimiser, its epsilon against dp-accounting.
-"""
+"""Opacus: the epsilon of DP-SGD clients (`leakscope.clients.private.PrivateClient`) by its RDP and PRV accountants (extra `dp`)."""
 
 from __future__ import annotations
 
@@ -23,8 +19,7 @@ def epsilon(*, multiplier: float, rate: float, steps: int, delta: float, account
     """Return the epsilon of `steps` Gaussian steps on Poisson samples of rate q, at this delta; infinity without noise.
 
     'rdp' composes Renyi divergences (Mironov 2017) and is never below the truth; 'prv' composes privacy loss random variables
-    numerically (Gopi et al. 2021, arXiv:2106.02848) and is tighter, up to an error of 0.01. Never below 0: for a large delta
-    their formulas are, and no promise is stronger than 0.
+    numerically (Gopi et al. 2021, arXiv:2106.02848) and is tighter, with an error of up to 0.01.
     """
     kind = lookup(ACCOUNTANTS, accountant, "accountant")
     if not multiplier >= 0 or not 0 < rate <= 1 or steps < 1 or not 0 < delta < 1:
@@ -37,12 +32,12 @@ def epsilon(*, multiplier: float, rate: float, steps: int, delta: float, account
         return math.inf
     ledger.history = [(multiplier, rate, steps)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of orders at the edge of its list, which only loosen the bound
-        return max(0.0, float(ledger.get_epsilon(delta)))
+        warnings.simplefilter("ignore")  # about orders at the edge of its list, which only loosen the bound
+        return max(0.0, float(ledger.get_epsilon(delta)))  # the formulas fall below 0 for a large delta
 
 
 def epsilon_of(client: PrivateClient, *, samples: int, delta: float, rounds: int = 1, accountant: str = "prv") -> float:
-    """Return the epsilon of a client of so many examples that takes part in so many rounds."""
+    """Return the epsilon of a client with `samples` examples that takes part in `rounds` rounds."""
     if rounds < 1:
         raise InputError(f"rounds must be at least 1, got {rounds}")
     return epsilon(
@@ -55,7 +50,7 @@ def epsilon_of(client: PrivateClient, *, samples: int, delta: float, rounds: int
 
 
 def promise_of(*, delta: float, accountant: str = "prv") -> Callable[[PrivateClient, int, int], float]:
-    """Return the function (client, examples, rounds) -> epsilon, after checking that the extra is there."""
+    """Return the function (client, examples, rounds) -> epsilon, after checking that the extra is installed."""
     lookup(ACCOUNTANTS, accountant, "accountant")
     _import("opacus.accountants")
 

@@ -1,8 +1,7 @@
-"""Chunks on a Ray cluster, or on a Ray of this machine: each chunk a task with its CPUs, GPUs and memory.
+"""An engine on Ray, local or a cluster: each chunk is a task with its CPUs, GPUs and memory.
 
-The driver hands Ray no more chunks than the cluster can run now, so a sweep of any length sits in the driver's iterator
-and not in the object store, and stopping means waiting for what runs. Ray's own retries are off: a lost worker comes
-back to the driver, which tries the chunk again by the same rule as for processes, and says so.
+Ray gets no more chunks than the cluster can run now, so a long sweep does not fill its object store and can stop soon. Ray's
+retries are off: the driver retries lost chunks by the same rule as for processes.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from leakscope.sweep.engines.driving import Job, Lost, drive
 from leakscope.sweep.engines.parcels import attempt, seldom
 
 QUIET = 1.0  # seconds between two notes of a worker
-LOOK = 0.5  # seconds the driver waits for a result before it looks for notes
-NODES = 5.0  # seconds for which the list of nodes is believed
+LOOK = 0.5  # seconds the driver waits for a result before it checks for notes
+NODES = 5.0  # seconds for which the list of nodes is cached
 KNOCK = 5.0  # seconds to wait for an answer at an address
 
 
 def ray_engine(address: str | None = None, *, cores: int | None = None, in_flight: int | None = None) -> Engine:
     """Return an engine that runs every chunk as a Ray task.
 
-    Without an address it uses the Ray this process is connected to, else the cluster of $RAY_ADDRESS, else starts a Ray
-    of its own with `cores` (all of them by default) and ends it afterwards. `in_flight` is how many chunks Ray holds at
-    once: by default what the cluster can run now; more lets an autoscaler see that there is work, less leaves room.
+    Without an address it uses the connected Ray, else the cluster of $RAY_ADDRESS, else a temporary Ray with `cores` (default:
+    all). `in_flight` is the number of chunks Ray holds at once: by default what the cluster can run now; more lets an autoscaler
+    see demand.
     """
     for name, value in (("cores", cores), ("in_flight", in_flight)):
         if value is not None and value < 1:
@@ -61,7 +60,7 @@ def _import_ray() -> Any:
 
 @contextlib.contextmanager
 def _connected(ray: Any, address: str | None, cores: int | None) -> Iterator[bool]:
-    """Connect to a cluster or start a Ray, unless there is one; yield whether it was started here."""
+    """Connect to a cluster or start a Ray, unless connected; yield whether it was started here."""
     if ray.is_initialized():
         yield False
         return
@@ -84,10 +83,10 @@ def _connected(ray: Any, address: str | None, cores: int | None) -> Iterator[boo
 
 
 def _knock(address: str) -> None:
-    """Raise where nobody answers at host:port; Ray itself would try for minutes."""
+    """Raise if nothing answers at host:port; Ray itself would try for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdecimal():
-        return  # 'auto' and the like: Ray says at once what is wrong
+        return  # 'auto' and similar: Ray reports errors at once
     try:
         socket.create_connection((host.strip("[]"), int(port)), KNOCK).close()
     except (OSError, OverflowError) as error:
@@ -96,7 +95,7 @@ def _knock(address: str) -> None:
 
 @contextlib.contextmanager
 def _same_signals() -> Iterator[None]:
-    """Keep the caller's handler of SIGTERM, which Ray replaces by its own; where there was none, Ray's stays."""
+    """Keep the caller's SIGTERM handler, which Ray replaces; without one, Ray's stays."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     if callable(before) and threading.current_thread() is threading.main_thread():
@@ -108,29 +107,29 @@ def _first_line(error: BaseException) -> str:
 
 
 def _attempt(packed: bytes, threads: int, ears: Any) -> bytes:
-    """Carry out one packed chunk inside a Ray worker."""
+    """Run one packed chunk inside a Ray worker."""
     on_note = seldom(ears.hear.remote, QUIET) if ears is not None else None
     return attempt(packed, threads=threads, on_note=on_note)
 
 
 class _Ears:
-    """An actor that keeps the last note of every chunk until the driver asks."""
+    """An actor that stores the last note of every chunk until the driver fetches it."""
 
     def __init__(self) -> None:
         self.heard: dict[str, Note] = {}
 
     def hear(self, note: Note) -> None:
-        """Remember a note."""
+        """Store a note."""
         self.heard[note.chunk] = note
 
     def take(self) -> list[Note]:
-        """Return what was heard since the last time."""
+        """Return the notes since the last call."""
         notes, self.heard = list(self.heard.values()), {}
         return notes
 
 
 class _Crew(Generic[C]):
-    """The cluster, with at most as many of our chunks in it as it can run."""
+    """The cluster, with at most as many chunks as it can run."""
 
     def __init__(self, ray: Any, in_flight: int | None, on_note: OnNote | None, *, fixed: bool) -> None:
         self.ray, self.in_flight, self.on_note, self.fixed = ray, in_flight, on_note, fixed
@@ -143,7 +142,7 @@ class _Crew(Generic[C]):
         self.warned = False
 
     def takes(self, needs: Needs) -> bool:
-        """Return whether the cluster has room for one more such chunk; ask for what it can never have, and it raises."""
+        """Return whether the cluster has room for one more such chunk; raises if it never can."""
         room = self._room(needs)
         if room == 0:
             self._too_large(needs)
@@ -173,7 +172,7 @@ class _Crew(Generic[C]):
             self.warned = True
 
     def start(self, job: Job[C]) -> None:
-        """Hand a job to Ray."""
+        """Submit a job to Ray."""
         needs = job.needs
         task = self.task.options(
             num_cpus=needs.threads, num_gpus=needs.gpus, memory=needs.memory, name=name_of(job.chunk)
@@ -181,11 +180,11 @@ class _Crew(Generic[C]):
         self.held[task.remote(job.packed, needs.threads, self.ears)] = job
 
     def busy(self) -> bool:
-        """Return whether any job is in hand."""
+        """Return whether any job is running."""
         return bool(self.held)
 
     def ended(self) -> Iterator[tuple[Job[C], bytes | Lost]]:
-        """Wait for a result; pass notes on, yield what ended."""
+        """Wait for a result; pass notes on, yield ended jobs."""
         ready, _ = self.ray.wait(list(self.held), num_returns=1, timeout=LOOK)
         self._listen()
         for reference in ready:
@@ -195,12 +194,12 @@ class _Crew(Generic[C]):
     def _reply(self, reference: Any) -> bytes | Lost:
         try:
             reply: bytes = self.ray.get(reference)
-        except self.ray.exceptions.RayError as error:  # never the work's own, which is a reply
+        except self.ray.exceptions.RayError as error:  # never an error of the work, which arrives as a reply
             return Lost(f"reported by Ray: {_first_line(getattr(error, 'cause', None) or error)}")
         return reply
 
     def _listen(self) -> None:
-        """Pass on what the chunks reported; a deaf actor ends the notes, never the run."""
+        """Pass on the chunks' notes; if the actor fails, notes end but the run continues."""
         if self.on_note is None or self.ears is None:
             return
         if self.asked is None and time.monotonic() - self.listened > LOOK:
@@ -216,7 +215,7 @@ class _Crew(Generic[C]):
             self.on_note(note)
 
     def dismiss(self) -> None:
-        """Give up what is in hand; Ray ends the workers that do not end by themselves."""
+        """Cancel the running jobs; Ray kills workers that do not stop."""
         for reference in self.held:
             self.ray.cancel(reference, force=True)
         if self.ears is not None:

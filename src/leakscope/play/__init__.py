@@ -1,4 +1,4 @@
-"""The one way from a client to scores: `expose` the client, `attack` the exposure, `judge` the reconstruction."""
+"""From a client to scores: `expose` the client, `attack` the exposure, `judge` the reconstruction."""
 
 from leakscope.play.attacking import AttackResult, attack, judge, reconstruct
 from leakscope.play.demonstration import Demonstration, NoiseResult, Speed, sweep_noise

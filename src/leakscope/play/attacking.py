@@ -1,4 +1,4 @@
-"""An attack on an exposure, and its result judged against the truth."""
+"""Running an attack on an exposure and scoring its result against the private batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Report = Callable[[str, Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class AttackResult:
-    """What one attack, or one null baseline, made of all trials, scored against the truth."""
+    """The reconstruction of all trials by one attack or null baseline, with its scores."""
 
     name: str
     note: str
@@ -37,7 +37,7 @@ class AttackResult:
         return DEFAULT_RULE.recovered(self.scores)
 
     def select(self, trials: slice | Tensor) -> AttackResult:
-        """Return the result of some of the trials, summarised anew."""
+        """Return the result for some of the trials, with a new summary."""
         reconstruction, scores = take(self.reconstruction, trials), take(self.scores, trials)
         return replace(self, reconstruction=reconstruction, scores=scores, summary=_summary(reconstruction, scores))
 
@@ -83,7 +83,7 @@ def judge(
 
 
 def without_labels_of(result: AttackResult, unlabelled: frozenset[int]) -> AttackResult:
-    """Return the result with its label rates over the labelled trials alone; None where no trial has a label."""
+    """Return the result with label rates over the labelled trials only; None if no trial has a label."""
     trials = result.scores.trials
     if result.scores.label_correct is None or not unlabelled & set(range(trials)):
         return result

@@ -1,7 +1,7 @@
-"""What one gets without the update, beside every attack: class mean, prior only, nearest public picture.
+"""Null baselines, which do not see the update: class mean, prior only, nearest public image.
 
-All three are model-free: they need the private batch only for its size, its labels (told, which favours the baseline) and,
-for the nearest public picture, as the oracle that chooses. Each trial's result depends on that trial alone.
+They use the private batch only for its size, its labels (an advantage for the baseline) and, in the nearest public image, as an
+oracle. Each trial's result depends only on that trial.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.types import Batch, Knowledge, Reconstruction
 from leakscope.data.dataset import Dataset, Part
 
-SAME = 1e-11  # MSE up to which two pictures are one: far over float64 rounding, far under one byte in one pixel
+SAME = 1e-11  # MSE up to which two images are equal: far above float64 rounding, far below one byte in one pixel
 ROWS = 1024
-BLOCK = 2**22  # public numbers in float64 at a time: 32 MiB
+BLOCK = 2**22  # public float64 values at a time: 32 MiB
 
 
 def baselines(
@@ -39,11 +39,11 @@ def baselines(
     prior: PriorOnly = prior_only(),  # noqa: B008  frozen
     execution: Execution = DEFAULT,
 ) -> dict[str, Reconstruction]:
-    """Return the three baselines of a private batch by name, each as an attack would hand it back.
+    """Return the three baselines of a private batch by name, each as the reconstruction of an attack that knows the labels.
 
-    `public` is P x input_shape in [0, 1] and must not hold the private examples (see `public_part`). Labels are told.
-    `scaling` is the client's: a start drawn in network space depends on it. `prior` is the attack silenced for
-    'prior_only'; `seeds` (one per trial) are its seeds. Copies of private samples in `public` are warned of.
+    `public` is P x input_shape in [0, 1] and must not contain private examples (see `public_part`); copies cause a warning.
+    `scaling` is the client's. `prior` is the attack used without an update for 'prior_only', `seeds` (one per trial) are its
+    seeds.
     """
     check_seeds(truth.trials, seeds)
     nearest = nearest_public(truth, public, public_labels, classes=classes)
@@ -63,7 +63,7 @@ def baselines(
 
 
 def public_part(data: Dataset, private: Part) -> tuple[Tensor, Tensor]:
-    """Return pictures and labels of the part that the private examples are not from; so the two cannot overlap."""
+    """Return images and labels of the part that does not contain the private examples."""
     parts: dict[str, Part] = {"train": "test", "test": "train"}
     other = lookup(parts, private, "part")
     return data.pictures(other, slice(None)), data.labels(other, slice(None))
@@ -71,26 +71,20 @@ def public_part(data: Dataset, private: Part) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nearest:
-    """The nearest public picture of every private sample.
-
-    `index` is its place in the public set and `mse` its distance (T x N), `copies` how many public pictures were left out
-    for a trial because they are one of its own samples (T).
-    """
+    """The nearest public image of every private sample."""
 
     reconstruction: Reconstruction
-    index: Tensor
-    mse: Tensor
-    copies: Tensor
+    index: Tensor  # in the public set, T x N
+    mse: Tensor  # T x N
+    copies: Tensor  # T: public images excluded because they are samples of the same trial
 
 
 def nearest_public(truth: Batch, public: Tensor, public_labels: Tensor, *, classes: int) -> Nearest:
-    """Return for each private sample the public picture with the least MSE to it: an ORACLE, chosen with the truth.
+    """Return for each private sample the public image with the least MSE to it: an ORACLE, chosen with the truth.
 
-    No guesser who answers with a picture of this public set can have a lower MSE, so it bounds them all from above. Public
-    pictures that are a sample of the same trial (MSE up to `SAME`) are left out and counted. The first of equals is taken.
-
-    Distances are `|x|^2 - 2 x.p + |p|^2` in float64, a block of public pictures against a block of trials: memory does not
-    grow with either, and rounding (about 1e-15) stays far under `SAME`.
+    It bounds from above every guesser that answers with an image of this public set. Public images equal to a sample of the same
+    trial (MSE up to `SAME`) are excluded and counted. On ties the first is taken. Distances are `|x|^2 - 2 x.p + |p|^2` in
+    float64, in blocks of bounded memory; rounding (about 1e-15) stays far below `SAME`.
     """
     _check(truth, public, public_labels, classes)
     size, width = max(1, ROWS // truth.samples), truth.inputs[0, 0].numel()
@@ -108,7 +102,7 @@ def nearest_public(truth: Batch, public: Tensor, public_labels: Tensor, *, class
 
 
 def _nearest(truth: Tensor, mask: Tensor, public: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (index, MSE, copies) of T x N x D samples; index -1 where every public picture is a copy."""
+    """Return (index, MSE, copies) of T x N x D samples; index -1 if every public image is a copy."""
     T, N, D = truth.shape
     x = truth.flatten(0, 1)
     best = x.new_full((T, N), torch.inf)

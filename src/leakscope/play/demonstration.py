@@ -1,4 +1,4 @@
-"""One group of clients attacked in several ways: what the demo and `peek` show on a page."""
+"""One group of clients attacked in several ways, as the demo and `peek` show it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NoiseResult:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What the run took, and what the usual loop would take at the rate measured in the same run."""
+    """The time of the run, and the estimated time of the usual loop from its rate measured in the same run."""
 
     attacks: int
     evaluations: int
@@ -40,7 +40,7 @@ class Speed:
     loop_evaluations_timed: int
 
     def line(self) -> str:
-        """Return the sentence for people."""
+        """Return the comparison as text."""
         return (
             f"{self.attacks} attacks in {self.seconds:.0f} s; the usual loop here: {self.loop_seconds:.0f} s "
             f"({self.evaluations:,} evaluations at the rate of {self.loop_evaluations_timed} timed in this run)"
@@ -49,20 +49,17 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demonstration:
-    """An exposure with the attacks on it. `exact` is an exact recovery with the batch it was made of.
-
-    `unlabelled` are trials whose label is not known; one was made up so that there is an update.
-    """
+    """An exposure with the attacks on it."""
 
     exposure: Exposure
     names: tuple[str, ...]
     attacks: tuple[AttackResult, ...]
     seconds: float
-    exact: tuple[AttackResult, Batch] | None = None
+    exact: tuple[AttackResult, Batch] | None = None  # an exact recovery with its batch
     noise: NoiseResult | None = None
     speed: Speed | None = None
     baselines: tuple[AttackResult, ...] = ()
-    unlabelled: frozenset[int] = frozenset()
+    unlabelled: frozenset[int] = frozenset()  # trials of unknown label, which use an arbitrary one
 
     @property
     def update(self) -> Tree:
@@ -78,10 +75,7 @@ def sweep_noise(
     sigmas: Sequence[float] = NOISE_LEVELS,
     execution: Execution | None = None,
 ) -> NoiseResult:
-    """Return the attack on every trial under every noise level; levels and trials are one batch.
-
-    The attacker does not know of the noise.
-    """
+    """Return the attack on every trial under every noise level, in one batch; the attacker does not know of the noise."""
     T, L = exposure.trials, len(sigmas)
     lanes = torch.arange(T).repeat(L)
     noise = GaussianNoise(torch.tensor(sigmas).repeat_interleave(T))

@@ -1,4 +1,4 @@
-"""Clients played once: their private data, what the server saw of it, and what an attacker may know."""
+"""Exposures: clients' private data, what the server saw of it, and what an attacker may know."""
 
 from __future__ import annotations
 
@@ -16,19 +16,15 @@ from leakscope.core.types import Batch, Knowledge, Observation
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exposure:
-    """T clients and what leaves them.
-
-    `batch` (on the CPU) and `seeds` are private: they meet an attack's result, never the attack. `knowledge` is that of an attacker who
-    does not know the defences, `informed` that of one who does; None where nobody is told.
-    """
+    """T clients and what they expose. `batch` and `seeds` are private: they are used to score attacks, never given to them."""
 
     model: Model
     client: Client
     batch: Batch
     seeds: tuple[int, ...]
     observation: Observation
-    knowledge: Knowledge
-    informed: Knowledge | None = None
+    knowledge: Knowledge  # of an uninformed attacker
+    informed: Knowledge | None = None  # of an attacker who knows the defences, if there is one
 
     @property
     def device(self) -> torch.device:
@@ -37,15 +33,15 @@ class Exposure:
 
     @property
     def trials(self) -> int:
-        """Return how many clients there are."""
+        """Return the number of clients."""
         return self.batch.trials
 
     def known(self, *, informed: bool) -> Knowledge:
-        """Return what an attacker knows; an informed one knows the defences too, where there are any."""
+        """Return an attacker's knowledge; an informed one also knows the defences, if there are any."""
         return self.informed if informed and self.informed is not None else self.knowledge
 
     def with_labels(self) -> Exposure:
-        """Return the same exposure to attackers who have the labels."""
+        """Return the exposure to attackers who know the labels."""
         labels = self.batch.labels
         informed = None if self.informed is None else replace(self.informed, labels=labels)
         return replace(self, knowledge=replace(self.knowledge, labels=labels), informed=informed)
@@ -58,9 +54,9 @@ def expose(
     batch: Batch,
     seeds: Sequence[int],
     *,
-    labels: bool = False,
-    local: bool = True,
-    informed: bool | None = None,
+    labels: bool = False,  # whether the attacker knows the labels
+    local: bool = True,  # whether the attacker knows the local training
+    informed: bool | None = None,  # whether one attacker knows the defences; None: if there are any
 ) -> Exposure:
     """Return what T clients expose: each computes its update from its weights, data and seed, on the device of the weights.
 
@@ -82,12 +78,12 @@ def is_defended(client: Client) -> bool:
 
 
 def shared_weights(model: Model, trials: int) -> Tree:
-    """Return the weights of the model itself for every one of `trials` clients."""
+    """Return the model's weights repeated for `trials` clients."""
     return {name: value.expand(trials, *value.shape) for name, value in model.parameters.items()}
 
 
 def join(exposures: Sequence[Exposure]) -> Exposure:
-    """Return the clients of several exposures as one; network and client are the first one's."""
+    """Return the clients of several exposures as one; network and client are those of the first."""
 
     def cat(*parts: Tensor) -> Tensor:
         return torch.cat(parts)

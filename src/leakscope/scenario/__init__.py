@@ -1,4 +1,4 @@
-"""A scenario: data, model, client, defences, attacks, knowledge and the axes to vary, as one file or one mapping."""
+"""Scenarios: data, model, client, defences, attacks, knowledge and the axes to vary, as one file or one mapping."""
 
 from leakscope.scenario.problems import Problem, ScenarioError
 from leakscope.scenario.scenario import Scenario, read_scenario, scenario_of

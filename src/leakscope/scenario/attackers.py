@@ -1,7 +1,6 @@
-"""Both attackers of a defence: a file that does not say which one is meant runs the one who knows it beside the one who does not.
+"""Informed and uninformed attackers: a file that does not name one runs both, because either alone misjudges a defence.
 
-A defence is what a client does to its update, its data or its network, and also dropout in its network and local training of
-more than one step. Measured against the one attacker alone it is half a measurement.
+Defences act on the update, the data or the network; dropout and local training of more than one step count as defences too.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def names_attacker(data: Mapping[str, Any], axes: Sequence[Axis]) -> bool:
 
 
 def relevant_axes(axes: Iterable[Axis]) -> tuple[Axis, ...]:
-    """Return the axes that `knowing_matters` depends on: its cells are a few, whatever else a sweep varies."""
+    """Return the axes that `knowing_matters` depends on, so that only a few cells need checking."""
     return tuple(axis for axis in axes if axis.name == "attack" or any(_sets(path) for path in axis.paths))
 
 
@@ -54,7 +53,7 @@ def _sets(path: Path) -> bool:
 
 
 def knowing_matters(settings: CellSettings) -> bool:
-    """Return whether an attacker who knows the defences of a cell does anything else than one who does not."""
+    """Return whether an informed attacker behaves differently from an uninformed one in a cell."""
     client = settings.client
     hidden = client.on_model is not None and not handles_private_heads(settings.recipe.name)
     defended = bool(client.defences) or client.on_data is not None or hidden
@@ -63,16 +62,13 @@ def knowing_matters(settings: CellSettings) -> bool:
 
 @functools.cache
 def handles_private_heads(attack: str) -> bool:
-    """Return whether an attack, by its name, reckons with a private head by itself, told or not."""
+    """Return whether an attack, by its name, models a private head whether or not it is informed."""
     method = ATTACKS[attack]() if attack in ATTACKS else None
     return isinstance(method, Matching) and isinstance(method.simulate, DummyPolarised | HeadGradient | Pulled)
 
 
 def simulated_steps(settings: CellSettings) -> int:
-    """Return how many local steps the attacker of a cell simulates if told of them; 1 where a gradient is all it simulates.
-
-    SME and DLFA are made for local steps, and do what they do without being told of a defence.
-    """
+    """Return how many local steps the informed attacker simulates; 1 for a gradient, and for SME and DLFA, which are built for steps."""
     local = settings.client.local
     if local is None or not settings.knowledge.local or not simulates_if_informed(settings.recipe.name):
         return 1
@@ -80,10 +76,7 @@ def simulated_steps(settings: CellSettings) -> int:
 
 
 def cost_of_knowing(cells: Iterable[CellSettings]) -> str:
-    """Return in words what a told attacker simulates where one who is not told simulates one gradient, of the dearest cell.
-
-    Nothing where that is one gradient too.
-    """
+    """Return a message about how much more an informed attacker simulates in the most expensive cell; "" if nothing."""
     aware = [settings for settings in cells if settings.knowledge.defence]
     simulated = [(simulated_steps(settings), _masks(settings)) for settings in aware]
     steps, masks = max(simulated, key=math.prod, default=(1, 1))
@@ -95,7 +88,7 @@ def cost_of_knowing(cells: Iterable[CellSettings]) -> str:
 
 
 def _masks(settings: CellSettings) -> int:
-    """Return over how many dropout masks a told attacker averages; known masks are one."""
+    """Return the number of dropout masks an informed attacker averages over; 1 if the masks are known."""
     return MASKS if _drops(settings) and not settings.knowledge.dropout else 1
 
 
@@ -110,5 +103,5 @@ def _matches(attack: str) -> bool:
 
 @functools.cache
 def simulates_if_informed(attack: str) -> bool:
-    """Return whether an attack, by its name, simulates local steps when told of them, and one gradient when not."""
+    """Return whether an attack, by its name, simulates local steps only when informed."""
     return attack in ATTACKS and takes_steps(ATTACKS[attack]())

@@ -15,7 +15,7 @@ MOST_CELLS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: the fields it sets, a row of values for each point, the label of each point, where it stands in the file."""
+    """One axis: the fields it sets, a row of values and a label for each point, and its place in the file."""
 
     name: str
     paths: tuple[Path, ...]
@@ -29,7 +29,7 @@ class Axis:
 
 
 def parse_path(text: str) -> Path:
-    """Return `defences.0.sigma` as its parts.
+    """Return the parts of a path such as `defences.0.sigma`.
 
     >>> parse_path("defences.0.sigma")
     ('defences', 0, 'sigma')
@@ -85,7 +85,7 @@ NO_AXES = {
 
 
 def _axis(fields: list[tuple[str, Any]], places: list[Path], problems: list[Problem]) -> list[Axis]:
-    """Return the axis of fields that vary together, or nothing after noting why not."""
+    """Return the axis of fields that vary together; [] after adding to `problems`."""
     before = len(problems)
     for (text, values), place in zip(fields, places, strict=True):
         if not isinstance(values, list) or not values:
@@ -132,12 +132,12 @@ def _clashes(axes: Sequence[Axis]) -> list[Problem]:
 
 
 def set_path(data: dict[str, Any], path: Path, value: Any) -> str | None:
-    """Set a field of raw data in place; return why it cannot be done, if it cannot."""
+    """Set a field of raw data in place; return the reason if that is impossible."""
     node: Any = data
     for number, part in enumerate(path[:-1]):
         inner = node[part] if _has(node, part) else None
         if isinstance(inner, str) and (isinstance(part, int) or number == 0):
-            inner = {"name": inner}  # a piece given by its name alone
+            inner = {"name": inner}  # a component given by its name alone
         elif (
             inner is None and isinstance(node, dict) and isinstance(part, str) and not isinstance(path[number + 1], int)
         ):

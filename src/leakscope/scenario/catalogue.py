@@ -1,4 +1,4 @@
-"""Every named piece with a line each, read from the tables the pieces are registered in."""
+"""Every named component with a one-line description, read from the registries."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _PLAIN = {
     "green": "The second channel at 1, the others at 0",
     "blue": "The third channel at 1, the others at 0",
 }
-# the policies of the ATS paper, for CIFAR-100 and for Fashion-MNIST; each picture draws one of a hybrid's
+# the policies of the ATS paper, for CIFAR-100 and for Fashion-MNIST; in a hybrid each image draws one
 POLICIES = ("3-1-7", "43-18-18", "3-1-7+43-18-18", "19-15-45", "2-43-21", "19-15-45+2-43-21")
 
 
 def catalogue() -> Iterator[tuple[str, str, str]]:
-    """Yield (kind, name, line) for every piece."""
+    """Yield (kind, name, line) for every component."""
     for name, source in SOURCES.items():
         yield "data", name, source.description
     tables: tuple[tuple[str, dict[str, object]], ...] = (

@@ -1,7 +1,4 @@
-"""One cell of a scenario as typed values: everything its file says, with every default filled in.
-
-A store and a page hold a cell as plain data. Whoever computes with it reads that once, here.
-"""
+"""One cell of a scenario as typed values, with every default filled in."""
 
 from __future__ import annotations
 
@@ -21,18 +18,18 @@ from leakscope.scenario.settings import DataChoice, KnowledgeChoice, Precision
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """A network by its name; `settings` are those of its builder."""
+    """A network by name; `settings` are those of its builder."""
 
     name: str
     settings: Mapping[str, Any]
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> ModelChoice:
-        """Return the choice that a mapping of a file says."""
+        """Return the choice in a mapping from a file."""
         return cls(plain["name"], {key: value for key, value in plain.items() if key != "name"})
 
     def plain(self) -> dict[str, Any]:
-        """Return the mapping that a file would say."""
+        """Return the choice as a mapping for a file."""
         return {"name": self.name, **self.settings}
 
     @property
@@ -43,7 +40,7 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class AttackChoice:
-    """An attack by its name; `settings` are those of its recipe, as the file says them."""
+    """An attack by name; `settings` are those of its recipe, as in the file."""
 
     name: str
     settings: Mapping[str, Any]
@@ -57,7 +54,7 @@ class AttackChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellSettings:
-    """What one cell runs. `client` lacks the data set's scaling, which is known when the data is loaded."""
+    """The settings of one cell. `client` has no scaling yet: it is set when the data is loaded."""
 
     data: DataChoice
     model: ModelChoice
@@ -74,7 +71,7 @@ class CellSettings:
 
 @dataclass(frozen=True, slots=True)
 class BaselineSettings:
-    """A null baseline by name, and the clients it is given."""
+    """A null baseline by name, and its clients."""
 
     name: str
     data: DataChoice
@@ -83,7 +80,7 @@ class BaselineSettings:
 
 
 def read_settings(plain: Mapping[str, object]) -> CellSettings:
-    """Return the settings of a cell; equal ones are made once."""
+    """Return the settings of a cell, cached."""
     return _settings(json.dumps(plain))
 
 

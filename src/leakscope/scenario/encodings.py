@@ -1,4 +1,4 @@
-"""Class names and decoders of rows, of the data sets that cells name and that are on this machine."""
+"""Class names and row decoders of the data sets that cells name, if available on this machine."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ from leakscope.metrics.tabular import Row
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """The way from encoded rows to valid ones: `columns` in order, `spans` the range of every column of numbers.
-
-    `decode` takes N x F and returns the N nearest valid rows.
-    """
+    """Decodes encoded rows: `columns` in order, `spans` the range of every numeric column."""
 
     columns: tuple[str, ...]
     spans: Mapping[str, float]
-    decode: Callable[[Tensor], Sequence[Row]]
+    decode: Callable[[Tensor], Sequence[Row]]  # N x F -> the N nearest valid rows
 
 
 def decoders_of(cells: Iterable[Cell]) -> dict[str, Decoder]:
-    """Return data set -> decoder of its rows; pictures, and a set that cannot be read here, are left out."""
+    """Return data set -> row decoder, for the available tables."""
     decoders = {
         name: decoder_of(name) for name in _data_names(cells) if name in SOURCES and SOURCES[name].kind == "table"
     }
@@ -35,7 +32,7 @@ def decoders_of(cells: Iterable[Cell]) -> dict[str, Decoder]:
 
 
 def decoder_of(name: str) -> Decoder | None:
-    """Return the decoder of one data set, None where it cannot be read here or has no encoded rows."""
+    """Return the decoder of one data set, None if it is unavailable or has no encoded rows."""
     try:
         encoding = load(name).encoding
     except InputError:
@@ -46,7 +43,7 @@ def decoder_of(name: str) -> Decoder | None:
 
 
 def class_names_of(cells: Iterable[Cell]) -> dict[str, tuple[str, ...]]:
-    """Return data set -> class names; a set that cannot be read here is left out."""
+    """Return data set -> class names, for the available sets."""
     names: dict[str, tuple[str, ...]] = {}
     for name in _data_names(cells):
         with contextlib.suppress(InputError):

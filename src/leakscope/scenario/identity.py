@@ -1,4 +1,4 @@
-"""What makes a trial the same trial: the hash of everything that determines its result."""
+"""Ids of cells and trials: hashes of everything that determines a result."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from typing import Any
 from leakscope.core.errors import InputError
 from leakscope.models.checkpoint import Checkpoint
 
-RESULTS = 3  # raised whenever a change of leakscope changes what a trial gives
+RESULTS = 3  # increased when a change of leakscope changes trial results
 BESIDE = ("name", "trials", "seeds", "baselines")
 
 
 def cell_id(settings: Mapping[str, Any]) -> str:
-    """Return the id of a cell: all its settings but titles, and but how many trials and seeds it has."""
+    """Return the id of a cell: a hash of its settings without titles and the numbers of trials and seeds."""
     parts = {key: value for key, value in settings.items() if key not in BESIDE}
     attack = {key: value for key, value in parts["attack"].items() if key != "label"}
     return _hash({"results": RESULTS, **parts, "attack": attack} | _by_content(parts))
 
 
 def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cell's settings with the content of its checkpoint, if it has one: the SHA-256 of the file it names now.
-
-    A file that cannot be read is left for the check of what does not fit together to tell.
-    """
+    """Return a cell's settings with the SHA-256 of its checkpoint, if it has one; an unreadable file is reported by a later check."""
     weights = settings["weights"]
     if weights["name"] != "checkpoint" or weights["sha256"]:
         return dict(settings)
@@ -37,7 +34,7 @@ def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_content(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights without the place of a checkpoint whose content is known: the same file elsewhere is the same."""
+    """Return the weights without the path of a checkpoint whose hash is known, so that a moved file keeps its id."""
     weights = settings.get("weights", {})
     if not weights.get("sha256"):
         return {}
@@ -45,7 +42,7 @@ def _by_content(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trial_id(cell: str, data: str, items: Sequence[int], seed: int) -> str:
-    """Return the id of a trial: its cell, the fingerprint of its data set, which examples it holds, its seed."""
+    """Return the id of a trial: a hash of its cell, its data set's fingerprint, its examples and its seed."""
     return hashlib.sha256(f"{cell}:{data}:{','.join(map(str, items))}:{seed}".encode()).hexdigest()[:24]
 
 

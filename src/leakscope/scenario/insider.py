@@ -1,4 +1,4 @@
-"""The insider's start as a file names it: which picture it is, is known only when a trial is played."""
+"""The insider's start as a file names it; `sweep.objects` replaces it by `leakscope.attacks.starts.Insider`, which holds the images."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from leakscope.core.types import Knowledge
 
 @dataclass(frozen=True, slots=True)
 class PublicExample:
-    """A public example of the same class as the private one, drawn from the trial's seed (the insider of CPL, table 4).
-
-    It stands for `leakscope.attacks.starts.Insider`, which holds the pictures themselves; `sweep.objects` puts it in place.
-    """
+    """A public example of the same class as the private one, drawn from the trial's seed (the insider of CPL, table 4)."""
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
         """Raise: without a data set there is no public example."""

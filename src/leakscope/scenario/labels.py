@@ -1,4 +1,4 @@
-"""Short labels for the points of an axis: what a table row or a line of a plot is called."""
+"""Short labels for the points of an axis, for table rows and lines of a plot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leakscope.core.record import Plain
 
 
 def label_points(values: Sequence[Any]) -> tuple[Plain, ...]:
-    """Return one label a value: plain values as they are, pieces by name, told apart by the settings that differ.
+    """Return one label a value: plain values unchanged, components by name plus the settings that differ.
 
     >>> label_points([0.1, 0.2])
     (0.1, 0.2)
@@ -34,7 +34,7 @@ def label_points(values: Sequence[Any]) -> tuple[Plain, ...]:
 
 
 def label_of(value: Any) -> Plain:
-    """Return the label of one value on its own."""
+    """Return the label of a single value."""
     if isinstance(value, Mapping):
         return str(value.get("label") or value.get("name") or _settings(value))
     if isinstance(value, list | tuple):

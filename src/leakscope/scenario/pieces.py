@@ -1,7 +1,7 @@
-"""The library's pieces as they are said in a file: `{name: ..., setting: ...}`, or the name alone.
+"""Components as written in a file: `{name: ..., setting: ...}`, or the name alone.
 
-Nothing is written down twice: the fields, types and defaults of a piece are read from the signature of the very function or
-frozen dataclass that makes it, and handed to pydantic. `build` makes the piece from checked settings, `describe` is the way back.
+Fields, types and defaults are read from the signature of the function or frozen dataclass that builds the component, and checked
+by pydantic. `build` makes a component from checked settings; `describe` is its inverse.
 """
 
 from __future__ import annotations
@@ -36,25 +36,22 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, validate_d
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One table of pieces; `hidden` are the arguments that leakscope fills in itself; `words` are short forms.
-
-    `number` says that a plain number may stand in the place of a piece.
-    """
+    """One registry of components. `hidden` arguments are set by leakscope, `words` are short forms."""
 
     name: str
     table: Mapping[str, Callable[..., Any]]
     hidden: frozenset[str] = frozenset()
     words: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    number: bool = False
+    number: bool = False  # a plain number is also allowed
 
     def build(self, settings: Mapping[str, Any], **filled: object) -> Any:
-        """Return the piece that checked settings describe."""
+        """Return the component that checked settings describe."""
         make = lookup(self.table, settings["name"], self.name)
         given = {name: build_field(name, value) for name, value in settings.items() if name not in ("name", "label")}
         return make(**given, **filled)
 
     def describe(self, piece: object) -> dict[str, Any]:
-        """Return the settings of a piece made from this table."""
+        """Return the settings of a component of this registry."""
         for name, make in self.table.items():
             if make is type(piece) and dataclasses.is_dataclass(piece):
                 known = said_fields(make, self.hidden)
@@ -63,7 +60,7 @@ class Kind:
 
 
 OBJECTIVE = Kind("objective", OBJECTIVES, words={name: {"name": "match", "distance": name} for name in DISTANCES})
-KINDS = {  # by the field that holds such a piece
+KINDS = {  # by the field that holds such a component
     "attack": Kind("attack", ATTACKS),
     "model": Kind("model", MODELS, frozenset({"input_shape", "classes"})),
     "weights": Kind("initialisation", INITS),
@@ -77,12 +74,12 @@ KINDS = {  # by the field that holds such a piece
 }
 LISTS = frozenset({"defences", "priors"})
 SINGLE = frozenset({"start", "objective", "optimiser"})
-NESTED = frozenset({"inner", "gain"})  # single ones inside pieces of their kind
+NESTED = frozenset({"inner", "gain"})  # single components inside components of their kind
 NUMBER = "number"
 
 
 def build_field(name: str, value: Any) -> Any:
-    """Return what a constructor takes for a field of checked settings."""
+    """Return the constructor argument for a field of checked settings."""
     if name in LISTS:
         return tuple(KINDS[name].build(item) for item in value)
     if name in SINGLE | NESTED and isinstance(value, Mapping):
@@ -93,7 +90,7 @@ def build_field(name: str, value: Any) -> Any:
 
 
 def describe_field(name: str, value: Any) -> Any:
-    """Return the plain form of a field of a piece."""
+    """Return the plain form of a component's field."""
     if name in LISTS:
         return [KINDS[name].describe(item) for item in value]
     if name in SINGLE | NESTED and not isinstance(value, PLAIN):
@@ -110,7 +107,7 @@ def _tuples(value: Any) -> Any:
 
 
 def said_fields(make: Callable[..., Any], hidden: frozenset[str]) -> dict[str, tuple[Any, Any]]:
-    """Return name -> (type, default) of the arguments that a file can say; `...` where there is no default."""
+    """Return name -> (type, default) of the arguments that a file can set; `...` without a default."""
     hints = get_type_hints(make) if not isinstance(make, type) else get_type_hints(make, include_extras=True)
     fields: dict[str, tuple[Any, Any]] = {}
     for name, argument in inspect.signature(make).parameters.items():
@@ -126,7 +123,7 @@ def said_fields(make: Callable[..., Any], hidden: frozenset[str]) -> dict[str, t
 
 
 def _default(make: Callable[..., Any], name: str, argument: inspect.Parameter) -> Any:
-    """Return the plain form of a default; dataclass factories show in a signature as a marker, so those are called."""
+    """Return the plain form of a default; dataclass factories appear as markers in a signature and are called."""
     if isinstance(make, type) and dataclasses.is_dataclass(make):
         for item in dataclasses.fields(make):
             if item.name == name and item.default_factory is not dataclasses.MISSING:
@@ -135,12 +132,12 @@ def _default(make: Callable[..., Any], name: str, argument: inspect.Parameter) -
 
 
 def list_of(item: Any) -> Any:
-    """Return the type of a list whose items have a type that is known only now."""
+    """Return the list type of an item type that is known only at run time."""
     return list.__class_getitem__(item)
 
 
 def _said_type(name: str, hint: Any) -> Any:
-    """Return the type that pydantic checks for an argument, or None if no file can say such a value."""
+    """Return the type that pydantic checks for an argument, or None if a file cannot express it."""
     if name in LISTS:
         return list_of(piece_type(name))
     if name in SINGLE and hint is not str:
@@ -170,7 +167,7 @@ def _said_type(name: str, hint: Any) -> Any:
 
 
 def _in_python_alone(part: Any) -> bool:
-    """Return whether one of several types is for callers from Python: a tensor of strengths, a piece of one's own (a protocol)."""
+    """Return whether a type of a union is only for Python callers: a tensor of strengths or a protocol."""
     return part is Tensor or getattr(part, "_is_protocol", False)
 
 
@@ -188,7 +185,7 @@ def model_of(
 
 @dataclass(frozen=True, slots=True)
 class AlsoByName:
-    """Tells the JSON schema that the name alone will do."""
+    """Declares in the JSON schema that the name alone is allowed."""
 
     names: tuple[str, ...]
 
@@ -198,12 +195,12 @@ class AlsoByName:
 
 @functools.cache
 def piece_type(kind_name: str) -> Any:
-    """Return the pydantic type of a piece: a name, or a mapping with a name and settings of that piece."""
+    """Return the pydantic type of a component: a name, or a mapping with a name and its settings."""
     return kind_type(KINDS[kind_name])
 
 
 def kind_type(kind: Kind) -> Any:
-    """Return the pydantic type of a piece of a kind, which may be one that no scenario names."""
+    """Return the pydantic type of a component of any kind, also one outside scenarios."""
     models = {name: model_of(make, f"{kind.name} {name}", kind.hidden, name) for name, make in kind.table.items()}
     tagged = [Annotated[model, Tag(name)] for name, model in models.items()]
     options: Any = functools.reduce(lambda a, b: a | b, [*tagged, *[Annotated[float, Tag(NUMBER)]] * kind.number])
@@ -225,7 +222,7 @@ def _name_of(value: Any) -> Any:
 
 
 def _from_word(kind: Kind, value: Any) -> Any:
-    """Return the long form of a piece, after checking that its name is known."""
+    """Return the long form of a component, after checking its name."""
     if isinstance(value, str):
         if value in kind.words:
             return dict(kind.words[value])

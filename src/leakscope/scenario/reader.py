@@ -1,7 +1,4 @@
-"""The one way to read a file that a user writes: YAML with the line of every value, checked, mistakes told all at once.
-
-Scenarios, trainings, audits and searches all go through it.
-"""
+"""Reading user files (scenarios, trainings, audits, searches): YAML with the line of every value, checked, all errors at once."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ MOST_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class UserFile:
-    """The fields of a file, the text they came from, its name ("" for a mapping) and the line of every value."""
+    """The fields of a file, its text, its name ("" for a mapping) and the line of every value."""
 
     data: dict[str, Any]
     text: str = field(repr=False)
@@ -41,7 +38,7 @@ class UserFile:
         return ScenarioError(located, self.source)
 
     def check(self, model: type[BaseModel], kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any]:
-        """Return the fields with every default filled in, or raise all that pydantic finds wrong with them."""
+        """Return the fields with every default filled in, or raise all validation errors."""
         try:
             return model.model_validate(self.data).model_dump()
         except ValidationError as error:
@@ -49,7 +46,7 @@ class UserFile:
             raise self.error(problems) from None
 
     def read(self, kind: type[T]) -> T:
-        """Return the fields as a frozen dataclass, or raise all that pydantic finds wrong with them."""
+        """Return the fields as a frozen dataclass, or raise all validation errors."""
         try:
             value: T = _adapter(kind).validate_python(self.data)  # type: ignore[arg-type]  # mypy: a class is no Hashable
         except ValidationError as error:
@@ -64,10 +61,7 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def read_user_file(path: FilePath | str, kind: str, *, may_be_empty: bool = False) -> UserFile:
-    """Return the fields of a YAML file; `kind` is what it should be in words, such as 'an audit file'.
-
-    A file that `may_be_empty` then leaves every field at its default.
-    """
+    """Return the fields of a YAML file; `kind` names it in messages, such as 'an audit file'. `may_be_empty` allows all defaults."""
     path = FilePath(path)
     try:
         raw = path.read_bytes()
@@ -91,7 +85,7 @@ def parse_user_file(text: str, source: str, kind: str) -> UserFile:
 
 
 def user_file_of(data: Mapping[str, Any], kind: str) -> UserFile:
-    """Return a plain mapping as if it had been read from a file."""
+    """Return a plain mapping as a user file."""
     plain = copy.deepcopy(dict(data))
     try:
         text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)

@@ -1,4 +1,4 @@
-"""A scenario, checked whole: the settings every cell shares, the axes, and the cells they span."""
+"""A checked scenario: the settings all cells share, the axes, and the cells they span."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ KIND = "a scenario"
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A checked scenario. `bases` holds the settings of the first cell of each attack; axes say what differs from there.
-
-    `both` says that the file left open whether the attacker knows the defence: both are run, the one who does only where
-    knowing changes something.
-    """
+    """A checked scenario. `bases` holds the settings of the first cell of each attack; the axes say what differs."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -38,10 +34,10 @@ class Scenario:
     text: str
     source: str = ""
     lines: Text = field(default_factory=Text)
-    both: bool = False
+    both: bool = False  # the file names no attacker: run the uninformed one, and the informed one where it differs
 
     def cells(self) -> Iterator[Cell]:
-        """Yield every cell once, in the order of the axes."""
+        """Yield every cell, in the order of the axes."""
         others = [axis for axis in self.axes if axis.name != "attack"]
         varied = [axis for axis in self.axes if axis.name == "attack"]
         labels = varied[0].labels if varied else (None,)
@@ -69,7 +65,7 @@ class Scenario:
 
 
 def read_scenario(path: FilePath | str) -> Scenario:
-    """Return the scenario in a YAML file, or raise everything that is wrong with it."""
+    """Return the scenario in a YAML file, or raise all its errors."""
     return _scenario(read_user_file(path, KIND))
 
 
@@ -79,7 +75,7 @@ def scenario_from_text(text: str, source: str = "") -> Scenario:
 
 
 def scenario_of(data: Mapping[str, Any]) -> Scenario:
-    """Return the scenario of a plain mapping: the same fields as the file's."""
+    """Return the scenario of a plain mapping with the fields of a file."""
     return _scenario(user_file_of(data, KIND))
 
 
@@ -116,7 +112,7 @@ def _too_many(axes: Sequence[Axis]) -> list[Problem]:
 
 
 def _against_both(scenario: Scenario) -> Scenario:
-    """Return the scenario with the attacker who knows beside the one who does not, if knowing matters in any cell."""
+    """Return the scenario with informed and uninformed attackers, if they differ in any cell."""
     few = replace(scenario, axes=relevant_axes(scenario.axes))
     if not any(knowing_matters(read_settings(cell.settings)) for cell in few.cells()):
         return scenario
@@ -137,9 +133,8 @@ def _resolve(
 ) -> tuple[list[dict[str, Any]], list[Axis], list[Problem]]:
     """Return the settings of the first cell of each attack, the axes with checked values, and all problems.
 
-    Axes that are not `sound` (two set the same field) are checked, but their values are not read back. Every value of every
-    axis is checked with the other axes at their first point; fields of different axes are apart, so what holds for each
-    holds for all.
+    Each axis value is checked with the other axes at their first point; axes set different fields, so this covers all cells.
+    Values of axes that are not `sound` (two set the same field) are checked but not read back.
     """
     problems: list[Problem] = []
     others = [axis for axis in axes if axis.name != "attack"]
@@ -175,7 +170,7 @@ def _axis_labels(rows: list[tuple[Any, ...]]) -> tuple[Plain, ...]:
 def _point(
     start: dict[str, Any], axes: list[Axis], chosen: dict[str, int], attack: int, problems: list[Problem]
 ) -> dict[str, Any] | None:
-    """Return the checked settings with each axis at its chosen point (else its first)."""
+    """Return the checked settings with each axis at its chosen point (by default its first)."""
     raw = copy.deepcopy(start)
     places: dict[Path, Path] = {("attack",): ("attacks", attack)}
     for axis in axes:
@@ -210,7 +205,7 @@ def _located(problem: Problem, read: Text, axes: tuple[Axis, ...]) -> Problem:
 
 
 def _copy(value: Any) -> Any:
-    """Return plain data copied; several times as fast as copy.deepcopy."""
+    """Return a copy of plain data; several times as fast as copy.deepcopy."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The whole of a scenario as pydantic checks it, and every mistake as a `Problem`."""
+"""Validation of a scenario with pydantic; every error becomes a `Problem`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _different(seeds: list[int]) -> list[int]:
 
 @functools.cache
 def cell_model() -> type[BaseModel]:
-    """Return the model of one cell: everything but the axes."""
+    """Return the model of one cell: all fields except the axes."""
     data: Any = Annotated[model_of(DataChoice, "data"), BeforeValidator(_by_name), AlsoByName(tuple(SOURCES))]
     client = model_of(Client, "client", frozenset({"scaling", "defences"}))
     fields: dict[str, Any] = {
@@ -74,7 +74,7 @@ def cell_model() -> type[BaseModel]:
 
 @functools.cache
 def file_model() -> type[BaseModel]:
-    """Return the model of a whole file, for the JSON schema; the axes are checked by `axes`."""
+    """Return the model of a whole file, for the JSON schema; axes are checked in `axes`."""
     axis = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field()]
     base = cell_model()
     fields: dict[str, Any] = {name: (field.annotation, field) for name, field in base.model_fields.items()}
@@ -89,7 +89,7 @@ def file_model() -> type[BaseModel]:
 
 
 def default_of(name: str) -> dict[str, Any]:
-    """Return a field of the cell at its default, as raw data; nothing if it has none."""
+    """Return a field of the cell at its default, as raw data; {} if it has none."""
     field = cell_model().model_fields.get(name)
     return {} if field is None or field.is_required() else {name: copy.deepcopy(field.default)}
 
@@ -101,7 +101,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def check_cell(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[Problem]]:
-    """Return a cell's settings with every default filled in, or all problems that stand against it."""
+    """Return a cell's settings with every default filled in, or all its problems."""
     settings, problems = _checked(data)
     if settings is None and problems:
         mended, _ = _checked(_without(data, [problem.path for problem in problems]))
@@ -122,10 +122,7 @@ def _checked(data: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[Probl
 
 
 def _without(data: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the data without the fields at the paths (the whole list where one of its items is wrong), to check the rest.
-
-    What must be given and was not, or was removed, gets a harmless value: only the problems of the rest are asked for.
-    """
+    """Return the data without the invalid fields, to check the rest; required fields get a valid placeholder."""
     rest: dict[str, Any] = copy.deepcopy(dict(data))
     for path in paths:
         node: Any = rest
@@ -139,7 +136,7 @@ def _without(data: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _built(name: str, value: Any) -> list[Problem]:
-    """Return what the constructors themselves refuse."""
+    """Return the problems that constructors report."""
     if name == "client":
         problems = _refused((name,), value, lambda item: make_client(item, ()), most=1)
     elif name in MADE:
@@ -157,7 +154,7 @@ def _built(name: str, value: Any) -> list[Problem]:
 
 
 def idle_defences(data: Mapping[str, Any]) -> list[Problem]:
-    """Return the defences of raw settings that say no strength: they would do nothing. A strength of 0 is said."""
+    """Return a problem for each defence without a strength, which would do nothing. An explicit 0 is allowed."""
     given = data.get("defences")
     problems: list[Problem] = []
     for place, item in enumerate(given if isinstance(given, list) else []):
@@ -171,7 +168,7 @@ def idle_defences(data: Mapping[str, Any]) -> list[Problem]:
 
 
 def _refused(path: Path, value: Any, build: Callable[[Any], object], most: int = 9) -> list[Problem]:
-    """Return what a constructor refuses, one field after the other: each refused one is left at its default for the next try."""
+    """Return the problems a constructor reports, one field at a time: each rejected field is reset to its default for the next try."""
     problems: list[Problem] = []
     item = copy.deepcopy(value)
     while len(problems) < most:
@@ -192,13 +189,13 @@ def _refused(path: Path, value: Any, build: Callable[[Any], object], most: int =
 
 
 def closer(path: Path, value: Any, message: str) -> Path:
-    """Return the path of the very field where a message begins with `Class.field`."""
+    """Return the path of the field that a message starting with `Class.field` names."""
     inner = value[path[-1]] if isinstance(path[-1], int) else value
     return (*path, *_find(inner, message.split(" ", 1)[0].rpartition(".")[2]))
 
 
 def _find(value: Any, word: str) -> Path:
-    """Return the path of a key in nested settings, or () if there is none."""
+    """Return the path of a key in nested settings, or ()."""
     if not isinstance(value, Mapping):
         return ()
     if word in value:
@@ -222,7 +219,7 @@ def make_client(settings: Mapping[str, Any], defences: Sequence[Any], **filled: 
 
 
 def problem_of(data: Mapping[str, Any], item: Any, root: type[BaseModel], kinds: Mapping[str, Kind] = KINDS) -> Problem:
-    """Return a finding of pydantic as a problem; `root` is the model of the whole, `kinds` the fields that hold pieces."""
+    """Return a pydantic error as a problem; `root` is the model of the whole, `kinds` the fields that hold components."""
     path, model = _place(data, item["loc"], root, kinds)
     if item["type"] == "extra_forbidden":
         return Problem(path, _near_key(str(path[-1]), model))
@@ -230,7 +227,7 @@ def problem_of(data: Mapping[str, Any], item: Any, root: type[BaseModel], kinds:
 
 
 def message_of(item: Any) -> str:
-    """Return a finding of pydantic in words."""
+    """Return the text of a pydantic error."""
     if item["type"] == "missing":
         return "missing; it must be given"
     if item["type"] == "piece":
@@ -256,7 +253,7 @@ def _near_key(key: str, model: type[BaseModel]) -> str:
 def _place(
     data: object, loc: Sequence[str | int], root: type[BaseModel], kinds: Mapping[str, Kind]
 ) -> tuple[Path, type[BaseModel]]:
-    """Return the path in the file of pydantic's location (which also names the piece chosen), and the model around its end."""
+    """Return the path in the file of pydantic's location (which also contains component names), and the model around its end."""
     path: list[str | int] = []
     model = root
     kind: Kind | None = None
@@ -279,7 +276,7 @@ def _place(
 def _inside(
     model: type[BaseModel], part: str, kind: Kind | None, kinds: Mapping[str, Kind]
 ) -> tuple[type[BaseModel], Kind | None]:
-    """Return the model of a field, or the kind of piece it holds."""
+    """Return the model of a field, or the kind of component it holds."""
     if part in kinds and not (part == "optimiser" and model.__name__ == "LocalTraining"):
         return model, kinds[part]
     inner = model.model_fields[part].annotation if part in model.model_fields else None

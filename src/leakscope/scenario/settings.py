@@ -1,4 +1,4 @@
-"""What a cell of a scenario says that no piece of the library says already: which data, what is told, how to run."""
+"""Settings of a scenario's cell that belong to no component: data, knowledge, precision."""
 
 from __future__ import annotations
 
@@ -17,21 +17,17 @@ from leakscope.data.resizing import MOST_SIDE
 class DataChoice:
     """Which examples the clients hold: client i has the `samples` examples from number `first + i * samples` on.
 
-    `order` 'shuffled' draws the examples of the whole part in a fixed random order instead. `scaling` 'statistics' gives the network
-    the usual mean and standard deviation of the set; scores are always taken in [0, 1]. `mix` is the label mix of a batch: 'given'
-    as above, 'random' drawn at random with labels as they fall, 'equal' all of one class, 'two' of two classes; the
-    examples before `first` take no part, and no two clients share any. `size` resizes pictures to size x size before the client
-    sees them.
+    Examples before `first` are not used, and no two clients share any. Scores are always computed in [0, 1].
     """
 
     name: str
     part: Literal["train", "test"] = "test"
     first: int = 0
     samples: int = 1
-    order: Literal["given", "shuffled"] = "given"
-    scaling: Literal["none", "statistics"] = "none"
-    mix: Literal["given", "random", "equal", "two"] = "given"
-    size: int | None = None
+    order: Literal["given", "shuffled"] = "given"  # shuffled: the whole part in a fixed random order
+    scaling: Literal["none", "statistics"] = "none"  # statistics: by the set's mean and standard deviation
+    mix: Literal["given", "random", "equal", "two"] = "given"  # random: any labels; equal: one class; two: two
+    size: int | None = None  # images are resized to size x size before the client sees them
 
     def __post_init__(self) -> None:
         lookup(SOURCES, self.name, "data set")
@@ -45,17 +41,12 @@ class DataChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeChoice:
-    """What the attacker is told besides the network, the loss and the sample count: labels, the local training, defences.
-
-    An attacker told of the `defence` knows its facts (what was sent, the clip, the bits, the noise level) and uses them; several
-    rounds of one batch under fresh noise become one with their mean; local steps are simulated; dropout in the client's network is
-    averaged over masks, or, told `dropout` too, simulated with the masks the client drew.
-    """
+    """What the attacker is given besides the network, the loss and the sample count: labels, the local training, defences."""
 
     labels: bool = False
     local: bool = True
-    defence: bool = False
-    dropout: bool = False
+    defence: bool = False  # uses mask, clip, bits, noise level; averages rounds; simulates local steps
+    dropout: bool = False  # simulates with the client's dropout masks instead of averaging over masks
 
     def __post_init__(self) -> None:
         if self.dropout and not self.defence:
@@ -66,7 +57,7 @@ class KnowledgeChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """What of the way to run may change the numbers: dtype and TF32; `form` and `chunk` only where they are forced."""
+    """Numerical settings that can change results: dtype and TF32; `form` and `chunk` only to force them."""
 
     dtype: str = "float32"
     tf32: bool = False

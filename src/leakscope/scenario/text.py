@@ -1,7 +1,7 @@
-"""Reading YAML with the line of every value kept, so that a mistake can be shown where it stands.
+"""Reading YAML with the line of every value, so that errors can point to it.
 
-Safe YAML only: plain values, lists and mappings, no tags that build objects. Unlike YAML 1.1, `1e-4` is a number. A key given
-twice, a value that contains itself and aliases that unfold into millions of values are refused.
+Safe YAML only, without tags that build objects. Unlike in YAML 1.1, `1e-4` is a number. Duplicate keys, recursive values and
+aliases that expand to millions of values are rejected.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _OwnLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The same in C where there is one: many times as fast, for files that come with the package.
-
-    Its words for mistakes are others, and a text nested too deep may end the process.
-    """
+    """The C loader if available, for files of the package: much faster, but a deeply nested text may crash the process."""
 
 
 for _each in (_Loader, _OwnLoader):
@@ -42,13 +39,13 @@ for _each in (_Loader, _OwnLoader):
 
 @dataclass(slots=True)
 class Text:
-    """The plain data of a file, and the line on which each path stands."""
+    """The plain data of a file, and the line of each path."""
 
     data: object = None
     lines: dict[Path, int] = field(default_factory=dict)
 
     def line(self, path: Path) -> int | None:
-        """Return the line of a path, or of the nearest thing around it."""
+        """Return the line of a path, or of its nearest parent."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
@@ -56,7 +53,7 @@ class Text:
 
 
 def read_text(text: str, source: str = "", *, own: bool = False) -> Text:
-    """Return the data of a YAML text with its lines, or raise every mistake of form; `own` texts came with the package."""
+    """Return the data of a YAML text with its lines, or raise all syntax errors; `own` texts came with the package."""
     try:
         loader = (_OwnLoader if own else _Loader)(text)
         node = loader.get_single_node()
@@ -79,7 +76,7 @@ def read_text(text: str, source: str = "", *, own: bool = False) -> Text:
 
 
 class _Walk:
-    """Turns nodes into plain data and notes their lines and mistakes."""
+    """Converts nodes to plain data and collects their lines and errors."""
 
     def __init__(self, loader: _Loader) -> None:
         self.loader = loader

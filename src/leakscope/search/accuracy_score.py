@@ -1,14 +1,12 @@
-"""The accuracy score of a policy: can an untrained network tell the transformed pictures apart?
+"""The accuracy score of a policy: how well an untrained network separates the transformed images.
 
 Gao et al. 2021 after Mellor et al. 2021; "[Re] ... automatic transformation search", Eq. 4. J_n is the gradient of the summed
-logits of a randomly initialised network (norm layers in eval mode) by picture n, v_i the eigenvalues of the correlation
-matrix of the J_n of a batch, e = 1e-5:
-
+logits of a randomly initialised network (norm layers in eval mode) by image n; v_i are the eigenvalues of the correlation matrix
+of a batch's J_n; e = 1e-5:
     Eq. 4:                S_acc = 1/N sum_i ( log(v_i + e) + 1 / (v_i + e) )
     the authors' runs:    S_acc =    - sum_i ( log(v_i + e) + 1 / (v_i + e) )
-
-The runs take the mean over ten batches of 100 test pictures, of each label the first one only. Higher is better there, and
-the threshold -85 belongs to that form alone.
+The runs average ten batches of 100 test images, using the first image of each label. In that form higher is better, and the
+threshold -85 applies only to it.
 """
 
 from __future__ import annotations
@@ -31,11 +29,11 @@ from leakscope.kernels.sample_gradients import input_gradients
 
 EPSILON = 1e-5
 THRESHOLD = -85.0
-AT_ONCE = 64  # pictures of all policies together, on each thread: a bound on memory
+AT_ONCE = 64  # images of all policies per thread: a bound on memory
 
 
 def first_of_each_label(labels: Tensor) -> Tensor:
-    """Return the places of the first picture of every label, in order.
+    """Return the indices of the first image of every label, in order.
 
     >>> first_of_each_label(torch.tensor([3, 1, 3, 2, 1])).tolist()
     [0, 1, 3]
@@ -45,7 +43,7 @@ def first_of_each_label(labels: Tensor) -> Tensor:
 
 
 def jacobian(model: Model, like: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the function from inputs like these to `jacobians`: as one batch on a CPU, as a flat graph where that can be."""
+    """Return the function from inputs to their gradients J_n (one row each), traced for inputs like these where possible."""
     graph = None if like.is_cuda else _graph(model, like)
 
     def rows(inputs: Tensor) -> Tensor:
@@ -58,14 +56,14 @@ def jacobian(model: Model, like: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _graph(model: Model, like: Tensor) -> Callable[[Tensor], Tensor] | None:
-    """Return the graph of the gradients by a batch of inputs; that of a network is kept while its values are the same."""
+    """Return the traced gradient graph of a batch of inputs, cached while the network's values are the same."""
     values = (*model.parameters.values(), *model.buffers.values())
     key = graph_key("input gradients", same=(model.apply,), constants=values, flat=(like[:0],))
     return graph_at_call(key, trace_after=0, trace=lambda: _traced(model, like))
 
 
 def _traced(model: Model, like: Tensor) -> BatchGraph | None:
-    """Return the graph with channels last in memory, which is faster, or as inputs usually lie; None if it cannot be traced."""
+    """Return the graph in channels-last layout, which is faster, else in the usual one; None if it cannot be traced."""
     layouts = (torch.channels_last, torch.contiguous_format) if like.ndim == 4 else (torch.contiguous_format,)
     for layout in layouts:
         parameters = {
@@ -80,7 +78,7 @@ def _traced(model: Model, like: Tensor) -> BatchGraph | None:
 
 
 def _each(model: Model, inputs: Tensor) -> Tensor:
-    """Return the gradients by inputs that are lanes of their own: for any network."""
+    """Return the gradients by vmap over the inputs, for any network."""
     key = torch.zeros((), dtype=torch.int64, device=inputs.device)
 
     def total(x: Tensor) -> Tensor:
@@ -92,7 +90,7 @@ def _each(model: Model, inputs: Tensor) -> Tensor:
 
 
 def correlation(rows: Tensor) -> Tensor:
-    """Return the correlation matrix of rows (... x N x D), as numpy.corrcoef, in float64; a constant row correlates with none."""
+    """Return the correlation matrix of rows (... x N x D) in float64, as numpy.corrcoef; 0 for a constant row."""
     centred = rows.double() - rows.double().mean(-1, keepdim=True)
     length = centred.square().sum(-1, keepdim=True).sqrt()
     unit = torch.where(length > 0, centred / length.clamp_min(1e-300), 0.0)
@@ -107,7 +105,7 @@ def score_of(eigenvalues: Tensor, *, authors: bool = True) -> Tensor:
 
 
 def accuracy_scores(
-    model: Model,
+    model: Model,  # with random weights
     batches: Sequence[tuple[Tensor, Tensor]],
     transforms: Sequence[Transform],
     *,
@@ -115,11 +113,7 @@ def accuracy_scores(
     seed: int = 0,
     authors: bool = True,
 ) -> Tensor:
-    """Return S_acc of every policy, the mean over batches of (pictures N x C x H x W in [0, 1], labels N).
-
-    All policies meet the same pictures with the same draws; duplicates of a label are dropped. `model` is the network with
-    random weights.
-    """
+    """Return S_acc of every policy, the mean over batches of (images N x C x H x W in [0, 1], labels N), with the same draws for all."""
     if not batches:
         raise InputError("the accuracy score needs at least one batch of pictures")
     scores = torch.zeros(len(transforms), dtype=torch.float64, device=batches[0][0].device)
@@ -137,7 +131,7 @@ def accuracy_scores(
 
 
 def _changed(pictures: Tensor, keys: Tensor, transforms: Sequence[Transform], threads: int) -> list[Tensor]:
-    """Return the pictures as each policy makes them; policies that draw alike share their draws."""
+    """Return the images transformed by each policy; policies with the same kind of draws share them."""
     alike = [(len(how.policies), how.crop) for how in transforms]
     draws = {kind: how.draw(keys) for kind, how in dict(zip(alike, transforms, strict=True)).items()}
 

@@ -1,7 +1,7 @@
 """Candidate policies with their scores: drawn at random, selected, and compared between searches.
 
 Gao et al. 2021, "[Re] ... automatic transformation search", section 3.1: C_max random policies, rejection by S_acc, the n best by
-S_pri. A hybrid of those selected draws one of them for each image.
+S_pri. In a hybrid of those selected each image draws one.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ class Candidate:
 
 
 def draw_policies(number: int, seed: int, *, shortest: int = LONGEST, longest: int = LONGEST) -> list[str]:
-    """Return `number` different random policies; every length in shortest..longest is equally likely.
-
-    The first ones are the same whatever the number: a longer search contains a shorter one.
+    """Return `number` distinct random policies with uniform length in shortest..longest; a larger `number` only appends.
 
     >>> draw_policies(2, 0) == draw_policies(5, 0)[:2]
     True
@@ -55,19 +53,19 @@ def draw_policies(number: int, seed: int, *, shortest: int = LONGEST, longest: i
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The n best policies that the threshold left, their hybrid, and how many were rejected."""
+    """The n best policies that pass the threshold, their hybrid, and the number rejected."""
 
     kept: tuple[Candidate, ...]
     rejected: int
 
     @property
     def hybrid(self) -> str:
-        """Return the hybrid of the kept policies; 'none' if none was kept."""
+        """Return the hybrid of the kept policies; 'none' if there are none."""
         return "+".join(each.policy for each in self.kept) or "none"
 
 
 def select(candidates: Sequence[Candidate], *, threshold: float | None, keep: int) -> Selection:
-    """Return the `keep` most private candidates among those whose accuracy score reaches the threshold (None: all do)."""
+    """Return the `keep` most private candidates whose accuracy score reaches the threshold (None: no threshold)."""
     if keep < 1:
         raise InputError(f"keep must be at least 1, got {keep}")
     passed = [each for each in candidates if threshold is None or each.accuracy >= threshold]
@@ -76,7 +74,7 @@ def select(candidates: Sequence[Candidate], *, threshold: float | None, keep: in
 
 
 def share_worse_on_both(candidates: Sequence[Candidate], reference: Candidate) -> float:
-    """Return the share of candidates that are less private AND less accurate than a reference such as no policy at all."""
+    """Return the share of candidates that are less private AND less accurate than a reference, such as no policy."""
     if not candidates:
         return math.nan
     worse = [each.privacy > reference.privacy and each.accuracy < reference.accuracy for each in candidates]
@@ -84,7 +82,7 @@ def share_worse_on_both(candidates: Sequence[Candidate], reference: Candidate) -
 
 
 def front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates for which none is at least as private and as accurate, and better in one; most private first.
+    """Return the Pareto front of the candidates, most private first.
 
     >>> [c.policy for c in front([Candidate("a", 0.3, -80), Candidate("b", 0.2, -90), Candidate("c", 0.3, -85)])]
     ['b', 'a']
@@ -102,10 +100,7 @@ def _equal(one: Candidate, other: Candidate) -> bool:
 
 
 def hypervolume(candidates: Sequence[Candidate], reference: Candidate) -> float:
-    """Return the area between the front and a reference point: the larger, the better the search.
-
-    Every point of the plane that is worse than some candidate on both scores and better than the reference on both counts
-    (Zitzler and Thiele 1998). Candidates that do not beat the reference on both add nothing.
+    """Return the area between the front and a reference point (Zitzler and Thiele 1998): larger is better.
 
     >>> hypervolume([Candidate("a", 0.2, -80)], Candidate("none", 0.3, -90))
     1.0

@@ -1,7 +1,6 @@
 """Optuna's multi-objective search over the same policies: privacy down, accuracy up (extra 'search').
 
-A study is a function of its seed and of what was asked and told, in order. So a cut search asks again what it asked before and
-tells the scores it has (`replay`): trials that are only added would belong to no generation, and NSGA-II would not see them.
+A resumed search repeats the sequence of ask and tell (`replay`): NSGA-II ignores trials that are only added to a study.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from leakscope.search.candidates import Candidate
 
 PLACES = ("first", "second", "third")
 LENGTH = "length"
-ASKS_A_POLICY = 50  # a sampler that only repeats itself is given up
+ASKS_A_POLICY = 50  # tries per policy before a sampler that repeats itself is abandoned
 
 
 class OptunaSearch:
-    """Asks Optuna for policies and tells it their scores."""
+    """Asks Optuna for policies and reports their scores to it."""
 
     def __init__(self, seed: int, *, shortest: int = 3, longest: int = 3, sampler: str = "nsga2") -> None:
-        """Make a study; `sampler` is nsga2 or tpe."""
+        """Create a study; `sampler` is nsga2 or tpe."""
         try:
             optuna: Any = import_module("optuna")
         except ImportError:
@@ -38,7 +37,7 @@ class OptunaSearch:
         self.asked: dict[str, Any] = {}
 
     def ask(self, number: int, known: Sequence[Candidate] = ()) -> list[str]:
-        """Return up to `number` policies that are neither known nor asked for yet; repeats are told their scores at once."""
+        """Return up to `number` new policies; scores of policies already known are reported at once."""
         scores = {each.policy: each for each in known}
         fresh: list[str] = []
         for _ in range(ASKS_A_POLICY * number):
@@ -56,18 +55,15 @@ class OptunaSearch:
         return fresh
 
     def replay(self, scored: Sequence[Candidate], known: Sequence[Candidate]) -> None:
-        """Bring the study to where it was after a group of an earlier session, with what was known before it.
-
-        An Optuna that would ask for others by now is told of the group all the same, and what it asked is forgotten.
-        """
+        """Restore the study to its state after a group of an earlier session, given the candidates `known` before it."""
         self.ask(len(scored), known)
         self.tell(scored)
-        for trial in self.asked.values():
+        for trial in self.asked.values():  # another version of Optuna may ask for other policies: discard them
             self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
         self.asked.clear()
 
     def tell(self, scored: Sequence[Candidate]) -> None:
-        """Hand over the scores of policies, asked for or not."""
+        """Report the scores of policies, whether asked for or not."""
         for each in scored:
             trial = self.asked.pop(each.policy, None)
             if trial is not None:

@@ -1,4 +1,4 @@
-"""Policies to look at: the table of operations, every step on real images, and both PSNRs of a run."""
+"""Inspecting policies: the table of operations, each step on real images, and both PSNRs of a run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SIDE, GAP, CAPTION = 112, 8, 18
 
 
 def operation_rows() -> list[tuple[str, str, str]]:
-    """Return (index, operation in words, what a picture draws) of all operations."""
+    """Return (index, operation in words, what an image draws) of all operations."""
     return [(str(i), op.words, "sign" if op.signed else "") for i, op in enumerate(OPERATIONS)]
 
 
 def draw_policy(text: str, data: str, number: int, seed: int, out: Path) -> list[str]:
-    """Write a PNG with every step of every policy of `text` on real pictures; return the steps in words."""
+    """Write a PNG with every step of every policy of `text` on real images; return the steps in words."""
     if not 1 <= number <= MOST_PICTURES:
         raise InputError(f"--images must be in 1..{MOST_PICTURES}, got {number}")
     policies = parse_policies(text)
@@ -49,7 +49,7 @@ def draw_policy(text: str, data: str, number: int, seed: int, out: Path) -> list
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Walk:
-    """One policy on pictures: its operations in words, and the pictures (N x C x H x W bytes) before and after each."""
+    """One policy on images: its operations in words, and the images (N x C x H x W bytes) before and after each."""
 
     policy: str
     words: tuple[str, ...]
@@ -57,10 +57,7 @@ class Walk:
 
 
 def walks_of(policies: Sequence[str], data: str, *, number: int, seed: int = 0) -> list[Walk]:
-    """Return every policy on the first `number` test pictures of a data set; all policies meet the same draws of signs.
-
-    A hybrid is walked policy by policy, each once; 'none' has no step and is left out.
-    """
+    """Return every distinct policy (hybrids split) on the first `number` test images of a data set, all with the same draws of signs."""
     source = load(data)
     first = to_bytes(source.pictures("test", range(min(number, source.size("test")))))
     signs = Transform().draw(picture_keys(random.key(seed), len(first))).signs
@@ -72,7 +69,7 @@ def walks_of(policies: Sequence[str], data: str, *, number: int, seed: int = 0) 
 
 @dataclass(frozen=True, slots=True)
 class BothPsnr:
-    """The PSNR of a cell of a run in dB: against the private pictures, and against what the clients' networks saw."""
+    """The PSNR of a run's cell in dB: against the private images, and against what the clients' networks saw."""
 
     axes: Mapping[str, object]
     private: Estimate
@@ -80,10 +77,10 @@ class BothPsnr:
 
 
 def both_psnr(directory: Path) -> list[BothPsnr]:
-    """Return both PSNRs of every cell of a run whose clients transformed their pictures, with n and 95 % intervals.
+    """Return both PSNRs of every cell of a run with transformed images, with n and 95 % intervals.
 
-    The first compares the reconstruction with x, which is what privacy means; the second what the attack takes the network
-    to have seen with T(x), which is what the papers print. Each pairs the pictures of a batch by what it compares with.
+    `private` compares the reconstruction with x, which measures privacy; `seen` compares the attack's estimate of T(x) with T(x),
+    as the papers report. Each pairs the images of a batch by its own comparison.
     """
     run = Run.open(directory)
     rows = []
@@ -100,7 +97,7 @@ def both_psnr(directory: Path) -> list[BothPsnr]:
 
 
 def _paired(truth: Tensor, guess: Tensor) -> Tensor:
-    """Return the guesses of one trial (N x ...) in the order of the true pictures that they are nearest to, all in all."""
+    """Return the guesses of one trial (N x ...) matched to the true images."""
     every = torch.ones(1, len(truth), dtype=torch.bool)
     return arrange(guess[None], match(truth[None], guess[None], every))[0]
 
@@ -120,7 +117,7 @@ def _pictures(data: Dataset, number: int) -> Tensor:
 
 
 def _steps(pictures: Tensor, policy: Policy, signs: Tensor) -> list[Tensor]:
-    """Return the pictures before the first step and after each."""
+    """Return the images before the first step and after each."""
     steps = [pictures]
     for number, op in enumerate(policy.operations):
         steps.append(apply(steps[-1], op, signs[:, number]))
@@ -128,7 +125,7 @@ def _steps(pictures: Tensor, policy: Policy, signs: Tensor) -> list[Tensor]:
 
 
 def _sheet(blocks: list[tuple[str, list[Tensor], tuple[Operation, ...]]]) -> Any:
-    """Return one image: a block of rows for each policy, a row for each picture, a column for each step."""
+    """Return one image: a block of rows for each policy, a row for each image, a column for each step."""
     from PIL import Image, ImageDraw
 
     columns = max(len(steps) for _, steps, _ in blocks)

@@ -1,4 +1,4 @@
-"""A policy search: draw, score in groups on any engine, keep; every group lands when it is done, and a cut search goes on."""
+"""A policy search: draw candidates, score them in groups on any engine, select. Each group is saved, so a search can be resumed."""
 
 from __future__ import annotations
 
@@ -63,10 +63,7 @@ def run_search(
     stop: Callable[[], bool] = never,
     network: Path | None = None,
 ) -> SearchResult:
-    """Return what a search found; what the directory holds already is not scored again. `stop` ends it after a group.
-
-    The network that gradients are taken at is trained in `network`, if given: searches of one recipe may share it.
-    """
+    """Return the result of a search, resumed from the directory; `stop` ends it after a group; searches may share a trained `network`."""
     data = _check_data(search)
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / LOCK):
@@ -90,8 +87,8 @@ def compare_methods(
     say: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = never,
 ) -> dict[str, SearchResult]:
-    """Return what random search and Optuna found in as many candidates each: same scores, same network, same seed."""
-    OptunaSearch(search.seed)  # says at once where Optuna is missing
+    """Return the results of random search and Optuna with equal numbers of candidates, scores, network and seed."""
+    OptunaSearch(search.seed)  # raises at once if Optuna is missing
     return {
         method: run_search(
             replace(search, method=method),
@@ -108,7 +105,7 @@ def compare_methods(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A search at work: its settings and directory, what is scored so far, and what trains the network when it is needed."""
+    """A running search: settings, directory, the scores so far, and the function that trains the network when needed."""
 
     search: PolicySearch
     directory: Path
@@ -119,11 +116,11 @@ class _Run:
     stop: Callable[[], bool]
 
     def group(self, policies: tuple[str, ...], network: bytes) -> Group:
-        """Return policies to score together."""
+        """Return a group of policies to score together."""
         return Group(f"{policies[0]}-and-{len(policies) - 1}-more", self.search, policies, self.device, network)
 
     def land(self, name: str, scored: Sequence[Candidate]) -> None:
-        """Save a group, add it to what is known, and say so."""
+        """Save a group's scores and report progress."""
         write_scores(self.directory, name, scored, len(self.known))
         self.known.update({each.policy: each for each in scored})
         best = min(scored, key=lambda each: each.privacy)
@@ -132,7 +129,7 @@ class _Run:
 
 
 def _random(run: _Run, engine: Engine) -> list[str]:
-    """Return the policies that random search draws, after scoring those that are not known yet, on the engine."""
+    """Return the policies that random search draws, after scoring the unknown ones on the engine."""
     search = run.search
     wanted = [NONE, *draw_policies(search.candidates, search.seed, shortest=search.shortest, longest=search.longest)]
     missing = [policy for policy in wanted if policy not in run.known]
@@ -148,7 +145,7 @@ def _random(run: _Run, engine: Engine) -> list[str]:
 
 
 def _optuna(run: _Run) -> list[str]:
-    """Return the policies that Optuna asked for, group after group: each group hears of all before it."""
+    """Return the policies that Optuna asked for, group after group; each group uses the scores of all earlier ones."""
     search, known = run.search, run.known
     study = OptunaSearch(search.seed, shortest=search.shortest, longest=search.longest, sampler=search.sampler)
     before: list[Candidate] = []
@@ -184,7 +181,7 @@ def _check_data(search: PolicySearch) -> Dataset:
 
 
 def _network(search: PolicySearch, data: Dataset, directory: Path, device: str, say: Callable[[str], None]) -> bytes:
-    """Return the network that gradients are taken at, after training it (or taking up its training)."""
+    """Return the network at which gradients are taken, trained or resumed."""
     examples = examples_of(data)
     augment = Transform(crop=4, flip=True)
     recipe = Recipe(
@@ -202,7 +199,7 @@ def _network(search: PolicySearch, data: Dataset, directory: Path, device: str, 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Policies that are scored together, and all that it takes; `network` are the trained values as safetensors."""
+    """Policies that are scored together, with all inputs; `network` holds the trained values as safetensors."""
 
     name: str
     search: PolicySearch
@@ -212,7 +209,7 @@ class Group:
 
 
 def score_group(group: Group) -> list[Candidate]:
-    """Return the scores of a group; all groups of a search meet the same pictures, noise and draws."""
+    """Return the scores of a group; all groups of a search use the same images, noise and draws."""
     search, device = group.search, group.device
     if device == "cpu":
         keep_freed()
@@ -236,7 +233,7 @@ def score_group(group: Group) -> list[Candidate]:
 
 @functools.lru_cache(maxsize=2)
 def _world(search: PolicySearch, device: str, network: bytes) -> tuple[Dataset, Model, Model]:
-    """Return the data, the trained network on the CPU and the untrained one on the device, made once a process."""
+    """Return the data, the trained network on the CPU and the untrained one on the device, cached."""
     from safetensors.torch import load as unpack
 
     data, settings = load(search.data), {"width": search.width}
@@ -245,7 +242,7 @@ def _world(search: PolicySearch, device: str, network: bytes) -> tuple[Dataset, 
 
 
 def examples_of(data: Dataset) -> Examples:
-    """Return a data set as bytes to train on."""
+    """Return a data set as bytes for training."""
     return Examples(
         torch.from_numpy(data.x_train.copy()),
         data.labels("train", slice(None)),

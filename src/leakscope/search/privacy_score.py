@@ -1,17 +1,12 @@
-"""The privacy score of a policy: how alike the gradients grow on the straight way from noise to the transformed picture.
+"""The privacy score of a policy: gradient similarity along the line from noise to the transformed image. Lower is better.
 
 Gao et al. 2021; "[Re] ... automatic transformation search", Eq. 2 and 3. With x0 noise, x'(i) = (1 - i) x0 + i T(x),
-
     S_pri(T) = mean over x of the area under i -> cos(grad l(x'(i), y), grad l(T(x), y)),   i from 0 to 1.
-
-Lower is better: an attacker who walks this way sees less until late. Two readings, both offered:
 
 | | the authors' runs (default) | Eq. 2 and 3 |
 |---|---|---|
-| cosine | one for each parameter tensor, their mean | one over all parameters |
+| cosine | mean of one for each parameter tensor | one over all parameters |
 | area | trapezoid over 21 points | sum over j = 0 .. K-1, divided by K, with K = 20 |
-
-The last point is T(x) itself, so its gradient costs nothing more; the first is the same for all policies of a picture.
 """
 
 from __future__ import annotations
@@ -46,15 +41,12 @@ from leakscope.models.initialise import Given
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """How the area is taken: over `points` on the line, per tensor or globally, by trapezoids or as Eq. 2's left sum.
-
-    `at_once` is how many lines (times `points`) are differentiated together: a bound on memory, without effect on scores.
-    """
+    """How the area is computed: from `points` on the line, per tensor or globally, by trapezoids or as Eq. 2's left sum."""
 
     points: int = 21
     per_tensor: bool = True
     trapezoid: bool = True
-    at_once: int = 8
+    at_once: int = 8  # lines differentiated together: bounds memory, does not change scores
 
     def __post_init__(self) -> None:
         if self.points < 2:
@@ -75,11 +67,7 @@ def area(similarity: Tensor, *, trapezoid: bool = True) -> Tensor:
 
 
 def fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line = Line()) -> Tensor:
-    """Return the cosines on the lines from each of P starts to its M targets (P x M x C x H x W), P x M x points.
-
-    The gradient at a start is taken once for lines that are differentiated together. Where PyTorch may use several threads, each
-    of them has lines of its own: small kernels gain little from two threads.
-    """
+    """Return the cosines on the lines from each of P starts to its M targets (P x M x C x H x W), P x M x points."""
     across = _part_sizes(targets.shape[1], line.at_once)
     threads = 1 if targets.is_cuda else torch.get_num_threads()
     along = _part_sizes(len(targets), max(line.at_once // across[0], 1), times=threads if len(across) % threads else 1)
@@ -92,13 +80,13 @@ def fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Li
         for whole, start, label in zip(targets.split(along), starts.split(along), labels.split(along), strict=True)
         for some in whole.split(across, 1)
     ]
-    cosines = on_cores(work, parts, threads)
+    cosines = on_cores(work, parts, threads)  # small kernels gain little from a second thread
     step = len(across)
     return torch.cat([torch.cat(cosines[i : i + step], 1) for i in range(0, len(cosines), step)])
 
 
 def _part_sizes(number: int, most: int, times: int = 1) -> list[int]:
-    """Return sizes of at most `most` that add up to `number` and differ by one at most; how many is a multiple of `times`.
+    """Return sizes of at most `most` that sum to `number` and differ by at most one; their number is a multiple of `times`.
 
     >>> _part_sizes(20, 8), _part_sizes(20, 8, 2), _part_sizes(1, 8, 2)
     ([7, 7, 6], [5, 5, 5, 5], [1])
@@ -108,7 +96,7 @@ def _part_sizes(number: int, most: int, times: int = 1) -> list[int]:
 
 
 def _fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: Line) -> Tensor:
-    """Return `fans` of so few lines that they are differentiated at once: every point is an example of its own."""
+    """Return `fans` of a part, differentiated at once with every point as one example."""
     way = torch.linspace(0, 1, line.points, dtype=targets.dtype, device=targets.device)[1:]
     points = torch.lerp(starts[:, None, None], targets[:, :, None], way[:, None, None, None])
     inputs = torch.cat([starts, points.flatten(0, 2)])
@@ -126,7 +114,7 @@ def _fans(model: Model, targets: Tensor, starts: Tensor, labels: Tensor, line: L
 
 
 def _gradients(model: Model, inputs: Tensor, labels: Tensor) -> Tree:
-    """Return the gradient at every input, each a lane of its own: for any network, and faster than batches on CUDA."""
+    """Return the gradient at every input by vmap: for any network, and faster than batches on CUDA."""
     truth = one_hot(labels, model.classes, inputs.dtype)
     mask = torch.ones(1, dtype=torch.bool, device=inputs.device)
     key = torch.zeros((), dtype=torch.int64, device=inputs.device)
@@ -137,27 +125,24 @@ def _gradients(model: Model, inputs: Tensor, labels: Tensor) -> Tree:
         )
         return gradients
 
-    # a weight gradient for each point is a grouped convolution, which CUDA does slowly and products do well
+    # a weight gradient for each point is a grouped convolution: slow on CUDA, faster as matrix products
     with Im2col() if inputs.is_cuda else contextlib.nullcontext():
         gradients: Tree = torch.func.vmap(gradient)(inputs, truth)
     return gradients
 
 
 class _Cosines:
-    """Takes in the gradients of one parameter tensor after the other; keeps what cosines are gradients of, not the gradients.
-
-    `shape` is starts, lines from each, points of each after the start; gradients come in this order, those at the starts first.
-    """
+    """Accumulates products and norms of gradients, one parameter tensor at a time, without storing the gradients."""
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
-        self.shape = shape
+        self.shape = shape  # starts, lines from each, points after the start; gradients at the starts come first
         self.products: dict[str, Tensor] = {}
         self.lengths: dict[str, Tensor] = {}
 
     def read(self, name: str, gradients: Tensor) -> None:
-        """Take in the gradients by a parameter (examples x its shape): products with the last of each line, and lengths."""
+        """Add the gradients of one parameter (examples x its shape): products with each line's last gradient, and norms."""
         starts, lines, _ = self.shape
-        inner = sorted(range(1, gradients.ndim), key=gradients.stride, reverse=True)  # as they lie: nothing is copied
+        inner = sorted(range(1, gradients.ndim), key=gradients.stride, reverse=True)  # in memory order, to avoid a copy
         flat = gradients.permute(0, *inner).flatten(1)
         length = torch.linalg.vector_norm(flat, dim=1)
         way = flat[starts:].unflatten(0, (starts * lines, -1))
@@ -169,7 +154,7 @@ class _Cosines:
         self.lengths[name] = torch.cat([begin, length[starts:].reshape(self.shape)], 2)
 
     def cosines(self, *, per_tensor: bool) -> Tensor:
-        """Return the cosine of every point's gradient with that of the last point of its line, starts x lines x points."""
+        """Return the cosine of every point's gradient with that of its line's last point, starts x lines x points."""
         product = torch.stack([self.products[name] for name in sorted(self.products)])
         length = torch.stack([self.lengths[name] for name in sorted(self.products)])
         if not per_tensor:
@@ -187,10 +172,7 @@ def privacy_scores(
     seed: int = 0,
     line: Line = Line(),
 ) -> Tensor:
-    """Return S_pri of every policy, on the same pictures (P x C x H x W in [0, 1]), noise and draws of signs.
-
-    `model` holds the weights that gradients are taken at: a network trained for a while on a part of the data.
-    """
+    """Return S_pri of every policy, on the same images (P x C x H x W in [0, 1]), noise and draws of signs."""
     if len(pictures) != len(labels) or not len(pictures):
         raise InputError(f"one label for each picture, at least one: got {len(pictures)} and {len(labels)}")
     keys = random.fold(
@@ -214,11 +196,7 @@ def attack_scores(
     iterations: int = 1200,
     execution: Execution = DEFAULT,
 ) -> Tensor:
-    """Return the mean PSNR (dB, lower is more private) of `ig` against the private pictures, for every policy.
-
-    All policies are attacked as one batch: the same pictures, one a client, the same draws and starts, labels told.
-    Compared with x, not with T(x): what the attacker wants is the picture that the client holds.
-    """
+    """Return the mean PSNR (dB, lower is more private) of `ig` with known labels for every policy, against x, not T(x)."""
     batch = make_batch(pictures[:, None], labels[:, None], classes=model.classes)
     seeds = [seed + i for i in range(batch.trials)]
     weights = draw_parameters(model, Given(), random.key(seeds))
@@ -226,7 +204,7 @@ def attack_scores(
     for transform in transforms:
         client = Client(scaling=scaling, on_data=transform)
         parts.append((client.observe(model, weights, batch, seeds), told(model, client, batch, labels=True)))
-    seen, knowledge = map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
+    seen, knowledge = map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])  # all policies as one batch
     reconstruction = ig(iterations=iterations).run(model, seen, knowledge, seeds * len(transforms), execution)
     truth = batch.inputs.repeat(len(transforms), 1, 1, 1, 1)
     return psnr(truth, reconstruction.inputs.clamp(0, 1)).reshape(len(transforms), -1).mean(1)

@@ -1,4 +1,4 @@
-"""What a policy search leaves in its directory, and what is read back from it: settings, scores by group, the end."""
+"""The files of a policy search: settings, scores by group, result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAY_CHANGE = ("keep", "threshold", "group", "candidates")
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The end of a search: all candidates in the order drawn, no policy as a reference, and what was kept."""
+    """The result of a search: all candidates in drawing order, no policy as the reference, and the selection."""
 
     candidates: tuple[Candidate, ...]
     reference: Candidate | None
@@ -37,12 +37,12 @@ class SearchResult:
 
     @property
     def front(self) -> tuple[Candidate, ...]:
-        """Return the candidates that none beats on both scores."""
+        """Return the Pareto front of the candidates."""
         return tuple(front(self.candidates))
 
     @property
     def area(self) -> float | None:
-        """Return how much of the plane the candidates rule beyond no policy; compares searches of equal cost."""
+        """Return the hypervolume of the candidates relative to no policy; compares searches of equal cost."""
         return None if self.reference is None else hypervolume(self.candidates, self.reference)
 
     @property
@@ -52,14 +52,14 @@ class SearchResult:
 
 
 def result_of(search: PolicySearch, known: dict[str, Candidate], wanted: Iterable[str]) -> SearchResult:
-    """Return the end of a search from the scores of those wanted policies that are known."""
+    """Return the result of a search from the known scores of the wanted policies."""
     scored = tuple(known[policy] for policy in wanted if policy in known and policy != NONE)
     chosen = select(scored, threshold=search.threshold, keep=search.keep)
     return SearchResult(scored, known.get(NONE), chosen, max(search.candidates - len(scored), 0) + (NONE not in known))
 
 
 def read_finished(directory: Path) -> tuple[PolicySearch, SearchResult]:
-    """Return the settings of the search in a directory, as last asked for, and what it found so far; nothing is scored."""
+    """Return the latest settings of the search in a directory and its result so far; nothing is scored."""
     path = directory / ASKED
     try:
         search = PolicySearch(**json.loads(path.read_text(encoding="utf-8")))
@@ -73,14 +73,14 @@ def read_finished(directory: Path) -> tuple[PolicySearch, SearchResult]:
 
 
 def claim(search: PolicySearch, directory: Path) -> None:
-    """Write the settings down, or refuse a directory that holds another search."""
+    """Write the settings, or raise if the directory holds another search."""
     whole = dataclasses.asdict(search)
     plain = {name: value for name, value in whole.items() if name not in MAY_CHANGE}
     path = directory / SETTINGS
     if path.exists():
         stored = {"sampler": PolicySearch().sampler} | json.loads(
             path.read_text(encoding="utf-8")
-        )  # older ones had one
+        )  # older files lack it
         if stored != plain:
             raise InputError(f"{directory} holds another search; use an empty directory or the same file")
     else:
@@ -89,14 +89,14 @@ def claim(search: PolicySearch, directory: Path) -> None:
 
 
 def write_scores(directory: Path, name: str, scored: Sequence[Candidate], order: int) -> None:
-    """Save the scores of a group; `order` is how many were known before it."""
+    """Save the scores of a group; `order` is the number of policies scored before it."""
     folder = directory / SCORES
     folder.mkdir(exist_ok=True)
     _write(folder / f"{name}.json", {"order": order, "candidates": [dataclasses.asdict(each) for each in scored]})
 
 
 def read_groups(directory: Path) -> list[list[Candidate]]:
-    """Return the groups that a directory holds, in the order they were scored."""
+    """Return the saved groups in the order they were scored."""
     landed: list[tuple[int, list[Candidate]]] = []
     for path in sorted((directory / SCORES).glob("*.json")):
         try:
@@ -108,7 +108,7 @@ def read_groups(directory: Path) -> list[list[Candidate]]:
 
 
 def read_scores(directory: Path) -> dict[str, Candidate]:
-    """Return policy -> its scores for all that a directory holds, in the order it was scored."""
+    """Return policy -> scores of all saved groups, in the order they were scored."""
     return {each.policy: each for group in read_groups(directory) for each in group}
 
 

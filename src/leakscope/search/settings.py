@@ -1,4 +1,4 @@
-"""The settings of a policy search: a checked value, read from a YAML file."""
+"""The settings of a policy search, read from a YAML file and checked."""
 
 from __future__ import annotations
 
@@ -23,40 +23,32 @@ COUNTS = ("width", "keep", "images", "stride", "epochs", "batches", "batch_size"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySearch:
-    """What is searched and how it is scored; the defaults are the paper's, on data that comes with the package.
-
-    `candidates` random policies of `shortest` to `longest` operations; `threshold` rejects by the accuracy score (-85 suits
-    the authors' form with 100 classes; None rejects nothing), `keep` are kept. Privacy is scored on `images` test pictures
-    from number `first` on, every `stride`-th, at a network trained on a `share` of the training part for `epochs`; `score`
-    'attack' measures the PSNR of an attack of `iterations` on them instead. Accuracy is scored on `batches` of `batch_size`.
-    `group` policies are scored and saved together. `method` 'optuna' asks Optuna for the candidates instead (extra 'search'),
-    by `sampler`: 'nsga2' draws at random until a generation of 50 is scored, 'tpe' until 10 are.
-    """
+    """What is searched and how it is scored; the defaults are the paper's, on data that comes with the package."""
 
     data: str = "fashion_mnist"
     model: str = "resnet20"
     width: int = 16
-    candidates: int = 1500
+    candidates: int = 1500  # policies of `shortest` to `longest` operations
     shortest: int = 3
     longest: int = 3
-    threshold: float | None = THRESHOLD
-    keep: int = 5
+    threshold: float | None = THRESHOLD  # of the accuracy score; -85 is for the authors' form and 100 classes
+    keep: int = 5  # most private policies that are selected
     seed: int = 0
-    method: Literal["random", "optuna"] = "random"
-    sampler: Literal["nsga2", "tpe"] = "nsga2"
-    score: Literal["privacy", "attack"] = "privacy"
-    images: int = 100
+    method: Literal["random", "optuna"] = "random"  # optuna needs the extra 'search'
+    sampler: Literal["nsga2", "tpe"] = "nsga2"  # random until 50 (nsga2, a generation) or 10 (tpe) are scored
+    score: Literal["privacy", "attack"] = "privacy"  # attack: the PSNR of an attack of `iterations` instead of S_pri
+    images: int = 100  # test images for privacy: every `stride`-th from number `first` on
     first: int = 200
     stride: int = 5
-    epochs: int = 50
+    epochs: int = 50  # of training the network for S_pri, on a `share` of the training part
     share: float = 0.1
     points: int = 21
     per_tensor: bool = True
     trapezoid: bool = True
-    batches: int = 10
+    batches: int = 10  # of `batch_size` test images, for the accuracy score
     batch_size: int = 100
     iterations: int = 1200
-    group: int = 10
+    group: int = 10  # policies scored and saved together
 
     def __post_init__(self) -> None:
         lookup(SOURCES, self.data, "data set")
@@ -72,7 +64,7 @@ class PolicySearch:
 
 
 def read_search(path: Path) -> PolicySearch:
-    """Return the search that a YAML file describes, or every mistake with its line."""
+    """Return the search in a YAML file, or raise all its errors with their lines."""
     file = read_user_file(path, "a search file", may_be_empty=True)
     fields = file.check(model_of(PolicySearch, "search"))
     try:

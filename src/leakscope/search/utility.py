@@ -1,8 +1,7 @@
-"""Training a network with and without a policy, to see what the policy costs in accuracy; resumable to the same bits on CPU.
+"""Training a network with and without a policy, to measure the policy's cost in accuracy; resumable to the same bits on CPU.
 
 The schedule is that of Gao et al. 2021 and its reproduction: SGD 0.1 with Nesterov momentum 0.9, weight decay 5e-4, batches of
-128, 200 epochs, the rate times 0.1 after epochs 75, 125 and 175; pictures cropped (padding 4), flipped, transformed by the
-policy, normalised.
+128, 200 epochs, rate times 0.1 after epochs 75, 125 and 175; images cropped (padding 4), flipped, transformed, normalised.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ STATE, WEIGHTS = "network.safetensors", "weights.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long and how fast; `milestones` are epochs after which the rate is multiplied by `factor`."""
+    """The training schedule; after each epoch in `milestones` the rate is multiplied by `factor`."""
 
     epochs: int = 200
     batch: int = 128
@@ -53,7 +52,7 @@ class Schedule:
             raise InputError(f"Schedule.rate must be above 0, got {self.rate}")
 
     def shortened(self, epochs: int) -> Schedule:
-        """Return the same schedule in fewer epochs, milestones in proportion.
+        """Return the same schedule in fewer epochs, with proportional milestones.
 
         >>> Schedule().shortened(40).milestones
         (15, 25, 35)
@@ -61,13 +60,13 @@ class Schedule:
         return replace(self, epochs=epochs, milestones=tuple(m * epochs // self.epochs for m in self.milestones))
 
     def rate_at(self, epoch: int) -> float:
-        """Return the rate of an epoch, counted from 0."""
+        """Return the learning rate of an epoch, counted from 0."""
         return self.rate * self.factor ** sum(epoch >= m for m in self.milestones)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
-    """Labelled bytes, N x C x H x W, and the scaling that the network gets them in."""
+    """Labelled bytes, N x C x H x W, and the scaling of the network's inputs."""
 
     x_train: Tensor
     y_train: Tensor
@@ -100,7 +99,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What one epoch left: training loss and accuracy, test accuracy (shares)."""
+    """Results of one epoch: training loss and accuracy, test accuracy (shares)."""
 
     number: int
     loss: float
@@ -109,7 +108,7 @@ class Epoch:
 
 
 class Trained(NamedTuple):
-    """A trained network in eval mode, and how it went."""
+    """A trained network in eval mode, and its history."""
 
     model: Model
     history: tuple[Epoch, ...]
@@ -123,13 +122,9 @@ def train_network(
     directory: Path | None = None,
     save_every: int = 5,
     watch: Callable[[Epoch], None] | None = None,
-    epochs: int | None = None,
+    epochs: int | None = None,  # stops after this many in total, without changing the schedule
 ) -> Trained:
-    """Return the network after training; with a directory it is saved every few epochs and a cut training goes on there.
-
-    What stands there at the end as weights.safetensors, a scenario can attack (`weights: {name: checkpoint, path: ...}`).
-    `epochs` stops after so many in all, without a change of the schedule.
-    """
+    """Return the network after training, resumed from and saved in `directory`; a scenario can attack its weights.safetensors."""
     data = _on(data, recipe, device)
     module = _begin(recipe, data).to(device)
     optimiser = _optimiser(module, recipe.schedule)
@@ -152,7 +147,7 @@ def train_network(
 
 
 def load_trained(recipe: Recipe, data: Examples, directory: Path) -> Trained | None:
-    """Return the network that a directory holds for this recipe, finished or not; None if it holds none."""
+    """Return the network in a directory for this recipe, finished or not; None if there is none."""
     data = _on(data, recipe, "cpu")
     module = _begin(recipe, data)
     history = _resume(directory, _stamp(recipe, data), module, _optimiser(module, recipe.schedule))
@@ -173,7 +168,7 @@ def _optimiser(module: nn.Module, schedule: Schedule) -> torch.optim.SGD:
 
 
 def _on(data: Examples, recipe: Recipe, device: str) -> Examples:
-    """Return the examples on the device; of the training part, the share asked for, drawn by the seed."""
+    """Return the examples on the device, with the recipe's share of the training part drawn by the seed."""
     number = max(1, round(recipe.share * len(data.x_train)))
     chosen = torch.arange(number)
     if recipe.share < 1:
@@ -194,7 +189,7 @@ def _begin(recipe: Recipe, data: Examples) -> nn.Module:
 
 
 def _epoch(module: nn.Module, optimiser: torch.optim.SGD, recipe: Recipe, data: Examples, number: int) -> Epoch:
-    """Return what one epoch left, after taking its steps."""
+    """Train for one epoch and return its results."""
     for group in optimiser.param_groups:
         group["lr"] = recipe.schedule.rate_at(number)
     module.train()
@@ -217,7 +212,7 @@ def _epoch(module: nn.Module, optimiser: torch.optim.SGD, recipe: Recipe, data: 
 
 @torch.no_grad()
 def accuracy(module: nn.Module, data: Examples) -> float:
-    """Return the share of test pictures classified correctly, untransformed, in eval mode."""
+    """Return the share of untransformed test images classified correctly, in eval mode."""
     module.eval()
     right = sum(
         int((module(data.scaling.scale(to_unit(x), 3)).argmax(1) == y).sum())
@@ -227,7 +222,7 @@ def accuracy(module: nn.Module, data: Examples) -> float:
 
 
 def _stamp(recipe: Recipe, data: Examples) -> str:
-    """Return a fingerprint of everything that determines the result."""
+    """Return a hash of everything that determines the result."""
     digest = hashlib.sha256(json.dumps(asdict(recipe), sort_keys=True).encode())
     digest.update(repr((data.scaling, data.classes, tuple(data.x_train.shape))).encode())
     digest.update(data.x_train[:: max(1, len(data.x_train) // 256)].cpu().numpy().tobytes())
@@ -254,7 +249,7 @@ def _save(directory: Path, stamp: str, module: nn.Module, optimiser: torch.optim
 
 
 def _resume(directory: Path | None, stamp: str, module: nn.Module, optimiser: torch.optim.SGD) -> list[Epoch]:
-    """Return the epochs that a directory holds, after loading network and momentum; [] to begin."""
+    """Return the saved epochs after loading network and momentum; [] to start."""
     path = None if directory is None else directory / STATE
     if path is None or not path.exists():
         return []
@@ -283,10 +278,7 @@ Settings = Mapping[str, int | float | str]
 
 
 def first_module(network: str, shape: Sequence[int], classes: int, settings: Settings, *, seed: int = 0) -> nn.Module:
-    """Return a network of the catalogue with the first weights of ATS: convolutions from Kaiming's normal by fan-out.
-
-    The rest is as PyTorch draws it. In train mode; the statistics of norm layers are 0 and 1.
-    """
+    """Return a network in train mode with the first weights of ATS: Kaiming normal by fan-out for convolutions, else PyTorch's."""
     first = build(network, shape, classes, settings, seed=seed).parameters
     key = random.fold(random.key(seed), "kaiming")
     with torch.random.fork_rng(devices=[]):

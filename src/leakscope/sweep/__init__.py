@@ -1,4 +1,4 @@
-"""A sweep: the trials of a scenario, planned into chunks, run by an engine, landed in a store."""
+"""Sweeps: the trials of a scenario, planned into chunks, run by an engine and written to a store."""
 
 from leakscope.sweep.chunk import Chunk
 from leakscope.sweep.driver import Done, Watcher, run_scenario

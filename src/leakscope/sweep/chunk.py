@@ -1,4 +1,4 @@
-"""One chunk played from end to end: clients, attack, scores; what comes out is ready to land."""
+"""Running one chunk: clients, attack, scores, and the result ready to store."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from leakscope.sweep.trials import Trial
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Trials that are run together, and how. `cells` holds the cells that the trials' `cell` points to."""
+    """Trials that are run together, and how. `cells` maps each trial's `cell` to its settings."""
 
     name: str
     trials: tuple[Trial, ...]
@@ -73,14 +73,14 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class PlayedChunk:
-    """A chunk on its way to the store, and the seconds of it that were not the attack's."""
+    """A finished chunk, and the seconds of it not spent on the attack."""
 
     landing: Landing
     overhead_seconds: float
 
 
 def play_chunk(chunk: Chunk) -> PlayedChunk:
-    """Return everything a chunk leaves behind."""
+    """Return the records and tensors of a chunk."""
     began = time.perf_counter()
     truth, result = _baseline(chunk) if chunk.baseline else _attacked(chunk)
     attacked = time.perf_counter() - began
@@ -93,7 +93,7 @@ def play_chunk(chunk: Chunk) -> PlayedChunk:
 
 
 def _attacked(chunk: Chunk) -> tuple[Batch, AttackResult]:
-    """Return the truth and what the attack made of the chunk."""
+    """Return the private batch and the attack's result."""
     settings = chunk.settings()
     exposure = expose_chunk(chunk)
     knowledge = exposure.known(informed=True)
@@ -117,7 +117,7 @@ def _attacked(chunk: Chunk) -> tuple[Batch, AttackResult]:
 
 
 def expose_chunk(chunk: Chunk) -> Exposure:
-    """Return what the clients of a chunk expose; network and client are those of its first cell."""
+    """Return the exposure of a chunk's clients; network and client are those of its first cell."""
     exposures = []
     for settings, group in _alike(chunk):
         model, batch, seeds = network_of(settings), _batch(settings, group), [trial.seed for trial in group]
@@ -137,13 +137,13 @@ def expose_chunk(chunk: Chunk) -> Exposure:
         exposures.append(exposure)
     exposure = join(exposures)
     if exposure.informed is None or exposure.informed.policies:
-        return exposure  # transformations are drawn anew in every round: their mean is no update of any image
+        return exposure  # transformations differ between rounds, so the mean update belongs to no image
     observation, facts = merge_rounds(exposure.observation, exposure.informed)
     return replace(exposure, observation=observation, informed=facts)
 
 
 def observe_chunk(chunk: Chunk, *, defended: bool, on_data: bool | None = None) -> Observation:
-    """Return what the clients of a chunk send with their defences, or would send without; `on_data` says so of those of the data."""
+    """Return what the clients send with or without defences; `on_data` overrides `defended` for defences on the data."""
     parts = []
     for settings, group in _alike(chunk):
         client = _merged_client(chunk, group)
@@ -162,7 +162,7 @@ def _batch(settings: CellSettings, group: Sequence[Trial]) -> Batch:
 
 
 def _check_finite(chunk: Chunk, group: Sequence[Trial], observation: Observation) -> None:
-    """Raise, by its cell, if a client sent NaN or infinity: its training diverged, and nothing can be read from it."""
+    """Raise an error naming the cell if a client sent NaN or infinity: its training diverged, so there is nothing to attack."""
     sent = [value for seen in observation.rounds for value in seen.sent.values()]
     finite = torch.stack([rows(value.isfinite()).all(1) for value in sent]).all(0)
     if bool(finite.all()):
@@ -178,7 +178,7 @@ def _check_finite(chunk: Chunk, group: Sequence[Trial], observation: Observation
 
 
 def begun(attack: Attack, chunk: Chunk, truth: Batch) -> Attack:
-    """Return the attack with the public examples it begins from, where it is an insider's."""
+    """Return an insider attack with its public start examples; any other attack unchanged."""
     if not is_insider(attack):
         return attack
     images: list[Tensor] = []
@@ -189,7 +189,7 @@ def begun(attack: Attack, chunk: Chunk, truth: Batch) -> Attack:
 
 
 def informed(attack: Attack, settings: CellSettings, knowledge: Knowledge, seeds: Sequence[int]) -> Attack:
-    """Return the attack as one who knows the defences runs it, where the cell says so."""
+    """Return the attack as an attacker who knows the defences runs it, if the cell says so."""
     if not settings.knowledge.defence or not isinstance(attack, Matching):
         return attack
     aware_attack = aware(attack, knowledge, simulate=settings.client.local is not None)
@@ -201,14 +201,14 @@ def informed(attack: Attack, settings: CellSettings, knowledge: Knowledge, seeds
 
 
 def _alike(chunk: Chunk) -> Iterator[tuple[CellSettings, list[Trial]]]:
-    """Yield runs of trials whose clients differ in nothing but strengths, with the settings of the first of each."""
+    """Yield runs of consecutive trials whose clients differ only in strengths, with the settings of the first."""
     for _, group in itertools.groupby(chunk.trials, key=lambda trial: client_key(chunk.settings(trial))):
         alike = list(group)
         yield chunk.settings(alike[0]), alike
 
 
 def _parts(chunk: Chunk, truth: Batch) -> Iterator[tuple[CellSettings, list[Trial], Batch]]:
-    """Yield the same runs with their part of the truth."""
+    """Yield the runs of `_alike` with their part of the private batch."""
     first = 0
     for settings, group in _alike(chunk):
         yield settings, group, take(truth, slice(first, first + len(group)))
@@ -216,13 +216,13 @@ def _parts(chunk: Chunk, truth: Batch) -> Iterator[tuple[CellSettings, list[Tria
 
 
 def client_key(settings: CellSettings) -> str:
-    """Return what of a cell must be equal for its clients to train as one batch."""
+    """Return the part of a cell that must be equal for its clients to train as one batch."""
     data = (settings.data.name, settings.data.part, settings.data.size)
     return repr((data, settings.weights, settings.model)) + shape_of(client_of(settings))
 
 
 def _counted(trials: Sequence[Trial]) -> tuple[list[Trial], list[int]]:
-    """Return the first trial of each run of equal cells, and how long each run is."""
+    """Return the first trial of each run of equal cells, and the length of each run."""
     groups = [list(group) for _, group in itertools.groupby(trials, key=lambda trial: trial.cell)]
     return [group[0] for group in groups], [len(group) for group in groups]
 
@@ -254,7 +254,7 @@ def _baseline(chunk: Chunk) -> tuple[Batch, AttackResult]:
 
 
 def _as_seen(chunk: Chunk, truth: Batch, result: AttackResult) -> dict[str, Tensor]:
-    """Return the images as the clients' networks saw them, and as the attack takes them to; nothing for untouched ones."""
+    """Return the images as the clients' networks saw them and the attack's estimate of these; {} without a defence on the data."""
     if chunk.baseline or all(chunk.settings(trial).client.on_data is None for trial in _counted(chunk.trials)[0]):
         return {}
     parts = [
@@ -267,7 +267,7 @@ def _as_seen(chunk: Chunk, truth: Batch, result: AttackResult) -> dict[str, Tens
 
 
 def _filmed(chunk: Chunk, truth: Batch, result: AttackResult) -> dict[str, Tensor]:
-    """Return the image MSE at the snapshots, from guesses that are not yet bytes, where the attack filmed its end."""
+    """Return the image MSE at the snapshots, before rounding to bytes, if the attack recorded its last iterations."""
     if chunk.baseline or not chunk.settings().recipe.settings.get("film_end"):
         return {}
     scores = result.scores
@@ -276,5 +276,5 @@ def _filmed(chunk: Chunk, truth: Batch, result: AttackResult) -> dict[str, Tenso
 
 
 def on(chunk: Chunk, *, plan: int, work: Path | None) -> Chunk:
-    """Return the chunk with the plan it belongs to and a place for its scratch."""
+    """Return the chunk with its plan's number and a scratch directory."""
     return replace(chunk, plan=plan, work=str(work / f"{plan}-{chunk.name}") if work else None)

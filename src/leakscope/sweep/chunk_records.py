@@ -1,4 +1,4 @@
-"""What a chunk leaves in the store: a record and the tensors of every trial."""
+"""The record and tensors that a chunk stores for every trial."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leakscope.sweep.trials import Trial
 
 
 def trial_tensors(truth: Batch, result: AttackResult) -> dict[str, Tensor]:
-    """Return what is stored of each trial: the result as it is, and the way to it as bytes for people to look at."""
+    """Return the stored tensors of each trial: the result unrounded, start and snapshots as bytes for display."""
     guess = result.reconstruction
     return {
         "truth": truth.inputs.contiguous(),
@@ -39,7 +39,7 @@ def trial_tensors(truth: Batch, result: AttackResult) -> dict[str, Tensor]:
 def trial_records(
     trials: Sequence[Trial], cells: Mapping[int, str], truth: Batch, result: AttackResult, seconds: float
 ) -> tuple[Record, ...]:
-    """Return the record of each trial; `cells` holds the id of every cell, `seconds` is what one trial took."""
+    """Return the record of each trial; `cells` maps cell numbers to ids, `seconds` is the time of one trial."""
     guess, scores, recovered = result.reconstruction, result.scores, result.recovered
     return tuple(
         Record(
@@ -91,10 +91,7 @@ def _number(value: Tensor) -> float | None:
 
 
 def theory_of(model: Model, clean: Observation, seen: Observation, knowledge: Knowledge) -> dict[str, Tensor]:
-    """Return norms, condition, bound and error of each trial's system, as the attack takes it; not finite where there is none.
-
-    `condition_2` is 1 where condition (2) holds and 0 where it does not; only where it holds there is an `error_bound`.
-    """
+    """Return norms, condition, error bound and error of each trial's linear system; not finite if it has none."""
     entry = model.entry
     if entry is None or entry.bias is None:
         return {}
@@ -107,7 +104,7 @@ def theory_of(model: Model, clean: Observation, seen: Observation, knowledge: Kn
         "norm_e": report.norm_e,
         "norm_inverse_e": report.norm_inverse_e,
         "condition": report.condition,
-        "condition_2": report.holds.double().where(report.applicable, float("nan")),
+        "condition_2": report.holds.double().where(report.applicable, float("nan")),  # error_bound needs it
         "error_bound": report.bound,
         "error": report.error,
     }

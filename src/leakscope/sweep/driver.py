@@ -1,7 +1,6 @@
-"""Running a scenario: plan what is missing, hand the chunks to an engine, land what comes back.
+"""Running a scenario: plan the missing trials, run the chunks on an engine, store the results.
 
-The plan is written into the run before the first chunk starts. A run that goes on after a crash finds the plan and does the
-chunks that are missing, the same trials together in the same form, so its records are those of an undisturbed run.
+The plan is stored before the first chunk starts. A resumed run follows it, so its records equal those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ONE_HOT = "client.loss mse: labels are one-hot targets, compared with the output
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A scenario unfolded: its cells, baselines included, and all its trials."""
+    """All cells of a scenario, baselines included, and all its trials."""
 
     cells: tuple[Cell, ...]
     trials: tuple[Trial, ...]
@@ -41,7 +40,7 @@ class Sweep:
 
 @dataclass(slots=True)
 class Done:
-    """How a run ended: trials wanted, there before, landed now; whether it was stopped; where the seconds went."""
+    """How a run ended: trials wanted, stored before and stored now; whether it was stopped; the time spent."""
 
     wanted: int
     before: int
@@ -53,24 +52,24 @@ class Done:
 
     @property
     def left(self) -> int:
-        """Return how many trials are still missing."""
+        """Return the number of missing trials."""
         return self.wanted - self.before - self.landed
 
 
 class Watcher(Protocol):
-    """Whoever wants to see a run go: a progress bar, lines in a log."""
+    """Receives the progress of a run, for a progress bar or a log."""
 
     def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
-        """Show how much there is to do, and the most it should take."""
+        """Report the number of trials and chunks and an upper bound on the seconds."""
 
     def noted(self, note: Note) -> None:
-        """Show the state of a chunk in hand."""
+        """Report the state of a running chunk."""
 
     def landed(self, landing: Landing, done: Done) -> None:
-        """Show that a chunk is safely stored."""
+        """Report that a chunk has been stored."""
 
     def message(self, line: str) -> None:
-        """Show a sentence."""
+        """Report a message."""
 
 
 class NoProgress(Watcher):
@@ -98,22 +97,19 @@ def unfold(scenario: Scenario) -> Sweep:
 
 
 def check(scenario: Scenario, cells: Sequence[Cell]) -> None:
-    """Raise what does not fit together in any cell; cells alike in all that is looked at are looked at once.
-
-    First what the parts of a cell are by themselves, then, where that is sound, whether its attack suits its client.
-    """
+    """Raise for cells whose parts do not fit together or whose attack does not suit its client; equal inputs are checked once."""
     _raise_misfits(scenario, cells, _parts_read, part_misfits)
     _raise_misfits(scenario, cells, _attack_read, attack_misfits)
 
 
 def _parts_read(settings: CellSettings) -> tuple[object, ...]:
-    """Return all that `part_misfits` reads."""
+    """Return all settings that `part_misfits` reads."""
     parts = (settings.data, settings.model, settings.weights, settings.trials, settings.baselines)
     return *parts, settings.client.on_model, settings.client.loss, settings.recipe, settings.knowledge.labels
 
 
 def _attack_read(settings: CellSettings) -> tuple[object, ...]:
-    """Return all that `attack_misfits` reads."""
+    """Return all settings that `attack_misfits` reads."""
     client = settings.client
     shared = (client.local and client.local.optimiser, client.rounds, client.on_data is None)
     defences = [type(defence).__name__ for defence in client.defences]
@@ -140,7 +136,7 @@ def _raise_misfits(
 
 
 def _placed(problem: Problem, scenario: Scenario, cell: Cell) -> Problem:
-    """Return a problem where the file says the field: at the very attack of several, at the very value of an axis."""
+    """Return a problem at the place in the file that set the field: an entry of `attacks` or a value of an axis."""
     for axis in scenario.axes:
         for number, path in enumerate(axis.paths):
             if problem.path[: len(path)] == path and axis.name in cell.axes:
@@ -151,7 +147,7 @@ def _placed(problem: Problem, scenario: Scenario, cell: Cell) -> Problem:
 
 @contextmanager
 def naming_lines(scenario: Scenario, cells: Sequence[Cell]) -> Iterator[None]:
-    """Raise what turns out to be wrong while cells are played as an error with its line."""
+    """Convert a `MisfitError` raised inside to an error that names the line in the file."""
     try:
         yield
     except MisfitError as misfit:
@@ -160,7 +156,7 @@ def naming_lines(scenario: Scenario, cells: Sequence[Cell]) -> Iterator[None]:
 
 
 def remarks(cells: Sequence[Cell]) -> list[str]:
-    """Return what a setting means or costs that its name does not say, a sentence each."""
+    """Return messages about what settings mean or cost that their names do not show."""
     attacked = [read_settings(cell.settings) for cell in cells if not cell.baseline]
     targets = ONE_HOT if any(settings.client.loss == "mse" for settings in attacked) else ""
     return [line for line in (targets, cost_of_knowing(attacked)) if line]
@@ -179,10 +175,9 @@ def run_scenario(
     stop: Callable[[], bool] = never,
     measure: bool = True,
 ) -> Done:
-    """Run what a scenario still lacks in a run directory (made if need be), and return how it ended.
+    """Run the missing trials of a scenario in a run directory (created if needed), and return how the run ended.
 
-    `engine` is any map over chunks; with `workers` so many processes, which on a GPU share it. Once `stop()` is true, chunks in
-    hand are finished and saved.
+    `workers` is the number of processes, which share a GPU. Once `stop()` is true, running chunks are finished and stored.
     """
     began = time.perf_counter()
     watcher = watcher or NoProgress()
@@ -197,7 +192,7 @@ def run_scenario(
     )
     with naming_lines(scenario, sweep.cells):
         plan = None
-        if run is None:  # measured before anything is written: what cannot work is refused with nothing left behind
+        if run is None:  # measure before writing, so that a scenario that cannot run leaves no directory
             plan = make(sweep.trials)
             run = Run.create(directory, scenario.text, facts)
         with run.writing() as writer:
@@ -238,7 +233,7 @@ def _to_do(
     device: str,
     make: Callable[[Sequence[Trial]], Plan],
 ) -> tuple[list[Chunk], float]:
-    """Return the chunks to run: those of stored plans that are wholly missing, and new ones for what no plan covers."""
+    """Return the chunks to run: those of stored plans that are entirely missing, and new ones for all other missing trials."""
     by_id = {trial.id: trial for trial in sweep.trials}
     pending = set(by_id) - run.done()
     chunks: list[Chunk] = []
@@ -261,7 +256,7 @@ def _to_do(
 
 
 def _share(plan: Any, left: Sequence[Chunk]) -> float:
-    """Return the seconds that the chunks left of a stored plan may take at most, by what was measured when it was made."""
+    """Return an upper bound on the seconds for the remaining chunks of a stored plan, from its measurements."""
     whole = sum(len(chunk["trials"]) for chunk in plan["chunks"] if not chunk["baseline"])
     part = sum(len(chunk.trials) for chunk in left if not chunk.baseline)
     cores = max(1, usable_cores() // max((chunk.threads for chunk in left), default=1))
@@ -272,7 +267,7 @@ def _share(plan: Any, left: Sequence[Chunk]) -> float:
 def _results(
     engine: Engine, chunks: Sequence[Chunk], watcher: Watcher, stop: Callable[[], bool], done: Done
 ) -> Iterator[tuple[Landing, float]]:
-    """Yield every chunk's landing with the seconds the machinery spent on it."""
+    """Yield every chunk's result with the seconds of overhead spent on it."""
     jobs = ((chunk, Needs(threads=chunk.threads, gpus=float(chunk.device != "cpu"))) for chunk in chunks)
     for _, played in engine(play_chunk, jobs, stop=stop, on_note=watcher.noted):
         done.attack_seconds += played.landing.seconds
@@ -287,5 +282,5 @@ def _count(done: Done, landing: Landing, seconds: float) -> None:
 
 
 def _tidy(run: Run, landing: Landing) -> None:
-    """Remove the scratch of a chunk that has landed."""
+    """Remove the scratch directory of a stored chunk."""
     shutil.rmtree(run.work / f"{landing.plan}-{landing.chunk}", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What does not fit together in a cell: its parts by themselves, then its attack with its client. Each problem has its field."""
+"""Checks of a cell: whether its parts are valid, then whether its attack suits its client. Each problem names its field."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ MOST_PUBLIC = 2**29  # numbers of public images that baselines hold at once: 2 G
 
 
 class MisfitError(InputError):
-    """A problem that shows only when a cell is played; `cell` is its id, so that whoever has the file can name the line."""
+    """A problem that appears only when a cell runs; `cell` is its id, for finding the line in the file."""
 
     def __init__(self, problem: Problem, cell: str) -> None:
-        """Keep the problem; the text is its message."""
+        """Store the problem; the text is its message."""
         super().__init__(problem.message)
         self.problem, self.cell = problem, cell
 
     def __reduce__(self) -> tuple[type[MisfitError], tuple[Problem, str]]:
-        """Return how to make it again in another process."""
+        """Return how to rebuild the error in another process."""
         return type(self), (self.problem, self.cell)
 
 
 def attack_misfits(settings: CellSettings) -> list[Problem]:
-    """Return why the attack of a cell, whose parts are sound, cannot work on its client with what it is told."""
+    """Return why the attack of a cell with valid parts cannot work on its client with the given knowledge."""
     attack, model = settings.attack, network_of(settings)
     if isinstance(attack, KnownPolicy):
         return _policy_misfits(settings, attack)
@@ -57,7 +57,7 @@ def attack_misfits(settings: CellSettings) -> list[Problem]:
 
 
 def _policy_misfits(settings: CellSettings, attack: KnownPolicy) -> list[Problem]:
-    """Return what the attacker who looks through transformations lacks."""
+    """Return what an attacker who inverts transformations lacks."""
     if not settings.knowledge.defence:
         words = "needs to be told of the client's transformations: give knowledge.defence: true, or use ig"
         return [Problem(("attack",), f"{attack.name} {words}")]
@@ -68,7 +68,7 @@ def _policy_misfits(settings: CellSettings, attack: KnownPolicy) -> list[Problem
 
 
 def _sign_misfit(settings: CellSettings, attack: Matching) -> str:
-    """Return why an attacker who was told that signs are sent cannot use it; nothing where he can."""
+    """Return why an attacker who knows that signs are sent cannot use it; "" if it can."""
     signs = any(isinstance(defence, Sign) for defence in settings.client.defences)
     if not signs or not settings.knowledge.defence or LocalSteps not in simulator_kinds(attack.simulate):
         return ""
@@ -77,7 +77,7 @@ def _sign_misfit(settings: CellSettings, attack: Matching) -> str:
 
 
 def _prior_misfits(settings: CellSettings, attack: Matching, model: Model) -> list[Problem]:
-    """Return that a prior is for pictures where the inputs are none: a setting `tv`, or a piece of an attack of one's own."""
+    """Return a problem if total variation is used on inputs that are not images."""
     if len(model.input_shape) >= 3 or not any(isinstance(prior, TotalVariation) for prior in attack.priors):
         return []
     shape = "x".join(map(str, model.input_shape))
@@ -88,7 +88,7 @@ def _prior_misfits(settings: CellSettings, attack: Matching, model: Model) -> li
 
 
 def _dropout_misfit(settings: CellSettings) -> str:
-    """Return why the masks of the client cannot be given to the attacker; nothing where they can."""
+    """Return why the attacker cannot have the client's dropout masks; "" if it can."""
     several = settings.client.local is not None or settings.client.rounds > 1
     if not several or not settings.knowledge.dropout or not settings.model.drops:
         return ""
@@ -98,7 +98,7 @@ def _dropout_misfit(settings: CellSettings) -> str:
 
 
 def _update_misfit(settings: CellSettings, attack: Matching) -> str:
-    """Return why the attack does not suit what the client shares and the attacker knows of it; nothing where it does."""
+    """Return why the attack does not suit what the client shares and the attacker knows; "" if it does."""
     local, knows_local = settings.client.local, settings.knowledge.local
     kinds = simulator_kinds(attack.simulate)
     if local is None:
@@ -115,7 +115,7 @@ def _update_misfit(settings: CellSettings, attack: Matching) -> str:
     if not knows_local:
         words = "a change of weights has the length of a gradient only by the rate: give knowledge.local: true"
         return f"{attack.name} compares lengths, and {words}, or use ig, ig_update or sme"
-    simulated = settings.knowledge.defence  # who knows the defences simulates the steps
+    simulated = settings.knowledge.defence  # an informed attacker simulates the local steps
     if local.optimiser == "adam" and not simulated:
         words = "after Adam an update's says nothing of the gradient's: use ig_update, sme or dlfa"
         return f"{attack.name} compares lengths, and {words}"
@@ -123,7 +123,7 @@ def _update_misfit(settings: CellSettings, attack: Matching) -> str:
 
 
 def _rule_misfit(settings: CellSettings, attack: Matching, model: Model) -> str:
-    """Return why the attack's rule cannot read the labels, another loss than cross entropy aside; nothing where it can."""
+    """Return why the attack's rule cannot read the labels (the loss is checked elsewhere); "" if it can."""
     samples, knows_labels = settings.data.samples, settings.knowledge.labels
     rule = chosen_rule(attack.labels, samples, told=knows_labels)
     if rule == JOINT:
@@ -143,7 +143,7 @@ def _rule_misfit(settings: CellSettings, attack: Matching, model: Model) -> str:
 
 
 def part_misfits(settings: CellSettings) -> list[Problem]:
-    """Return what is wrong between the parts of a cell: data that is not there, too few examples, a network that does not fit."""
+    """Return problems between the parts of a cell: missing data, too few examples, a network that does not fit."""
     try:
         data = data_of(settings.data)
     except InputError as error:
@@ -160,7 +160,7 @@ def part_misfits(settings: CellSettings) -> list[Problem]:
 
 
 def _too_few(settings: CellSettings, data: Dataset) -> list[Problem]:
-    """Return that the part has fewer examples than the clients together would hold."""
+    """Return a problem if the part has fewer examples than all clients together need."""
     chosen = settings.data
     size, wanted = data.size(chosen.part), chosen.first + settings.trials * chosen.samples
     if wanted <= size:
@@ -171,7 +171,7 @@ def _too_few(settings: CellSettings, data: Dataset) -> list[Problem]:
 
 
 def _mix_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
-    """Return why there are not as many batches of the label mix as there are clients."""
+    """Return a problem if the label mix yields fewer batches than there are clients."""
     chosen = settings.data
     where, samples = f"{chosen.name} {chosen.part} from number {chosen.first} on", chosen.samples
     batches = len(mixed_batches(chosen))
@@ -188,7 +188,7 @@ def _mix_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
 
 
 def _baseline_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
-    """Return why the public examples of the baselines are not there, or do not fit in memory at this size."""
+    """Return a problem if the baselines' public examples are missing or do not fit in memory."""
     public: Part = "train" if settings.data.part == "test" else "test"
     asked = [name for name in settings.baselines if name != "prior_only"]
     numbers = data.size(public) * math.prod(data.input_shape)
@@ -214,7 +214,7 @@ def _checkpoint_misfits(settings: CellSettings) -> list[Problem]:
 
 
 def _code_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
-    """Return that a private head has too few codes for the classes."""
+    """Return a problem if a private head has fewer codes than classes."""
     if settings.client.on_model is None:
         return []
     try:
@@ -225,7 +225,7 @@ def _code_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
 
 
 def _label_misfits(settings: CellSettings) -> list[Problem]:
-    """Return that the attack would read labels off gradients of another loss than cross entropy, as `attacks.labels` refuses."""
+    """Return a problem if the attack would read labels from gradients of another loss than cross entropy."""
     loss, asked = settings.client.loss, settings.recipe.label_rule
     if loss == "cross_entropy" or asked is None:
         return []

@@ -1,7 +1,4 @@
-"""Many cells as one batch: pieces that differ only in strengths become one piece with a strength for every trial.
-
-A strength is a field whose type admits a tensor (`sigma: float | Tensor`). Everything else must be equal to share a batch.
-"""
+"""Merging cells into one batch: components that differ only in strengths become one component with a strength for every trial."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ P = TypeVar("P")
 
 
 def shape_of(piece: object) -> str:
-    """Return the text of a piece without its strengths: pieces of equal shape can be merged.
+    """Return a component's text without its strengths: components of equal shape can be merged.
 
     >>> from leakscope.defences import GaussianNoise
     >>> shape_of(GaussianNoise(0.1)) == shape_of(GaussianNoise(0.2))
@@ -29,9 +26,7 @@ def shape_of(piece: object) -> str:
 
 
 def merge(values: Sequence[P], repeats: Sequence[int]) -> P:
-    """Return one piece for `sum(repeats)` trials, where values[i] belongs to the next repeats[i] of them.
-
-    A strength that is the same everywhere stays a number.
+    """Return one component for `sum(repeats)` trials; values[i] applies to the next repeats[i]. Equal strengths stay numbers.
 
     >>> from leakscope.defences import GaussianNoise
     >>> merge([GaussianNoise(0.5), GaussianNoise(2.0)], [2, 1]).sigma
@@ -49,7 +44,7 @@ def merge(values: Sequence[P], repeats: Sequence[int]) -> P:
 
 @functools.cache
 def _strengths(kind: Hashable) -> frozenset[str]:
-    """Return the fields of a dataclass whose type admits a tensor beside a number."""
+    """Return the strengths of a dataclass: the fields whose type admits a tensor or a number (`sigma: float | Tensor`)."""
     try:
         hints = get_type_hints(cast(type, kind))
     except NameError:

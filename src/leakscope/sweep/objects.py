@@ -1,4 +1,4 @@
-"""The objects that a cell's settings describe: data set, network, client, private batches. Each is made once."""
+"""The objects that a cell's settings describe: data set, network, client, private batches. Each is built once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from leakscope.scenario.settings import DataChoice
 
 
 def load_data(name: str, size: int | None = None) -> Dataset:
-    """Return a data set, read once; with a size its images are handed out at size x size."""
+    """Return a data set, cached; with a size, its images are resized to size x size."""
     return _read(name) if size is None else replace(_read(name), side=size)
 
 
@@ -46,7 +46,7 @@ def data_of(choice: DataChoice) -> Dataset:
 
 
 def scaling_of(choice: DataChoice) -> Scaling:
-    """Return how the images of a cell become inputs of its network."""
+    """Return how the images of a cell are scaled for its network."""
     data = data_of(choice)
     return data.statistics if choice.scaling == "statistics" else data.scaling
 
@@ -57,7 +57,7 @@ def client_of(settings: CellSettings) -> Client:
 
 
 def network_of(settings: CellSettings) -> Model:
-    """Return the network of a cell; where it starts from a checkpoint, with the checkpoint's buffers."""
+    """Return the network of a cell, with the checkpoint's buffers if it starts from one."""
     data = data_of(settings.data)
     checkpoint = settings.weights if isinstance(settings.weights, Checkpoint) else None
     return _network(_text(settings.model), data.input_shape, data.classes, checkpoint)
@@ -77,7 +77,7 @@ def _network(text: str, shape: tuple[int, ...], classes: int, checkpoint: Checkp
 
 @functools.lru_cache(maxsize=32)
 def fingerprint(name: str, part: Part) -> str:
-    """Return a hash of the examples of a part, so that a trial on other data is another trial."""
+    """Return a hash of a part's examples, so that a trial on other data has another id."""
     data = load_data(name)
     digest = hashlib.sha256()
     for array in (data.x_train, data.y_train) if part == "train" else (data.x_test, data.y_test):
@@ -94,7 +94,7 @@ def _shuffled(name: str, part: Part) -> Tensor:
 
 @functools.lru_cache(maxsize=32)
 def mixed_batches(choice: DataChoice) -> tuple[Places, ...]:
-    """Return every batch of a label mix, as places in the part; client i holds the i-th."""
+    """Return every batch of a label mix, as indices in the part; client i holds the i-th."""
     data = load_data(choice.name)
     places = _shuffled(choice.name, choice.part) if choice.order == "shuffled" else torch.arange(data.size(choice.part))
     places = places[choice.first :]
@@ -103,7 +103,7 @@ def mixed_batches(choice: DataChoice) -> tuple[Places, ...]:
 
 
 def items_of(choice: DataChoice, number: int) -> tuple[int, ...]:
-    """Return the places of the examples that client `number` of a cell holds."""
+    """Return the indices of the examples that client `number` of a cell holds."""
     if choice.mix != "given":
         return mixed_batches(choice)[number]
     first = choice.first + number * choice.samples
@@ -115,36 +115,32 @@ def items_of(choice: DataChoice, number: int) -> tuple[int, ...]:
 
 
 def batch_of(data: Dataset, part: Part, items: Sequence[Sequence[int]]) -> Batch:
-    """Return the private batch of many clients with equally many examples each."""
+    """Return the private batch of many clients with the same number of examples each."""
     flat = torch.tensor([list(each) for each in items])
     images = data.pictures(part, flat.reshape(-1)).reshape(*flat.shape, *data.input_shape)
     return make_batch(images, data.labels(part, flat.reshape(-1)).reshape(flat.shape), classes=data.classes)
 
 
 def is_insider(attack: Attack) -> bool:
-    """Return whether an attack begins from a public example."""
+    """Return whether an attack starts from a public example."""
     return isinstance(attack, Matching) and isinstance(attack.start, PublicExample)
 
 
 def begun_from(attack: Attack, pictures: Tensor) -> Attack:
-    """Return an insider's attack with the pictures (T x N x input_shape, in [0, 1]) it begins from."""
+    """Return an insider attack with its start images (T x N x input_shape, in [0, 1])."""
     return replace(attack, start=Insider(pictures)) if isinstance(attack, Matching) else attack
 
 
 def other_part(part: Part) -> Part:
-    """Return the part of a data set that private examples of this part are not from."""
+    """Return the part of a data set that does not contain the private examples."""
     return "train" if part == "test" else "test"
 
 
 def public_examples(data: Dataset, private: Part, labels: Tensor, seeds: Sequence[int]) -> Tensor:
-    """Return for labels (T x N) public pictures of the same classes, T x N x input_shape in [0, 1].
-
-    Picture n of a trial is drawn uniformly among the public examples of class `labels[t, n]`, by a fold of the trial's seed
-    that no client uses; a trial's pictures do not depend on its neighbours.
-    """
+    """Return public images (T x N x input_shape, [0, 1]) of the classes in `labels` (T x N), drawn uniformly within each class."""
     part = other_part(private)
     known = data.labels(part, slice(None))
-    keys = random.fold(random.key(list(seeds)), "insider")
+    keys = random.fold(random.key(list(seeds)), "insider")  # a fold that no client uses
     drawn = lift(lambda key: random.uniform(key, (labels.shape[1],)))(keys)
     places = torch.zeros_like(labels)
     for label in labels.unique().tolist():
@@ -157,7 +153,7 @@ def public_examples(data: Dataset, private: Part, labels: Tensor, seeds: Sequenc
 
 
 def insider_misfits(settings: CellSettings, data: Dataset) -> list[Problem]:
-    """Return that some class of the clients has no public example, where the attack begins from one."""
+    """Return a problem if an insider attack lacks a public example of some class."""
     if not is_insider(settings.attack):
         return []
     part = settings.data.part

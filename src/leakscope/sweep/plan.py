@@ -1,7 +1,6 @@
-"""Which trials share a chunk, and how each chunk is run. Made once when a run starts, then followed to the letter.
+"""Which trials share a chunk, and how each chunk is run. The plan is made once when a run starts, then followed exactly.
 
-Trials of the same shape go together: images, seeds, weights, defences and strengths differ inside a chunk. What must be
-equal is what the attack's program is made of: network, sample count, attack (but for strengths), knowledge, dtype.
+A chunk has one network, sample count, attack (except strengths), knowledge and dtype; all else may differ between its trials.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ BASELINES_AT_ONCE = 512
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Trials of one shape."""
+    """Trials that may share a chunk."""
 
     key: str
     trials: tuple[Trial, ...]
@@ -52,14 +51,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Chunks in the order they are run, with what was measured to choose their form and the seconds they may take at most."""
+    """Chunks in running order, the measurements behind their forms, and an upper bound on the seconds."""
 
     chunks: tuple[Chunk, ...]
     seconds: float = 0.0
     measured: Mapping[str, Measured] = field(default_factory=dict)
 
     def plain(self) -> dict[str, object]:
-        """Return the plan as it is written down: it names every trial of every chunk and how the chunk is run."""
+        """Return the plan as stored: every chunk with its trials and how it is run."""
         return {
             "chunks": [
                 {
@@ -77,7 +76,7 @@ class Plan:
 
 
 def group_trials(cells: Sequence[Cell], trials: Sequence[Trial]) -> list[Group]:
-    """Return the trials by shape, each group's trials with equal clients beside each other."""
+    """Return the trials grouped by shape, with equal clients adjacent within a group."""
     keys = [_key(cell) for cell in cells]
     order: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -97,7 +96,7 @@ def _key(cell: Cell) -> str:
     settings = read_settings(cell.settings)
     known = [_kind(defence) for defence in settings.client.defences] if settings.knowledge.defence else []
     head = settings.client.on_model
-    shape = None if head is None else (head.bits, head.spread)  # its weights are strengths: one for each trial
+    shape = None if head is None else (head.bits, head.spread)  # alpha and margin are strengths, one for each trial
     client = replace(settings.client, defences=(), on_model=None)
     parts = (known, _data(settings.data), settings.model, client, shape, settings.knowledge, settings.precision)
     return repr(parts) + shape_of(settings.attack)
@@ -108,7 +107,7 @@ def _data(choice: DataChoice) -> tuple[object, ...]:
 
 
 def _kind(defence: Defence) -> tuple[str, bool]:
-    """Return what of a defence decides which facts are revealed: those of every tensor are others than those of the whole."""
+    """Return the type of a defence and whether it acts on each tensor: these decide which facts are revealed."""
     return type(defence).__name__, bool(getattr(defence, "each", False))
 
 
@@ -123,10 +122,7 @@ def make_plan(
     say: Callable[[str], None] = lambda _: None,
     measure: bool = True,
 ) -> Plan:
-    """Return the plan for these trials; `measure=False` takes the plain forms and estimates nothing.
-
-    `workers` is how many chunks are in hand at a time: the cores by default, one on a GPU.
-    """
+    """Return the plan for these trials; `measure=False` times nothing; `workers` chunks run at a time (default: cores, one on a GPU)."""
     cores = cores or (workers if workers and device == "cpu" else usable_cores())
     groups = group_trials(cells, trials)
     table = dict(enumerate(cells))
@@ -162,7 +158,7 @@ def _forced(group: Group, table: Mapping[int, Cell]) -> str | None:
 
 
 def _width(group: Group, table: Mapping[int, Cell], device: str, cores: int) -> int:
-    """Return the widest chunk of a group: as asked, else wide enough for the device and narrow enough for all cores."""
+    """Return the largest chunk of a group: the setting if given, else by the device and small enough to use all cores."""
     if group.baseline:
         return BASELINES_AT_ONCE
     asked = read_settings(table[group.trials[0].cell].settings).precision.chunk
@@ -175,7 +171,7 @@ def _width(group: Group, table: Mapping[int, Cell], device: str, cores: int) -> 
 
 
 def _parts(trials: Sequence[Trial], width: int) -> list[tuple[Trial, ...]]:
-    """Return the trials cut into parts of about equal size, none wider than `width`."""
+    """Return the trials cut into parts of about equal size, none larger than `width`."""
     number = -(-len(trials) // width)
     even = -(-len(trials) // number)
     return [tuple(trials[first : first + even]) for first in range(0, len(trials), even)]
@@ -197,10 +193,7 @@ def _chunk(
 def chunks_of(
     plain: Mapping[str, Any], by_id: Mapping[str, Trial], cells: Sequence[Cell], pending: set[str], device: str
 ) -> list[Chunk]:
-    """Return the chunks of a stored plan that are wholly pending: what is left to do of it.
-
-    A plan for another device is not followed: its forms were chosen there.
-    """
+    """Return the chunks of a stored plan that are entirely pending; none if the plan was measured on another device."""
     table = dict(enumerate(cells))
     return [
         _chunk(
@@ -217,13 +210,13 @@ def chunks_of(
     ]
 
 
-WORTH_CHOOSING = 20.0  # seconds of work from which measuring all forms pays
+WORTH_CHOOSING = 20.0  # seconds of work above which timing all forms pays
 SAMPLE_WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found for one group: form, lanes that fit, seconds at most on one worker, and the rates behind the choice."""
+    """Measurements of one group: form, trials that fit in memory, maximal seconds on one worker, rates of the forms."""
 
     form: str | None = None
     width: int = 10**9
@@ -232,12 +225,12 @@ class Measured:
     bytes_per_trial: int = 0
 
     def plain(self) -> dict[str, object]:
-        """Return the same as JSON data."""
+        """Return the fields as JSON data."""
         return asdict(self)
 
 
 def share_of_memory(memory: int | None, workers: int, device: str) -> int | None:
-    """Return the bytes one of several workers may take: of `memory`, else of what a shared GPU has free.
+    """Return the bytes for one of several workers: a share of `memory`, else of the free memory of a shared GPU.
 
     >>> share_of_memory(1000, 4, "cpu"), share_of_memory(None, 1, "cuda")
     (250, None)
@@ -273,7 +266,7 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
         few = evaluations <= FEW
         sample = narrow(problem, 1 if few else min(max(min(width, total) * restarts, 4), SAMPLE_WIDTH))
         Evaluator(model, sample.unknowns, sample.facts, form or "native")  # builds or raises
-        played = form in ON_CUDA and device.type == "cuda"  # as it will be run
+        played = form in ON_CUDA and device.type == "cuda"  # traced as in the run
         how = form or "native"
         rates = {how: measure_form(model, sample, how, seconds=0.1, least=1 if few else 2, traced=played)}
         if form is None and not few and evaluations / rates["native"] > WORTH_CHOOSING:

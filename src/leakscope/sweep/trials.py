@@ -1,4 +1,4 @@
-"""The trials of a scenario: every cell, seed and client once, each with the id of all that determines it."""
+"""The trials of a scenario: every cell, seed and client once, each with an id from all that determines it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED_BITS = 24
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One client attacked once; `cell` is the place of its cell in the sweep's list."""
+    """One client attacked once; `cell` is the index of its cell in the sweep."""
 
     id: str
     cell: int
@@ -26,7 +26,7 @@ class Trial:
 
 
 def unique_cells(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells without repetition: equal settings are one cell, under the axes it was first given."""
+    """Return the cells without duplicates: equal settings are one cell, under its first axes."""
     by_id: dict[str, Cell] = {}
     for cell in cells:
         by_id.setdefault(cell.id, cell)
@@ -34,7 +34,7 @@ def unique_cells(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def trials_of(cells: list[Cell]) -> list[Trial]:
-    """Return every trial of every cell, by cell, seed and number."""
+    """Return every trial, by cell, seed and number."""
     trials: list[Trial] = []
     items: dict[DataChoice, list[tuple[int, ...]]] = {}
     for place, cell in enumerate(cells):
@@ -52,7 +52,7 @@ def trials_of(cells: list[Cell]) -> list[Trial]:
 
 
 def baseline_cells(cells: list[Cell]) -> list[Cell]:
-    """Return the cells of the null baselines: one for each way the sweep's cells choose data, and each baseline asked for."""
+    """Return the cells of the null baselines: one for each data choice and each baseline."""
     largest: dict[str, Cell] = {}
     for cell in cells:
         for name in read_settings(cell.settings).baselines:

@@ -1,4 +1,4 @@
-"""Training a federation from a file: what it may say, and the run that survives being killed."""
+"""Training a federation from a file, in a run that survives being killed."""
 
 from leakscope.training.file import Training as Training, read_training as read_training, training_of as training_of
 from leakscope.training.result import Point as Point, Result as Result

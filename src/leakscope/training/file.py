@@ -29,7 +29,7 @@ from leakscope.scenario.schema import closer, make_client
 
 KIND = "a training file"
 MOST_ROUNDS = 1_000_000
-BESIDE = ("name", "rounds", "checkpoints")  # fields that change no number of a round
+BESIDE = ("name", "rounds", "checkpoints")  # fields that do not change the numbers of a round
 TRAINING_KINDS = {
     "partition": Kind("partition", PARTITIONS),
     "selection": Kind("selection", SELECTIONS),
@@ -41,14 +41,11 @@ CLIENT_HIDDEN = frozenset({"scaling", "defences", "rounds", "server_rate"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingData:
-    """Which examples are dealt out: the train part of a data set, or its first `examples`; accuracy is on its test part.
-
-    `scaling` 'statistics' gives the network the usual mean and standard deviation of the set. `size` resizes pictures.
-    """
+    """Which examples are dealt out: the train part of a data set, or its first `examples`; accuracy is on its test part."""
 
     name: str
-    scaling: Literal["none", "statistics"] = "none"
-    size: int | None = None
+    scaling: Literal["none", "statistics"] = "none"  # statistics: by the set's mean and standard deviation
+    size: int | None = None  # images are resized to size x size
     examples: int | None = None
 
     def __post_init__(self) -> None:
@@ -60,15 +57,11 @@ class TrainingData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowToRun:
-    """What of the way to run may change the numbers in their last digits.
-
-    `together` clients train as one batch. `form` is how their convolutions are done: 'native' (grouped), 'by_client', 'split', 'bands',
-    'windows', 'im2col'; left out, the fastest is measured when the training begins, and kept.
-    """
+    """Numerical settings that can change the last digits of results."""
 
     dtype: str = "float32"
-    together: int = 32
-    form: Literal["native", "by_client", "split", "bands", "windows", "im2col"] | None = None
+    together: int = 32  # clients that train as one batch
+    form: Literal["native", "by_client", "split", "bands", "windows", "im2col"] | None = None  # None: the fastest
 
     def __post_init__(self) -> None:
         lookup(DTYPES, self.dtype, "dtype")
@@ -78,18 +71,14 @@ class HowToRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A checked training as typed values, a field for each of the file.
-
-    `client` lacks the data set's scaling, which is known when the data is loaded. `plain` is the file with every default filled
-    in, for the hash of a training.
-    """
+    """A checked training as typed values, one for each field of the file."""
 
     name: str
     data: TrainingData
     partition: Partition
     model: ModelChoice
     weights: Init
-    client: Client
+    client: Client  # without the scaling, which is set when the data is loaded
     defences: tuple[Defence, ...]
     selection: Selection
     server: Server
@@ -100,7 +89,7 @@ class Training:
     evaluate: int
     seed: int
     precision: HowToRun
-    plain: Mapping[str, Any] = field(repr=False)
+    plain: Mapping[str, Any] = field(repr=False)  # the file with every default, for the hash of a training
     file: UserFile = field(repr=False)
 
     @functools.cached_property
@@ -160,12 +149,12 @@ def file_model() -> type[BaseModel]:
 
 
 def read_training(path: FilePath | str) -> Training:
-    """Return the training in a YAML file, or raise everything that is wrong with it."""
+    """Return the training in a YAML file, or raise all its errors."""
     return _training(read_user_file(path, KIND))
 
 
 def training_of(data: Mapping[str, Any]) -> Training:
-    """Return the training of a plain mapping: the same fields as the file's."""
+    """Return the training of a plain mapping with the fields of a file."""
     return _training(user_file_of(data, KIND))
 
 
@@ -183,7 +172,7 @@ def _training(file: UserFile) -> Training:
 
 
 def _build_field(name: str, value: Any, problems: list[Problem]) -> Any:
-    """Return the typed value of a field; what its constructor refuses is added to `problems`."""
+    """Return the typed value of a field; errors of its constructor are added to `problems`."""
     if name == "defences":
         return tuple(
             _build((name, i), value, partial(KINDS[name].build, item), problems) for i, item in enumerate(value)
@@ -211,7 +200,7 @@ MAKERS: Mapping[str, Callable[[Any], object]] = {
 
 
 def _contradictions(training: Training) -> list[Problem]:
-    """Return what fields that are right by themselves make wrong together."""
+    """Return problems between fields that are valid on their own."""
     problems = []
     late = [number for number in training.checkpoints if number > training.rounds]
     if late:

@@ -1,4 +1,4 @@
-"""The objects that a training's settings describe: data, holdings, network, federation, first weights."""
+"""The objects that a training's settings describe: data, client data, network, federation, first weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from leakscope.training.file import Training
 
 @dataclass(frozen=True, slots=True)
 class TrainingObjects:
-    """What a training runs on: the network as clients run it and as it is used, who holds what."""
+    """What a training runs on: the network in training and in eval mode, and each client's examples."""
 
     federation: Federation
     trained: Model
@@ -99,7 +99,7 @@ def _holdings(training: Training, data: Dataset) -> Holdings:
 
 
 def _bands() -> Banded:
-    keep_freed()  # a step's large tensors come and go many times a second
+    keep_freed()  # keep freed memory: large tensors are allocated many times a second
     return Banded()
 
 
@@ -116,18 +116,18 @@ FORMS: dict[str, Form] = {
     "windows": Form(_windows, split=True, traced=True),
     "im2col": Form(Im2col, traced=True),
 }
-MEASURED = ("native", "by_client", "split", "bands", "windows")  # on CPU im2col lost every comparison at training
-MOST_CLIENTS = 100  # with fewer the cost of a step that does not depend on them decides
+MEASURED = ("native", "by_client", "split", "bands", "windows")  # im2col was never the fastest on CPU
+MOST_CLIENTS = 100  # with fewer, the fixed cost of a step dominates
 TIMES = 3
-NEAR = 1.5  # a form is measured a third time where its best is within this factor of the best of all
+NEAR = 1.5  # only forms within this factor of the best are timed a third time
 
 
 def choose_form(world: TrainingObjects, state: State, say: Callable[[str], None] = lambda _: None) -> str:
-    """Return the form that trains a few of the clients fastest; 'native' where there is no convolution to do otherwise."""
+    """Return the form that trains a few of the clients fastest; 'native' without convolutions."""
     if not _has_convolutions(world):
         return "native"
     if next(iter(state.weights.values())).is_cuda:
-        return "im2col"  # grouped convolutions are slow there, and client by client leaves the card idle
+        return "im2col"  # grouped convolutions are slow on CUDA, and client by client leaves the GPU idle
     answered = who_answers(world.federation, state.rounds, world.holdings.clients) or (0,)
     counts, together = world.holdings.counts, world.federation.together
     some = sorted(answered, key=lambda client: int(counts[client]))[:MOST_CLIENTS]
@@ -143,7 +143,7 @@ def choose_form(world: TrainingObjects, state: State, say: Callable[[str], None]
         answers = train_groups(
             federation, world.trained, world.holdings, state, groups, form=replace(form, traced=False)
         )
-        deque(answers, maxlen=0)  # one after the other: they need not lie in memory together
+        deque(answers, maxlen=0)  # consumed one by one to save memory
         return time.perf_counter() - began
 
     for turn in range(TIMES):

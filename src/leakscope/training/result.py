@@ -1,4 +1,4 @@
-"""What a training leaves behind: the learning curve, its checkpoints, and how to read them from its directory."""
+"""The results of a training: learning curve and checkpoints, and how to read them from its directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATE, FILE, CURVE = "state.safetensors", "training.yaml", "curve.csv"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One round of the learning curve: who answered, and how good the global model is after it (None: not measured)."""
+    """One round of the learning curve: the clients that answered, and the global model's quality after it (None: not measured)."""
 
     round: int
     answered: int
@@ -42,10 +42,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A training so far: the learning curve from round 0 on, checkpoints, facts; `diverged` if it blew up.
-
-    `resumable` is whether another round could be played from what was written: private heads that were not kept are gone.
-    """
+    """A training so far: learning curve from round 0 on, checkpoints, facts; `diverged` if weights became infinite or NaN."""
 
     training: Training
     curve: tuple[Point, ...]
@@ -54,16 +51,16 @@ class Result:
     facts: Mapping[str, str]
     diverged: bool = False
     stopped: bool = False
-    resumable: bool = True
+    resumable: bool = True  # whether another round can be run; False if private heads were not kept
 
     @property
     def rounds(self) -> int:
-        """Return how many rounds were played."""
+        """Return the number of completed rounds."""
         return self.curve[-1].round if self.curve else 0
 
 
 def about_of(path: Path) -> dict[str, Any]:
-    """Return what stands beside the tensors of a state."""
+    """Return the metadata of a state file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -76,7 +73,7 @@ def about_of(path: Path) -> dict[str, Any]:
 
 
 def checkpoints_of(directory: Path) -> dict[int, str]:
-    """Return the files of the rounds that were kept."""
+    """Return round -> checkpoint file."""
     files = sorted((directory / Path(file_name(0)).parent).glob("round-*.safetensors"))
     return {int(path.stem.rpartition("-")[2]): str(path) for path in files}
 
@@ -96,7 +93,7 @@ FOLDER = "private"
 
 
 def write_private(directory: Path, state: State) -> None:
-    """Write what the clients keep to themselves, readable by the owner alone; nothing is written where they keep nothing."""
+    """Write the clients' private state, readable only by the owner; nothing if there is none."""
     data = pack_private(state)
     if data is None:
         return
@@ -106,19 +103,19 @@ def write_private(directory: Path, state: State) -> None:
     for path, content in ((folder / ".gitignore", b"*\n"), (_file(directory, state.rounds), data)):
         if not path.exists() or path.read_bytes() != content:
             with replacing(path) as file:
-                os.fchmod(file.fileno(), 0o600)  # before the first byte is in it
+                os.fchmod(file.fileno(), 0o600)  # before anything is written
                 file.write(content)
 
 
 def forget_older(directory: Path, state: State) -> None:
-    """Delete the private files of other rounds than the state's, which is on disk by now."""
+    """Delete the private files of all rounds but the state's, which has been written."""
     for path in sorted((directory / FOLDER).glob("round-*")):
         if path != _file(directory, state.rounds):
             path.unlink()
 
 
 def refuse_kept(directory: Path) -> None:
-    """Raise if the folder holds heads, for a training that was not asked to keep them."""
+    """Raise if the folder holds private heads but the training does not keep them."""
     if sorted((directory / FOLDER).glob("round-*")):
         raise InputError(
             f"{directory / FOLDER} holds private heads: go on with --keep-private, which keeps them there, or choose a new --out"
@@ -126,12 +123,12 @@ def refuse_kept(directory: Path) -> None:
 
 
 def can_go_on(directory: Path, federation: Federation, rounds: int) -> bool:
-    """Return whether a training can go on after a round: it has no private heads, or they are kept, or not trained yet."""
+    """Return whether a training can continue after a round: it has no private heads, or they are kept, or not trained yet."""
     return federation.client.on_model is None or not rounds or _file(directory, rounds).exists()
 
 
 def read_private(directory: Path, rounds: int) -> bytes | None:
-    """Return the private file of a round; None where there is none, InputError where there are those of other rounds."""
+    """Return the private file of a round, None if there is none; raises if only those of other rounds exist."""
     path = _file(directory, rounds)
     if path.exists():
         return path.read_bytes()

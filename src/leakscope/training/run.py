@@ -1,14 +1,13 @@
 """Running a training: rounds, accuracy, checkpoints, and a state on disk after every round.
 
     DIR/training.yaml                        the file, as it was given
-    DIR/state.safetensors                    what the server needs for the next round, written whole or not at all
-    DIR/private/round-00005.safetensors      what clients keep to themselves: not to be shared; private heads only if asked for
+    DIR/state.safetensors                    what the server needs for the next round, written atomically
+    DIR/private/round-00005.safetensors      private client state, not to be shared; private heads only with `keep_private`
     DIR/checkpoints/round-00005.safetensors  the global model after round 5
     DIR/curve.csv                            the learning curve
 
-A training that was killed goes on from its state to the same bits. The state names everything that determines the result (a
-hash); the state of another training is refused. Asking for more rounds of the same training goes on where it ended. With clients
-that have private heads both need `keep_private`: without it the heads are written nowhere.
+A killed training resumes from its state and gives identical bits; it can also be extended by more rounds. Private heads need
+`keep_private` for both. The state holds a hash of all that determines the result; the state of another training is rejected.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ from leakscope.training.result import (
 from leakscope.training.result import FOLDER as PRIVATE
 
 LOCK = "run.lock"
-RESULTS = 1  # raised whenever a change of leakscope changes what a training gives
-SAVE_EVERY = 2.0  # seconds: a round that took less need not be saved by itself
+RESULTS = 1  # increased when a change of leakscope changes training results
+SAVE_EVERY = 2.0  # seconds between saved states; shorter rounds are not saved one by one
 
 
 def run_training(
@@ -76,10 +75,10 @@ def run_training(
     inside: Callable[[int, int, int], None] = lambda *_: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """Return the training after its last round, begun or gone on with in `directory`.
+    """Return the training after its last round, started or resumed in `directory`.
 
-    `on_round` gets every point of the curve, `say` a sentence now and then, `inside` (round, clients done, clients of the round);
-    `stop` is asked between rounds. `keep_private` writes private heads to DIR/private, so that a cut training can go on.
+    `on_round` gets every point of the curve, `say` messages, `inside` (round, clients done, clients of the round); `stop` is
+    checked between rounds. `keep_private` writes private heads to DIR/private, so that the training can be resumed.
     """
     world, first = _begun(training, device)
     _refuse_other_files(directory)
@@ -95,7 +94,7 @@ def run_training(
 
 
 def check_training(training: Training, device: str = "cpu") -> None:
-    """Raise what would be wrong with a training once it begins; nothing is trained or written."""
+    """Raise the errors a training would raise when it starts; nothing is trained or written."""
     _begun(training, device)
 
 
@@ -108,7 +107,7 @@ def _begun(training: Training, device: str) -> tuple[TrainingObjects, State]:
 
 
 class _Run:
-    """One training at work in its directory; `writes_private` is whether what clients do not send is written there."""
+    """One training in its directory; `writes_private` is whether private client state is written there."""
 
     def __init__(
         self,
@@ -135,7 +134,7 @@ class _Run:
         inside: Callable[[int, int, int], None],
         stop: Callable[[], bool],
     ) -> Result:
-        """Return the result after the rounds that were missing."""
+        """Return the result after the missing rounds."""
         state = self._resumed(first)
         if not self.writes_private and self._is_left(state):
             say(
@@ -149,7 +148,7 @@ class _Run:
         self._write(FILE, self.training.file.text.encode())
         if not self.curve:
             self.curve.append(self._measured(state, Point(0, 0, 0, 1.0, None, None, None)))
-            self._save(state)  # the form is settled from here on
+            self._save(state)  # fixes the form for resumed runs
             on_round(self.curve[-1])
         world, form = self.world, FORMS[self.form]
 
@@ -171,7 +170,7 @@ class _Run:
         return self.result(is_finite(state), stopped=self._is_left(state))
 
     def result(self, finite: bool, *, stopped: bool = False) -> Result:
-        """Return what the directory now holds."""
+        """Return the contents of the directory."""
         return Result(
             training=self.training,
             curve=tuple(self.curve),
@@ -191,7 +190,7 @@ class _Run:
         return number == training.rounds or number in training.checkpoints or number % training.evaluate == 0
 
     def _measured(self, state: State, point: Point) -> Point:
-        if not is_finite(state):  # the class that NaN happens to be taken for is right now and then
+        if not is_finite(state):  # argmax of NaN logits would sometimes count as correct
             return replace(point, loss=math.nan)
         weights = parameters_of(self.world.used, state)
         scaling, loss = self.world.federation.client.scaling, self.world.federation.client.loss
@@ -199,7 +198,7 @@ class _Run:
         return replace(point, correct=utility.correct, n=utility.n, loss=utility.loss)
 
     def _write_round(self, state: State) -> None:
-        """Write the checkpoint of a round that is named, and the state if the last one is old."""
+        """Write the checkpoint of a listed round, and the state if the last one is old."""
         if self._wanted(state) and is_finite(state):
             weights, point = parameters_of(self.world.used, state), self.curve[-1]
             about = {"round": state.rounds, "training": self.training.name, "correct": point.correct, "n": point.n}
@@ -213,7 +212,7 @@ class _Run:
         return state.rounds in self.training.checkpoints or state.rounds == self.training.rounds
 
     def _complete(self, state: State, say: Callable[[str], None]) -> None:
-        """Write the checkpoint of the round that the training is at, if it is wanted and missing, and name what is past."""
+        """Write the current round's checkpoint if wanted and missing, and report earlier ones that are missing."""
         written = checkpoints_of(self.directory)
         if self._wanted(state) and state.rounds not in written:
             self._write_round(state)
@@ -238,14 +237,14 @@ class _Run:
         self.saved = time.monotonic()
 
     def _resumed(self, first: State) -> State:
-        """Return where the training stands; without what its clients keep to themselves if no round is left."""
+        """Return the current state; without private client state if no round is left."""
         path = self.directory / STATE
         state = self._read_server(path, first) if path.exists() else first
         if not self._is_left(state):
             return state
         if not self.writes_private:
             refuse_kept(self.directory)
-        if not state.rounds:  # nobody has trained: heads, codes and memories are as they are drawn
+        if not state.rounds:  # no round yet: private state is as drawn
             return replace(state, private=first.private, memory=first.memory)
         private = read_private(self.directory, state.rounds)
         if private is None and first.private:
@@ -256,14 +255,14 @@ class _Run:
         return unpack(path.read_bytes(), first, private)[0]
 
     def _read_server(self, path: Path, first: State) -> State:
-        """Return the server's part of the state on disk, and take over what stands beside it."""
+        """Return the server's part of the state on disk, and restore its metadata."""
         about = about_of(path)
         if about.get("stamp") != self.stamp:
             raise InputError(
                 f"{self.directory} holds another training (other settings, data, device or version): choose another --out"
             )
         state, about = unpack(path.read_bytes(), replace(first, private={}, memory=()))
-        self.form = str(about["form"])  # whatever would be fastest now: the same form gives the same bits
+        self.form = str(about["form"])  # not the fastest now: only the same form gives the same bits
         self.curve = [Point(**point) for point in about["curve"]]  # type: ignore[attr-defined]
         self.facts = {**about["facts"], **self.facts}  # type: ignore[dict-item]
         if state.rounds > self.training.rounds:
@@ -281,7 +280,7 @@ class _Run:
 
 
 def _refuse_other_files(directory: Path) -> None:
-    """Raise if a directory holds what no training leaves behind, and no training."""
+    """Raise if a non-empty directory holds no training."""
     if directory.exists() and not directory.is_dir():
         raise InputError(f"{directory} is a file; a training needs a directory")
     if not directory.is_dir() or (directory / FILE).is_file():
@@ -293,7 +292,7 @@ def _refuse_other_files(directory: Path) -> None:
 
 
 def _stamp(training: Training, device: str) -> str:
-    """Return the hash of all that determines the numbers of a training, whatever its title and its number of rounds."""
+    """Return the hash of all that determines the numbers of a training, without its title and number of rounds."""
     decisive = {key: value for key, value in training.plain.items() if key not in BESIDE}
     if isinstance(training.weights, Checkpoint):
         decisive["weights"] = Checkpoint(training.weights.path, training.weights.round).digest()

@@ -1,7 +1,7 @@
 """ATS's attacks: every policy against every attacker at networks trained with it, and the privacy score against PSNR.
 
 "[Re] Privacy-preserving collaborative learning with automatic transformation search", table 1, figures 2 and 4. PSNR is reported
-against T(x), as printed (`psnr`), and against x, which is what privacy means (`psnr_private`).
+against T(x), as printed (`psnr`), and against x, which measures privacy (`psnr_private`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from leakscope_papers.ats.settings import Attacked, AttackSettings, CorrelationS
 from leakscope_papers.programs.rows import Keep, Say
 from leakscope_papers.programs.settings import read_settings
 
-BLACK, FEWEST_BLACK = 0.02, 16  # up to this level a pixel is black; a picture with fewer of them has no black level
+BLACK, FEWEST_BLACK = 0.02, 16  # level of a black pixel; images with fewer black pixels have no black level
 NETWORKS = {"without augmentation": False, "with crop and flip": True}
 ALL = "all"
 
@@ -45,10 +45,7 @@ ALL = "all"
 
 
 def attacks(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep for each policy the accuracy of the network trained with it, and both PSNRs of every attack on that network.
-
-    The accuracy is zeros and ones, one for each test picture.
-    """
+    """Store for each policy the accuracy of the network trained with it (0 or 1 for each test image) and both PSNRs of every attack."""
     chosen, attacked = read_settings(AttackSettings, settings), read_settings(Attacked, settings)
     training = read_settings(Training, settings)
     default_first = sorted(chosen.attacks, key=lambda name: name != "ig")
@@ -71,11 +68,11 @@ def attacks(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -
 def attack_pictures(
     settings: Attacked, model: Model, policies: Sequence[str], name: str, device: str
 ) -> list[dict[str, list[float]]]:
-    """Return what an attack makes of the first test pictures under each policy, one a client: numbers for each picture.
+    """Return the measures of an attack on the first test images under each policy, one image a client.
 
-    `psnr` and `psnr_private` in dB; `black_level`, the mean brightness of the reconstruction where T(x) is black (NaN where hardly
-    anything is). Every policy meets the same pictures, draws and starts. The clients of all policies are attacked as one batch, which
-    is how a GPU is fast, so that an attack which depends on the policy takes one policy alone.
+    `psnr` and `psnr_private` are in dB; `black_level` is the mean brightness of the reconstruction where T(x) is black (NaN if
+    hardly any pixel is). All policies share images, draws and starts, and are attacked as one batch, which is fast on a GPU; an
+    attack that depends on the policy takes one policy at a time.
     """
     if len(policies) > 1 and name != "ig":
         raise InputError(f"attack {name} depends on the policy: give one policy at a time, got {len(policies)}")
@@ -99,7 +96,7 @@ def attack_pictures(
 
 
 def _expose(settings: Attacked, model: Model, policy: str, places: range, *, informed: bool) -> Exposure:
-    """Return one client for each of these test pictures, all with a policy; an `informed` attacker knows it."""
+    """Return one client for each of these test images, all with one policy, which an `informed` attacker knows."""
     data = load_data(settings.data.name)
     x, y = data.pictures("test", places), data.labels("test", places)
     batch, seeds = make_batch(x[:, None], y[:, None], classes=data.classes), [settings.seed + i for i in places]
@@ -109,7 +106,7 @@ def _expose(settings: Attacked, model: Model, policy: str, places: range, *, inf
 
 
 def gains(default: Mapping[str, Sequence[float | None]], values: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Return by how much an attack is above the default one, picture by picture: `psnr_gain`, and against x `psnr_private_gain`.
+    """Return each image's gain over the default attack: `psnr_gain`, and against x `psnr_private_gain`.
 
     >>> gains({"psnr": [6.0, 7.0], "psnr_private": [8.0, None]}, {"psnr": [9.0, 7.5], "psnr_private": [9.0, 9.0]})
     {'psnr_gain': [3.0, 0.5], 'psnr_private_gain': [1.0, nan]}
@@ -121,13 +118,13 @@ def gains(default: Mapping[str, Sequence[float | None]], values: dict[str, list[
 
 
 def _with_deviation(values: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Return the numbers with `psnr_deviation`, the standard deviation of psnr over pictures, one number."""
+    """Return the values with `psnr_deviation`, the standard deviation of psnr over images."""
     psnr = values["psnr"]
     return {**values, "psnr_deviation": [float(torch.tensor(psnr).std())]} if len(psnr) > 1 else values
 
 
 def black_level(target: Tensor, guess: Tensor) -> float:
-    """Return how bright a guess is where the picture (C x H x W) is black, NaN where hardly anything is black."""
+    """Return the mean brightness of a guess where the image (C x H x W) is black, NaN if hardly any pixel is."""
     black = (target <= BLACK).all(0)
     return float(guess[:, black].mean()) if int(black.sum()) >= FEWEST_BLACK else math.nan
 
@@ -148,10 +145,10 @@ def _decibels(scores: Scores) -> list[float]:
 
 
 def correlation(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep for random policies privacy score and PSNR, and how they correlate; for each kind of attacked network.
+    """Store privacy score and PSNR of random policies and their correlation, for each kind of attacked network.
 
-    Scores are taken at one network, which is trained as that of the search; attacks are at a second one, trained to the end.
-    Policies are attacked in groups of `at_once` pictures or fewer, and kept group by group.
+    Scores use a network trained as in the search; attacks use a second one, fully trained. Policies are attacked and stored in
+    groups of at most `at_once` images.
     """
     chosen, attacked = read_settings(CorrelationSettings, settings), read_settings(Attacked, settings)
     training, scoring = read_settings(Training, settings), read_settings(Scoring, settings)
@@ -163,7 +160,7 @@ def correlation(settings: Mapping[str, object], keep: Keep, say: Say, device: st
             if network == chosen.networks[0]:
                 scored = scoring_network(scoring, keep, say, device).model
                 scores = score_privacy(scoring, scored, group, device, chosen.scored)
-            else:  # those of the first attacked network are those of every other
+            else:  # the same scores for every attacked network
                 scores = [_known_scores(keep, _key(chosen.networks[0], policy)) for policy in group]
             trained = network_of(training, "none", keep, say, device, augment=NETWORKS[network]).model
             attacks = attack_pictures(attacked, trained, group, "ig", device)
@@ -179,7 +176,7 @@ def _known_scores(keep: Keep, key: str) -> list[float]:
 
 
 def groups(names: Sequence[str], most: int) -> list[Sequence[str]]:
-    """Return the names in as few groups of at most `most` as there can be, of sizes that differ by one at most.
+    """Return the names in as few groups of at most `most` as possible, of sizes that differ by at most one.
 
     >>> groups(["a", "b", "c", "d"], 3)
     [['a', 'b'], ['c', 'd']]
@@ -194,10 +191,10 @@ def _key(network: str, policy: str) -> str:
 
 
 def correlate(rows: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[float]]:
-    """Return the correlation of privacy score with PSNR against T(x) over policies, with the ends of its 95 % interval.
+    """Return the correlation of privacy score with PSNR against T(x) over policies, with Fisher's 95 % interval.
 
-    The interval is Fisher's: tanh(atanh(r) -/+ 1.96 / sqrt(n - 3)). `rank_correlation` is Spearman's, `correlation_private` that
-    with PSNR against x.
+    Its ends are tanh(atanh(r) -/+ 1.96 / sqrt(n - 3)). `rank_correlation` is Spearman's; `correlation_private` uses PSNR against
+    x.
     """
     from scipy.stats import spearmanr
 

@@ -28,7 +28,7 @@ NETWORKS, AT_ONCE = "networks", 500
 
 
 def network_of(settings: Training, policy: str, keep: Keep, say: Say, device: str, *, augment: bool = True) -> Trained:
-    """Return the network trained with a policy by the paper's schedule in `epochs`, which moves its drops in proportion."""
+    """Return the network trained with a policy by the paper's schedule scaled to `epochs`."""
     transform = Transform(policy, crop=4, flip=True) if augment else Transform(policy)
     model, schedule = settings.model, Schedule().shortened(settings.epochs)
     recipe = Recipe(model.name, tuple(model.settings.items()), transform, schedule, settings.seed, settings.share)
@@ -36,10 +36,10 @@ def network_of(settings: Training, policy: str, keep: Keep, say: Say, device: st
 
 
 def scoring_network(settings: Scoring, keep: Keep, say: Say, device: str) -> Trained:
-    """Return the network that privacy scores are taken at: the first `scoring.epochs` of the paper's schedule, crop and flip.
+    """Return the network for privacy scores: the first `scoring.epochs` of the paper's schedule, with crop and flip.
 
-    Its rate falls after 75 epochs, so that it never does in the paper's 50. Gao et al. 2021 take a tenth of CIFAR-100, 5,000
-    pictures; `scoring.share` is a share of our training part. Its seed is another than that of the attacked networks.
+    The rate drops after 75 epochs, so never within the paper's 50. Gao et al. 2021 use a tenth of CIFAR-100, 5,000 images;
+    `scoring.share` is a share of our training part. Its seed differs from that of the attacked networks.
     """
     model, transform = settings.model, Transform(crop=4, flip=True)
     schedule, share = Schedule(epochs=settings.scoring.epochs), settings.scoring.share
@@ -48,14 +48,14 @@ def scoring_network(settings: Scoring, keep: Keep, say: Say, device: str) -> Tra
 
 
 def directory_of(recipe: Recipe, data: str, directory: Path) -> Path:
-    """Return where a network lies beside the rows: named by its policy and by a digest of all that it is trained with."""
+    """Return the directory of a network beside the rows, named by its policy and a hash of its training settings."""
     decisive = json.dumps([asdict(recipe), data], sort_keys=True)
     return directory / NETWORKS / f"{recipe.transform.policy}-{hashlib.sha256(decisive.encode()).hexdigest()[:16]}"
 
 
 @functools.lru_cache(maxsize=8)
 def _trained(recipe: Recipe, data: str, directory: Path | None, say: Say, device: str) -> Trained:
-    """Return a trained network, made once for each process; one that lies in the directory is taken, or its training goes on."""
+    """Return a trained network, cached for each process; one in the directory is loaded or its training resumed."""
     examples, folder = examples_of(load(data)), None if directory is None else directory_of(recipe, data, directory)
     trained = None if folder is None else load_trained(recipe, examples, folder)
     epochs, wanted = 0 if trained is None else len(trained.history), recipe.schedule.epochs
@@ -72,7 +72,7 @@ def _trained(recipe: Recipe, data: str, directory: Path | None, say: Say, device
 
 
 def named_rightly(name: str, trained: Model, device: str) -> list[float]:
-    """Return 1 for every test picture of a data set that a network names rightly, untransformed, and 0 for every other."""
+    """Return 1 for every untransformed test image that a network classifies correctly, and 0 for every other."""
     data, model, correct = load(name), to(trained, device=device), list[Tensor]()
     key = random.key(0, torch.device(device))
     with torch.no_grad():
@@ -87,19 +87,19 @@ def named_rightly(name: str, trained: Model, device: str) -> list[float]:
 def score_privacy(
     settings: Scoring, trained: Model, policies: Sequence[str], device: str, images: int
 ) -> list[list[float]]:
-    """Return the privacy score of every policy for each of so many test pictures (numbers 200, 205, ... as in the runs)."""
+    """Return the privacy score of every policy for each of `images` test images (numbers 200, 205, ... as in the runs)."""
     data, scores = load(settings.data.name), []
     places = range(settings.first, settings.first + images * settings.stride, settings.stride)
     x, y = data.pictures("test", places).to(device), data.labels("test", places).to(device)
     model, hows = to(trained, device=device), [Transform(policy) for policy in policies]
-    for place in range(images):  # one picture is one score; all policies at once
+    for place in range(images):  # one score for each image; all policies at once
         cut = slice(place, place + 1)
         scores.append(privacy_scores(model, x[cut], y[cut], hows, scaling=data.statistics, seed=settings.seed + place))
     return torch.stack(scores, 1).tolist()
 
 
 def score_accuracy(settings: AccuracyScoring, policies: Sequence[str], device: str) -> list[float]:
-    """Return the accuracy score of every policy on the first test pictures, at the untrained network."""
+    """Return the accuracy score of every policy on the first test images, at the untrained network."""
     data, model, size = load(settings.data.name), settings.model, settings.batch_size
     fresh = first_model(model.name, data.input_shape, data.classes, dict(model.settings), seed=settings.seed + 1)
     batches: list[tuple[Tensor, Tensor]] = []

@@ -38,9 +38,9 @@ DROPS = (1, 2, 3)
 
 
 def operations(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep the privacy score of every operation alone with its rank (1 is the most private; equal ones share the least).
+    """Store the privacy score and rank (1 is the most private; ties share the lowest) of every operation alone.
 
-    A last row holds Spearman's correlation of ours with the published order over the ten that it names.
+    The last row holds Spearman's correlation of our scores with the published order of ten operations.
     """
     chosen, scoring = read_settings(OperationSettings, settings), read_settings(Scoring, settings)
     names = [str(index) for index in chosen.operations]
@@ -68,7 +68,7 @@ def _kind(name: str) -> str:
 
 
 def _agreement(means: dict[str, float]) -> float:
-    """Return Spearman's correlation of our scores with the published places, over those of the ten that were scored."""
+    """Return Spearman's correlation of our scores with the published ranks, over the scored ones of the ten operations."""
     from scipy.stats import spearmanr
 
     known = [str(index) for index in TOP_TEN if str(index) in means]
@@ -92,10 +92,10 @@ def _scores(
 
 
 def random_policies(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep privacy and accuracy scores of no policy, random ones, and those of published operations; one number a policy.
+    """Store privacy and accuracy scores of no policy, random policies, and policies of published operations; one number a policy.
 
-    `share_beaten` is the share of the random policies that a policy beats in privacy, `worse_on_both` whether it is less private
-    and less accurate than no policy.
+    `share_beaten` is the share of random policies that are less private; `worse_on_both` is whether a policy is less private and
+    less accurate than none.
     """
     chosen, scoring = read_settings(RandomSettings, settings), read_settings(Scoring, settings)
     accurate = read_settings(AccuracyScoring, settings)
@@ -139,7 +139,7 @@ def policies_of(name: str, number: int, seed: int) -> list[str]:
 
 
 def _drawn(number: int, seed: int) -> list[str]:
-    """Return random policies of which about `number` have two of the top ten: one in ten has."""
+    """Return enough random policies that about `number` have two of the top ten (one in ten does)."""
     return draw_policies(min(12 * number + 40, 60_000), seed + 1)
 
 
@@ -147,10 +147,7 @@ def _drawn(number: int, seed: int) -> list[str]:
 
 
 def curves(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep for every policy the test accuracy at the end, and by how much it rises in the epochs after each drop of the rate.
-
-    The accuracy is zeros and ones, one for each test picture; a rise is one number of one training.
-    """
+    """Store for every policy the final test accuracy (0 or 1 for each test image) and its rise after each drop of the learning rate."""
     training = read_settings(Training, settings)
     for policy in read_settings(CurveSettings, settings).policies:
         last = {"policy": policy, "at": "end"}

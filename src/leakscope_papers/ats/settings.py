@@ -1,4 +1,4 @@
-"""The settings of ATS's programs. Each program reads those that it needs from its one mapping."""
+"""The settings of ATS's programs. Each program reads the ones it needs from one mapping."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leakscope_papers.programs.settings import DataName, Network, Number
 
 @file_dataclass
 class Training:
-    """How the attacked networks are trained: the paper's schedule in `epochs`, on a `share` of the data."""
+    """The training of the attacked networks: the paper's schedule in `epochs`, on a `share` of the data."""
 
     data: DataName
     model: Network
@@ -21,7 +21,7 @@ class Training:
 
 @file_dataclass
 class ScoringTraining:
-    """How long and on which share of the data the network is trained that privacy scores are taken at."""
+    """The training of the network for privacy scores: its length and its share of the data."""
 
     epochs: int
     share: Number
@@ -29,7 +29,7 @@ class ScoringTraining:
 
 @file_dataclass
 class Scoring:
-    """How privacy is scored: the network, and every `stride`-th test picture from the `first` on."""
+    """How privacy is scored: the network, and every `stride`-th test image from `first` on."""
 
     data: DataName
     model: Network
@@ -41,7 +41,7 @@ class Scoring:
 
 @file_dataclass
 class AccuracyScoring:
-    """How accuracy is scored: at the untrained network, on the first `batches` of test pictures."""
+    """How accuracy is scored: at the untrained network, on the first `batches` of test images."""
 
     data: DataName
     model: Network
@@ -52,7 +52,7 @@ class AccuracyScoring:
 
 @file_dataclass
 class Attacked:
-    """Which test pictures are attacked, `at_once` as one batch, and how; `bounds` are those of the learned shift, by policy."""
+    """Which test images are attacked, `at_once` as one batch, and how; `bounds` are those of the learned shift, by policy."""
 
     data: DataName
     images: int
@@ -65,7 +65,7 @@ class Attacked:
 
 @file_dataclass
 class AttackSettings:
-    """What `attacks` compares."""
+    """Settings of `attacks`."""
 
     policies: tuple[str, ...]
     attacks: tuple[str, ...]
@@ -73,7 +73,7 @@ class AttackSettings:
 
 @file_dataclass
 class CorrelationSettings:
-    """What `correlation` compares: so many random `policies`, `scored` on so many pictures, at each kind of attacked network."""
+    """Settings of `correlation`: the number of random `policies`, `scored` images each, and the kinds of attacked networks."""
 
     networks: tuple[str, ...]
     policies: int
@@ -82,7 +82,7 @@ class CorrelationSettings:
 
 @file_dataclass
 class OperationSettings:
-    """What `operations` scores: these operations on so many images."""
+    """Settings of `operations`: which operations, and the number of images."""
 
     operations: tuple[int, ...]
     images: int
@@ -90,7 +90,7 @@ class OperationSettings:
 
 @file_dataclass
 class RandomSettings:
-    """What `random_policies` scores: so many policies of each set on so many images."""
+    """Settings of `random_policies`: the number of policies of each set, and of images."""
 
     policies: int
     images: int
@@ -98,6 +98,6 @@ class RandomSettings:
 
 @file_dataclass
 class CurveSettings:
-    """The policies whose learning curves are compared."""
+    """Settings of `curves`: the policies whose learning curves are compared."""
 
     policies: tuple[str, ...]

@@ -6,7 +6,7 @@ paper = typer.Typer(
     help="The tables and figures of papers as experiments: published beside measured.", no_args_is_help=True
 )
 
-# After `paper`: what these import loads the command line, which looks for it here.
+# After `paper`: these imports load the command line, which imports `paper` from here.
 from leakscope_papers.cli.results import record, render, report, status  # noqa: E402
 from leakscope_papers.cli.run import list_items, run  # noqa: E402
 

@@ -51,7 +51,7 @@ def list_items() -> None:
 
 
 def _planned_work(item: Item, scale: str) -> str:
-    """Return how many trials and rows an item has at a scale, those of other items' runs not counted."""
+    """Return the number of trials and rows of an item at a scale, without those of other items' runs."""
     from leakscope_papers.planned import trials_of
     from leakscope_papers.scales import parts_at, rows_at, scenario_at
 
@@ -122,7 +122,7 @@ def run(
 def _run_program(
     item: Item, part: Part, scale: str, directory: Path, again: str, title: str, *, device: str, quiet: bool
 ) -> str:
-    """Return in words how many rows are there after the program of a part has run, and how many of them are new."""
+    """Return a message on how many rows exist after the program of a part has run, and how many are new."""
     from leakscope.core.provenance import gather_facts
     from leakscope_papers.programs import find_program
     from leakscope_papers.programs.rows import keeping
@@ -150,7 +150,7 @@ def _stopped(title: str, again: str) -> NoReturn:
 
 
 def _work(names: list[str], scale: str, out: Path, only: list[str]) -> dict[Path, tuple[Item, Part]]:
-    """Return the runs to make, each once, by directory; unknown names and missing data are refused before anything runs."""
+    """Return the runs to make, each once, by directory; raises for unknown names and missing data before anything runs."""
     from leakscope.core.registry import lookup
     from leakscope_papers.items import choose_items, home_of
     from leakscope_papers.scales import SCALES, check_data, parts_at, run_directory
@@ -170,7 +170,7 @@ def _work(names: list[str], scale: str, out: Path, only: list[str]) -> dict[Path
 
 
 def _given(out: Path, only: list[str], engine: str, device: str, workers: int | None, memory: str | None) -> list[str]:
-    """Return the options of a run that are not at their usual value, for the command that goes on with it."""
+    """Return the options of a run that are not at their default, for the command that resumes it."""
     usual = {"--out": (str(out), str(OUT)), "--engine": (engine, "local"), "--device": (device, "cpu")}
     words = [word for option, (value, normal) in usual.items() if value != normal for word in (option, value)]
     words += [word for part in only for word in ("--only", part)]

@@ -1,8 +1,6 @@
-"""The accuracy of a trained federation under a defence: what the columns of CPL's tables 7a and 8 print.
+"""The accuracy of a trained federation under a defence, as in the columns of CPL's tables 7a and 8.
 
-The settings are a training file (docs/federation.md) with keys of their own: `vary`, path of a field -> its values, every
-combination of which is one row; `seeds`, each of which is one training and one number of the row; `said`, what the place of
-every row holds besides, so that a reading of the item can tell that it is meant.
+The settings are a training file (docs/federation.md) with the extra keys of `Points`.
 """
 
 from __future__ import annotations
@@ -25,18 +23,15 @@ from leakscope_papers.programs.settings import read_settings
 
 @file_dataclass
 class Points:
-    """Which trainings are run: every combination of the values in `vary` with every seed; `said` is added to their places."""
+    """Which trainings are run: every combination of the values in `vary` (path -> values) with every seed."""
 
     seeds: tuple[int, ...]
     vary: Mapping[str, list[Plain]] = field(default_factory=dict)
-    said: Mapping[str, Plain] = field(default_factory=dict)
+    said: Mapping[str, Plain] = field(default_factory=dict)  # added to every row's place, to select readings
 
 
 def accuracy(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep for every point the test accuracy of the global model after the last round, one number for each seed.
-
-    A training that diverges leaves no model, so it counts as no number, whatever was measured before.
-    """
+    """Store for every point the final test accuracy of the global model, one number for each seed; no number if it diverged."""
     chosen, names = read_settings(Points, settings), {each.name for each in fields(Points)}
     training = {name: value for name, value in settings.items() if name not in names}
     for point in points(chosen.vary):

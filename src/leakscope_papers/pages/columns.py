@@ -1,4 +1,4 @@
-"""Items on table rows: how often each column came back, attack by attack, with the baselines beside them (docs/tabular.md)."""
+"""Items on table rows: how often each column was recovered, by attack, beside the baselines (docs/tabular.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULE = (
 
 
 def columns_of(result: Result) -> tuple[ColumnTable, ...]:
-    """Return a table for every part of an item that attacks rows, one line of it where the set is not here; none for others."""
+    """Return a table for every part of an item that attacks rows (one line if its data set is unavailable); none for others."""
     if result.recorded is not None and result.recorded.columns:
         return result.recorded.columns
     runs = {name: path for name, path in result.runs.items() if Run.exists(path)}
@@ -39,7 +39,7 @@ def _of_part(part: str, run: Run) -> ColumnTable | None:
 
 
 def _undecoded(run: Run) -> str:
-    """Return the data set of a run that attacked rows (N x F), nothing for pictures or where no trial has landed."""
+    """Return the data set of a run that attacked rows (N x F), "" for images or without a stored trial."""
     for cell in run.cells():
         record = next(iter(run.records(cell=cell.id)), None)
         data = cell.settings.get("data")

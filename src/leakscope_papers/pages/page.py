@@ -1,4 +1,4 @@
-"""The page of the papers: an index, and for each item what is printed beside what was measured; one HTML text without scripts."""
+"""The page of the papers: an index, and printed beside measured numbers for each item, as one HTML text without scripts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STYLES = ("base.css", "tables.css", "charts.css", "paper.css", "paper_plots.css"
 
 @dataclass(frozen=True, slots=True)
 class ClaimRow:
-    """One claim with its findings: column, verdict, the cases against it, and its tone (a class of the page)."""
+    """One claim with its findings: column, verdict, the cases against it, and its tone (a CSS class)."""
 
     says: str
     findings: tuple[tuple[str, str, tuple[str, ...], str], ...]
@@ -36,7 +36,7 @@ class ClaimRow:
 
 @dataclass(frozen=True, slots=True)
 class ItemSection:
-    """Everything that the page says about one item."""
+    """The content of the page for one item."""
 
     result: Result
     headlines: tuple[str, ...]
@@ -55,7 +55,7 @@ class ItemSection:
 
 
 def section_of(result: Result) -> ItemSection:
-    """Return what the page says about an item."""
+    """Return the page's content for an item."""
     grid = grid_of(result)
     strips, hidden = strips_of(result, grid.axes)
     plots = plotted(result)
@@ -78,7 +78,7 @@ def section_of(result: Result) -> ItemSection:
 
 
 def claim_rows(findings: Sequence[Finding]) -> tuple[ClaimRow, ...]:
-    """Return the claims in order, each with what every column says about it."""
+    """Return the claims in order, each with the finding of every column."""
     rows: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {}
     for finding in findings_to_show(findings):
         who = "" if finding.word in (UNTESTED, UNMEASURED) else finding.column.title
@@ -89,7 +89,7 @@ def claim_rows(findings: Sequence[Finding]) -> tuple[ClaimRow, ...]:
 
 
 def render_papers(results: Sequence[Result], *, command: str) -> str:
-    """Return the page of these results as one self-contained HTML text; `command` made it."""
+    """Return the page of these results as one self-contained HTML text; `command` is the one that produced it."""
     values = {
         "title": "Papers: published beside measured",
         "headline": "What the papers print, and what we measured",

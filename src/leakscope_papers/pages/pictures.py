@@ -1,8 +1,7 @@
-"""The pictures of a gallery item: truth, start, the way and the result of the first clients of every cell, one strip each.
+"""The images of a gallery item: truth, start, intermediate frames and result of each cell's first clients, one strip each.
 
-Where a client transforms its pictures (`client.on_data`), a strip has x, T(x) as its network saw it, the reconstruction, and,
-where the attack tells them apart, what the attack takes T(x) to be. A program keeps the pictures of the first client of a row; they
-are one sheet, the truth above the reconstructions.
+If a client transforms its images (`client.on_data`), a strip shows x, T(x), the reconstruction and, if different, the attack's
+estimate of T(x). The images that a program stores for the first client of a row are one sheet, truth above reconstructions.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One attacked picture: where it stands, who attacked, the pictures side by side as PNG, and their captions.
-
-    A sheet is many pictures of one client, truth above reconstruction: `across` says how many, `counted` how many were recovered.
-    """
+    """One attacked image: its place, the attacker, the images side by side as PNG, and their captions."""
 
     where: str
     who: str
@@ -51,12 +47,12 @@ class Strip:
     recovered: bool
     picture: str
     words: tuple[str, ...]
-    across: int = 0
-    counted: str = ""
+    across: int = 0  # images side by side in a sheet, the many images of one client
+    counted: str = ""  # how many images of a sheet were recovered
 
     @property
     def verdict(self) -> str:
-        """Return in words whether the picture was recovered."""
+        """Return whether the image was recovered, as text."""
         return self.counted or ("recovered" if self.recovered else "not recovered")
 
 
@@ -91,7 +87,7 @@ def _of_part(result: Result, part: Part, asked: Pictures, axes: Collection[str])
 def _strips(
     result: Result, part: Part, results: Results, row: int, frames: int, axes: Collection[str]
 ) -> Iterator[Strip]:
-    """Yield the strip of a row for each reading and attacker that its cell belongs to; nothing if it is outside the item."""
+    """Yield the strip of a row for each reading and attacker of its cell; none if it is outside the item."""
     sheet = results.sheet
     cell: Cell = sheet.cells[sheet.cell[row]]
     tensors = results.tensors(row)
@@ -112,10 +108,7 @@ def _strips(
 def _standing(
     result: Result, part: Part, settings: Mapping[str, object], axes: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield in words where a cell stands and who attacked, for each reading and attacker it belongs to.
-
-    The note of a part speaks of its own data, which a stand-in is not.
-    """
+    """Yield place and attacker of a cell as text, for each reading and attacker it belongs to; stand-in data has no note."""
     note = "" if scale_of(result.item, result.scale).stand_in else part.note
     for where, column in places_of(result.item, part, settings):
         place = ", ".join(f"{axis} {say(value)}" for axis, value in where.items() if axis in axes)
@@ -123,7 +116,7 @@ def _standing(
 
 
 def _sheets(result: Result, part: Part, directory: Path, asked: Pictures, axes: Collection[str]) -> Iterator[Strip]:
-    """Yield a sheet for each row of a program that kept pictures."""
+    """Yield a sheet for each row of a program that stored images."""
     rows = read_rows(directory)
     for row in rows.rows:
         shown = read_pictures(directory, row.key)
@@ -145,12 +138,12 @@ def _sheets(result: Result, part: Part, directory: Path, asked: Pictures, axes: 
 
 
 def _sheet(shown: Shown, n: int) -> Pixels:
-    """Return the first pictures side by side, and below each the guess that it was scored against."""
+    """Return the first images side by side, each above the guess it was scored against."""
     return _joined([_joined([_image(unit(each)) for each in row[:n]], 1) for row in (shown.truth, shown.guess)], 0)
 
 
 def _draw(results: Results, row: int, frames: int) -> tuple[Pixels, tuple[str, ...]]:
-    """Return truth and frames side by side, and what each of them is."""
+    """Return truth and frames side by side, with their captions."""
     sheet, tensors = results.sheet, results.tensors(row)
     sample, last = int(sheet.columns["sample"][row]), int(sheet.columns["iterations"][row])
     guess = paired(tensors, sample)
@@ -169,7 +162,7 @@ def _image(picture: Tensor) -> Pixels:
 
 
 def _joined(images: Sequence[Pixels], along: int) -> Pixels:
-    """Return images side by side (1) or one below the other (0), with a white gap between them."""
+    """Return images side by side (1) or stacked (0), with a white gap between them."""
     shape = list(images[0].shape)
     shape[along] = GAP
     gap = np.full(shape, 255, dtype=np.uint8)

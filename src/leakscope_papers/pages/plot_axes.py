@@ -1,4 +1,4 @@
-"""The axes of a plot of an item: scales, ticks, titles and the frame, shared by all panels of the plot."""
+"""The axes of an item's plot: scales, ticks, titles and the frame, shared by all panels."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from leakscope_papers.pages.plots import Plotted, Series
 
 WIDTH, HEIGHT, TOP, SIDE, MARGIN = 360, 250, 30, 50, 16
 BOTTOM, TURNED_BOTTOM = 44, 92
-LETTER, APART = 7.0, 34.0  # the width of a letter, and between two numbers on an axis
+LETTER, APART = 7.0, 34.0  # the width of a letter, and the distance of two numbers on an axis
 SHORT = 24  # letters of a title that fits above an axis
 INSET = 10.0  # from the edge of the frame to the first number of an axis
-BEYOND = 0.3  # how far a characteristic goes on past its last point
+BEYOND = 0.3  # extension of a characteristic beyond its last point
 LINES = ("solid lines", "dashed lines")
 
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """The axis below: `words` have equal room each, in this order; without them `scale` places numbers."""
+    """The x axis: `words` in this order with equal spacing; without them `scale` places numbers."""
 
     scale: Scale
     words: tuple[str, ...] = ()
     ratio: bool = False
 
     def place(self, x: float | str) -> float:
-        """Return where a number or a word stands, in [0, 1]."""
+        """Return the position of a number or a word, in [0, 1]."""
         if self.words:
             return (self.words.index(position_text(x)) + 0.5) / len(self.words)
         return self.scale.place(place(float(x)) if self.ratio else float(x))
@@ -40,7 +40,7 @@ class Across:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """The axes of a plot and its frame; `rates` makes the left axis one of shares, `turned` turns the words below."""
+    """The axes of a plot and its frame; `rates` makes the left axis one of shares, `turned` rotates the words of the x axis."""
 
     across: Across
     left: Scale
@@ -52,13 +52,13 @@ class Axes:
     turned: bool
 
     def spot(self, x: float | str, value: float, *, right: bool, aside: float = 0.0) -> tuple[float, float]:
-        """Return the coordinates of a value on the right or left axis, moved by `aside`."""
+        """Return the coordinates of a value on the right or left axis, shifted by `aside`."""
         scale = self.right if right else self.left
         return round(self.frame.x(self.across.place(x)) + aside, 1), self.frame.y(scale.place(value))
 
 
 def axes_of(plotted: Plotted, series: Sequence[Series]) -> Axes:
-    """Return the axes that hold every number of these lines."""
+    """Return the axes that contain every number of these lines."""
     plot, across = plotted.plot, _across(plotted, series)
     left, right = (_estimates([s for s in series if s.right is side]) for side in (False, True))
     (right if plot.second_axis else left).extend(_chances(series))
@@ -86,10 +86,7 @@ def axes_of(plotted: Plotted, series: Sequence[Series]) -> Axes:
 
 
 def ticks_across(plotted: Plotted, series: Sequence[Series], axes: Axes) -> tuple[tuple[Tick, ...], tuple[float, ...]]:
-    """Return the ticks below, and the coordinates of the settings where those are the ticks.
-
-    Of the settings of an axis as many are written as have room; other axes have round numbers.
-    """
+    """Return the ticks of the x axis (as many settings as fit, or round numbers), and the settings' coordinates if they are the ticks."""
     across, frame = axes.across, axes.frame
     if across.words:
         return tuple((frame.x(across.place(word)), word) for word in across.words), ()
@@ -105,7 +102,7 @@ def ticks_across(plotted: Plotted, series: Sequence[Series], axes: Axes) -> tupl
 
 
 def axis_titles(plotted: Plotted) -> tuple[str, str, str]:
-    """Return the titles of the axis below, the left one and the right one."""
+    """Return the titles of the x axis, the left and the right axis."""
     plot = plotted.plot
     below = plot.across or (RATIO_TITLE if plot.regions else title_of(plot.x))
     if not plot.second_axis:
@@ -118,12 +115,12 @@ def axis_titles(plotted: Plotted) -> tuple[str, str, str]:
 
 
 def position_text(x: float | str) -> str:
-    """Return a place across as it is written."""
+    """Return a position on the x axis as text."""
     return x if isinstance(x, str) else numbers.short(x)
 
 
 def _across(plotted: Plotted, series: Sequence[Series]) -> Across:
-    """Return the axis below: words as soon as there is one, else the ratio of a characteristic, or numbers."""
+    """Return the x axis: words if there is any, else the ratio of a characteristic, or numbers."""
     xs = [x for one in series for x in (*(p.x for p in one.points), *(x for x, _ in one.published))]
     if any(isinstance(x, str) for x in xs):
         return Across(SHARE, tuple(dict.fromkeys(position_text(x) for x in xs)))
@@ -151,7 +148,7 @@ def _estimates(series: Sequence[Series]) -> list[Estimate]:
 
 
 def _chances(series: Sequence[Series]) -> list[Estimate]:
-    """Return what guessing gives at the points of these lines, once each."""
+    """Return the distinct chance levels of these lines' points."""
     levels = dict.fromkeys(p.chance for one in series for p in one.points if p.chance is not None)
     return [_bare(value) for value in levels]
 

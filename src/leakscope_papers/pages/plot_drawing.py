@@ -1,4 +1,4 @@
-"""The plots of an item as SVG drawings: panels on the same scales, one or two axes, 95 % bars or bands, chance."""
+"""The plots of an item as SVG drawings: panels on the same scales, one or two axes, 95 % bars or bands, chance level."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Placing = Callable[[float | str, float], charts.Spot]
 
 @dataclass(frozen=True, slots=True)
 class DrawnSeries:
-    """A drawn line: colour number, whether dashed (right axis), path, bars, band, columns, points, open marks for print."""
+    """A drawn line: colour number, whether dashed (right axis), path, bars, band, columns, points, open marks for printed numbers."""
 
     name: str
     colour: int
@@ -45,7 +45,7 @@ class DrawnSeries:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """What guessing gives: its line, where its word ends, and a description in words."""
+    """The chance level: its line, the position of its label, and a description."""
 
     path: str
     x: float
@@ -55,7 +55,7 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class PanelDrawing:
-    """A drawn panel: its title, lines, chance and a description in words."""
+    """A drawn panel: its title, lines, chance level and a description."""
 
     title: str
     words: str
@@ -65,7 +65,7 @@ class PanelDrawing:
 
 @dataclass(frozen=True, slots=True)
 class PlotDrawing:
-    """A drawn plot: ticks, regions, titles of the axes, panels, legend, and the frame of each panel."""
+    """A drawn plot: ticks, regions, axis titles, panels, legend, and the frame of each panel."""
 
     title: str
     note: str
@@ -84,7 +84,7 @@ class PlotDrawing:
 
 
 def draw(plotted: Plotted) -> PlotDrawing:
-    """Return the drawing of a plot that has panels; all of them share their scales, so that they compare."""
+    """Return the drawing of a plot that has panels; all panels share their scales."""
     plot, series = plotted.plot, [one for panel in plotted.panels for one in panel.series]
     axes = axes_of(plotted, series)
     frame, scale = axes.frame, axes.across.scale
@@ -111,7 +111,7 @@ def draw(plotted: Plotted) -> PlotDrawing:
 
 
 def undrawn(plotted: Plotted) -> str:
-    """Return why a plot, or a part of it, is not drawn; empty where all of it is."""
+    """Return why a plot or a part of it is not drawn; "" if all of it is."""
     plot = plotted.plot
     if not plotted.panels:
         why = "these runs kept no curve; runs made anew do" if plot.curve else "nothing of it is measured here"
@@ -122,7 +122,7 @@ def undrawn(plotted: Plotted) -> str:
 
 
 def _note(plotted: Plotted, panels: Sequence[PanelDrawing]) -> str:
-    """Return the note below a plot: what its bars or bands are, its own note, and deviations from the paper."""
+    """Return the note below a plot: the meaning of bars or bands, its own note, and deviations from the paper."""
     series = [one for panel in panels for one in panel.series]
     bars = "Whiskers" if plotted.plot.bars else "Bars"
     words = [f"{bars} are 95 % intervals."] if any(one.bars for one in series) else []
@@ -146,7 +146,7 @@ def _panel(panel: PlotPanel, names: Sequence[str], axes: Axes, title: str, curve
 
 
 def _step(lines: int, axes: Axes) -> float:
-    """Return how far the points of two lines stand apart at a word below; 0 on an axis of numbers."""
+    """Return the distance between the points of two lines at the same word; 0 on an axis of numbers."""
     words, frame = len(axes.across.words), axes.frame
     widest = WIDEST if axes.columns else 10.0
     return min(widest, 0.7 * (frame.last - frame.first) / words / lines) if words else 0.0
@@ -185,7 +185,7 @@ def _series(series: Series, number: int, axes: Axes, aside: float, step: float, 
 
 
 def _bar(spot: Placing, point: Point) -> str:
-    """Return the bar of a point's interval; empty without one."""
+    """Return the bar of a point's interval; "" without one."""
     if not charts.has_interval(point.value):
         return ""
     (x, low), (_, high) = spot(point.x, point.value.low), spot(point.x, point.value.high)
@@ -193,7 +193,7 @@ def _bar(spot: Placing, point: Point) -> str:
 
 
 def _band(spot: Placing, points: Sequence[Point]) -> str:
-    """Return the outline of the intervals; empty for fewer than two of them."""
+    """Return the outline of the intervals; "" for fewer than two."""
     known = [p for p in points if math.isfinite(p.value.low)]
     if len(known) < 2:
         return ""
@@ -207,10 +207,7 @@ def _column(spot: Placing, point: Point, half: float) -> str:
 
 
 def _chance(panel: PlotPanel, axes: Axes, offsets: Sequence[float], half: float) -> Chance | None:
-    """Return the line of chance: level from edge to edge where it is the same at every place.
-
-    With `half` (places are words) a dash so wide on either side of each place, as chance may differ from word to word.
-    """
+    """Return the line of chance: level if it is the same everywhere, with `half` a dash of that half-width at each word."""
     spots = sorted(
         {
             axes.spot(p.x, p.chance, right=axes.chance_right, aside=aside): p.chance
@@ -235,7 +232,7 @@ def _chance(panel: PlotPanel, axes: Axes, offsets: Sequence[float], half: float)
 
 
 def _describe(series: Series, share: bool) -> str:
-    """Return a line in words: its first, last and highest point, or all of them where they stand at words."""
+    """Return a description of a line: its first, last and highest point, or all points at words."""
     if any(isinstance(point.x, str) for point in series.points):
         words = ", ".join(f"{charts.value_text(p.value.value, share)} at {position_text(p.x)}" for p in series.points)
         return f"{series.name} {words}"

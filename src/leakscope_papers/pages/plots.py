@@ -1,4 +1,4 @@
-"""The plots of an item: its measured cells sorted into panels and lines, with printed numbers beside them."""
+"""The plots of an item: its measured cells sorted into panels and lines, beside printed numbers."""
 
 from __future__ import annotations
 
@@ -21,20 +21,17 @@ Place = Mapping[str, Plain]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point: where it stands, a number or a word, and what was measured; `order` is where it comes on its line.
-
-    `chance` is what guessing gives there, where the plot shows it.
-    """
+    """One point: its position (a number or a word) and the measured value; `order` is its position on the line."""
 
     x: float | str
     value: Estimate
     order: float
-    chance: float | None = None
+    chance: float | None = None  # chance level, if the plot shows it
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a panel, read on the `right` axis or the left; `published` are printed numbers as (x, value)."""
+    """One line of a panel, on the `right` axis or the left; `published` are printed numbers as (x, value)."""
 
     name: str
     right: bool
@@ -44,7 +41,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class PlotPanel:
-    """One panel: what its cells have in common that those of other panels have not, and its lines."""
+    """One panel: what its cells share and those of other panels do not, and its lines."""
 
     title: str
     series: tuple[Series, ...]
@@ -52,15 +49,12 @@ class PlotPanel:
 
 @dataclass(frozen=True, slots=True)
 class Plotted:
-    """A plot with its numbers, and what was done otherwise than in the paper (`notes`).
-
-    `without` counts the cells it could not place for want of a number on the axis below.
-    """
+    """A plot with its numbers, and its deviations from the paper (`notes`)."""
 
     plot: Plot
     panels: tuple[PlotPanel, ...]
     notes: tuple[str, ...] = ()
-    without: int = 0
+    without: int = 0  # cells left out because they have no number for the x axis
 
     @property
     def rates(self) -> bool:
@@ -70,7 +64,7 @@ class Plotted:
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """A point before it is sorted: its place, its line's measure, the note of its cell, and whether it is printed."""
+    """A point before sorting: its place, its line's measure, its cell's note, and whether it is printed."""
 
     place: Place
     measure: str
@@ -80,7 +74,7 @@ class _Spot:
 
 
 def plotted(result: Result) -> tuple[Plotted, ...]:
-    """Return the plots of an item in the order of its file; one without anything to draw has no panels."""
+    """Return the plots of an item in the order of its file; one with nothing to draw has no panels."""
     return tuple(_curves(plot, result) if plot.curve else _cells(plot, result) for plot in result.item.plots)
 
 
@@ -124,7 +118,7 @@ def _place(cell: Measured) -> dict[str, Plain]:
 
 
 def _across(plot: Plot, cell: Measured) -> float | str | None:
-    """Return where a cell stands across: the value of the axis, or the measure; None where there is no such number."""
+    """Return the x position of a cell: the value of the axis, or the measure; None if there is no such number."""
     return _mean(cell, plot.x) if plot.along else _as_across(plot, cell.where.get(plot.x))
 
 
@@ -145,7 +139,7 @@ def _order(value: Plain) -> float:
 
 
 def _printed(plot: Plot, result: Result) -> Iterator[_Spot]:
-    """Yield the printed numbers that a column is judged by, at the place of that column."""
+    """Yield the printed numbers that a column is judged by, at that column's place."""
     columns = {column.title: column for column in result.comparison.columns}
     for line in result.comparison.lines:
         for title, name in line.verdicts:
@@ -160,7 +154,7 @@ def _printed(plot: Plot, result: Result) -> Iterator[_Spot]:
 
 
 def _panels(plot: Plot, spots: Sequence[_Spot], printed: Sequence[_Spot]) -> tuple[PlotPanel, ...]:
-    """Return the panels that hold a measured point, in the order of the cells."""
+    """Return the panels with a measured point, in the order of the cells."""
     split = apart(plot, [spot.place for spot in (*spots, *printed)])
     panels: dict[str, dict[tuple[str, str], list[_Spot]]] = {}
     for spot in (*spots, *printed):
@@ -180,13 +174,13 @@ def _panels(plot: Plot, spots: Sequence[_Spot], printed: Sequence[_Spot]) -> tup
 
 
 def _noted(title: str, spots: Sequence[_Spot]) -> str:
-    """Return the title of a panel with the note that all of its cells share."""
+    """Return the title of a panel with the note that all its cells share."""
     notes = {spot.note for spot in spots}
     return f"{title} ({notes.pop()})" if len(notes) == 1 and "" not in notes else title
 
 
 def apart(plot: Plot, places: Sequence[Place]) -> tuple[str, ...]:
-    """Return the axes that make panels: those on which two cells differ that the points and the lines do not tell apart."""
+    """Return the axes that make panels: those on which cells differ that have the same points and lines."""
     used = (plot.points, *plot.lines)
     groups: dict[tuple[str, ...], list[Place]] = {}
     for place in places:

@@ -1,4 +1,4 @@
-"""The README of a paper, derived from its recorded results: claims, printed beside ours, what was not reproduced, how to run it again."""
+"""The README of a paper, generated from its recorded results: claims, printed and our numbers, what was not reproduced, how to rerun."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_NUMBER = "no number"
 
 
 def rendered(paper: str) -> str:
-    """Return the README of a paper as Markdown; one longer than it may be is an error."""
+    """Return the README of a paper as Markdown; raises if it is too long."""
     folder = papers()[paper]
     results = [_find(item.name, None) for item in choose_items([paper]) if _recorded(item.name)]
     notes = read_notes(folder)
@@ -39,13 +39,13 @@ def rendered(paper: str) -> str:
 
 
 def readme_file(paper: str) -> Path:
-    """Return where the README of a paper lies."""
+    """Return the path of a paper's README."""
     return papers()[paper] / README
 
 
 @functools.cache
 def _recorded(name: str) -> Mapping[str, Result]:
-    """Return scale -> what is recorded of an item, the scale with most rows first."""
+    """Return scale -> recorded result of an item, the scale with most rows first."""
     item = read_item(name)
     files = {scale: recorded_file(name, scale) for scale in item.scales}
     results = {scale: recorded_result(item, scale, path) for scale, path in files.items() if path.is_file()}
@@ -88,7 +88,7 @@ def _items(paper: str, results: Sequence[Result]) -> list[str]:
 
 
 def _item_cells(item: Item, result: Result | None) -> list[str]:
-    """Return scale, rows, verdicts on the printed numbers and what is missing, in words."""
+    """Return scale, rows, verdicts on the printed numbers and what is missing, as text."""
     if result is None:
         return ["", "none", "", "not run"]
     planned = len(planned_cells(item, result.scale))
@@ -127,7 +127,7 @@ def _by_claim(findings: Sequence[Finding]) -> Iterator[list[Finding]]:
 
 
 def _claim_cells(result: Result, findings: Sequence[Finding]) -> list[str]:
-    """Return what print and ours say about a claim, with an example each, and the verdict."""
+    """Return what printed and measured numbers say about a claim, with an example each, and the verdict."""
     first = next((finding for finding in findings if finding.column.judged and finding.cases), findings[0])
     verdict = _verdict(findings)
     reported = [row for row in (result.recorded.reported if result.recorded else ()) if row[0] == first.claim.says]
@@ -159,7 +159,7 @@ def _ours(result: Result, finding: Finding) -> str:
 
 
 def _verdict(findings: Sequence[Finding]) -> str:
-    """Return the verdicts, each with the columns it is of where they differ."""
+    """Return the verdicts, each with its columns if they differ."""
     verdicts: dict[str, list[Finding]] = {}
     for finding in findings:
         verdicts.setdefault(finding.word, []).append(finding)
@@ -179,7 +179,7 @@ def _column(finding: Finding) -> str:
 
 
 def _short(sentence: str) -> str:
-    """Return a finding without its counts beyond the first."""
+    """Return a finding with only its first count."""
     head = sentence.partition("; likely because")[0].partition(". Against")[0]
     return head.partition(" for and ")[0].rpartition(",")[0] if " for and " in head else head
 

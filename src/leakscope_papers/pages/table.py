@@ -1,4 +1,4 @@
-"""The comparison of an item as one grid of words: a row for what is printed, one below it for each who measured."""
+"""The comparison of an item as a table of text: a row of printed numbers, and below it one for each measured column."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ APART = (HIGHER, LOWER, BY_CONTENT, NO_SUCCESS)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One number in words: the value, its interval, what it is over, how it compares with print, and why perhaps."""
+    """One number as text: value, interval, what it is over, comparison with print, and likely reason."""
 
     value: str = ""
     interval: str = ""
@@ -32,7 +32,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class GridRow:
-    """What is printed at a place, or what one column measured there; `place` is empty below the first row of a place."""
+    """The printed numbers of a place, or those of one column; `place` is empty below the first row of a place."""
 
     place: tuple[str, ...]
     who: str
@@ -48,7 +48,7 @@ class GridRow:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """All rows of an item. `same` are the axes that do not vary, in words; `axes` head the place, `measures` the entries."""
+    """All rows of an item. `same` are the constant axes, as text; `axes` head the place, `measures` the entries."""
 
     rows: tuple[GridRow, ...]
     measures: tuple[str, ...]
@@ -57,7 +57,7 @@ class Grid:
 
 
 def grid_of(result: Result) -> Grid:
-    """Return the comparison of an item in words."""
+    """Return the comparison of an item as text."""
     lines = result.comparison.lines
     axes = tuple(dict.fromkeys(axis for line in lines for axis in line.where))
     fixed = {axis for axis in axes if len({repr(line.where.get(axis)) for line in lines}) == 1}
@@ -83,10 +83,7 @@ def _rows(line: Line, axes: Sequence[str], names: Sequence[str], readings: int, 
 
 
 def _merged(cells: Sequence[Measured], readings: int) -> list[tuple[Measured, str]]:
-    """Return the cells with the words for who measured; the same cell under several readings once.
-
-    That all readings share a cell happens where they do not differ, such as without a defence.
-    """
+    """Return the cells with their column's name; a cell shared by several readings, such as one without a defence, once."""
     groups: dict[tuple[str, str], list[Measured]] = {}
     for cell in cells:
         groups.setdefault((cell.column.attacker, cell.cell or cell.column.reading), []).append(cell)
@@ -123,7 +120,7 @@ def _measured(cell: Measured, who: str, line: Line, place: tuple[str, ...], name
 
 
 def entry_of(name: str, value: Value | None, verdict: Verdict = Verdict("")) -> Entry:  # noqa: B008  frozen
-    """Return a measured number in words, with what is said about it."""
+    """Return a measured number as text, with its verdict."""
     if value is None:
         return Entry()
     if not value.has_number:
@@ -134,14 +131,14 @@ def entry_of(name: str, value: Value | None, verdict: Verdict = Verdict("")) -> 
 
 
 def in_words(name: str, value: float) -> str:
-    """Return a number as its measure is read: rates in per cent."""
+    """Return a number as text, rates in per cent."""
     if not math.isfinite(value):
         return "none"
     return percent(value) if name in RATES else number(value)
 
 
 def reasons_of(result: Result) -> dict[str, list[str]]:
-    """Return every likely reason of a difference -> the numbers it is given for, in words."""
+    """Return every likely reason of a difference -> the numbers it explains, as text."""
     axes = grid_of(result).axes
     reasons: dict[str, list[str]] = {}
     for line in result.comparison.lines:

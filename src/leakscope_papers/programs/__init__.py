@@ -1,10 +1,8 @@
-"""Programs: how an item measures what is no attack of a scenario, such as the share of a gradient in a plane.
+"""Programs measure what no scenario attack does, such as the share of a gradient in a plane.
 
-A program is `(settings, keep, say, device) -> None`. `settings` is what the item's file says at a scale, as plain data. It asks
-`keep.done` for every row BEFORE it loads or computes anything, and hands each row to `keep.add` as soon as it has it, so that a
-stopped program goes on where it was, and its rows can be listed without work. `say` shows a line.
-
-Nothing is imported before it runs: the table holds places, `module:function`.
+A program is `(settings, keep, say, device) -> None`; `settings` are those of the item's file at a scale. It calls `keep.done` for
+every row BEFORE it loads or computes anything, and `keep.add` as soon as a row is ready, so that it can be resumed and its rows
+listed without work. The table holds `module:function` names, so that nothing is imported before it runs.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ PROGRAMS: dict[str, str] = {
 
 
 def find_program(name: str) -> Program:
-    """Return a program by its name or its place (`package.module:function`); an unknown name raises an error with the near ones."""
+    """Return a program by its name or `package.module:function`; for an unknown name the error lists similar ones."""
     module, _, function = (name if ":" in name else lookup(PROGRAMS, name, "program")).partition(":")
     return cast(Program, getattr(importlib.import_module(module), function))
 

@@ -1,4 +1,4 @@
-"""The pictures of a program's row, those of one client beside their reconstructions, as a file beside the rows."""
+"""The images of a program's row: one client's images and their reconstructions, in a file beside the rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("truth", "guess", "psnr", "recovered")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """N private pictures and the guesses paired with them (N x C x H x W, bytes), PSNR and recovered or not of each (N)."""
+    """N private images and the guesses paired with them (N x C x H x W, bytes), with PSNR and whether recovered (N)."""
 
     truth: Tensor
     guess: Tensor
@@ -30,7 +30,7 @@ class Shown:
 
 
 def first_client(truth: Batch, reconstruction: Reconstruction, scores: Scores) -> Shown:
-    """Return the pictures of the first client, each beside the guess that it was scored against."""
+    """Return the images of the first client, each with the guess it was scored against."""
     kept = scores.scored[0].cpu()
     guess = reconstruction.inputs[0].cpu()[scores.pairing[0].cpu()]
     return Shown(
@@ -42,7 +42,7 @@ def first_client(truth: Batch, reconstruction: Reconstruction, scores: Scores) -
 
 
 def keep_pictures(directory: Path, key: str, shown: Shown) -> None:
-    """Write the pictures of a row; the file is whole or not there."""
+    """Write the images of a row atomically."""
     from safetensors.torch import save
 
     path = _path(directory, key)
@@ -53,7 +53,7 @@ def keep_pictures(directory: Path, key: str, shown: Shown) -> None:
 
 
 def read_pictures(directory: Path, key: str) -> Shown | None:
-    """Return the pictures of a row, None where none were kept."""
+    """Return the images of a row, None if none were stored."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -77,7 +77,7 @@ def _fits(shown: Shown) -> bool:
 
 
 def _path(directory: Path, key: str) -> Path:
-    """Return where the pictures of a row lie; a key may hold what no file name can."""
+    """Return the path of a row's images; a key may contain characters that a file name cannot."""
     return directory / FOLDER / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
 
 

@@ -1,4 +1,4 @@
-"""The rows that a program makes: one for each cell, with the raw numbers behind every measure. They lie in `rows.json`."""
+"""The rows of a program in `rows.json`: one for each cell, with the raw numbers behind every measure."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ FILE, LOCK, FORMAT = "rows.json", "lock", 1
 DIGITS = 6  # of the numbers of a curve
 Place: TypeAlias = Mapping[str, Plain]
 Say: TypeAlias = Callable[[str], None]  # shows a line to the user
-Numbers: TypeAlias = Mapping[str, Sequence[float]]  # by measure: what its mean and interval are made from
+Numbers: TypeAlias = Mapping[str, Sequence[float]]  # by measure: the numbers behind its mean and interval
 CurveData: TypeAlias = Mapping[str, Sequence[Any]]  # {"x": [...], "y": [[...] for each client]}
 Curves: TypeAlias = Mapping[str, CurveData]
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What clients show along something: places `x` that rise, and for each client a number at each (None: not finite)."""
+    """A curve for each client: increasing positions `x`, and for each client a number at each (None: not finite)."""
 
     x: tuple[float, ...]
     y: tuple[tuple[float | None, ...], ...]
 
     def places(self) -> Iterator[tuple[float, tuple[float | None, ...]]]:
-        """Yield each place with the numbers of all clients there."""
+        """Yield each position with the numbers of all clients."""
         yield from zip(self.x, zip(*self.y, strict=True), strict=True)
 
 
 class Keep(Protocol):
-    """Where a program asks which rows exist and puts new ones."""
+    """Where a program looks up existing rows and stores new ones."""
 
     @property
     def directory(self) -> Path | None:
-        """Return the directory of the rows, for files beside them such as trained networks; None if there is none."""
+        """Return the directory of the rows, for other files such as trained networks; None if there is none."""
 
     def done(self, key: str, where: Place | None = None) -> bool:
-        """Return whether a row exists. `where` is its place, as `add` will give it: a listing of rows reads it here."""
+        """Return whether a row exists; `where` is its place, as passed to `add`, for listing planned rows."""
 
     def add(self, key: str, where: Place, values: Numbers, *, curves: Curves | None = None) -> None:
-        """Keep a row: its place in our words, and its numbers.
+        """Store a row: its place in our words, and its numbers.
 
-        The numbers must be independent: one for each client, run or draw, not one for each picture of a client. `curves` are
-        lines to draw, by name: places `x`, and `y` with as many numbers for each client.
+        The numbers must be independent: one for each client, run or draw, not one for each image of a client. `curves` maps names
+        to positions `x` and, for each client, as many numbers `y`.
         """
 
     def values(self, key: str) -> Mapping[str, Sequence[float | None]]:
-        """Return the numbers of a row that exists, for what is computed from other rows."""
+        """Return the numbers of an existing row, for computing other rows from them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One cell of a program: key, place, numbers by measure (None where one is not finite), curves by name."""
+    """One cell of a program: key, place, numbers by measure (None if not finite), curves by name."""
 
     key: str
     where: Place
@@ -77,20 +77,20 @@ class Rows:
 
 
 class PlannedRows:
-    """Rows as a program asks for them; each counts as done, so that nothing is computed."""
+    """The rows a program asks for; each counts as done, so that nothing is computed."""
 
     def __init__(self) -> None:
-        """Begin with no row."""
+        """Start with no row."""
         self.directory: Path | None = None
         self.places: dict[str, Place] = {}
 
     def done(self, key: str, where: Place | None = None) -> bool:
-        """Return True; remember the row."""
+        """Return True; store the row's place."""
         self.places[key] = dict(where or {})
         return True
 
     def add(self, key: str, where: Place, values: Numbers, *, curves: Curves | None = None) -> None:
-        """Raise: a program adds no row without asking `done`, nor one that is done."""
+        """Raise: a program must not add a row without asking `done`, nor one that is done."""
         del where, values, curves
         raise InputError(f"row {key!r} was made without asking whether it is there")
 
@@ -101,13 +101,10 @@ class PlannedRows:
 
 
 class KeptRows:
-    """Rows in a directory. Each `add` writes the whole file anew, so that it is whole at every moment.
-
-    `on_add` gets the key of every row that is added.
-    """
+    """Rows in a directory. Each `add` rewrites the whole file atomically; `on_add` gets the key of every added row."""
 
     def __init__(self, directory: Path, settings: Mapping[str, object], facts: Mapping[str, str]) -> None:
-        """Read the rows that exist; refuse those of other settings."""
+        """Read the existing rows; raise if they have other settings."""
         self.directory: Path | None = directory
         self.path = directory / FILE
         self.settings, self.facts = _plain(settings), dict(facts)
@@ -130,7 +127,7 @@ class KeptRows:
         return key in self.rows
 
     def add(self, key: str, where: Place, values: Numbers, *, curves: Curves | None = None) -> None:
-        """Keep a row and write the file; a key that exists or that was not asked for is refused."""
+        """Store a row and write the file; raises for a key that exists or that was not asked for."""
         if key in self.rows or key not in self.asked:
             raise InputError(f"row {key!r} was made without asking whether it is there")
         self.rows[key] = _row(key, where, values, curves or {})
@@ -139,7 +136,7 @@ class KeptRows:
         self.on_add(key)
 
     def values(self, key: str) -> Mapping[str, tuple[float | None, ...]]:
-        """Return the numbers of a row that exists."""
+        """Return the numbers of an existing row."""
         return self.rows[key].values
 
     def _write(self) -> None:
@@ -151,7 +148,7 @@ class KeptRows:
 
 @contextmanager
 def keeping(directory: Path, settings: Mapping[str, object], facts: Mapping[str, str]) -> Iterator[KeptRows]:
-    """Give the rows of a directory to one program at a time."""
+    """Lock the rows of a directory for one program."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -194,7 +191,7 @@ def _row_data(row: Row) -> Mapping[str, object]:
 
 
 def _curve(name: str, data: CurveData) -> Curve:
-    """Return a curve; raise where its places do not rise or a client has not one number for each of them."""
+    """Return a curve; raises if its positions do not increase or a client lacks a number."""
     x, y = [_rounded(v) for v in data["x"]], [tuple(_rounded(v) for v in client) for client in data["y"]]
     places = tuple(v for v in x if v is not None)
     if len(places) < len(x) or not places or any(b <= a for a, b in itertools.pairwise(places)):
@@ -214,5 +211,5 @@ def _number(value: float | None) -> float | None:
 
 
 def _plain(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings as they come back from a file."""
+    """Return settings as they are read back from a file."""
     return dict(json.loads(json.dumps(settings)))

@@ -1,4 +1,4 @@
-"""The settings of programs as typed values. Rows are stored with the plain mapping that these are read from."""
+"""The settings of programs as typed values. Rows are stored with the plain mapping they are read from."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from leakscope.scenario.reader import UserFile
 from leakscope_papers.files import file_dataclass
 
 T = TypeVar("T")
-Number: TypeAlias = int | float  # stored as the file has it: 0 stays 0
-PieceSettings: TypeAlias = Mapping[str, object]  # an attack or partition: its name and the settings of its maker
+Number: TypeAlias = int | float  # stored as in the file: 0 stays an int
+PieceSettings: TypeAlias = Mapping[str, object]  # an attack or partition: its name and settings
 
 
 def _choice(value: object) -> ModelChoice:
@@ -36,10 +36,7 @@ class DataName:
 
 
 def read_settings(kind: type[T], plain: Mapping[str, object]) -> T:
-    """Return the settings of a program that a dataclass names, or raise all that is wrong with them.
-
-    Other keys are left alone: a program may read several dataclasses, and a scale sets keys for all parts of an item.
-    """
+    """Return a program's settings as this dataclass, or raise all errors; other keys are ignored, as programs share one mapping."""
     return UserFile({name: plain[name] for name in kind.__annotations__ if name in plain}, "").read(kind)
 
 

@@ -1,7 +1,7 @@
 """SME's analyses: the plane of local gradients and the line between the weights (tables 1, 4, 5), trained networks (table 6).
 
-Zhu, Yao and Blaschko 2023, arXiv:2306.00127. Round 1 is a fresh network, drawn anew for each client; a later round R is the global
-network of our own federation after R rounds, the same for all clients.
+Zhu, Yao and Blaschko 2023, arXiv:2306.00127. Round 1 is a fresh network for each client; a later round R is the global network of
+our federation after R rounds, the same for all clients.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def steps_of(samples: int, epochs: int, batch: int) -> int:
 
 
 def lines(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep for each ink and kind of local training what clients show: shares in the best plane, cosines on the line."""
+    """Store for each ink and kind of local training the clients' shares in the best plane and cosines on the line."""
     chosen, networks = read_settings(LineSettings, settings), read_settings(Networks, settings)
     for ink in chosen.inks:
         wanted: list[tuple[str, Place, Column]] = []
@@ -86,7 +86,7 @@ def _lines_of(
 
 
 def curves_of(sampled: Lines) -> dict[str, dict[str, list[float] | list[list[float]]]]:
-    """Return what figures 3, 4 and 7 to 10 draw, client by client: cosines over alpha, shares over at most `PLACES` of the steps."""
+    """Return the curves of figures 3, 4 and 7 to 10 by client: cosines over alpha, shares over at most `PLACES` of the steps."""
     steps = sampled.shares.shape[1]
     chosen = torch.linspace(0, steps - 1, min(steps, PLACES)).round().long()
     return {
@@ -96,11 +96,11 @@ def curves_of(sampled: Lines) -> dict[str, dict[str, list[float] | list[list[flo
 
 
 def statistics(sampled: Lines) -> dict[str, list[float]]:
-    """Return what tables and figures say of the lines, one number for each client; a `_deviation` is one for all.
+    """Return the statistics of the lines in tables and figures, one number for each client; a `_deviation` is one for all.
 
-    `top_inside` is 1 where the cosine is greatest at a place inside the line, `reversed_u` where it also rises up to there and falls
-    from there on; `share_fluctuation` is the standard deviation of the share's change from step to step; `objective_error` is what IG
-    is left with at the true pictures (Eq. 2).
+    `top_inside` is 1 if the cosine is largest inside the line, `reversed_u` if it also rises up to there and falls after.
+    `share_fluctuation` is the standard deviation of the share's change between steps; `objective_error` is IG's remaining loss at
+    the true images (Eq. 2).
     """
     measured = {
         "least_share": sampled.least_share,
@@ -126,9 +126,10 @@ PRINTED = ("least_share", "cosine_before", "cosine_greatest")
 
 
 def reversed_u(curves: Tensor, *, slack: float = 0.05) -> Tensor:
-    """Return 1 for each row that rises to a place inside and falls from there on, else 0.
+    """Return 1 for each row that rises to an inner maximum and then falls, else 0.
 
-    Steps the wrong way count from `slack` of the row's height on: a network with ReLUs has kinks, and its curve wiggles a little.
+    Steps in the wrong direction count only above `slack` times the row's height, because ReLU networks give slightly jagged
+    curves.
 
     >>> reversed_u(torch.tensor([[0.1, 0.5, 0.3], [0.1, 0.2, 0.3], [0.5, 0.1, 0.4]])).tolist()
     [1.0, 0.0, 0.0]
@@ -173,7 +174,7 @@ class AttackRow:
 
 
 def trained(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep the quality of attacks on clients of a network after some rounds, pictures of the first, and the network's accuracy."""
+    """Store the quality of attacks on clients of a network after some rounds, images of the first, and the network's accuracy."""
     chosen, networks = read_settings(TrainedSettings, settings), read_settings(Networks, settings)
     wanted = [row for row in _attack_rows(chosen) if not keep.done(row.key, row.where)]
     names = {f"accuracy R={number}": number for number in chosen.rounds if number > 1}
@@ -216,7 +217,7 @@ def _quality(
     trained: Mapping[int, Trained],
     device: str,
 ) -> tuple[dict[str, list[float]], Shown]:
-    """Return PSNR, similarity loss and, of SME, alpha of every client, and their spread; the pictures of the first client."""
+    """Return every client's PSNR, similarity loss and (SME) alpha, their spread, and the images of the first client."""
     clients, model = settings.clients, build_network(networks.model, ink.data)
     batch, seeds, recipe = clients_of(ink, row.samples, clients), list(range(clients)), row.attack.build()
     weights = weights_at(row.round, model, trained, seeds, row.attack.weights)
@@ -235,12 +236,12 @@ def _quality(
 
 
 def similarity_of(learned: Tree) -> Tree:
-    """Return the similarity loss that an attack measured at its end (DLFA); nothing for other attacks."""
+    """Return the similarity loss an attack measured at its end (DLFA); {} for other attacks."""
     return {name: value.cpu() for name, value in learned.items() if name == SIMILARITY}
 
 
 def alphas_of(learned: Tree) -> dict[str, list[float]]:
-    """Return where SME's surrogates ended on the line from w0 (0) to wT (1), client by client; nothing for other attacks.
+    """Return each client's final position of SME's surrogate on the line from w0 (0) to wT (1); {} for other attacks.
 
     >>> alphas_of({"alpha": torch.tensor([0.25, 0.75])})["final_alpha"]
     [0.25, 0.75]

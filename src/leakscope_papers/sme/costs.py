@@ -1,7 +1,7 @@
-"""SME's table 3: what one client costs DLFA, IG and SME. Time an iteration, interleaved; memory counted from the tensors made.
+"""SME's table 3: the cost of one client for DLFA, IG and SME. Iterations are timed interleaved; memory is counted from tensors.
 
-The paper's hours and gigabytes are those of JAX on a V100; ours are of the machine at hand, one client at a time without compilation, so
-only the ratios are held against print. Pictures are random: cost does not depend on them.
+The paper's hours and gigabytes are for JAX on a V100. Ours are for this machine, one client at a time without compilation, so
+only ratios are compared. Images are random, because the cost does not depend on them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from leakscope_papers.programs.rows import Keep, Place, Say
 from leakscope_papers.programs.settings import read_settings
 from leakscope_papers.sme.settings import AttackSettings, CostNetwork, CostSettings
 
-ATTACKS = 100  # the paper's hours are for so many
+ATTACKS = 100  # number of attacks behind the paper's hours
 REFERENCE, SIMULATION = "sme", "dlfa"
 
 
 def costs(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep memory, hours and, for the simulation, both as multiples of SME's, for each network and number of epochs."""
+    """Store memory, hours and, for the simulation, both as multiples of SME's, for each network and number of epochs."""
     chosen = read_settings(CostSettings, settings)
     for network in chosen.networks:
         for column in chosen.columns:
@@ -60,7 +60,7 @@ def _row(settings: CostSettings, network: CostNetwork, epochs: int, attack: str)
 def measure(
     settings: CostSettings, network: CostNetwork, epochs: int, device: str
 ) -> dict[str, dict[str, list[float]]]:
-    """Return by attack the numbers of a row; every repetition times all attacks in turn."""
+    """Return attack -> the numbers of a row; every repetition times all attacks in turn."""
     calls = {attack.name: _iteration(settings, network, epochs, attack, device) for attack in settings.attacks}
     memory = {name: peak_bytes(call) / 1e9 for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in calls}

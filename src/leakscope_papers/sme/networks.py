@@ -1,7 +1,7 @@
 """Clients of EMNIST in either ink, and networks of a federation after some rounds.
 
-FEMNIST is dark ink on white, scaled by .96424 and .15768 (the authors' numbers); EMNIST ByClass is light on black. `ink: dark` turns the
-pictures over and scales them as FEMNIST's are; `light` takes them as they come, by their own mean and deviation.
+FEMNIST is dark ink on white, scaled by .96424 and .15768 (the authors' numbers); EMNIST ByClass is light on black. `ink: dark`
+inverts the images and scales them like FEMNIST's; `light` keeps them and uses their own mean and deviation.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ INKS = ("dark", "light")
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """A data set in one ink, and how the network sees it."""
+    """A data set in one ink, and its scaling for the network."""
 
     data: Dataset
     scaling: Scaling
 
 
 def in_ink(name: str, ink: str | None = None) -> Ink:
-    """Return a data set of bytes in an ink; as it comes, where none is named."""
+    """Return a data set of bytes in an ink; unchanged without one."""
     data = load_data(name)
     if ink is None or ink == "light":
         return Ink(data, data.statistics)
@@ -65,7 +65,7 @@ def in_ink(name: str, ink: str | None = None) -> Ink:
 
 
 def clients_of(ink: Ink, samples: int, clients: int) -> Batch:
-    """Return the private batches of so many clients: the train part in a fixed random order, cut into pieces."""
+    """Return the private batches of `clients` clients: the train part in a fixed random order, cut into batches."""
     choice = DataChoice(name=ink.data.name, part="train", samples=samples, order="shuffled")
     size = ink.data.size("train")
     if samples * clients > size:
@@ -82,7 +82,7 @@ def first_weights(model: Model, init: str, seeds: Sequence[int]) -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The global network after some rounds: its weights, and how many of the test examples it names rightly."""
+    """The global network after some rounds: its weights, and the number of test examples it classifies correctly."""
 
     weights: Tree
     correct: int
@@ -92,17 +92,16 @@ class Trained:
 def weights_at(
     number: int, model: Model, trained: Mapping[int, Trained], seeds: Sequence[int], init: str = "pytorch"
 ) -> Tree:
-    """Return the weights of every client before a round: fresh ones before the first, else those of the global network."""
+    """Return the weights of every client before a round: fresh before the first, else those of the global network."""
     if number == 1:
         return first_weights(model, init, seeds)
     return {n: w.expand(len(seeds), *w.shape).contiguous() for n, w in trained[number].weights.items()}
 
 
 def train_rounds(settings: Networks, ink: Ink, rounds: Sequence[int], say: Say, device: str) -> dict[int, Trained]:
-    """Return the global network after each of these rounds of the federation of appendix D.
+    """Return the global network after each of these rounds of the federation of appendix D (B = 50, E = 10, rate 0.004).
 
-    Every client trains with B = 50, E = 10 at 0.004 and answers with probability 0.1. EMNIST has no writers: the partition stands in
-    for them.
+    Each client answers with probability 0.1. EMNIST has no writers, so a partition replaces them.
     """
     chosen = settings.federation
     if chosen is None:

@@ -16,7 +16,7 @@ from leakscope_papers.programs.settings import DataName, Network, PieceSettings
 
 @file_dataclass
 class FederationSettings:
-    """The federation of appendix D that later rounds take their network from."""
+    """The federation of appendix D that trains the networks of later rounds."""
 
     partition: PieceSettings
     epochs: int
@@ -28,7 +28,7 @@ class FederationSettings:
 
 @file_dataclass
 class Networks:
-    """The data, the network that clients attack or train, and its federation where there is a later round than the first."""
+    """The data, the clients' network, and its federation if a round after the first is used."""
 
     data: DataName
     model: Network
@@ -46,7 +46,7 @@ class Column:
 
 @file_dataclass
 class LineSettings:
-    """What `lines` measures: `points` on the line of every client, for each ink and column."""
+    """Settings of `lines`: `points` on the line of every client, for each ink and column."""
 
     clients: int
     samples: int
@@ -58,7 +58,7 @@ class LineSettings:
 
 @file_dataclass
 class AttackSettings:
-    """An attack: its `recipe`, the `form` it runs in, and how the `weights` of a fresh network are drawn."""
+    """An attack: its `recipe`, the `form` it runs in, and the initialisation of a fresh network."""
 
     name: str
     recipe: PieceSettings
@@ -72,7 +72,7 @@ class AttackSettings:
 
 
 def _attack(value: object) -> object:
-    """Return a mapping of a file with the settings of the recipe apart."""
+    """Return a mapping of a file with the settings of the recipe separated."""
     if not isinstance(value, Mapping):
         return value
     beside = {name: value[name] for name in ("name", "weights", "form") if name in value}
@@ -84,7 +84,7 @@ Attack = Annotated[AttackSettings, BeforeValidator(_attack)]
 
 @file_dataclass
 class TrainedSettings:
-    """What `trained` attacks: every combination of round, samples and epochs; `most_steps` is an attack's limit of local steps."""
+    """Settings of `trained`: every combination of round, samples and epochs; `most_steps` limits an attack's local steps."""
 
     rounds: tuple[int, ...]
     samples: tuple[int, ...]
@@ -99,17 +99,14 @@ class TrainedSettings:
 
 @file_dataclass
 class CostNetwork:
-    """A network and the shape of its data; `settings` are what the authors of an attack use for this data alone.
-
-    `printed_steps` are the local steps that the paper prints, by epochs, where they are misprinted.
-    """
+    """A network and the shape of its data."""
 
     data: str
     model: Network
     shape: tuple[int, ...]
     classes: int
-    printed_steps: Mapping[str, int] = field(default_factory=dict)
-    settings: Mapping[str, PieceSettings] = field(default_factory=dict)
+    printed_steps: Mapping[str, int] = field(default_factory=dict)  # local steps by epochs, if misprinted
+    settings: Mapping[str, PieceSettings] = field(default_factory=dict)  # an attack's settings for this data only
 
 
 @file_dataclass
@@ -121,7 +118,7 @@ class CostColumn:
 
 @file_dataclass
 class CostSettings:
-    """What `costs` measures: every attack on one client of each network, `repeats` times."""
+    """Settings of `costs`: every attack on one client of each network, `repeats` times."""
 
     networks: tuple[CostNetwork, ...]
     repeats: int

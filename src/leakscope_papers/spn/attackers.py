@@ -1,4 +1,4 @@
-"""Clients under the defence of a curve, the pictures that are attacked, and who attacks them (Fan et al. 2020, arXiv:2006.11601)."""
+"""Clients under a curve's defence, the attacked images, and the attackers (Fan et al. 2020, arXiv:2006.11601)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Strength = float | Tensor
 
 
 def _dp(curve: Curve, strength: Strength) -> Client:
-    """Return DP's client; without noise nothing is drawn, which would be most of a turn of its training."""
+    """Return DP's client; without noise nothing is drawn, because drawing would dominate the training time."""
     del curve
     return Client(defences=(GaussianNoise(strength),) if _any(strength) else ())
 
 
 def _ppdl(curve: Curve, strength: Strength) -> Client:
-    """Return PPDL's client; without noise it is the choice alone, of which one who knows may use that the largest were sent."""
+    """Return PPDL's client; without noise only the selection, which reveals to an informed attacker that the largest were sent."""
     if curve.share is None:
         raise InputError("a curve of ppdl needs a share")
     return Client(defences=(ChosenNoise(strength, curve.share) if _any(strength) else Sparsify(share=curve.share),))
@@ -61,12 +61,12 @@ CLIENTS: dict[str, Callable[[Curve, Strength], Client]] = {
 
 
 def client_of(curve: Curve, strength: Strength) -> Client:
-    """Return a client under the defence of a curve, at one strength or at one for each trial."""
+    """Return a client under a curve's defence, at one strength or at one for each trial."""
     return lookup(CLIENTS, curve.defence, "defence of a curve")(curve, strength)
 
 
 def printed_accuracies(data: str, curve: Curve) -> list[float] | None:
-    """Return the accuracies of table 11 at the strengths of a curve; None where one of them is not printed."""
+    """Return the accuracies of table 11 at the strengths of a curve; None if one is not printed."""
     accuracies = []
     for strength in curve.strengths:
         place = {"data": data, **{axis: value for axis, value in curve.place(strength).items() if axis != "bits"}}
@@ -78,14 +78,14 @@ def printed_accuracies(data: str, curve: Curve) -> list[float] | None:
 
 
 def _within(where: Place, place: Place) -> bool:
-    """Return whether a printed place has these words and no share or strength besides."""
+    """Return whether a printed place has these words and no other share or strength."""
     same = {name: value for name, value in where.items() if name != "model"}
     return same.keys() == place.keys() and all(same[name] == value for name, value in place.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """What every curve attacks: the network, private batches with weights and seeds, the queries, which of them they are."""
+    """What every curve attacks: the network, private batches with weights and seeds, the queries and their indices."""
 
     model: Model
     batch: Batch
@@ -95,14 +95,14 @@ class Attacked:
     source: Tensor
 
     def repeated(self, times: int) -> tuple[Batch, Tree, list[int]]:
-        """Return the same trials once for every strength, strength by strength."""
+        """Return the trials repeated for every strength, strength by strength."""
         lanes = torch.arange(len(self.seeds)).repeat(times)
         batch, weights = take((self.batch, self.weights), lanes)
         return batch, weights, self.seeds * times
 
 
 def attacked_of(pictures: Pictures, data: Dataset, samples: int) -> Attacked:
-    """Return the clients of a data set: pictures spread over the queries, so many to a batch, weights of uniform(-0.3, 0.3)."""
+    """Return the clients of a data set: images spread over the queries, `samples` to a batch, weights of uniform(-0.3, 0.3)."""
     number = min(pictures.queries, data.size("train"))
     source = spread(pictures.images, number)
     trials = len(source) // samples
@@ -119,18 +119,18 @@ def attacked_of(pictures: Pictures, data: Dataset, samples: int) -> Attacked:
 
 
 def attackers_of(names: Sequence[str], curve: Curve) -> Sequence[str]:
-    """Return who of these attacks a curve; a dummy head and the public head alone are for SPN only."""
+    """Return which of these attackers apply to a curve; the dummy head and the public head alone are for SPN only."""
     return [name for name in names if curve.defence == "spn" or name in (UNAWARE, READER, AWARE)]
 
 
 def attack_of(
     kind: str, client: Client, knowledge: Knowledge, strengths: Tensor, iterations: int, threshold: float = 0.0
 ) -> Matching:
-    """Return the attacker: algorithm 5's, a reader of labels, one who knows the defence, with a dummy head, of the public head alone.
+    """Return an attacker: algorithm 5, a label reader, an informed one, one with a dummy head, or one of the public head alone.
 
-    Algorithm 5 learns labels with the picture, all others read them off the update. The `reader` is algorithm 5 with that alone
-    changed: what one who knows gains over him comes from knowing the defence. A `threshold` of 0 lets all of them run to the
-    end, also the one who knows how much noise there is.
+    Algorithm 5 optimises labels with the image; all others read them from the update. The `reader` differs from algorithm 5 only
+    in that, so the informed attacker's gain over it comes from knowing the defence. With `threshold` 0 all run to the end, also
+    the one who knows the noise level.
     """
     attack = _attack_of(kind, client, knowledge, strengths, iterations)
     return replace(attack, stop=replace(attack.stop, threshold=threshold))

@@ -1,7 +1,7 @@
-"""SPN's CAPs as numbers with the right spread: distances of trials, and accuracies that are shares of test pictures.
+"""SPN's CAPs with the right spread, from the trials' distances and the test accuracies.
 
-Fan et al. 2020, arXiv:2006.11601, equation 1: CAP = 1/S sum over strengths of Acc * dist. Both are estimates, so a row's numbers carry
-both errors.
+Fan et al. 2020, arXiv:2006.11601, equation 1: CAP = 1/S sum over strengths of Acc * dist. Both factors are estimates, so the
+numbers of a row carry both errors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_QUERIES, EVERY_QUERY, KNOWN_QUERIES = "none", "all", "reconstructed"
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """A CAP: of which attack, over which queries, and its measures with the distances they are made of."""
+    """A CAP: its attack, its queries, and its measures with the distances they are computed from."""
 
     attack: str
     queries: str
@@ -36,14 +36,14 @@ CAPS: dict[str, Cap] = {
 
 
 def caps_of(right: Tensor, distances: Sequence[Sequence[float]]) -> list[float]:
-    """Return T numbers whose mean is the CAP, from S x J (is test picture j named rightly) and S x T distances.
+    """Return T numbers whose mean is the CAP, from S x J (whether test image j is classified correctly) and S x T distances.
 
-    Trial k takes every T-th test picture, from the k-th on, and with d the mean distance of a strength
+    Trial k uses every T-th test image from the k-th on. With d the mean distance of a strength,
 
-        v_k = 1/S sum_s [ Acc_s dist_sk + d_s T/J sum over its pictures of (right_sj - Acc_s) ],
+        v_k = 1/S sum_s [ Acc_s dist_sk + d_s T/J sum over its images of (right_sj - Acc_s) ],
 
-    so that the spread of the v_k is that of the distances plus that of the accuracies. Pictures are the same at every strength,
-    so what strengths have in common counts too. Trials without a distance (`analysis.characteristic.Rule`) are left out.
+    so the spread of the v_k includes distances and accuracies, and the correlation between strengths, which share the images.
+    Trials without a distance (`analysis.characteristic.Rule`) are left out.
 
     >>> caps_of(torch.tensor([[1.0], [1.0]]), [[1.0, 0.0], [0.5, 1.0]])
     [0.75, 0.5]
@@ -58,15 +58,12 @@ def caps_of(right: Tensor, distances: Sequence[Sequence[float]]) -> list[float]:
 
 
 def guessed_cap(right: Tensor, owners: int) -> list[float]:
-    """Return the CAP of one who guesses a participant, as one number: the mean accuracy times 1 - 1/N."""
+    """Return the CAP of guessing a participant, as one number: the mean accuracy times 1 - 1/N."""
     return [float(right.double().mean()) * (1 - 1 / owners)]
 
 
 def printed_pictures(rates: Sequence[float], tests: int) -> Tensor:
-    """Return S x J pictures with the printed accuracies, which of them are right drawn for each strength by itself.
-
-    What the paper's models had in common is not printed, so strengths count as independent. The rates are met to half a picture.
-    """
+    """Return S x J correct or wrong images with the printed accuracies (to half an image), drawn independently for each strength."""
     keys = random.fold(random.key(0), "printed accuracies")
     ranks = [random.permutation(random.fold(keys, number), tests) for number in range(len(rates))]
     return torch.stack([rank < round(rate * tests) for rank, rate in zip(ranks, rates, strict=True)])

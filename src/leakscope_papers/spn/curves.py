@@ -1,11 +1,10 @@
 """SPN's characteristics: reconstruction, membership and tracing at every strength of a defence, CAP, and cosines of gradients.
 
-Fan et al. 2020, arXiv:2006.11601, tables 1 and 7 to 10, figures 1, 4, 5, 26 and 27. All strengths of a curve are attacked as one batch,
-with the same pictures, weights, starts and draws. rMSE is of the guess clamped to the valid box, so that no diverged trial
-carries a CAP (`analysis.characteristic.Rule`); `rmse_raw` is of the guess as the attack left it, at most 10.
-
-Rows hold numbers whose mean is the value and whose spread is its error: of every trial (iterations, rMSE, labels), of every
-reconstruction (tracing, `inference.tracing.by_cluster`), for a median of ratios `around_median`.
+Fan et al. 2020, arXiv:2006.11601, tables 1 and 7 to 10, figures 1, 4, 5, 26 and 27. All strengths of a curve are attacked as one
+batch, with the same images, weights, starts and draws. rMSE is of the guess clamped to the valid range, so that no diverged trial
+dominates a CAP (`analysis.characteristic.Rule`); `rmse_raw` is of the unclamped guess, at most 10. The mean of a row's numbers is
+the value, their spread its error: of every trial (iterations, rMSE, labels), of every reconstruction (tracing,
+`inference.tracing.by_cluster`), for a median of ratios `around_median`.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from leakscope_papers.spn.training import kept_curve
 K = TypeVar("K", bound=Hashable)
 RAW_CAP = 10.0
 ALL, PARTS = "all", "tracing by participants"
-PRODUCT = "accuracy_x_"  # before the name of a distance: that times the accuracy
+PRODUCT = "accuracy_x_"  # prefix of a distance's name: distance times accuracy
 DISTANCES = ("rmse", "membership", "tracing")
 Numbers = dict[str, list[float]]
 Asked = tuple[str, Place]  # key and place of a row
@@ -67,14 +66,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one strength has: numbers by measure, and those of tracing for every number of participants."""
+    """The results of one strength: numbers by measure, and those of tracing for every number of participants."""
 
     numbers: Numbers
     parts: Mapping[int, Numbers]
 
 
 def curves(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep for each strength distances, ratio, accuracy and products; for each curve its CAP by attack and kind of accuracies."""
+    """Store for each strength distances, ratio, accuracy and products; for each curve its CAP by attack and kind of accuracies."""
     chosen, shown = read_settings(CurveSettings, settings), read_settings(Pictures, settings)
     trained = read_settings(Trained, settings) if chosen.training else None
     name = shown.data.name
@@ -94,7 +93,7 @@ def curves(settings: Mapping[str, object], keep: Keep, say: Say, device: str) ->
 
 
 def _wanted(settings: CurveSettings, shown: Pictures, curve: Curve, keep: Keep) -> list[Wanted]:
-    """Return what is missing of a curve, attacker by attacker."""
+    """Return the missing rows of a curve, by attacker."""
 
     def missing(rows: Mapping[K, Asked]) -> dict[K, Asked]:
         return {which: row for which, row in rows.items() if not keep.done(*row)}
@@ -117,7 +116,7 @@ def _place(curve: Curve, strength: float, base: Place) -> Place:
 
 
 def _strength_rows(settings: CurveSettings, curve: Curve, title: str, base: Place) -> dict[int, Asked]:
-    """Return the rows by the number of the strength."""
+    """Return the rows by strength number."""
     return {
         number: (f"{title} {s:g}", {**_place(curve, s, base), "attack": ALL, "owners": settings.owners})
         for number, s in enumerate(curve.strengths)
@@ -125,7 +124,7 @@ def _strength_rows(settings: CurveSettings, curve: Curve, title: str, base: Plac
 
 
 def _part_rows(settings: CurveSettings, curve: Curve, title: str, base: Place) -> dict[tuple[int, int], Asked]:
-    """Return the rows by the number of the strength and that of participants."""
+    """Return the rows by strength number and number of participants."""
     return {
         (number, owners): (
             f"{title} {s:g} among {owners}",
@@ -172,7 +171,7 @@ def _add(keep: Keep, one: Wanted, attacks: list[Measured], pictures: Mapping[str
 
 
 def _trained(right: Tensor, measured: Measured) -> Numbers:
-    """Return what a strength has of the training: its accuracy, and each distance times it (a CAP over one strength)."""
+    """Return a strength's training results: its accuracy, and each distance times it (a CAP over one strength)."""
     products = {PRODUCT + name: caps_of(right[None], [measured.numbers[name]]) for name in DISTANCES}
     return {"accuracy": right.double().tolist(), **products}
 
@@ -180,7 +179,7 @@ def _trained(right: Tensor, measured: Measured) -> Numbers:
 def attack_curve(
     settings: CurveSettings, attacked: Attacked, curve: Curve, attacker: str, device: str
 ) -> list[Measured]:
-    """Return what each strength has."""
+    """Return the results of each strength."""
     times, trials, informed = len(curve.strengths), len(attacked.seeds), attacker == AWARE
     strengths = torch.tensor([float(s) for s in curve.strengths]).repeat_interleave(trials)
     batch, weights, seeds = attacked.repeated(times)
@@ -215,10 +214,7 @@ def _measured(settings: CurveSettings, attacked: Attacked, result: AttackResult,
 
 
 def traced(attacked: Attacked, guess: Tensor, pairing: Tensor, owners: Sequence[int]) -> dict[int, Numbers]:
-    """Return for each number of participants the share given a wrong one: of all queries, of those that have a reconstruction.
-
-    Reconstructions are paired with the samples of their batch first (algorithm 6: the index is that of the true picture).
-    """
+    """Return for each number of participants the share traced to a wrong one: of all queries, and of those with a reconstruction."""
     pictures = arrange(clean(guess), pairing).flatten(0, 1)
     traces = trace_each(attacked.queries, pictures, attacked.source, owners)
     return {one.participants: _shares(one) for one in traces}
@@ -236,7 +232,7 @@ def _shares(tracing: Tracing) -> Numbers:
 
 
 def cosines(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep the cosine between the gradients of the CE and of the polarization loss: each layer, all weights, all biases."""
+    """Store the cosine between the gradients of CE and polarization loss: each layer, all weights, all biases."""
     del device
     chosen, shown = read_settings(CosineSettings, settings), read_settings(Pictures, settings)
     base = {"data": shown.data.name, "model": shown.model.name, "defence": "spn"}
@@ -266,7 +262,7 @@ def both_gradients(attacked: Attacked, bits: int) -> tuple[Tree, Tree]:
 
 
 def cosine_of(parts: tuple[Tree, Tree], group: str) -> Tensor:
-    """Return the cosine of each trial over a layer by its name, or over `all weights` or `all biases`."""
+    """Return the cosine of each trial over a named layer, `all weights` or `all biases`."""
     ends = {"all weights": "weight", "all biases": "bias"}
     chosen = [n for n in parts[0] if n == group or (group in ends and n.endswith(ends[group]))]
 

@@ -1,7 +1,7 @@
 """SPN's federated accuracies: table 11 (DLNet by strength), figures 7, 28 and 29 (by the number of clients, and clients alone).
 
-Fan et al. 2020, arXiv:2006.11601, tables 2 and 3. In the figures clients share their weights after one local epoch (FedAvg), so noise and
-choice of coordinates act on the change of the weights.
+Fan et al. 2020, arXiv:2006.11601, tables 2 and 3. In the figures clients share weights after one local epoch (FedAvg), so noise
+and selection act on the change of the weights.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ALONE = "standalone"
 
 
 def strengths(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep the accuracy under every strength of every curve; the numbers are zeros and ones, one for each test picture."""
+    """Store the accuracy under every strength of every curve, as 0 or 1 for each test image."""
     trained = read_settings(Trained, settings)
     name = trained.data.name
     for curve in trained.curves:
@@ -81,9 +81,9 @@ def _strength(mechanism: Mechanism, name: str) -> float:
 
 
 def federations(settings: Mapping[str, object], keep: Keep, say: Say, device: str) -> None:
-    """Keep the test accuracy for every number of clients and every mechanism.
+    """Store the test accuracy for every number of clients and every mechanism.
 
-    A federation's numbers are zeros and ones, one for each test picture; those of standalone models one for each client.
+    The numbers are 0 or 1 for each test image; for standalone models one accuracy for each client.
     """
     chosen = read_settings(FederationSettings, settings)
     data: Dataset | None = None
@@ -116,7 +116,7 @@ def _federated(
 def _standing_alone(
     settings: FederationSettings, data: Dataset, clients: int, mechanism: Mechanism, say: Say, device: str
 ) -> list[float]:
-    """Return the accuracy of the models of the first few clients, each trained on what it holds and nothing else."""
+    """Return the accuracies of the first few clients' models, each trained only on its own data."""
     whole = _dealt(settings, data, clients)
     accuracies = []
     for client in range(min(settings.standalone, clients)):
@@ -137,7 +137,7 @@ def _dealt(settings: FederationSettings, data: Dataset, clients: int) -> Holding
 def _trained(
     settings: FederationSettings, data: Dataset, holdings: Holdings, mechanism: Mechanism, device: str
 ) -> tuple[int, int]:
-    """Return how many of how many test pictures the global model names rightly in the end."""
+    """Return how many test images the final global model classifies correctly, and of how many."""
     local = LocalTraining(epochs=1, batch_size=settings.batch, rate=settings.rate, momentum=settings.momentum)
     client = lookup(DEFENDED, mechanism.kind, "mechanism")(mechanism)
     federation = Federation(

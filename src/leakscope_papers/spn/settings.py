@@ -1,9 +1,9 @@
 """The settings of SPN's programs.
 
-Fan et al. 2020, arXiv:2006.11601, table 2. PPDL chooses the largest share of the gradient and adds noise to what it sends, nothing to what
-it leaves out (Shokri and Shmatikov 2015). Strength 0 is no defence, of PPDL the choice alone; it has a curve of its own, so that
-CAPs stay over the paper's grid. No attacker stops before its iterations are done: an absolute threshold is reached sooner
-by weak gradients than by strong ones, and never under noise, so it would decide how well defences compare.
+Fan et al. 2020, arXiv:2006.11601, table 2. PPDL selects the largest share of the gradient and adds noise only to what it sends
+(Shokri and Shmatikov 2015). Strength 0 is no defence (PPDL: selection only); it has a separate curve, so that CAPs stay over the
+paper's grid. Attackers run all iterations: an absolute threshold is reached sooner by weak gradients and never under noise, so it
+would decide how defences compare.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ class Curve:
     bits: int | None = None
 
     def place(self, strength: Number | None = None) -> dict[str, Plain]:
-        """Return the defence in the words of the published files: what kind, which share, how many bits, how strong."""
+        """Return the defence in the words of the published files: kind, share, bits and strength."""
         axis = "alpha2" if self.defence == "spn" else "sigma"
         place = {"defence": self.defence, "share": self.share, "bits": self.bits, axis: strength}
         return {name: value for name, value in place.items() if value is not None}
 
     @property
     def title(self) -> str:
-        """Return the name of the curve in the key of a row."""
+        """Return the curve's name in the key of a row."""
         return " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in self.place().values())
 
 
 @file_dataclass
 class TrainingSettings:
-    """How accuracies are trained: `rounds` are passes over the data of a client, whatever is shared in them."""
+    """The training for accuracies: `rounds` are passes over a client's data, whatever is shared."""
 
     clients: int
     rounds: int
@@ -64,7 +64,7 @@ class TrainingSettings:
 
 @file_dataclass
 class Trained:
-    """A data set, a network, and how it is trained under every strength of these curves."""
+    """A data set, a network, and its training under every strength of these curves."""
 
     data: DataName
     model: Network
@@ -72,14 +72,14 @@ class Trained:
     curves: tuple[Curve, ...]
 
     def plain(self, curve: Curve) -> dict[str, object]:
-        """Return all that decides a training under a curve as plain data."""
+        """Return all that determines a training under a curve, as plain data."""
         parts = {"data": asdict(self.data), "model": self.model.plain(), "training": asdict(self.training)}
         return {**parts, "curve": {**curve.place(), "strengths": curve.strengths}}
 
 
 @file_dataclass
 class Pictures:
-    """The pictures that are attacked, spread over the queries of tracing, and the network."""
+    """The attacked images, spread over the queries of tracing, and the network."""
 
     data: DataName
     model: Network
@@ -89,7 +89,7 @@ class Pictures:
 
 @file_dataclass
 class CurveSettings:
-    """What `curves` attacks: every curve in every batch by every attacker, traced among `owners` and `owners_too`."""
+    """Settings of `curves`: every curve in every batch by every attacker, traced among `owners` and `owners_too`."""
 
     curves: tuple[Curve, ...]
     attackers: tuple[str, ...]
@@ -105,7 +105,7 @@ class CurveSettings:
 
 @file_dataclass
 class CosineSettings:
-    """What `cosines` compares: gradients of batches, over each of these groups of parameters."""
+    """Settings of `cosines`: gradients of batches, over each of these groups of parameters."""
 
     groups: tuple[str, ...]
     batch: int
@@ -114,7 +114,7 @@ class CosineSettings:
 
 @file_dataclass
 class Mechanism:
-    """How the clients of a federation defend themselves; each kind has at most one strength."""
+    """The defence of a federation's clients; each kind has at most one strength."""
 
     kind: str
     alpha2: Number | None = None
@@ -123,7 +123,7 @@ class Mechanism:
 
     @property
     def strengths(self) -> dict[str, float]:
-        """Return the strengths that are given, by name."""
+        """Return the given strengths, by name."""
         named = {"alpha2": self.alpha2, "sigma": self.sigma, "share": self.share}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -138,7 +138,7 @@ class SizedData:
 
 @file_dataclass
 class FederationSettings:
-    """Federations of so many `clients` under each mechanism, and how many clients are also trained alone (`standalone`)."""
+    """Federations of `clients` clients under each mechanism, and the number of clients also trained alone (`standalone`)."""
 
     data: SizedData
     model: Network

@@ -1,12 +1,14 @@
-"""Accuracies under every strength of a curve: DLNet trained federatedly, strengths inside the batch (SPN, table 2).
+"""Accuracies under every strength of a curve: DLNet in federated training, all strengths as one batch (SPN, table 2).
 
-All strengths begin at the same weights and see the same pictures in the same order. What is shared, and so what a defence acts on:
+All strengths start from the same weights and see the same images in the same order. What is shared, and so what a defence acts
+on:
 
-- `gradient`: in every step each client sends the gradient of one batch, the server steps by Adam along the mean; a private head
-  takes its own Adam step at its client. This is what is attacked, so sigma and share mean the same in both. In turn (round
-  robin) the server steps after each client.
-- `weights`: one local epoch of Adam, the change of the weights is sent (algorithm 1). Noise then lands on a change of about 0.001 a
-  step: the same sigma is a far stronger defence.
+- `gradient`: in every step each client sends the gradient of one batch and the server takes an Adam step along the mean (round
+robin:
+  after each client); a private head takes its own Adam step. This is what is attacked, so sigma and share mean the same in both.
+- `weights`: one local epoch of Adam, then the change of the weights is sent (algorithm 1). Noise acts on a change of about 0.001
+a
+  step, so the same sigma is a far stronger defence.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ TRAININGS, RIGHT = "trainings", "right"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a turn changes: weights lead with S strengths, private parameters with S x K clients; so does what Adam remembers."""
+    """The state of a training: weights lead with S strengths, private parameters with S x K clients; Adam's moments likewise."""
 
     weights: Tree
     private: Tree
@@ -56,10 +58,10 @@ class State:
 
 
 class Training:
-    """S strengths of one curve trained at once."""
+    """The training of one curve at S strengths at once."""
 
     def __init__(self, settings: Trained, curve: Curve, data: Dataset, device: str) -> None:
-        """Begin at fresh weights."""
+        """Start from fresh weights."""
         chosen = settings.training
         self.settings, self.data, self.device = chosen, data, device
         self.grid = [float(strength) for strength in curve.strengths] or [0.0]
@@ -72,7 +74,7 @@ class Training:
         strengths = torch.tensor(self.grid, device=device)[:, None].expand(-1, self.clients)
         local = LocalTraining(batch_size=chosen.batch, rate=chosen.rate, optimiser="adam")
         if chosen.sharing == GRADIENT:
-            local = LocalTraining(rate=1.0)  # one step of SGD with rate 1: what is sent is the gradient itself
+            local = LocalTraining(rate=1.0)  # one step of SGD with rate 1: the gradient itself is sent
         self.client: Client = replace(client_of(curve, strengths), local=local)
         self.public = to(build_network(settings.model, data), device=device)
         guard = self.client.on_model
@@ -89,21 +91,18 @@ class Training:
         self._staged: Staged[Callable[..., State]] = Staged(record_after=0, trace_after=None)
 
     def draw(self, numbers: range) -> tuple[Tensor, Tensor]:
-        """Return keys (turns x clients) and the pictures each client works on (turns x clients x n) of these turns.
-
-        Many turns at once: a turn itself is so short that drawing would be most of it.
-        """
+        """Return keys (turns x clients) and image indices (turns x clients x n) of these turns, together because single draws are slow."""
         key = random.fold(random.key(self.settings.seed, self.device), "round")
         turns = random.fold(key.expand(len(numbers)), torch.tensor(list(numbers), device=self.device))
         keys = random.fold(turns[:, None].expand(-1, self.clients), torch.arange(self.clients, device=self.device))
-        if self.settings.sharing == WEIGHTS:  # all that a client has
+        if self.settings.sharing == WEIGHTS:  # all data of a client
             return keys, self.places.expand(len(numbers), *self.places.shape)
         drawn = random.uniform(random.fold(keys, "batch"), (self.settings.batch,))
         places = self.places.expand(len(numbers), *self.places.shape)
         return keys, places.gather(2, (drawn * places.shape[2]).long())
 
     def play_round(self) -> tuple[Training, None]:
-        """Return this training after one more pass over the data of every client."""
+        """Return this training after one more pass over every client's data."""
         turns = [[k] for k in range(self.clients)] if self.settings.in_turn else [list(range(self.clients))]
         steps = -(-self.places.shape[1] // self.settings.batch) if self.settings.sharing == GRADIENT else 1
         for keys, places in zip(*self.draw(range(self.rounds * steps, (self.rounds + 1) * steps)), strict=True):
@@ -113,10 +112,7 @@ class Training:
         return self, None
 
     def play(self, keys: Tensor, places: Tensor, who: Sequence[int]) -> None:
-        """Let these clients answer from the same weights, and take the mean of what they send; `draw` gives a turn's keys and pictures.
-
-        On a CUDA device this is a recording of the kernels, which all turns of one training share.
-        """
+        """Update the state with the mean answer of these clients, given a turn's keys and images; on CUDA as recorded kernels."""
         index = torch.tensor(list(who), device=self.device)
         given = index, keys[index], places[index]
         if self.device != "cuda":
@@ -127,7 +123,7 @@ class Training:
             self.state = turn(self.state, *given)
 
     def turn(self, state: State, index: Tensor, keys: Tensor, places: Tensor) -> State:
-        """Return the state after a turn of the clients at `index` with these keys and pictures."""
+        """Return the state after a turn of the clients at `index` with these keys and images."""
         size, many = len(self.grid), len(index)
         x, y = self.x[places], self.y[places]
         defences, guard, private = map_tensors(
@@ -164,7 +160,7 @@ class Training:
         return State(weights, private, server, client)
 
     def correct(self) -> Tensor:
-        """Return which test pictures the global model of each strength names rightly, S x n."""
+        """Return which test images the global model of each strength classifies correctly, S x n."""
         key, correct = random.key(0, torch.device(self.device)), []
         number = min(self.settings.tests or self.data.size("test"), self.data.size("test"))
         with torch.no_grad():
@@ -177,7 +173,7 @@ class Training:
 
 
 def kept_curve(settings: Trained, curve: Curve, data: Dataset, directory: Path | None, say: Say, device: str) -> Tensor:
-    """Return what `train_curve` does; it is kept in the directory, so that a program that goes on does not train again."""
+    """Return the result of `train_curve`, stored in the directory so that a resumed program does not train again."""
     from safetensors.torch import load, save
 
     if directory is None:
@@ -198,10 +194,7 @@ def _digest(settings: Trained, curve: Curve) -> str:
 
 
 def train_curve(settings: Trained, curve: Curve, data: Dataset, say: Say, device: str) -> Tensor:
-    """Return S x n, whether each test picture is named rightly by the model trained under each strength.
-
-    `rounds` of the settings count passes over the data of a client, whatever is shared in them.
-    """
+    """Return S x n: whether the model trained under each strength classifies each test image correctly."""
     training = Training(settings, curve, data, device)
     rounds = training.settings.rounds
 

@@ -1,4 +1,4 @@
-"""Defences on the data: what a client does to its private pictures before its network sees them."""
+"""Defences on the data: what a client does to its private images before its network sees them."""
 
 from leakscope.defences.on_data.applying import apply
 from leakscope.defences.on_data.contract import DataDefence

@@ -1,4 +1,4 @@
-"""One operation on many pictures: bytes in, bytes out, as Pillow would; floating pictures go through bytes."""
+"""One operation on a batch of images, byte for byte as Pillow computes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leakscope.defences.on_data import tones
 from leakscope.defences.on_data.operations import Operation
 from leakscope.learning.resample import rotated, sheared_down, translated
 
-GREY = 128  # what a rotation leaves in the corners; all else fills with black
+GREY = 128  # fill of a rotation's corners; other operations fill with black
 CHANNELS = (1, 3)
 
 _BLENDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -29,11 +29,7 @@ _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def apply(pictures: Tensor, operation: Operation, signs: Tensor) -> Tensor:
-    """Return pictures (N x C x H x W, C 1 or 3) after an operation; `signs` has -1 or 1 for each, read where signed.
-
-    Bytes stay bytes. Floating pictures in [0, 1] are rounded to bytes first and come back in [0, 1]: transformations are
-    defined on bytes, and so is the private data that a client reads from files.
-    """
+    """Return images (N x C x H x W, bytes or in [0, 1]) after an operation on their bytes; `signs` (N x +-1) for signed operations."""
     check_pictures(pictures)
     if pictures.is_floating_point():
         return to_unit(_on_bytes(to_bytes(pictures), operation, signs), pictures.dtype)
@@ -64,7 +60,7 @@ def _on_bytes(pictures: Tensor, operation: Operation, signs: Tensor) -> Tensor:
 
 
 def to_bytes(pictures: Tensor) -> Tensor:
-    """Return pictures in [0, 1] as bytes, rounded."""
+    """Return images in [0, 1] as bytes, rounded."""
     return (pictures * 255).round().clamp(0, 255).to(torch.uint8)
 
 
@@ -74,7 +70,7 @@ def to_unit(pictures: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def check_pictures(pictures: Tensor) -> None:
-    """Refuse what is no stack of grey or colour pictures."""
+    """Raise unless the tensor is a batch of grey or colour images, as bytes or in [0, 1]."""
     if pictures.ndim < 4 or pictures.shape[-3] not in CHANNELS:
         raise InputError(
             f"transformations need pictures of 1 or 3 channels, N x C x H x W, got shape {tuple(pictures.shape)}"

@@ -1,8 +1,9 @@
 """The 50 operations of ATS as a table: index -> (kind, magnitude).
 
-Gao et al. 2021, "Privacy-preserving collaborative learning with automatic transformation search", takes them from
-AutoAugment's CIFAR policies. Printed values are rounded; these are the fractions behind them: colours go in steps of 1/18,
-translations of 150/331/9 of the side, shears of 1/30, solarize thresholds of 256/9.
+Gao et al. 2021, "Privacy-preserving collaborative learning with automatic transformation search", from AutoAugment's CIFAR
+policies.
+The paper prints rounded values; these are exact: colour steps of 1/18, translations of 150/331/9 of the side, shears of 1/30,
+solarize thresholds of 256/9.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ NOUNS = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation: what it does, how strongly, and whether each picture draws the sign of its strength."""
+    """One operation: its kind and magnitude. Signed kinds draw the sign of the magnitude for each image."""
 
     kind: str
     magnitude: float = 0.0
 
     @property
     def signed(self) -> bool:
-        """Return whether the sign is drawn; else the magnitude counts as it stands."""
+        """Return whether each image draws the sign of the magnitude."""
         return self.kind in SIGNED
 
     @property
@@ -65,7 +66,7 @@ OPERATIONS: tuple[Operation, ...] = tuple(Operation(*row) for row in (  # five t
 
 
 def operation(index: int) -> Operation:
-    """Return the operation at an index, or say which indices there are.
+    """Return the operation at an index.
 
     >>> operation(3).kind, round(operation(3).magnitude, 4)
     ('translate_x', 0.4532)

@@ -1,4 +1,4 @@
-"""Policies: one to three operations in a row, written `3-1-7`; a hybrid `3-1-7+43-18-18` draws one of its policies a picture."""
+"""Policies: one to three operations in a row, written `3-1-7`. In a hybrid `3-1-7+43-18-18` each image draws one of the policies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORM = "must be 'none', one to three indices such as '3-1-7', or several such jo
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which operations, in order; every one always applies."""
+    """Operation indices in order; all of them are applied."""
 
     indices: tuple[int, ...]
 
@@ -33,12 +33,12 @@ class Policy:
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """Return the operations themselves."""
+        """Return the operations at the indices."""
         return tuple(operation(index) for index in self.indices)
 
 
 def parse_policies(text: str | int) -> tuple[Policy, ...]:
-    """Return the policies that a picture's one is drawn from; () for none.
+    """Return the policies of a text, from which each image draws one; () for 'none'.
 
     >>> [str(policy) for policy in parse_policies("3-1-7+43-18-18")], parse_policies("none")
     (['3-1-7', '43-18-18'], ())

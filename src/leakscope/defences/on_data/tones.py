@@ -1,7 +1,7 @@
-"""Operations on the colours of bytes, each with the arithmetic of Pillow's own, N pictures at once: N x C x H x W, uint8.
+"""Colour operations on N x C x H x W uint8 images, byte-identical to Pillow's.
 
-Pillow blends in single precision and cuts fractions off; its tables are worked out in double precision or whole numbers.
-The same here, so that the bytes are the same.
+Pillow blends in single precision and truncates; its lookup tables use double precision or integers. The functions here do the
+same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LUMINANCE = (19595, 38470, 7471)  # 0.299, 0.587, 0.114 in 16 bits
 
 
 def luminance(pictures: Tensor) -> Tensor:
-    """Return the grey picture, N x 1 x H x W: `(19595 R + 38470 G + 7471 B + 2^15) / 2^16`, cut off."""
+    """Return the grey image, N x 1 x H x W: `(19595 R + 38470 G + 7471 B + 2^15) / 2^16`, truncated."""
     if pictures.shape[-3] == 1:
         return pictures
     red, green, blue = pictures.to(torch.int32).unbind(-3)
@@ -24,7 +24,7 @@ def luminance(pictures: Tensor) -> Tensor:
 
 
 def blend(plain: Tensor, pictures: Tensor, factor: Tensor) -> Tensor:
-    """Return `plain + factor (pictures - plain)` cut to bytes; a factor above 1 goes beyond the picture; one a picture."""
+    """Return `plain + factor (pictures - plain)` clamped to bytes, with one factor an image; a factor above 1 extrapolates."""
     low, high = plain.to(torch.float32), pictures.to(torch.float32)
     step = factor.to(torch.float32)[:, None, None, None] * (high - low)
     return (low + step).clamp(0, 255).to(torch.uint8)
@@ -36,25 +36,25 @@ def brightness(pictures: Tensor, factor: Tensor) -> Tensor:
 
 
 def contrast(pictures: Tensor, factor: Tensor) -> Tensor:
-    """Return the blend with the picture's mean grey, rounded."""
+    """Return the blend with the image's mean grey, rounded."""
     grey = luminance(pictures).to(torch.float64).mean((-3, -2, -1), keepdim=True)
     return blend((grey + 0.5).floor().expand(pictures.shape), pictures, factor)
 
 
 def color(pictures: Tensor, factor: Tensor) -> Tensor:
-    """Return the blend with the grey picture; a grey picture stays as it is."""
+    """Return the blend with the grey image; a grey image is returned unchanged."""
     if pictures.shape[-3] == 1:
         return pictures
     return blend(luminance(pictures).expand(pictures.shape), pictures, factor)
 
 
 def sharpness(pictures: Tensor, factor: Tensor) -> Tensor:
-    """Return the blend with the smoothed picture."""
+    """Return the blend with the smoothed image."""
     return blend(smoothed(pictures), pictures, factor)
 
 
 def smoothed(pictures: Tensor) -> Tensor:
-    """Return the mean over 3 x 3 with the middle counted five times, rounded; the outermost pixels stay."""
+    """Return the 3 x 3 mean with weight 5 on the centre, rounded; border pixels are unchanged."""
     if min(pictures.shape[-2:]) < 3:
         return pictures
     wide = pictures.to(torch.int32)
@@ -72,7 +72,7 @@ def invert(pictures: Tensor) -> Tensor:
 
 
 def solarize(pictures: Tensor, threshold: float) -> Tensor:
-    """Return the bytes inverted from `threshold` on."""
+    """Return the image with bytes of at least `threshold` inverted."""
     return torch.where(pictures.to(torch.float64) < threshold, pictures, 255 - pictures)
 
 
@@ -83,17 +83,17 @@ def posterize(pictures: Tensor, bits: int) -> Tensor:
 
 
 def autocontrast(pictures: Tensor) -> Tensor:
-    """Return each channel stretched from its lowest and highest byte to 0 and 255; a flat one stays."""
+    """Return each channel stretched so that its range becomes 0 to 255; a constant channel is unchanged."""
     low = pictures.amin((-2, -1), keepdim=True).to(torch.float64)
     high = pictures.amax((-2, -1), keepdim=True).to(torch.float64)
     span = (high - low).clamp_min(1)
-    scale = torch.full_like(span, 255.0) / span  # a number over a tensor would go through the reciprocal
+    scale = torch.full_like(span, 255.0) / span  # a number divided by a tensor would use the reciprocal
     stretched = (pictures.to(torch.float64) * scale + -low * scale).clamp(0, 255).to(torch.uint8)
     return torch.where(high > low, stretched, pictures)
 
 
 def equalize(pictures: Tensor) -> Tensor:
-    """Return each channel read through its table of `equalizing`."""
+    """Return each channel after histogram equalisation."""
     flat = pictures.flatten(-2).to(torch.int64)
     counts = flat.new_zeros(*flat.shape[:-1], LEVELS).scatter_add(-1, flat, torch.ones_like(flat))
     return equalizing(counts).gather(-1, flat).reshape(pictures.shape).to(torch.uint8)

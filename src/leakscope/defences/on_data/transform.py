@@ -1,4 +1,4 @@
-"""A client's private pictures on their way to its network: crop, flip and policy, drawn anew for every picture."""
+"""Random crop, flip and policy on a client's private images, drawn separately for every image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leakscope.learning.resample import translated
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What chance decided for N pictures: which policy (N), signs (N x 3), the crop's corner (N x 2: x, y), the flip (N)."""
+    """The random draws for N images: policy index (N), signs (N x 3), crop corner (N x 2: x, y), flip (N)."""
 
     choice: Tensor
     signs: Tensor
@@ -27,17 +27,16 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """Transform every picture before the network sees it: random crop, flip, then a policy of the 50 operations (ATS).
+    """Transform every image before the network sees it: random crop, flip, then a policy of the 50 operations (ATS).
 
-    `policy` is 'none', '3-1-7' (one to three operations), or a hybrid '3-1-7+43-18-18', of which each picture draws one.
-    `crop` pads that many black pixels on every side and cuts a random window of the old size; training uses 4. `flip`
-    mirrors half of the pictures. Gao et al. 2021; the order is that of the authors' runs.
+    `policy` is 'none', '3-1-7' (one to three operations), or a hybrid '3-1-7+43-18-18', of which each image draws one. `crop`
+    pads that many black pixels on every side and cuts a random window of the original size; training uses 4. `flip` mirrors half
+    of the images. The order is that of the authors' runs.
 
-    Equation: the update is that of `T(x)`: `grad l(w, T(x), y)`, with T drawn anew for every picture.
+    Equation: the update is that of `T(x)`: `grad l(w, T(x), y)`, with T drawn separately for every image.
     Reference: Gao et al. 2021, arXiv:2011.12505; [Re] of it (the reproduction) for hybrids and the enhanced attack.
-    Works when: T throws pixels away for good (large translations, posterize). One who knows the policy looks
-        through T.
-    Costs: accuracy, by the policy; a few operations a picture. Pictures of 1 or 3 channels alone.
+    Works when: T discards pixels irreversibly (large translations, posterize). An attacker who knows the policy simulates T.
+    Costs: accuracy, depending on the policy; a few operations an image. Only for images of 1 or 3 channels.
     """
 
     policy: str | int = NONE
@@ -55,15 +54,15 @@ class Transform:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """Return the policies that a picture's one is drawn from; () for none."""
+        """Return the policies from which each image draws one; () for none."""
         return parse_policies(self.policy)
 
     def facts(self) -> tuple[tuple[tuple[str, float], ...], ...]:
-        """Return the policies as plain data for an attacker who is told them: kinds and magnitudes, no draws."""
+        """Return the policies as (kind, magnitude) pairs for an informed attacker, without the random draws."""
         return tuple(tuple((op.kind, op.magnitude) for op in policy.operations) for policy in self.policies)
 
     def draw(self, keys: Tensor) -> Draws:
-        """Return the draws of N pictures, each from its own key."""
+        """Return the draws of N images, one key each."""
         most = max(len(self.policies), 1)
         choice = (random.uniform(random.fold(keys, "policy"), (), torch.float64) * most).long()
         signs = torch.where(random.uniform(random.fold(keys, "signs"), (LONGEST,)) < 0.5, -1, 1)
@@ -72,7 +71,7 @@ class Transform:
         return Draws(choice, signs, corner, random.uniform(random.fold(keys, "flip"), ()) < 0.5)
 
     def change(self, pictures: Tensor, draws: Draws) -> Tensor:
-        """Return N pictures (N x C x H x W, bytes or in [0, 1]) transformed as drawn."""
+        """Return N images (N x C x H x W, bytes or in [0, 1]) transformed by the given draws."""
         check_pictures(pictures)
         if self.crop:
             across, down = (draws.corner - self.crop).to(torch.float64).unbind(-1)
@@ -89,19 +88,19 @@ class Transform:
         return to_unit(changed, pictures.dtype) if pictures.is_floating_point() else changed
 
     def protect_data(self, pictures: Tensor, key: Tensor) -> Tensor:
-        """Return the private pictures of ONE trial, N x C x H x W, transformed; every draw comes from the key."""
+        """Return the private images of ONE trial, N x C x H x W, transformed with draws from the key."""
         check_pictures(pictures)
         return self.change(pictures, self.draw(picture_keys(key, pictures.shape[0])))
 
 
 def picture_keys(key: Tensor, number: int) -> Tensor:
-    """Return the keys of the `number` pictures of one trial."""
+    """Return one key for each of the `number` images of a trial."""
     keys = random.fold(key, "on_data").expand(number)
     return random.fold(keys, torch.arange(number, device=key.device))
 
 
 def run_policy(pictures: Tensor, policy: Policy, signs: Tensor) -> Tensor:
-    """Return bytes after every operation of a policy; `signs` is N x at least as many as there are operations."""
+    """Return byte images after every operation of a policy; `signs` is N x (at least the number of operations)."""
     for number, op in enumerate(policy.operations):
         pictures = apply(pictures, op, signs[:, number])
     return pictures

@@ -1,4 +1,4 @@
-"""Defences in the client's own network: parts of it that never leave the client."""
+"""Defences in the client's network: private parts that are never shared."""
 
 from leakscope.defences.on_model.polarisation import Equipped, Polarisation, equip
 

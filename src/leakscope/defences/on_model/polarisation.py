@@ -1,9 +1,8 @@
 """The Secret Polarization Network: a private head and secret codes whose gradient hides that of the public loss.
 
-Fan et al. 2020, arXiv:2006.11601, section 3 and algorithm 1. The client trains a dense head of its own beside the public one, on
-the same backbone. Its loss adds a term to the shared gradient of the backbone that depends on the private weights and on
-the codes, which the server never sees. The gradient of the PUBLIC HEAD itself gets no such term: it is a1 times the
-plain one, and whoever knows that reads labels and features off it (see `attacks/polarised.py`).
+Fan et al. 2020, arXiv:2006.11601, section 3 and algorithm 1. The private head shares the backbone and adds a secret term to the
+shared backbone gradient. The gradient of the PUBLIC HEAD gets no such term: it is a1 times the plain gradient, so an informed
+attacker reads labels and features off it (`attacks/polarised.py`).
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ class Polarisation:
     """Hide the gradient behind a private head: `a1 * CE + a2 * sum_k max(m - v_k t_k, 0)`, codes and head kept secret.
 
     `alpha1=None` is 1 - alpha2 (section 3); the paper's experiments have 1 (appendix C). `bits` is K, `margin` is m. The private
-    head begins in U(-spread, spread); left out, in the range of PyTorch's dense layers, 1 / sqrt(features). Codes and head are
-    drawn from the client's key, anew for every client; no two classes of a client have the same code (`distinct`).
+    head starts in U(-spread, spread), by default PyTorch's range for dense layers, 1 / sqrt(features). Each client draws its own
+    head and codes from its key; its codes are distinct.
 
     Equation: `a1 CE(u, y) + a2 sum_k max(m - v_k t_k, 0)`, with the head v and the code t of the class kept secret.
     Reference: Fan et al. 2020, Rethinking privacy preserving deep learning, arXiv:2006.11601, section 3.
-    Works when: the attacker does not know. Labels and features stay readable off the public head.
+    Works when: the attacker does not know the defence. Labels and features stay readable from the public head.
     Costs: a second head of `bits` rows at the client; accuracy, more with a larger alpha2.
     """
 
@@ -58,11 +57,11 @@ class Polarisation:
 
     @property
     def public_weight(self) -> float | Tensor:
-        """Return a1, however it was given."""
+        """Return a1."""
         return 1 - self.alpha2 if self.alpha1 is None else self.alpha1
 
     def facts(self, each: Tensor) -> Tree:
-        """Return what an attacker may know, one value for each entry of `each`: bits, weights and margin, no secret."""
+        """Return what an attacker may know (bits, weights, margin; no secrets), one value for each entry of `each`."""
         known = {"bits": self.bits, "alpha1": self.public_weight, "alpha2": self.alpha2, "margin": self.margin}
         return {
             name: torch.as_tensor(value, dtype=torch.float32, device=each.device).expand(len(each)).clone()
@@ -70,19 +69,19 @@ class Polarisation:
         }
 
     def check(self, classes: int) -> None:
-        """Raise where there are too few codes for these classes."""
+        """Raise if there are more classes than codes."""
         if classes > 2**self.bits:
             raise InputError(
                 f"more classes than codes: Polarisation.bits = {self.bits} has {2**self.bits} codes, the model has {classes} classes"
             )
 
     def polarise(self, model: Model) -> Model:
-        """Return the network as the client holds it: private head and codes are parameters that `shared` leaves out."""
+        """Return the client's network: private head and codes are parameters that are not shared."""
         self.check(model.classes)
         return with_second_head(model, self.bits)
 
     def draw(self, model: Model, keys: Tensor) -> Tree:
-        """Return the secrets of a client for each key: private weight, private bias if any, codes; `model` is polarised."""
+        """Return each client's secrets from its key: private weight, private bias if any, codes. `model` is polarised."""
         keys = random.fold(keys, "polarisation")
         weight = model.parameters[WEIGHT]
         edge = 1 / math.sqrt(weight.shape[1]) if self.spread is None else self.spread
@@ -94,10 +93,10 @@ class Polarisation:
 
 
 def distinct(bits: Tensor) -> Tensor:
-    """Return codes ... x C x K of booleans as they are, but for those that an earlier class has: these in their next free variant.
+    """Return boolean codes (... x C x K) with duplicates replaced by their next free variant.
 
-    Variant j of a code differs from it by the binary digits of j in its first bits. Of the C variants of a class at most C - 1 are
-    taken by earlier ones, so the first free one makes all codes of a client distinct, if there are as many (C <= 2^K).
+    Variant j of a code flips its first bits by the binary digits of j. Earlier classes take at most C - 1 of a class's C
+    variants, so all codes become distinct if C <= 2^K.
 
     >>> distinct(torch.tensor([[True, False], [True, False], [False, False]])).int()
     tensor([[1, 0],
@@ -121,7 +120,7 @@ def distinct(bits: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Equipped:
-    """What a client trains with: its loss, weights and targets; `kept` are secrets that no training moves."""
+    """What a client trains with: loss, weights and targets; `kept` are secrets that training does not change."""
 
     loss: Loss
     weights: Tree
@@ -130,10 +129,7 @@ class Equipped:
 
 
 def equip(guard: Polarisation | None, model: Model, loss: Loss, weights: Tree, targets: Tensor) -> Equipped:
-    """Return what ONE client trains with under a defence on its model; the same as given where there is none.
-
-    `model` is polarised and `weights` hold its secrets, as `polarise` and `draw` made them.
-    """
+    """Return what ONE client trains with, given a polarised model and weights; the inputs unchanged if `guard` is None."""
     if guard is None:
         return Equipped(loss, weights, targets, {})
     moving = {name: value for name, value in weights.items() if name != CODES}

@@ -1,4 +1,4 @@
-"""Defences on the update of ONE trial; a tensor among the settings is a per-trial strength."""
+"""Defences on the update of ONE trial; a tensor-valued setting gives one strength for each trial."""
 
 from leakscope.defences.on_update.chosen import ChosenNoise
 from leakscope.defences.on_update.clip import Clip

@@ -1,4 +1,4 @@
-"""Choosing coordinates by the update as it was, and adding noise to what is chosen: PPDL's order."""
+"""PPDL's order: select coordinates by the clean update, then add noise to the selected ones."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from leakscope.defences.strengths import Unit, tried
 class ChosenNoise:
     """Send the largest `share` of the coordinates with N(0, sigma^2) added to them, zero for the others.
 
-    The choice is made by the update before the noise, as `Sparsify(share=...)` makes it; the noise is that of `GaussianNoise`.
-    A stack of noise and `Sparsify` chooses by the sum instead, which under loud noise chooses the noise.
+    Coordinates are selected by the update before the noise, as in `Sparsify`. Stacking `GaussianNoise` and `Sparsify` selects by
+    the noisy update instead, which under strong noise selects the noise.
 
     Equation: `g_i + sigma z_i` where `|g_i|` is among the `share D` largest, else 0; z in N(0, I).
     Reference: Shokri and Shmatikov 2015, Privacy-preserving deep learning, with Gaussian noise and no budget as in Fan et al.
         2020, arXiv:2006.11601 (PPDL-0.05, PPDL-0.3).
-    Works when: sigma is at least about the size of the coordinates that are sent, which are the largest; an attacker who knows
-        compares what was sent alone.
-    Costs: accuracy, by what is dropped and by the noise; a sort of the update.
+    Works when: sigma is at least about the size of the sent coordinates, which are the largest; an informed attacker compares
+        only those.
+    Costs: accuracy, from the dropped coordinates and from the noise; a sort of the update.
     """
 
     sigma: float | Tensor = field(default=0.0, metadata=tried(1.0, 10.0, unit=Unit.COORDINATE))
@@ -48,7 +48,7 @@ class ChosenNoise:
         check_drop("ChosenNoise", 0.0, self.share)
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
-        """Return what is chosen by the update as it was, with noise."""
+        """Return the selected coordinates with noise."""
         chosen = largest(update, self.share, each=False)
         noisy = with_gaussian(update, self.sigma, key)
         return {name: value * chosen[name] for name, value in noisy.items()}

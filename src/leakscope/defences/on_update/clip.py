@@ -18,12 +18,13 @@ from leakscope.defences.strengths import Unit, tried
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Shrink an update until its norm is at most `bound`; keep its direction. `each` bounds every tensor by itself.
+    """Shrink an update until its norm is at most `bound`; keep its direction. With `each`, bound every tensor separately.
 
     Equation: `g min(1, bound / ||g||)`.
-    Reference: Abadi et al. 2016, arXiv:1607.00133, where it bounds what noise must cover.
-    Works when: the attacker compares lengths and does not know. Directions stay: it hides nothing from one who does.
-    Costs: shorter steps; a server can make up for them by its rate.
+    Reference: Abadi et al. 2016, arXiv:1607.00133, where it bounds the sensitivity that noise must cover.
+    Works when: the attacker compares lengths and does not know the defence. The direction is unchanged, so an informed attacker
+        loses nothing.
+    Costs: shorter steps; a server can compensate with its learning rate.
     """
 
     bound: float | Tensor = field(default=1.0, metadata=tried(0.5, 0.05, unit=Unit.LENGTH))

@@ -1,4 +1,4 @@
-"""Sending less of each coordinate: its sign, a few bits, or a low-rank sketch of its matrix."""
+"""Defences that send less of each coordinate: its sign, a few bits, or a low-rank sketch of its matrix."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Sign:
 
     Equation: `sign(g)`.
     Reference: Bernstein et al. 2018, signSGD, arXiv:1802.04434.
-    Works when: the attacker does not know; one who does counts wrong signs. Labels stay readable.
-    Costs: the lengths of coordinates; 1 bit a coordinate is sent.
+    Works when: the attacker does not know the defence; an informed one counts wrong signs. Labels stay readable.
+    Costs: the magnitudes; 1 bit a coordinate is sent.
     """
 
     once: ClassVar[bool] = True
@@ -42,7 +42,7 @@ class Sign:
         return {name: torch.sign(value) for name, value in update.items()}
 
     def reveal(self, sent: Tree) -> Revealed:
-        """Return that one bit of every coordinate was sent."""
+        """Return that coordinates have one bit."""
         del sent
         return Revealed(bits=1)
 
@@ -51,12 +51,12 @@ class Sign:
 class Quantise:
     """Round every coordinate to one of 2^bits - 1 levels, evenly spaced over [-m, m] with m the tensor's largest magnitude.
 
-    One bit has the three levels of two: -m, 0, m, for 0 stays 0. Unbiased by default: up or down at random, in proportion
-    (QSGD, Alistarh et al. 2017). `stochastic=False` takes the nearest, halves to the even level.
+    One bit has the same levels as two bits: -m, 0, m. Rounding is unbiased by default: up or down at random, in proportion.
+    `stochastic=False` rounds to the nearest level, ties to even.
 
     Equation: `m round(g s / m) / s` with `s = max(2^(bits - 1) - 1, 1)` and m the largest magnitude of the tensor.
     Reference: Alistarh et al. 2017, QSGD, arXiv:1610.02132.
-    Works when: the bits are very few; an attacker who knows compares beyond one rounding step.
+    Works when: there are very few bits; an informed attacker ignores differences within one rounding step.
     Costs: noise of up to one step in every coordinate; `bits` bits a coordinate are sent.
     """
 
@@ -97,15 +97,13 @@ class Quantise:
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """Send each matrix as its best approximation of rank `rank` (Eckart and Young); vectors go whole.
+    """Send each matrix as its best approximation of rank `rank` (Eckart and Young); vectors are sent unchanged.
 
-    A convolution is read as the matrix (filters) x (channels * height * width). What PowerSGD (Vogels et al. 2019) comes to
-    after enough power iterations.
-
-    Equation: `U_r S_r V_r^T`, the r largest singular values of each matrix.
-    Reference: Vogels, Karimireddy and Jaggi 2019, PowerSGD, arXiv:1905.13727.
-    Works when: there are several examples, so that matrices have a rank above r; that of one example in a dense layer
-        has rank 1, and nothing is lost.
+    Equation: `U_r S_r V_r^T`, the r largest singular values of each matrix; a convolution is filters x (channels * height *
+        width).
+    Reference: Vogels, Karimireddy and Jaggi 2019, PowerSGD, arXiv:1905.13727, which converges to this.
+    Works when: matrices have a rank above r, which needs several examples; one example in a dense layer has rank 1, and nothing
+        is lost.
     Costs: a singular value decomposition a matrix; `r (rows + columns)` numbers a matrix are sent.
     """
 

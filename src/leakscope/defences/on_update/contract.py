@@ -1,15 +1,15 @@
-"""What a defence on the update is, and what it may say of itself.
+"""The interface of a defence on the update.
 
-It protects the update of ONE trial (`UpdateDefence`); one that remembers also takes a state (`RememberingDefence`). The rest is optional,
-for a defence of leakscope and for one in a file of your own alike:
+A defence protects the update of ONE trial (`UpdateDefence`); one with memory also takes a state (`RememberingDefence`). The rest
+is optional, for built-in and user-defined defences alike:
 
-| name | says | left out |
+| name | meaning | if absent |
 |---|---|---|
-| `reveal(sent) -> Revealed` | what an attacker who knows the defence is told | nothing: no attacker knows it |
-| `leaves: frozenset[Effect]` | what an update is after it | nothing that another defence would undo |
-| `not_after: Mapping[Effect, str]` | after which effects it makes no sense, and what to do instead | it may follow any |
-| `once: bool` | it may stand in a stack only once | it may be repeated |
-| a field with `metadata=tried(...)` | at which strengths an audit tries it (`strengths`) | it is tried with its defaults |
+| `reveal(sent) -> Revealed` | what an informed attacker knows of the defence | nothing: no attacker knows it |
+| `leaves: frozenset[Effect]` | properties of an update after the defence | none that another defence would undo |
+| `not_after: Mapping[Effect, str]` | effects it must not follow, and what to do instead | it may follow any |
+| `once: bool` | it may occur only once in a stack | it may be repeated |
+| a field with `metadata=tried(...)` | strengths at which an audit tries it (`strengths`) | it is tried with its defaults |
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class UpdateDefence(Protocol):
     """Changes the update of one trial before it is shared."""
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
-        """Return the protected update; everything random comes from the key."""
+        """Return the protected update; all randomness comes from the key."""
 
 
 @runtime_checkable
 class RememberingDefence(Protocol):
-    """Changes the update of one trial and stores something for its next round."""
+    """Changes the update of one trial and stores a state for the next round."""
 
     def begin(self, update: Tree) -> Tree:
-        """Return the state before the first round; `update` shows names and shapes."""
+        """Return the state before the first round; `update` gives names and shapes."""
 
     def protect_and_remember(self, update: Tree, state: Tree, key: Tensor) -> tuple[Tree, Tree]:
-        """Return the protected update and the state of the next round."""
+        """Return the protected update and the state for the next round."""
 
 
 Defence = UpdateDefence | RememberingDefence
@@ -48,11 +48,12 @@ Defence = UpdateDefence | RememberingDefence
 
 @dataclass(frozen=True, slots=True)
 class Revealed:
-    """The facts about one defence that an attacker who knows it is told; see the fields of `Knowledge`. Never a draw.
+    """What an informed attacker knows of one defence (see the fields of `Knowledge`), never a random draw.
 
-    `mask` is 1 where a coordinate was sent, `largest` says that these were the largest (`largest_each`: of every tensor by itself),
-    `bound` is the norm it clips to (`bound_each`: of every tensor), `bits` those of a rounded coordinate (1: signs), `sigma` the standard
-    deviation of its noise (`sigma_each`: in units of the root mean square of every tensor). A strength may be one number for each trial.
+    `mask` is 1 where a coordinate was sent, `largest` says that these were the largest (`largest_each`: within each tensor),
+    `bound` is the clipping norm (`bound_each`: of each tensor), `bits` those of a rounded coordinate (1: signs), `sigma` the
+    standard deviation of the noise (`sigma_each`: in units of each tensor's root mean square). A strength may be one number for
+    each trial.
     """
 
     mask: Tree | None = None
@@ -67,14 +68,14 @@ class Revealed:
 
 @runtime_checkable
 class Reveals(Protocol):
-    """A defence of which an attacker can be told something."""
+    """A defence that an attacker can know something about."""
 
     def reveal(self, sent: Tree) -> Revealed:
-        """Return the facts; `sent` is what the server sees, with the trials in front of every tensor."""
+        """Return what an informed attacker knows; `sent` is what the server sees, with a leading trial dimension in every tensor."""
 
 
 class Effect(enum.Enum):
-    """What an update is after a defence, as far as another defence would undo it or have no use for it."""
+    """A property of an update after a defence that another defence could undo or that would make it useless."""
 
     SPARSE = "coordinates were left out"
     LARGEST = "the largest coordinates were chosen"
@@ -87,17 +88,17 @@ NOT_AFTER_SIGNS = {Effect.SIGNS: "signs are already bounded and rounded; leave o
 
 
 def effects_of(defence: object) -> frozenset[Effect]:
-    """Return what an update is after a defence; nothing where the defence does not say."""
+    """Return the effects that a defence leaves; none if it declares none."""
     effects: frozenset[Effect] = getattr(defence, "leaves", frozenset())
     return effects
 
 
 def misplaced_after(defence: object) -> Mapping[Effect, str]:
-    """Return after which effects a defence makes no sense, and why; none where it does not say."""
+    """Return the effects a defence must not follow, with the reason; none if it declares none."""
     effects: Mapping[Effect, str] = getattr(defence, "not_after", {})
     return effects
 
 
 def nonzero(sent: Tree) -> Tree:
-    """Return 1 where a coordinate was sent: the others are exactly 0."""
+    """Return 1 where a coordinate was sent; coordinates that were not sent are exactly 0."""
     return {name: (value != 0).to(value.dtype) for name, value in sent.items()}

@@ -26,12 +26,10 @@ MISPLACED = {Effect.SPARSE: FILLS, Effect.ROUNDED: UNDOES_ROUNDING}
 class GaussianNoise:
     """Add N(0, sigma^2) to every coordinate of the update (no clipping; `sigma` is the standard deviation).
 
-    With `each`, sigma counts in units of the root mean square of every tensor by itself, so that small gradients get little noise.
-
-    Equation: `g + sigma z`, z in N(0, I); with `each` `g_t + sigma rms(g_t) z_t` for every tensor t.
+    Equation: `g + sigma z`, z in N(0, I); with `each` `g_t + sigma rms(g_t) z_t` for every tensor t, so small gradients get
+        little noise.
     Reference: Used as a defence by Zhu et al. 2019, arXiv:1906.08935.
-    Works when: sigma is at least about the size of a coordinate of the update. More rounds of the same data average
-        it away.
+    Works when: sigma is at least about the size of a coordinate of the update. Several rounds on the same data average it away.
     Costs: accuracy, more with a larger sigma; no time and no bytes.
     """
 
@@ -59,9 +57,7 @@ class GaussianNoise:
 class LaplaceNoise:
     """Add Laplace noise of standard deviation `sigma` to every coordinate; `scale` is sigma / sqrt(2), give either.
 
-    `each` as for Gaussian noise. By inversion: with u uniform in (-1/2, 1/2), x = -b sign(u) log(1 - 2|u|) has density exp(-|x| / b) / 2b.
-
-    Equation: `g + x`, with x of density `exp(-|x| / b) / 2b` and `b = sigma / sqrt 2`.
+    Equation: `g + x`, with x of density `exp(-|x| / b) / 2b` and `b = sigma / sqrt 2`; `each` as for Gaussian noise.
     Reference: Used as a defence by Zhu et al. 2019, arXiv:1906.08935.
     Works when: as Gaussian noise of the same deviation.
     Costs: as Gaussian noise of the same deviation.
@@ -84,7 +80,7 @@ class LaplaceNoise:
 
     @property
     def deviation(self) -> float | Tensor:
-        """Return the standard deviation, however it was given; in units of a tensor's root mean square where `each`."""
+        """Return the standard deviation; in units of each tensor's root mean square with `each`."""
         return self.sigma if self.scale is None else self.scale * math.sqrt(2)
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
@@ -95,18 +91,18 @@ class LaplaceNoise:
         noisy = {}
         for name, value in update.items():
             u = uniform[name] - 0.5 + 2.0**-25
-            drawn = -torch.sign(u) * torch.log1p(-2 * u.abs())
+            drawn = -torch.sign(u) * torch.log1p(-2 * u.abs())  # inverse of the cumulative distribution
             noisy[name] = value + (level_on(value, scale, each=self.each) * drawn).to(value.dtype)
         return noisy
 
     def reveal(self, sent: Tree) -> Revealed:
-        """Return the standard deviation, however it was given."""
+        """Return the standard deviation."""
         del sent
         return Revealed(sigma=self.deviation, sigma_each=self.each)
 
 
 def with_gaussian(update: Tree, sigma: float | Tensor, key: Tensor, *, each: bool = False) -> Tree:
-    """Return the update plus the draws of `GaussianNoise` with this sigma."""
+    """Return the update plus the noise that `GaussianNoise` draws from this key."""
     shapes = {name: value.shape for name, value in update.items()}
     drawn = random.normals(random.fold(key, "gaussian_noise"), shapes, torch.float64)
     return {
@@ -116,12 +112,12 @@ def with_gaussian(update: Tree, sigma: float | Tensor, key: Tensor, *, each: boo
 
 
 def level_on(value: Tensor, strength: float | Tensor, *, each: bool) -> float | Tensor:
-    """Return the standard deviation of the noise on one tensor: `strength`, or (`each`) in units of the tensor's root mean square."""
+    """Return the standard deviation of the noise on one tensor; with `each`, `strength` times the tensor's root mean square."""
     return strength * value.square().mean().sqrt() if each else strength
 
 
 def check_strength(setting: str, strength: float | Tensor) -> None:
-    """Refuse a strength that is negative, NaN or infinite."""
+    """Raise for a strength that is negative, NaN or infinite."""
     value = torch.as_tensor(strength)
     if not bool(((value >= 0) & value.isfinite()).all()):
         raise InputError(f"{setting} must be in [0, inf), got {strength}")

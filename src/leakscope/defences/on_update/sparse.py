@@ -1,4 +1,4 @@
-"""Sending only some coordinates: the largest, the largest with the rest remembered, or random ones."""
+"""Defences that send only some coordinates: the largest, the largest with the rest accumulated, or random ones."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ MISPLACED = {Effect.SIGNS: ONE_SIZE, Effect.LARGEST: CHOOSES_TWICE}
 class Sparsify:
     """Send the largest coordinates by magnitude, zero for the others.
 
-    Give `drop`, the share discarded (CPL's theta, in [0, 1)), or `share`, the share sent (PPDL's, in (0, 1]). Over the whole
-    update, or over each tensor by itself (`each`). The number sent is the nearest whole number of (1 - drop) D, halves to the
-    even one, at least one; the share is read to six decimals, so that 0.9 means the same in float32 and float64. Of equal
-    magnitudes the earlier coordinate is sent (tensors in the update's order, row by row).
+    Give `drop`, the share discarded (CPL's theta, in [0, 1)), or `share`, the share sent (PPDL's, in (0, 1]); over the whole
+    update, or within each tensor (`each`). (1 - drop) D coordinates are sent, rounded (ties to even), at least one. The share is
+    rounded to six decimals, so that 0.9 means the same in float32 and float64. Of equal magnitudes the earlier coordinate is
+    sent.
 
     Equation: `g_i` where `|g_i|` is among the `(1 - drop) D` largest, else 0.
     Reference: Shokri and Shmatikov 2015, Privacy-preserving deep learning; Zhu et al. 2019, arXiv:1906.08935.
-    Works when: most is dropped (0.9 and more); an attacker who knows compares what was sent alone.
-    Costs: what is dropped is lost to training; a sort of the update.
+    Works when: most is dropped (0.9 and more); an informed attacker compares only the coordinates that were sent.
+    Costs: dropped coordinates are lost to training; a sort of the update.
     """
 
     drop: float | Tensor = field(default=0.0, metadata=tried(0.9, 0.99))
@@ -63,17 +63,13 @@ class Sparsify:
 
 @dataclass(frozen=True, slots=True)
 class DeepCompression:
-    """Send the largest coordinates of what has accumulated; what is not sent stays for later rounds.
+    """Send the largest coordinates of the accumulated updates; coordinates that are not sent stay for later rounds.
 
-    Lin et al. 2018, "Deep gradient compression", with momentum correction and masking:
+    With momentum correction and masking. `drop` or `share` as in `Sparsify`; without either, 0.99 is dropped.
 
-        u <- momentum * u + g,   v <- v + u,   sent = largest coordinates of v,   u, v <- 0 where sent
-
-    `drop` or `share` as in `Sparsify`; without either, 0.99 is dropped.
-
-    Equation: `u <- momentum u + g`, `v <- v + u`, the largest of v are sent and set to 0 in both: nothing is lost, only late.
+    Equation: `u <- momentum u + g`, `v <- v + u`, the largest of v are sent and set to 0 in both: nothing is lost, only delayed.
     Reference: Lin et al. 2018, Deep gradient compression, arXiv:1712.01887.
-    Works when: as Sparsify in the first round; later rounds send sums over rounds, which no attack here takes apart.
+    Works when: as Sparsify in the first round; later rounds send sums over rounds, which no attack in leakscope separates.
     Costs: two more copies of the update at the client, a sort of the update.
     """
 
@@ -92,11 +88,11 @@ class DeepCompression:
             raise InputError(f"DeepCompression.momentum must be in [0, 1), got {self.momentum}")
 
     def begin(self, update: Tree) -> Tree:
-        """Return nothing accumulated yet."""
+        """Return zero accumulators."""
         return {f"{part}.{name}": torch.zeros_like(value) for part in ("u", "v") for name, value in update.items()}
 
     def protect_and_remember(self, update: Tree, state: Tree, key: Tensor) -> tuple[Tree, Tree]:
-        """Return what is sent and what stays."""
+        """Return the coordinates that are sent and the accumulators for the next round."""
         del key
         u = {name: self.momentum * state[f"u.{name}"] + value for name, value in update.items()}
         v = add({name: state[f"v.{name}"] for name in update}, u)
@@ -108,18 +104,19 @@ class DeepCompression:
         return sent, left
 
     def reveal(self, sent: Tree) -> Revealed:
-        """Return which coordinates were sent; they are the largest of sums over rounds."""
+        """Return which coordinates were sent. `largest` stays False: they are the largest of sums over rounds."""
         return Revealed(mask=nonzero(sent))
 
 
 @dataclass(frozen=True, slots=True)
 class RandomMask:
-    """Send each coordinate with probability `share`, zero otherwise; which ones is drawn anew from the key of each round.
+    """Send each coordinate with probability `share`, zero otherwise; the mask is drawn from the key of each round.
 
     Equation: `g_i m_i`, with m_i 1 with probability `share`.
     Reference: Shokri and Shmatikov 2015, Privacy-preserving deep learning, who share a random part.
-    Works when: the attacker does not know which were sent; to one who does a random tenth still tells a small picture.
-    Costs: what is dropped is lost to training.
+    Works when: the attacker does not know which coordinates were sent; an informed one can reconstruct a small image from a
+        random tenth.
+    Costs: dropped coordinates are lost to training.
     """
 
     share: float | Tensor = field(default=0.5, metadata=tried(0.5, 0.1))
@@ -132,7 +129,7 @@ class RandomMask:
         check_drop("RandomMask", 0.0, self.share)
 
     def protect_update(self, update: Tree, key: Tensor) -> Tree:
-        """Return the update with the other coordinates at zero."""
+        """Return the update with the coordinates outside the mask at zero."""
         shapes = {name: value.shape for name, value in update.items()}
         drawn = random.uniforms(random.fold(key, "random_mask"), shapes, torch.float64)
         return {name: value * (drawn[name].to(value.dtype) < self.share) for name, value in update.items()}
@@ -143,12 +140,12 @@ class RandomMask:
 
 
 def sent_share(drop: float | Tensor, share: float | Tensor | None) -> float | Tensor:
-    """Return the share of coordinates that is sent, however it was given."""
+    """Return the share of coordinates that is sent."""
     return 1 - drop if share is None else share
 
 
 def check_drop(name: str, drop: float | Tensor, share: float | Tensor | None) -> None:
-    """Refuse shares outside their range, and both at once."""
+    """Raise for shares outside their range, and if both are given."""
     dropped = torch.as_tensor(drop)
     if not bool(((dropped >= 0) & (dropped < 1)).all()):
         raise InputError(f"{name}.drop must be in [0, 1), got {drop}")
@@ -171,7 +168,7 @@ def largest(update: Tree, share: float | Tensor, *, each: bool) -> Tree:
 
 
 def _largest(flat: Tensor, share: float | Tensor) -> Tensor:
-    """Return the mask of the largest; by rank, so that the number may differ between trials of a batch."""
+    """Return the mask of the largest coordinates, by rank, so that the number may differ between trials of a batch."""
     millionths = torch.round(torch.as_tensor(share, dtype=torch.float64, device=flat.device) * MILLION)
     number = torch.round(millionths * flat.numel() / MILLION).clamp_min(1)
     order = torch.argsort(flat.abs(), descending=True, stable=True)

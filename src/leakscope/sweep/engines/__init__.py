@@ -1,9 +1,8 @@
-"""Engines: maps over chunks. `serial` in this process, `processes` side by side, `local` the better of the two.
+"""Engines: maps over chunks. `serial` runs in this process, `processes` in several, `local` chooses between them.
 
     for chunk, result in local()(work, ((chunk, Needs(threads=1)) for chunk in chunks), stop=asked_to_stop, on_note=show):
         ...
-
-Ray is one more, handed in from above: `leakscope.integrations.ray.ray_engine`.
+The engine for Ray is `leakscope.integrations.ray.ray_engine`.
 """
 
 from leakscope.sweep.engines.contract import (

@@ -1,7 +1,7 @@
-"""What every engine keeps to: chunks with their needs go in, results come out as they finish, notes say how far each is.
+"""The interface of engines: chunks with their needs go in, results come out as they finish, notes report progress.
 
-An engine is a map. It must not matter to a result where or beside what it was computed: a chunk is a plain picklable
-value, the work a function that any process can import, and the number of torch threads is part of the chunk's needs.
+A result must not depend on where it was computed or on what ran beside it. So a chunk is a picklable value, the work an
+importable function, and the number of torch threads is part of the chunk's needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LONGEST_NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one chunk asks of the machine: torch threads, (shares of) GPUs, and bytes of memory where they are known."""
+    """What one chunk needs: torch threads, (fractions of) GPUs, and bytes of memory if known."""
 
     threads: int = 1
     gpus: float = 0
@@ -40,7 +40,7 @@ class Needs:
 
 
 class Note(NamedTuple):
-    """How far a chunk is: trials in all, done, converged, diverged; iteration of the slowest; a word if it waits."""
+    """Progress of a chunk: trials in total, done, converged and diverged; iteration of the slowest; a message if it waits."""
 
     chunk: str
     total: int = 0
@@ -55,7 +55,7 @@ OnNote = Callable[[Note], None]
 
 
 class LostChunkError(RuntimeError):
-    """A chunk whose workers died again and again; the message is one line, fit for the terminal."""
+    """A chunk whose workers died repeatedly; the message is one line for the terminal."""
 
 
 class Engine(Protocol):
@@ -71,20 +71,20 @@ class Engine(Protocol):
     ) -> Iterator[tuple[C, R]]:
         """Yield (chunk, result) as they finish, in any order, each exactly once.
 
-        Once `stop()` is true nothing new starts; what is in hand is finished and yielded. A chunk that raises has the same
-        effect, and its error is raised after that. Chunks are drawn from the iterable as there is room, at most one ahead.
+        Once `stop()` is true, or a chunk raises, nothing new starts; running chunks are finished and yielded, then the error is
+        raised. Chunks are drawn from the iterable when there is room, at most one ahead.
         """
         ...
 
 
 def never() -> bool:
-    """Return False: nobody asks to stop."""
+    """Return False: never stop."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Order(Generic[C, R]):
-    """What an engine is asked to do: the work, the chunks, when to stop, and who gets the notes."""
+    """The arguments of one engine call: the work, the chunks, when to stop, and where notes go."""
 
     work: Callable[[C], R]
     chunks: Iterator[tuple[C, Needs]]
@@ -93,7 +93,7 @@ class Order(Generic[C, R]):
 
 
 def engine_of(run: Callable[[Order[Any, Any]], Iterator[tuple[Any, Any]]]) -> Engine:
-    """Return the engine that carries out orders in this way."""
+    """Return the engine that runs orders with this function."""
 
     def engine(
         work: Callable[[C], R],
@@ -108,7 +108,7 @@ def engine_of(run: Callable[[Order[Any, Any]], Iterator[tuple[Any, Any]]]) -> En
 
 
 def name_of(chunk: object) -> str:
-    """Return what a chunk is called in messages: its `name` where it has one, else its text, cut short.
+    """Return a chunk's name for messages: its `name` if it has one, else its repr, truncated.
 
     >>> name_of(range(3))
     'range(0, 3)'
@@ -122,14 +122,14 @@ _listener: ContextVar[OnNote | None] = ContextVar("listener", default=None)
 
 
 def report(note: Note) -> None:
-    """Hand a note to whoever runs this chunk, wherever that is; nothing happens where nobody listens."""
+    """Pass a note to the listener of this chunk, if there is one."""
     on_note = _listener.get()
     if on_note is not None:
         on_note(note)
 
 
 def reporter(chunk: str) -> Callable[[Progress], None] | None:
-    """Return a callback for `Execution.progress` that reports under this name, or None where nobody listens."""
+    """Return a callback for `Execution.progress` that reports under this name, or None without a listener."""
     if _listener.get() is None:
         return None
 
@@ -138,7 +138,7 @@ def reporter(chunk: str) -> Callable[[Progress], None] | None:
 
 @contextlib.contextmanager
 def listening(on_note: OnNote | None) -> Iterator[None]:
-    """Hand what is reported inside to `on_note`."""
+    """Pass notes reported inside the context to `on_note`."""
     before = _listener.set(on_note)
     try:
         yield
@@ -148,7 +148,7 @@ def listening(on_note: OnNote | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Let torch use so many threads inside, and as many as before afterwards."""
+    """Set the number of torch threads inside the context and restore it afterwards."""
     import torch
 
     before = torch.get_num_threads()

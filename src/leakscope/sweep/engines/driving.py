@@ -1,4 +1,4 @@
-"""The driver's loop over a crew of workers: who starts when, who is tried again, when to end. The same for every crew."""
+"""The driver's loop over a pool of workers: starting jobs, retrying lost ones, stopping. Shared by all engines with workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RETRIES = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job(Generic[C]):
-    """A chunk on its way: packed for travel, with the workers it has lost so far."""
+    """A pickled chunk with the number of workers it has lost so far."""
 
     chunk: C
     needs: Needs
@@ -25,37 +25,37 @@ class Job(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The end of a worker that died with a chunk in hand."""
+    """The result of a worker that died while running a chunk."""
 
     reason: str
 
 
 class Crew(Protocol[C]):
-    """Whoever carries out jobs."""
+    """A pool of workers that runs jobs."""
 
     def takes(self, needs: Needs) -> bool:
-        """Return whether there is room for such a chunk now; an idle crew takes any chunk or raises."""
+        """Return whether there is room for such a chunk now; an idle pool takes any chunk or raises."""
         ...
 
     def start(self, job: Job[C]) -> None:
-        """Begin a job."""
+        """Start a job."""
         ...
 
     def busy(self) -> bool:
-        """Return whether any job is in hand."""
+        """Return whether any job is running."""
         ...
 
     def ended(self) -> Iterator[tuple[Job[C], bytes | Lost]]:
-        """Wait a moment and yield the jobs that ended meanwhile, if any."""
+        """Wait briefly and yield the jobs that ended meanwhile, if any."""
         ...
 
     def dismiss(self) -> None:
-        """End all workers; what they had in hand is given up."""
+        """Stop all workers and abandon their jobs."""
         ...
 
 
 def drive(crew: Crew[C], order: Order[C, R]) -> Iterator[tuple[C, R]]:
-    """Yield (chunk, result) as the crew finishes them; see `Engine` for the rules."""
+    """Yield (chunk, result) as the workers finish them; see `Engine` for the rules."""
     shift = _Shift(crew, order)
     heard: dict[object, object] = {}
     try:
@@ -70,7 +70,7 @@ def drive(crew: Crew[C], order: Order[C, R]) -> Iterator[tuple[C, R]]:
                 except Exception as error:
                     shift.fail(error)
                     continue
-                shift.fill()  # before the caller gets to work on this result, so that no worker waits for it
+                shift.fill()  # before the caller processes this result, so that no worker idles
                 yield job.chunk, result
             shift.fill()
     finally:
@@ -80,7 +80,7 @@ def drive(crew: Crew[C], order: Order[C, R]) -> Iterator[tuple[C, R]]:
 
 
 class _Shift(Generic[C, R]):
-    """The state of one drive: what is left to start, and whether anything may start at all."""
+    """The state of one drive: the jobs left to start, and whether anything may start."""
 
     def __init__(self, crew: Crew[C], order: Order[C, R]) -> None:
         self.crew, self.order = crew, order
@@ -89,7 +89,7 @@ class _Shift(Generic[C, R]):
         self.failure: Exception | None = None
 
     def fill(self) -> None:
-        """Start jobs while there is room, those that lost a worker first; what cannot even start is a failure."""
+        """Start jobs while there is room, those that lost a worker first; an error on starting is a failure."""
         try:
             while not self._closed() and (self.waiting or self._draw()) and self.crew.takes(self.waiting[0].needs):
                 self.crew.start(self.waiting.popleft())
@@ -108,7 +108,7 @@ class _Shift(Generic[C, R]):
         return drawn is not None
 
     def lost(self, job: Job[C], lost: Lost) -> None:
-        """Put a job back in line, unless it has lost too many workers."""
+        """Put a job back in the queue, unless it has lost too many workers."""
         name, losses = name_of(job.chunk), job.losses + 1
         if losses > RETRIES:
             self.fail(LostChunkError(f"chunk {name} was given up: {losses} workers died of it, the last {lost.reason}"))
@@ -118,5 +118,5 @@ class _Shift(Generic[C, R]):
         self.waiting.appendleft(replace(job, losses=losses))
 
     def fail(self, error: Exception) -> None:
-        """Start nothing more; the first error is raised when all in hand is done."""
+        """Stop starting jobs; the first error is raised when the running ones have finished."""
         self.closed, self.failure = True, self.failure or error

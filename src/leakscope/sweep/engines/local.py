@@ -1,4 +1,4 @@
-"""The default engine: one process or several, whichever uses this machine's cores better for the chunks at hand."""
+"""The default engine: one process or several, whichever uses this machine's cores better for the given chunks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START_UP = 8.0  # seconds until fresh workers have imported torch and traced the
 
 
 def usable_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return the cores this process may use: by affinity, and by the container's quota where there is one."""
+    """Return the cores this process may use, by affinity and by the container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = limits.read_text(encoding="ascii").split()
@@ -25,7 +25,7 @@ def usable_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 def threads_for(chunks: int, cores: int) -> int:
-    """Return the threads a plan should give each chunk: one, unless there are fewer chunks than cores.
+    """Return the threads for each chunk: one, unless there are fewer chunks than cores.
 
     Two processes of one thread do more work than one process of two threads (docs/scale.md).
 
@@ -38,9 +38,8 @@ def threads_for(chunks: int, cores: int) -> int:
 def local(cores: int | None = None, *, seconds: float | None = None) -> Engine:
     """Return an engine that keeps the machine's cores busy.
 
-    Serial for one chunk, for chunks with a GPU, for chunks that use all cores themselves, and where `seconds` (an
-    estimate of the whole run on one core) is too short to repay starting processes; else as many processes as there is
-    room for at the chunks' threads.
+    Serial for one chunk, for GPU chunks, for chunks that use all cores, and if `seconds` (an estimate of the whole run on one
+    core) is too short to repay starting processes; else as many processes as the chunks' threads leave room for.
     """
     if cores is not None and cores < 1:
         raise InputError(f"local(cores) must be at least 1, got {cores}")
@@ -57,7 +56,7 @@ def local(cores: int | None = None, *, seconds: float | None = None) -> Engine:
 
 
 def workers_for(first: list[Needs], cores: int, seconds: float | None = None) -> int:
-    """Return how many processes chunks with such needs deserve; `first` may stop at the number of cores.
+    """Return the number of processes for chunks with such needs; `first` may stop at the number of cores.
 
     >>> workers_for([Needs(threads=2)] * 4, cores=4)
     2
@@ -87,4 +86,4 @@ def _one_by_one(order: Order[C, R]) -> Iterator[tuple[C, R]]:
         yield chunk, result
 
 
-serial = engine_of(_one_by_one)  # in this process: nothing to start, nothing to lose, the reference for all others
+serial = engine_of(_one_by_one)  # in this process; the reference for all other engines

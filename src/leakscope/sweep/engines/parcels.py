@@ -1,7 +1,6 @@
-"""What crosses between processes: the work and its chunk one way; a result or an error, and the warnings, the other.
+"""Messages between processes: work and chunk one way; result or error, and warnings, the other.
 
-Both ways it is bytes made by the plain pickle. The pickler of torch.multiprocessing would send tensors as handles of
-shared memory that die with the worker, and Ray would hand back arrays that cannot be written to.
+Plain pickle: torch.multiprocessing would send shared-memory handles that die with the worker, Ray would return read-only arrays.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How a chunk ended. `error` is the exception itself where it survives pickling, else what it said."""
+    """The result of a chunk. `error` is the exception if it can be pickled, else a RuntimeError with its text."""
 
     result: object = None
     error: BaseException | None = None
@@ -45,7 +44,7 @@ class Reply:
 
 
 def pack(work: Callable[[C], R], chunk: C) -> bytes:
-    """Return work and chunk as bytes that any process with the same modules can unpack.
+    """Return work and chunk as bytes for any process with the same modules.
 
     >>> attempt(pack(len, "abc"), threads=1, on_note=None) != b""
     True
@@ -59,7 +58,7 @@ def pack(work: Callable[[C], R], chunk: C) -> bytes:
 
 
 def attempt(packed: bytes, *, threads: int, on_note: OnNote | None) -> bytes:
-    """Return the pickled reply to a packed chunk; an exception is a reply too."""
+    """Return the pickled reply to a packed chunk; an exception also becomes a reply."""
     with warnings.catch_warnings(record=True) as caught:
         try:
             work, chunk = _opened(packed)
@@ -74,7 +73,7 @@ def attempt(packed: bytes, *, threads: int, on_note: OnNote | None) -> bytes:
 
 
 def _opened(packed: bytes) -> tuple[Callable[[object], object], object]:
-    """Return work and chunk; the version is compared before anything inside is touched."""
+    """Return work and chunk; the version is compared before they are unpickled."""
     theirs, inside = pickle.loads(packed)  # noqa: S301  packed by our own driver
     if theirs != __version__:
         raise InputError(f"the driver has leakscope {theirs}, its worker {__version__}: install the same")
@@ -83,10 +82,7 @@ def _opened(packed: bytes) -> tuple[Callable[[object], object], object]:
 
 
 def unpack(packed: bytes, name: str, heard: dict[object, object]) -> object:
-    """Return the result of a chunk or raise what the work raised; its warnings are given again, each place once.
-
-    `heard` is the registry by which Python's warnings filter knows what was shown before; keep one for a run.
-    """
+    """Return the result of a chunk or raise its error; its warnings are issued again, once a place by the registry `heard` of the run."""
     reply: Reply = pickle.loads(packed)  # noqa: S301  from a worker that we started
     for w in reply.warned:
         warnings.warn_explicit(w.text, w.category, w.file, w.line, registry=heard)  # type: ignore[arg-type]
@@ -101,7 +97,7 @@ def _warned(caught: list[warnings.WarningMessage] | None) -> tuple[Warned, ...]:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return the error if it comes out of pickling as it went in, else a RuntimeError that says the same."""
+    """Return the error if it survives pickling, else a RuntimeError with its type and text."""
     try:
         copy = pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
         faithful = type(copy) is type(error) and str(copy) == str(error)
@@ -111,20 +107,20 @@ def _portable(error: Exception) -> Exception:
 
 
 def _free_devices() -> None:
-    """Give back the GPU memory that torch keeps for later: the next chunk on this GPU may be another worker's."""
+    """Release torch's cached GPU memory: the next chunk on this GPU may be another worker's."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
-PATIENCE = 0.5  # seconds between two looks at whether the driver lives
+PATIENCE = 0.5  # seconds between checks that the driver is alive
 QUIET = 0.2  # seconds between two notes of a worker
 
 
 def serve(descriptor: int, driver: int) -> None:
-    """Carry out chunks until the driver hangs up or is gone."""
+    """Run chunks until the driver closes the pipe or exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides when to stop
-    os.set_inheritable(descriptor, False)  # a process begun by a chunk must not hold the line after we are gone
+    os.set_inheritable(descriptor, False)  # a child process of a chunk must not keep the pipe open after this one exits
     threading.Thread(target=_leave_with, args=(driver,), daemon=True).start()
     pipe: Connection[object, object] = Connection(descriptor)
     while True:
@@ -137,18 +133,18 @@ def serve(descriptor: int, driver: int) -> None:
         try:
             pipe.send(reply)
         except OSError:
-            return  # the driver is gone, and with it whoever wanted this
+            return  # the driver is gone
 
 
 def _leave_with(driver: int) -> None:
-    """End this process, whatever it is doing, when the driver is no longer its parent."""
+    """End this process when the driver is no longer its parent."""
     while os.getppid() == driver:
         time.sleep(PATIENCE)
     os._exit(1)
 
 
 def seldom(on_note: OnNote, seconds: float) -> OnNote:
-    """Return a handler that passes on a note every so many seconds, and always the last of a chunk and those with words."""
+    """Return a handler that passes on one note every `seconds`, and always a chunk's last note and notes with a message."""
     last = -seconds
 
     def sometimes(note: Note) -> None:

@@ -1,8 +1,6 @@
-"""Several chunks at a time on one machine, each in a process of its own: no shared threads, no shared fate.
+"""Several chunks at a time on one machine, each in its own fresh interpreter, which does not repeat the caller's script or threads.
 
-The processes are fresh interpreters told nothing but what to import, so neither the caller's script nor its threads are
-repeated in them. Each has one pipe to the driver. A closed pipe means a dead worker; its chunk is tried again elsewhere.
-concurrent.futures would give up every chunk in hand when one worker dies.
+A closed pipe means a dead worker, whose chunk is retried; concurrent.futures would abandon every running chunk instead.
 """
 
 from __future__ import annotations
@@ -21,15 +19,12 @@ from leakscope.core.errors import InputError
 from leakscope.sweep.engines.contract import C, Engine, Needs, Note, OnNote, engine_of
 from leakscope.sweep.engines.driving import Job, Lost, drive
 
-LOOK = 1.0  # seconds between two looks at whether the workers live, beside watching their pipes
+LOOK = 1.0  # seconds between checks that the workers are alive
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def processes(workers: int, *, share_gpu: bool = False) -> Engine:
-    """Return an engine that has `workers` chunks in hand at a time, fewer while their `Needs.memory` does not fit.
-
-    With `share_gpu` chunks for a GPU are taken too, and all workers use the one that this process sees.
-    """
+    """Return an engine of `workers` processes, fewer while `Needs.memory` does not fit; `share_gpu`: all use the GPU of this process."""
     if workers < 1:
         raise InputError(f"processes(workers) must be at least 1, got {workers}")
     if os.name != "posix":
@@ -39,7 +34,7 @@ def processes(workers: int, *, share_gpu: bool = False) -> Engine:
 
 
 class _Worker:
-    """One process and our end of its pipe."""
+    """One process and the driver's end of its pipe."""
 
     def __init__(self, threads: int) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
@@ -58,13 +53,13 @@ class _Worker:
         theirs.close()
 
     def end(self) -> None:
-        """Kill the process, if it still lives."""
+        """Kill the process if it is running."""
         self.process.kill()
         self.process.wait()
         self.pipe.close()
 
     def fate(self) -> str:
-        """Return how a process ended that has closed its pipe; it may take a moment to be gone."""
+        """Return how a process that closed its pipe ended; it may take a moment to exit."""
         try:
             code = self.process.wait(LOOK)
         except subprocess.TimeoutExpired:
@@ -76,7 +71,7 @@ class _Worker:
 
 
 class _Crew(Generic[C]):
-    """At most `workers` processes, begun when first needed."""
+    """At most `workers` processes, started when first needed."""
 
     def __init__(self, workers: int, share_gpu: bool, on_note: OnNote | None) -> None:
         self.workers, self.share_gpu, self.on_note = workers, share_gpu, on_note
@@ -85,7 +80,7 @@ class _Crew(Generic[C]):
         self.room: int | None = None
 
     def takes(self, needs: Needs) -> bool:
-        """Return whether a worker and the memory for such a chunk are free."""
+        """Return whether a worker and enough memory for such a chunk are free."""
         if needs.gpus and not self.share_gpu:
             raise InputError(
                 "processes do not share out GPUs; use the serial engine, --workers for one GPU, or Ray for several"
@@ -100,23 +95,23 @@ class _Crew(Generic[C]):
 
             from leakscope.kernels.memory import available
 
-            self.room = available(torch.device("cpu"))  # once: what our own workers take later is counted below
+            self.room = available(torch.device("cpu"))  # measured once; memory of running jobs is subtracted below
         taken = sum(job.needs.memory or 0 for _, job in self.held.values())
         return taken + (needs.memory or 0) <= self.room
 
     def start(self, job: Job[C]) -> None:
-        """Hand a job to an idle worker or a new one."""
+        """Give a job to an idle worker or a new one."""
         worker = self.idle.pop() if self.idle else _Worker(job.needs.threads)
         self.held[worker.pipe] = worker, job
-        with contextlib.suppress(OSError):  # it is dead: its pipe says so again when we wait for it
+        with contextlib.suppress(OSError):  # a dead worker is noticed when its pipe is read
             worker.pipe.send((job.packed, job.needs.threads, self.on_note is not None))
 
     def busy(self) -> bool:
-        """Return whether any job is in hand."""
+        """Return whether any job is running."""
         return bool(self.held)
 
     def ended(self) -> Iterator[tuple[Job[C], bytes | Lost]]:
-        """Wait for something to happen; pass notes on, yield what ended."""
+        """Wait for messages; pass notes on, yield ended jobs."""
         ready = wait(list(self.held), LOOK)
         dead = [
             pipe for pipe, (worker, _) in self.held.items() if pipe not in ready and worker.process.poll() is not None
@@ -146,7 +141,7 @@ class _Crew(Generic[C]):
         return job, cast(bytes, heard)
 
     def dismiss(self) -> None:
-        """End every worker: an idle one holds nothing, and nobody waits for the others any more."""
+        """Stop every worker, idle or not."""
         for worker in [*self.idle, *(worker for worker, _ in self.held.values())]:
             worker.end()
         self.idle.clear()
