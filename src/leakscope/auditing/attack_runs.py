@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -12,9 +13,10 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing.limits import PROBE, PROBE_ON_CUDA, Budget, first_line, iterations_within
+from leakscope.auditing.limits import Budget, OutOfTimeError, Pace, first_line, iterations_at, iterations_within
 from leakscope.auditing.suite import Entry, Untested, labels_problem, plan_suite
 from leakscope.auditing.target import Subject
 from leakscope.core import random
@@ -119,8 +121,30 @@ def fitting_iterations(exposure: Exposure, entry: Entry, seconds: float) -> int:
     """Return how many iterations of an attack fit into the seconds; 0 if it is not iterative."""
     if entry.most is None:
         return 0
-    probe = PROBE if exposure.device.type == "cpu" else PROBE_ON_CUDA
-    return iterations_within(seconds, lambda n: seconds_of(exposure, entry, n), entry.most, probe=probe)
+    if exposure.device.type == "cpu":
+        return iterations_within(seconds, lambda n: seconds_of(exposure, entry, n), entry.most)
+    began = time.monotonic()
+    pace = measured_pace(exposure, entry)
+    return iterations_at(pace, seconds - (time.monotonic() - began), entry.most)
+
+
+def measured_pace(exposure: Exposure, entry: Entry) -> float:
+    """Return the seconds per iteration of an attack on a CUDA device, from the beginning of a whole run.
+
+    A few iterations would not do: there a step is recorded first, which takes as long as many played ones.
+    """
+    pace = Pace()
+
+    def hear(progress: Progress) -> None:
+        pace.hear(progress)
+        if pace.settled:
+            raise OutOfTimeError
+
+    execution = replace(execution_on(exposure.device), progress=hear)
+    began = time.monotonic()
+    with contextlib.suppress(OutOfTimeError):
+        run_attack(exposure, entry.make(entry.most or 1), execution, informed=entry.informed)
+    return pace.seconds or (time.monotonic() - began) / max(pace.reports[-1][1], 1)
 
 
 def seconds_of(exposure: Exposure, entry: Entry, iterations: int) -> float:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+from leakscope.attacks.engine.state import Progress
 from leakscope.core.errors import InputError
 
 LEAST_ITERATIONS = 5
 OVER, GRACE = 2.0, 10.0  # times its share of the budget, and seconds in any case, for the least iterations of an attack
 PROBE = 3  # iterations of a second probe beyond those of the first
-PROBE_ON_CUDA = 40  # there a step is recorded first, which takes as long as many played ones
+PROBE_SECONDS = 2.0  # of a run on a CUDA device whose pace is measured, once its ticks are recorded
 MOST_MINUTES = 24 * 60.0
 MOST = 2**31 - 1
 
@@ -42,31 +44,72 @@ def start_budget(minutes: float, clock: Callable[[], float] = time.monotonic) ->
     return Budget(60 * positive_number(minutes, "minutes", MOST_MINUTES), clock(), clock)
 
 
-def iterations_within(seconds: float, measure: Callable[[int], float], most: int, *, probe: int = PROBE) -> int:
-    """Return how many iterations, at most `most`, take about `seconds`; `measure(n)` is what n iterations took.
-
-    Two runs of few iterations are measured, `probe` apart: what the start costs is not charged to every iteration. At least
-    `LEAST_ITERATIONS`; where these would take more than `OVER` times as long and more than `GRACE` seconds, the attack is
-    not run, and the error says what to do.
-    """
+def iterations_within(seconds: float, probe: Callable[[int], float], most: int) -> int:
+    """Return how many iterations in `LEAST_ITERATIONS`..`most` fit into `seconds`; `probe(n)` returns the run time of n."""
     if most <= LEAST_ITERATIONS:
         return most
-    once = measure(1)
+    once = probe(1)
     longest = max(OVER * seconds, GRACE) / LEAST_ITERATIONS
-    if once > longest and (once := measure(1)) > longest:  # the first start may have been what took long
+    if once > longest and (once := probe(1)) > longest:  # the first call includes start-up costs
         raise InputError(
             f"no time: an iteration takes about {once:.2g} s here and {LEAST_ITERATIONS} are the least, in {seconds:.2g} s; give it "
             "more minutes or fewer clients"
         )
     if once > seconds / LEAST_ITERATIONS:
         return LEAST_ITERATIONS
-    if probe > PROBE:
-        once = measure(1 + probe // 4)
-    first = 1 if probe == PROBE else 1 + probe // 4
-    more = measure(first + probe)
-    each = max((more - once) / probe, more / (first + probe) / 10, 1e-6)
-    fit = math.floor((seconds - once) / each)
-    return max(LEAST_ITERATIONS, min(most, fit))
+    more = probe(1 + PROBE)  # the difference to the first probe excludes the start-up cost
+    each = max((more - once) / PROBE, more / (1 + PROBE) / 10, 1e-6)
+    return iterations_at(each, seconds - once, most)
+
+
+def iterations_at(pace: float, seconds: float, most: int) -> int:
+    """Return how many iterations of `pace` seconds each fit into `seconds`, in `LEAST_ITERATIONS`..`most`.
+
+    >>> iterations_at(0.1, 20.0, 300), iterations_at(0.1, 90.0, 300)
+    (200, 300)
+    """
+    return max(LEAST_ITERATIONS, min(most, math.floor(seconds / pace)))
+
+
+class OutOfTimeError(Exception):
+    """A batch ran past its deadline; its partial result is lost."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """The pace of a batch: (seconds, iteration) reports of the engine; the run ends when `clock` passes `until`."""
+
+    clock: Callable[[], float] = time.monotonic
+    until: float = math.inf
+    reports: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def settled(self) -> bool:
+        """Return whether the reports span `PROBE_SECONDS` after the first few iterations, which set the run up."""
+        later = [at for at, iteration in self.reports if iteration > 2]
+        return bool(later) and later[-1] - later[0] > PROBE_SECONDS
+
+    def hear(self, progress: Progress) -> None:
+        """Record the iteration of the slowest trial."""
+        self.reports.append((self.clock(), progress.iteration))
+        if self.reports[-1][0] > self.until:
+            raise OutOfTimeError
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the seconds per iteration, summed over chunks; None if there are too few reports."""
+        ends = [place for place, (_, at) in enumerate(self.reports[1:], 1) if at < self.reports[place - 1][1]]
+        chunks = [self.reports[a:b] for a, b in itertools.pairwise([0, *ends, len(self.reports)])]
+        each = [_slope(chunk) for chunk in chunks if chunk]
+        known = [seconds for seconds in each if seconds is not None]
+        return sum(known) * len(each) / len(known) if known else None
+
+
+def _slope(reports: Sequence[tuple[float, int]]) -> float | None:
+    """Return seconds per iteration over the later half, after tracing; None if nothing moved."""
+    end, last = reports[-1]
+    began, first = next(each for each in reports if each[1] >= last / 2)
+    return (end - began) / (last - first) if last > first else None
 
 
 def whole_number(value: object, what: str, low: int, high: int) -> int:

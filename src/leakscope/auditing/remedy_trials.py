@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 import torch
 
 from leakscope.attacks.attack import Attack, Matching, readable
-from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.objectives import without_unneeded
 from leakscope.auditing.attack_runs import (
     Report,
@@ -22,7 +19,7 @@ from leakscope.auditing.attack_runs import (
     plan_exposure,
     run_with,
 )
-from leakscope.auditing.limits import Budget
+from leakscope.auditing.limits import Budget, OutOfTimeError, Pace
 from leakscope.auditing.remedies import cut_off, stacked
 from leakscope.auditing.suite import INFORMED, Entry
 from leakscope.auditing.target import Subject
@@ -161,41 +158,6 @@ class Case:
     def trials(self) -> int:
         """Return the number of clients."""
         return self.exposure.batch.trials
-
-
-class OutOfTimeError(Exception):
-    """A batch ran past its deadline; its partial result is lost."""
-
-
-@dataclass(slots=True)
-class Pace:
-    """The pace of a batch: (seconds, iteration) reports of the engine; the run ends when `clock` passes `until`."""
-
-    clock: Callable[[], float] = time.monotonic
-    until: float = math.inf
-    reports: list[tuple[float, int]] = field(default_factory=list)
-
-    def hear(self, progress: Progress) -> None:
-        """Record the iteration of the slowest trial."""
-        self.reports.append((self.clock(), progress.iteration))
-        if self.reports[-1][0] > self.until:
-            raise OutOfTimeError
-
-    @property
-    def seconds(self) -> float | None:
-        """Return the seconds per iteration, summed over chunks; None if there are too few reports."""
-        ends = [place for place, (_, at) in enumerate(self.reports[1:], 1) if at < self.reports[place - 1][1]]
-        chunks = [self.reports[a:b] for a, b in itertools.pairwise([0, *ends, len(self.reports)])]
-        each = [_slope(chunk) for chunk in chunks if chunk]
-        known = [seconds for seconds in each if seconds is not None]
-        return sum(known) * len(each) / len(known) if known else None
-
-
-def _slope(reports: Sequence[tuple[float, int]]) -> float | None:
-    """Return seconds per iteration over the later half, after tracing; None if nothing moved."""
-    end, last = reports[-1]
-    began, first = next(each for each in reports if each[1] >= last / 2)
-    return (end - began) / (last - first) if last > first else None
 
 
 def batches(cases: Sequence[Case]) -> list[list[int]]:

@@ -22,6 +22,7 @@ from leakscope.core.devices import AUTO, find_device
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import take, tensors, trials
+from leakscope.kernels.graph_cache import Key, graph_key
 from leakscope.kernels.lanes import lanes, spare_lanes
 from leakscope.kernels.memory import available, is_out_of_memory, peak_bytes
 from leakscope.kernels.recordings import recorded
@@ -71,6 +72,9 @@ class Execution:
 
 
 DEFAULT = Execution()
+_RATES: dict[
+    Key, dict[str, float]
+] = {}  # of recorded forms, so that attacks of one kind on one network are measured once
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +256,11 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
     plain = measure_form(model, narrow(problem, 1), "loop", seconds=0.0, least=1)
     if width * evaluations / plain < MEASURING_PAYS_AFTER:
         return "loop" if width <= problem.facts.knowledge.samples else "im2col", {}
-    rates: dict[str, float] = {}
+    key = graph_key("rates", same=(model,), inputs=problem.facts, flat=tensors((problem.unknowns, problem.facts)))
+    rates: dict[str, float] = _RATES.setdefault(key, {})
     for form in ("im2col", "native", "loop"):
+        if form in rates:
+            continue
         if rates and width * evaluations / max(rates.values()) < MEASURING_PAYS_AFTER / 4:
             break
         part = narrow(problem, min(width, STREAMS)) if form == "loop" else problem
@@ -266,7 +273,7 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
     long = width * evaluations / rates[best] > COMPILE_PAYS_AFTER
     if best != "loop" and long and _may_be_compiled(model, problem):
         best = "compiled"
-    return best, rates
+    return best, dict(rates)
 
 
 def _hopeful_forms(model: Model, rates: dict[str, float], shares: dict[str, float]) -> list[str]:
