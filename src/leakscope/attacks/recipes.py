@@ -1,4 +1,4 @@
-"""The published attacks with their published settings; every setting can be changed."""
+"""The published attacks with their published settings as defaults."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def dlg(**settings: Unpack[LBFGSSettings]) -> Matching:
 
     Equation: `min over x, y of ||grad l(w, x, softmax y) - g||^2`, from x, y in N(0, 1).
     Reference: Zhu, Liu and Han 2019, Deep leakage from gradients, arXiv:1906.08935.
-    Works when: one or a few examples, a smooth activation, weights that are not trained far; no defence, or a weak
-        one.
+    Works when: one or a few examples, a smooth activation, weights that are not trained far; no defence, or a weak one.
     Costs: 300 iterations of L-BFGS, each up to 20 evaluations with a second derivative; labels are unknowns too.
     """
     return lbfgs_attack("dlg", **settings)
@@ -76,8 +75,7 @@ def ig(**settings: Unpack[AdamSettings]) -> Matching:
 
     Equation: `min over x in the box of 1 - cos(grad l(w, x, y), g) + tv TV(x)`.
     Reference: Geiping et al. 2020, Inverting gradients, arXiv:2003.14053, Eq. 4.
-    Works when: pictures, deep and trained networks, several examples; blind to the length of an update, so to a
-        clip.
+    Works when: pictures, deep and trained networks, several examples; blind to the length of an update, so to a clip.
     Costs: 4800 evaluations with a second derivative.
     """
     return adam_attack("ig", **settings)
@@ -95,9 +93,9 @@ def matching(
 ) -> Matching:
     """An attack of your own pieces: any start, objective, priors and optimiser; sign and box as you like.
 
-    `boxed` keeps the guess inside the valid box after every step, `signed` takes the sign of its gradient, `patience` ends a
-    trial that gained nothing for so many iterations. `film_end` keeps the guesses of the last iterations too, so that the way
-    of the image MSE there can be stored.
+    `boxed` projects the guess into the valid box after every step, `signed` takes the sign of its gradient, `patience` ends a
+    trial without progress for so many iterations, `film_end` keeps the guesses of the last iterations (to store the image MSE
+    there).
 
     Equation: `min over x of distance(grad l(w, x, y), g) + sum of priors`.
     Reference: None: the loop that all published attacks on gradients share.
@@ -113,10 +111,8 @@ def analytic(*, threshold: float = 1e-3) -> Analytic:
     """Exact recovery from a first dense layer with bias (Aono et al. 2017): row gradient over bias gradient.
 
     Equation: `x = dL/dW_k / dL/db_k` for every unit k of the first layer; units weighted by `(dL/db_k)^2`.
-    Reference: Aono et al. 2017; Phong et al. 2018, Privacy-preserving deep learning via additively homomorphic
-        encryption.
-    Works when: the first layer is dense with a bias; exact for one example. For more, only units that one example
-        activates.
+    Reference: Aono et al. 2017; Phong et al. 2018, Privacy-preserving deep learning via additively homomorphic encryption.
+    Works when: the first layer is dense with a bias; exact for one example. For more, only units that one example activates.
     Costs: one division a unit: nothing beside any other attack.
     """
     return Analytic(threshold=threshold)
@@ -137,7 +133,7 @@ def linear_system(*, threshold: float = 1e-3) -> LinearSystem:
 def prior_only(**settings: Unpack[AdamSettings]) -> PriorOnly:
     """A null baseline: `ig` without the update, so that total variation alone moves its start (Norm for a table).
 
-    To silence another attack: `PriorOnly(attack)`.
+    `PriorOnly(attack)` does the same to any attack.
 
     Equation: `min over x in the box of TV(x)`.
     Reference: None: a null baseline.
