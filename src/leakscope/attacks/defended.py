@@ -167,7 +167,7 @@ def bound_of(view: View) -> Tensor:
 
 
 def noise_factors(knowledge: Knowledge) -> Tree:
-    """Return for ONE trial the factor of each tensor: `sigma / sigma_each`, at most `MOST`, and 1 without noise; keeps the mean variance."""
+    """Return for ONE trial the factor of each tensor: `sigma / sigma_each`, at most `MOST`; 1 without noise. Keeps the mean variance."""
     sigma = fact(knowledge.sigma, "Whitened", "sigma", "the noise level")
     if knowledge.sigma_each is None:
         raise InputError("Whitened needs Knowledge.sigma_each: the attacker was not told the noise of each tensor")
