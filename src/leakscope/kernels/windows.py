@@ -23,7 +23,7 @@ from torch import Tensor
 
 from leakscope.kernels.convolutions import Convolving, Dims, Sizes, all_leading, cotangents, register, save, sized
 
-NARROW = 48  # a kernel of fewer numbers is the left factor of its product, a larger one the right
+NARROW = 48  # kernel gradients of fewer numbers are computed as out x kernel, larger ones transposed
 
 
 class Windowed(Convolving):
