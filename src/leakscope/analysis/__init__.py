@@ -1,4 +1,4 @@
-"""What the papers compute about updates and attacks: planes of gradients, the line between weights, bounds, characteristics."""
+"""Analyses from the papers: planes of gradients, the line between weights, bounds, characteristics."""
 
 from leakscope.analysis.bounds import (
     Bounds as Bounds, Constants as Constants, bound_gd as bound_gd, bound_sgd as bound_sgd, bounds_of as bounds_of,

@@ -70,7 +70,7 @@ def _gradient_norm(model: Model, w: Tree, x: Tensor, key: Tensor) -> Tensor:
 
 
 def _works(attempt: Callable[[], object]) -> bool:
-    """Return whether an attempt succeeds; running out of memory is not the model's fault."""
+    """Return whether an attempt succeeds; out-of-memory errors are raised."""
     try:
         attempt()
     except torch.OutOfMemoryError:
