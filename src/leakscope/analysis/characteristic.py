@@ -91,11 +91,9 @@ def bias_ratio(clean_update: Tree, sent: Tree, names: Sequence[str] | None = Non
     """Return ||B_I|| / ||E_B|| of each trial: Euclidean norms of its bias gradients and of the defence's change to them.
 
     Both trees are descent directions with leading T: gradients, or weight changes (`core.types.direction`). Do not pass weights:
-    they are far larger than any change, so every defence would seem to do nothing. `names` are the biases to use (default: all
-    parameters named bias).
+    they are far larger than any change, so every defence would seem to do nothing. `names` are the biases to use (default: all).
 
-    Infinite if no bias changed beyond rounding. That includes defences that change only weights (`low_rank`), which this axis
-    cannot show.
+    Infinite if no bias changed beyond rounding. Defences that change only weights (`low_rank`) do not show on this axis.
     """
     chosen = [n for n in sent if n.rpartition(".")[2] == BIAS] if names is None else list(names)
     unknown = sorted(set(chosen) - set(clean_update) | set(chosen) - set(sent))
@@ -125,8 +123,7 @@ class Rule:
     """How the relative error of a trial counts: of the clamped or of the raw guess, at most `cap`.
 
     `shown` clamps the guess to the valid box, as an attacker would, with mid-grey for NaN, so every distance is finite. Without
-    it (as the paper seems to do) a guess that is not finite counts as `cap`, which is then required. NaN (left out by `measured`)
-    if the truth is 0.
+    it (as the paper seems to do) a guess that is not finite counts as `cap`, which is then required. NaN if the truth is 0.
     """
 
     shown: bool = True
@@ -215,8 +212,7 @@ def measured(
 ) -> Point:
     """Return the point of T trials: `ratio` T, `distance` T x N (or T), `finite` likewise; the accuracy is over `tests`.
 
-    Boolean distances (a wrong label or owner) become a share with Wilson's interval. NaN is left out; infinity is refused (see
-    `Rule`).
+    Boolean distances (a wrong label or owner) become a share with Wilson's interval. NaN is left out; infinity is refused.
     """
     each = distance.reshape(len(distance), -1)
     counted = ~each.isnan()

@@ -6,8 +6,7 @@ per iteration over the last 10 iterations, relative to the value, on a logarithm
     c = log10( |v_b - v_a| / (b - a) / v_b ),      a < b successive recorded iterations.
 
 Values far below the success threshold are left out: a small value makes any fraction large. "10,000 trials" of 1,040 experiments
-are most likely the last ten iterations of each, so a point is one iteration of one run; across unrecorded iterations it is the
-mean change.
+are most likely the last ten iterations of each, so a point is one iteration of one run.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ def image_curves(truth: Tensor, snapshots: Tensor, pairing: Tensor, scored: Tens
 class Shares:
     """Shares of points of many runs: `steady` (no change in float32), `close` (under 1e-3), `moving`.
 
-    `settled` is the share of RUNS without a moving point. `left_out` counts runs without any point: too short, or below the
-    floor.
+    `settled` is the share of RUNS without a moving point. `left_out` counts runs without points: too short, or below the floor.
     """
 
     steady: Estimate

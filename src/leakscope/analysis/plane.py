@@ -68,10 +68,9 @@ def full_gradients(
 
 
 def shares_in_plane(gradients: Tensor, *, rank: int = 2) -> Tensor:
-    """Return ||P g_t|| / ||g_t|| for every row, with P onto the `rank` leading singular directions of all rows.
+    """Return ||P g_t|| / ||g_t|| for every row (1 for zero rows), with P onto the `rank` leading singular directions of all rows.
 
-    With the rows G = U S V^T, P g_t has the coordinates s_k U_tk, computed from the small matrix G G^T = U S^2 U^T. A zero row
-    has share 1.
+    With the rows G = U S V^T, P g_t has the coordinates s_k U_tk, computed from the small matrix G G^T = U S^2 U^T.
 
     >>> shares_in_plane(torch.tensor([[3.0, 0, 0], [0, 2, 0], [0, 0, 1]]))
     tensor([1., 1., 0.])

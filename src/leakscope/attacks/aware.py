@@ -113,8 +113,7 @@ def _comparison(attack: Matching, match: Match, knowledge: Knowledge, reclip: bo
     """Return the objective that uses every fact, scaled for the absolute tolerances of L-BFGS and for the attack's priors.
 
     With priors the gain is kept, except for signs: they have no scale and count as an update of length 10. Angles and signs are
-    invariant to clipping. Rounding steps do have a scale, so there the simulated update is clipped too and counts as one of
-    length 10.
+    invariant to clipping. Rounding steps have a scale: the simulated update is then clipped and counts as one of length 10.
     """
     power, alone = power_of(match.distance), not attack.priors
     distance, gain, scaled = match.distance, match.gain, LENGTH**power

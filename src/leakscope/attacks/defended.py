@@ -1,6 +1,6 @@
 """Objectives for an update that a defence changed: each wrapper uses one fact of Knowledge, named in its `needs`.
 
-A wrapper changes the updates of a view and passes it to `inner`. Wrappers are nested in the order of the client's operations:
+A wrapper changes the updates of a view and passes it to `inner`. Nesting follows the order of the client's operations:
 `Sent(Clipped(Rounded(Whitened(Match(...)))))`.
 """
 
@@ -85,9 +85,7 @@ class LargestSent:
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
-    """The inner objective with the simulated update clipped too (each tensor with `bound_each`): `inner(s min(1, bound / ||s||),
-    observed)`.
-    """
+    """The inner objective with a clipped simulated update: `inner(s min(1, bound / ||s||), observed)`; per tensor if `bound_each`."""
 
     inner: Objective = field(default_factory=Match)
 
@@ -198,9 +196,8 @@ def within(simulated: Tree, observed: Tree, sent: Tree, *, each: bool) -> Tree:
 def nearest(simulated: Tree, observed: Tree, bits: Tensor) -> Tree:
     """Return the update nearest to `simulated` among those that quantisation could have turned into `observed`.
 
-    With b bits a tensor has `2^(b-1) - 1` levels (at least one) on either side of 0, up to its largest magnitude. Stochastic
-    rounding moves a coordinate by less than one step, rounding to nearest by at most half; the attacker does not know which and
-    allows one.
+    With b bits a tensor has `2^(b-1) - 1` levels (at least one) on either side of 0, up to its largest magnitude. The attacker
+    allows one step: stochastic rounding moves a coordinate by less than that, rounding to nearest by at most half.
     """
     candidates = {}
     for name, value in observed.items():

@@ -46,8 +46,7 @@ def cosine_per_tensor(simulated: Tree, observed: Tree) -> Tensor:
 def angle(simulated: Tree, observed: Tree) -> Tensor:
     """Return the squared distance between the two updates, each scaled to length 1: `2 (1 - cos)`.
 
-    Avoids the cancellation of `1 - cos`, which in float32 has no values between 0 and 6e-8, where a match of LeNet's gradients
-    ends.
+    Avoids the cancellation of `1 - cos`: in float32 it has no values between 0 and 6e-8, where matches of LeNet's gradients end.
     """
     lengths = [squared_norm(tree).clamp_min(SHORTEST).sqrt() for tree in (simulated, observed)]
     return squared_l2(scale(simulated, 1 / lengths[0]), scale(observed, 1 / lengths[1]))

@@ -72,8 +72,7 @@ class CopiesStart:
 class EpochCopies:
     """The inner simulation of all local steps, with a separate copy of the samples in each epoch.
 
-    `inner.segment` None recomputes about sqrt(T) steps at a time in the backward pass, so memory grows with sqrt(T); 0 keeps
-    everything.
+    `inner.segment` None recomputes about sqrt(T) steps at a time in the backward pass (memory grows with sqrt(T)); 0 keeps all.
     """
 
     inner: LocalSteps = field(default_factory=LocalSteps)
@@ -243,10 +242,9 @@ def dlfa(
 ) -> Matching:
     """Data leakage in federated averaging (Dimitrov et al. 2022): all local steps simulated, one copy of the samples per epoch.
 
-    Settings are the authors' for FEMNIST; for CIFAR-100 they use rate 0.1, decay 0.997 every 20, ramp (4, 2), tv 2e-4, box 10,
-    invariant 6.075, statistic 'features'. The rate falls smoothly by `decay` over every `decay_every` iterations. `segment` local
-    steps are recomputed at a time in the backward pass (None: about their square root; 0: all are kept). `Knowledge.local` is
-    needed.
+    Needs `Knowledge.local`. Settings are the authors' for FEMNIST; for CIFAR-100 they use rate 0.1, decay 0.997 every 20, ramp
+    (4, 2), tv 2e-4, box 10, invariant 6.075, statistic 'features'. The rate falls smoothly by `decay` over every `decay_every`
+    iterations. `segment` local steps are recomputed at a time in the backward pass (None: about their square root; 0: none).
     """
     for name, value in (("tv", tv), ("box", box), ("invariant", invariant)):
         if not value >= 0:

@@ -1,7 +1,6 @@
 """What an attack minimises: a distance between the simulated and the observed update.
 
-Wrappers (`defended`, `units`, `OnSimulated`) hold another objective as `inner` and change the updates or the value; the innermost
-objective compares.
+Wrappers (`defended`, `units`, `OnSimulated`) hold another objective as `inner`; the innermost one compares.
 """
 
 from __future__ import annotations
@@ -91,8 +90,7 @@ class Explains(Protocol):
 def reported(objective: Objective, view: View, value: Tensor) -> Tensor:
     """Return the mismatch for display, stopping and the choice among restarts: the value over the explained value.
 
-    The optimiser minimises the value itself: L-BFGS has absolute tolerances and fails where weak noise makes the unit 1000 times
-    smaller.
+    The optimiser minimises the value itself: L-BFGS has absolute tolerances and would fail in the small unit of weak noise.
     """
     return value / objective.explained(view) if isinstance(objective, Explains) else value
 

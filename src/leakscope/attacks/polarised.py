@@ -1,8 +1,7 @@
-"""Attacks on a client with a Secret Polarization Network: one that ignores it, and two that know of it.
+"""Attacks on a client with a Secret Polarization Network: one that ignores it, and two that know of it (`pulled` has a third).
 
 In Fan et al. 2020, arXiv:2006.11601, algorithm 5, the attacker matches gradients of the cross entropy alone: "attacker doesn't
-know the existence of private term". An informed attacker has two attacks in this file; `pulled` has a third, the strongest we
-know.
+know the existence of private term". Informed attackers can do more; `pulled` is the strongest we know.
 
 - `spn_aware` adds a dummy private head and dummy codes to its network and optimises them together with the guess. The private
   loss reaches the backbone through `-a2 sum_k t_k V_k` over the bits short of the margin, a product of head, codes and a2: the

@@ -1,7 +1,6 @@
 """Initial guesses: functions of ONE trial, `(key, knowledge) -> N x input_shape`, in network space.
 
-Image-like starts (uniform, patterned, solid, insider) are drawn in [0, 1] and scaled; normal is N(0, 1) in network space, as in
-the papers.
+Image-like starts (uniform, patterned, solid, insider) are drawn in [0, 1] and scaled; normal is N(0, 1) in network space.
 """
 
 from __future__ import annotations

@@ -53,9 +53,9 @@ def sme(
     """Surrogate model extension (Zhu et al. 2023): IG at a learned point on the line from the weights before to those after.
 
     The surrogate starts at `alpha` (0 = before, 1 = after), moves at `alpha_rate` (0 holds it) and stays in [0, 1]. `decay`
-    multiplies both rates by 0.1 after 3/8, 5/8 and 7/8 of the iterations. `alpha_every` k moves alpha only in every k-th
-    iteration, k times as far; the others are as cheap as ig_update's (the paper has 1). For ViT the authors use rate 0.1, no
-    decay.
+    multiplies both rates by 0.1 after 3/8, 5/8 and 7/8 of the iterations; for ViT the authors use rate 0.1 without it.
+    `alpha_every` k (paper: 1) moves alpha only in every k-th iteration, k times as far; the others cost as little as in
+    ig_update.
     """
     if not 0 <= alpha <= 1:
         raise InputError(f"sme(alpha=...) must be in [0, 1], got {alpha}")

@@ -137,7 +137,7 @@ def identity(key: Tensor, knowledge: Knowledge) -> Tensor:
 def ig_shift(
     *, bound_x: float | Tensor = 1.1, bound_y: float | Tensor = 0.4, **settings: Unpack[AdamSettings]
 ) -> Matching:
-    """The enhanced attack: `ig` with a learned translation per picture, |t_x| and |t_y| bounded (1 = half the side).
+    """The enhanced attack: `ig` with a learned translation per image, |t_x| and |t_y| bounded (1 = half the side).
 
     Bounds of the paper: 1.1 / 0.2 for policy 3-1-7, 0.4 / 0.4 for 43-18-18, 1.1 / 0.4 for their hybrid (the default). The shift
     starts at 0 and uses the same Adam and schedule; its gradient is not signed.
@@ -151,7 +151,7 @@ def ig_shift(
 def ig_affine(
     *, bound_x: float | Tensor = 1.1, bound_y: float | Tensor = 0.4, bend: float = 0.3, **settings: Unpack[AdamSettings]
 ) -> Matching:
-    """The enhanced attack with any affine map per picture: translation as `ig_shift`, other entries within `bend` of none."""
+    """The enhanced attack with an affine map per image: translation as `ig_shift`, other entries within `bend` of the identity."""
     attack = adam_attack("ig_affine", **settings)
     project = NearIdentity(Within(bound_x, bound_y), bend)
     return _through(attack, AFFINE, replace(attack.rules[GUESS], sign=False, project=project), identity)

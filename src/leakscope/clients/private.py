@@ -91,9 +91,7 @@ class PrivateClient:
         return Observation((Round(before, buffers, sent),), shares, batch.mask.sum(1))
 
     def tell(self, knowledge: Knowledge, trials: int) -> Knowledge:
-        """Return Knowledge with the noise level per coordinate of the update, and the clip if it bounds the update (one example, one
-        step).
-        """
+        """Return Knowledge with the noise level per coordinate, and the clip if it bounds the update (one gradient of one example)."""
         samples = knowledge.samples
         each = self.multiplier * self.bound / self.size(samples)
         moved = 1.0 if self.local is None else self.local.rate * math.sqrt(self.steps(samples))

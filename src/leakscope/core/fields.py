@@ -27,8 +27,7 @@ WORDS = {
 def check_fields(piece: object) -> None:
     """Raise if a field of a component holds a value of another type than declared.
 
-    Numbers include NumPy's, a tuple may be a list, protocols are checked by their methods, and types that cannot be checked
-    accept anything.
+    Numbers include NumPy's, a tuple may be a list, protocols are checked by their methods; uncheckable types are skipped.
     """
     for name, hint in _hints(cast(Hashable, type(piece))).items():
         value = getattr(piece, name)

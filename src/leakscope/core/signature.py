@@ -14,7 +14,7 @@ R = TypeVar("R")
 def settings_of(
     base: Callable[..., Any], *, without: tuple[str, ...] = (), **defaults: object
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that adds the settings of `base`, with other `defaults`; those in `without` keep their default and are hidden."""
+    """Return a decorator that adds the settings of `base` with other `defaults`; those in `without` are hidden and keep their default."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         kept = [each for each in _keywords(function) if each.kind is each.KEYWORD_ONLY]

@@ -1,8 +1,7 @@
 """Named-tensor trees, and the map over all tensors of a nested value.
 
 A `Tree` is a flat dict from name to tensor: parameters, buffers, an update, the unknowns of a trial. The vector functions (`dot`,
-`norm`, ...) read it as one long vector. `map_tensors` and `lift` walk nested dicts, tuples and frozen dataclasses; values that
-are not tensors are kept.
+`norm`, ...) read it as one long vector. `map_tensors` and `lift` walk nested dicts, tuples and frozen dataclasses.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def direction(seen: Round, shares: Shares) -> Tree:
 def to_gradient(observation: Observation, rate: float | Tensor) -> Observation:
     """Return a weight observation as the mean gradient it implies: `(w(t) - w_k(t+1)) / rate`.
 
-    Exact for one step of plain SGD; after several steps pass `LocalTraining.length` per trial. CPL's Algorithm 1, lines 5-6,
-    prints the opposite sign.
+    Exact for one step of plain SGD; after several pass `LocalTraining.length`. CPL's Algorithm 1, lines 5-6, has the opposite
+    sign.
     """
     if observation.shares is Shares.GRADIENT:
         return observation

@@ -11,8 +11,7 @@ from leakscope.core.errors import InputError
 class Decay:
     """Multiply the learning rate by `factor` after each round in `at`, or after every `every` rounds.
 
-    SPN halves it at rounds 100 and 200: `Decay(factor=0.5, at=(100, 200))`. Applies at the clients if they train, else at the
-    server.
+    SPN halves it at rounds 100 and 200: `Decay(factor=0.5, at=(100, 200))`. The rate is the clients' or, in FedSGD, the server's.
     """
 
     factor: float = 1.0

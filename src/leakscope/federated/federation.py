@@ -22,10 +22,7 @@ from leakscope.federated.servers import Averaging, Server, name_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Federation:
-    """N clients and a server: local computation, client selection, aggregation.
-
-    `together` is the number of clients trained as one batch: it bounds memory and affects results only by rounding.
-    """
+    """N clients and a server; `together` clients train as one batch, which bounds memory and affects results only by rounding."""
 
     client: Client
     selection: Selection = field(default_factory=Share)
@@ -78,8 +75,7 @@ def equipped(federation: Federation, model: Model) -> Model:
 def begin(federation: Federation, model: Model, clients: int, *, weights: Tree | None = None) -> State:
     """Return the state before the first round; `weights` are the server's (default: the model's).
 
-    Private parameters start at the model's values in every client; secrets of a defence on the model are drawn once per client
-    from the federation's seed.
+    Private parameters start at the model's values; secrets of a defence on the model are drawn once per client from the seed.
     """
     client_model = equipped(federation, model)
     if client_model.private and federation.client.local is None:

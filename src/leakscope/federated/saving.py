@@ -1,7 +1,6 @@
-"""The state of a federation as two files: the server's part, and what clients keep private.
+"""The state of a federation as two files of one round: the server's part, and what clients keep private.
 
-Private heads, codes and the state of defences (a residual is an unsent gradient) are only in the second file. Both files must be
-of the same round.
+Private heads, codes and the state of defences (a residual is an unsent gradient) are only in the second file.
 """
 
 from __future__ import annotations

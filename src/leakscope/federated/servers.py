@@ -77,10 +77,7 @@ class Averaging(Server):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deltas(Server):
-    """Add the weighted mean of the clients' changes, times a server rate; at rate 1 this is averaging.
-
-    `equal` weighs every client alike, a_k = 1/K, as SPN's algorithm 2 does.
-    """
+    """Add the clients' weighted mean change times a server rate (1: averaging); `equal` weighs all alike, as SPN's algorithm 2."""
 
     takes: ClassVar[Shares] = Shares.WEIGHTS
     rate: float = 1.0
@@ -140,10 +137,7 @@ def add_weighted(total: Mapping[str, Tensor] | None, shares: Tensor, answers: Tr
 
 
 def average_buffers(before: Tree, parts: Sequence[tuple[Tensor, Tree]]) -> Tree:
-    """Return the buffers of the global model: the clients' weighted mean (batch norm statistics), the maximum for counters.
-
-    Buffers that no client changed stay the same to the bit.
-    """
+    """Return the global buffers: the clients' weighted mean, the maximum for counters, the same bits if no client changed them."""
     averaged: Tree = {}
     for name, value in before.items():
         answers = [(shares, buffers[name]) for shares, buffers in parts]

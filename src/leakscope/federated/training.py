@@ -38,10 +38,7 @@ def run_rounds(
     after: Callable[[S, R], None] = lambda *_: None,
     stop: Callable[[S], bool] = lambda _: False,
 ) -> S:
-    """Return the state after `rounds` rounds in all, or earlier if `stop` says so.
-
-    `play` returns the next state and the round's events; `after` is called with both (to measure, save, report).
-    """
+    """Return the state after `rounds` rounds in all, or at `stop`; `play` gives the next state and events, passed to `after`."""
     while state.rounds < rounds and not stop(state):
         state, played = play(state)
         after(state, played)

@@ -119,10 +119,7 @@ def spread(number: int, total: int) -> Tensor:
 def trace(
     queries: Tensor, reconstructions: Tensor, source: Tensor, *, participants: int, memory: int = MEMORY
 ) -> Tracing:
-    """Return how well owners are traced; `source[k]` is the query of reconstruction k, and its owner is that of the source.
-
-    Queries are split into `participants` equal parts in order.
-    """
+    """Return how well owners are traced, for queries in equal parts by order; `source[k]` is the query of reconstruction k."""
     return trace_each(queries, reconstructions, source, [participants], memory=memory)[0]
 
 

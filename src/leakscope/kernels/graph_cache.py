@@ -1,13 +1,11 @@
 """The cache of traced graphs and CUDA recordings, and when a function becomes one.
 
 Both run the same operations as the function without the cost of modules and transforms, but take seconds to make. So calls are
-counted (`Staged`): on a CUDA device a function is recorded after a few calls, elsewhere (or if recording fails) traced after
-more.
+counted (`Staged`): on a CUDA device a function is recorded after a few calls, elsewhere (or if that fails) traced after more.
 
 Two calls may share a graph when their keys are equal (`graph_key`): the identical network, equal constants, equal inputs except
 for tensor values. Dataclasses are equal when the identical class holds equal values (a class redefined in a notebook is another
-class). Any other object equals only itself while its attributes are unchanged; a tensor constant equals only itself until written
-to.
+class). Any other object equals only itself while its attributes are unchanged; a tensor constant only itself until overwritten.
 """
 
 from __future__ import annotations

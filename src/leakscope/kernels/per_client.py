@@ -1,8 +1,7 @@
 """Convolutions of many clients computed client by client, several at a time on one core each; no module is rewritten.
 
 With separate weights per client vmap makes one grouped convolution, at half the speed or less on CPUs. All other operations stay
-batched. Channels last in memory halves the backward pass of few channels. First derivatives only: this is for training; attacks
-differentiate twice.
+batched. Channels last in memory halves the backward pass of few channels. First derivatives only: for training, not for attacks.
 """
 
 from __future__ import annotations

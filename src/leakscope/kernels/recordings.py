@@ -1,8 +1,7 @@
 """CUDA graphs: the kernels of a function are recorded once and replayed in one launch.
 
 A step of a small network is thousands of short kernels, which Python launches more slowly than the device runs them. A CUDA graph
-replays the same kernels, so the bits stay the same. Only for functions with fixed shapes that never branch on the value of a
-tensor.
+replays the same kernels with the same bits. Only for functions with fixed shapes that never branch on the value of a tensor.
 """
 
 from __future__ import annotations

@@ -101,10 +101,7 @@ class _Waiting:
 
 
 class _Watched(TorchFunctionMode):
-    """Inside this context convolutions, dense layers and batch norms pass their per-example gradients to `take`.
-
-    Without a `take` only the folding of batch norms into convolutions remains.
-    """
+    """Inside, convolutions, dense layers and batch norms pass per-example gradients to `take`; without it only norms are folded."""
 
     def __init__(self, use: Callable[[Tensor], None], take: Take | None, anchor: Tensor) -> None:
         super().__init__()

@@ -2,8 +2,7 @@
 
 A convolution of few channels is slow: a vector register holds more numbers than there are channels. So images come last in
 memory: with rows laid out as width, channel, height, image, one product serves all rows of all images. The rows that a kernel
-reads become channels (`Folded`); the inputs of output column j are then a window X_j of that matrix, and windows overlap in
-memory:
+reads become channels (`Folded`); the inputs of output column j are then a window X_j of that matrix (windows overlap):
 
     Y_j = W X_j,    W' = sum over j of Y'_j X_j^T,    X' = the same sum with the kernel turned round, phase by phase of the stride.
 

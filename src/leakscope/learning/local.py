@@ -1,8 +1,7 @@
 """Local training of one trial as a differentiable loop: E epochs of batches of B, SGD with momentum or Adam.
 
 With `proximal = mu` every step descends `loss + mu/2 |w - w0|^2` (FedProx), w0 being the initial weights. Agrees step by step
-with `torch.optim.SGD` and `torch.optim.Adam`. The random order of the examples is an argument, so the loop can be lifted over
-trials.
+with `torch.optim.SGD` and `torch.optim.Adam`. The random order of the examples is an argument.
 """
 
 from __future__ import annotations

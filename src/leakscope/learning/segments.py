@@ -1,7 +1,6 @@
 """Gradient checkpointing that works under torch.func: run a function without storing intermediates, and rerun it for its gradient.
 
-`torch.utils.checkpoint` fails under `torch.func.grad`; an autograd.Function whose backward takes the function's vjp works, also
-under vmap.
+`torch.utils.checkpoint` fails under `torch.func.grad`; an autograd.Function whose backward takes the function's vjp works.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ V = TypeVar("V")
 def recompute(f: Callable[..., V], *args: Any) -> V:
     """Return `f(*args)`, storing only `args` for the backward pass. `f` must be pure and may nest as in `core.tree`.
 
-    Only the first derivative with respect to the tensors of `args` is defined; closures of `f` and the derivative itself are
-    constants.
+    Only the first derivative with respect to tensors of `args` is defined; closures of `f` and the derivative are constants.
     """
     shape: list[Any] = []
 

@@ -20,9 +20,9 @@ C1, C2 = 0.01**2, 0.03**2
 def mse(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
     """Return the mean squared difference of each item.
 
-    `mean_i (x_i - x*_i)^2` over the values of an item; CPL (section 3.3) calls it a root but prints it without one, as here.
-    `rank` is the number of dimensions of one item; by default 3 (an image) for stacks of four dimensions or more and 1 (a table
-    row) for two.
+    `mean_i (x_i - x*_i)^2` over the values of an item; CPL (section 3.3) calls it a root but prints it without one, as we do.
+    `rank` is the number of dimensions of one item, by default 3 (an image) for stacks of at least four dimensions, else 1 (a
+    table row).
 
     >>> mse(torch.zeros(2, 4), torch.tensor([[0.0, 0, 0, 0], [1, 0, 0, 0]]))
     tensor([0.0000, 0.2500])
@@ -31,7 +31,7 @@ def mse(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
 
 
 def psnr(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
-    """Return the peak signal-to-noise ratio of each item in dB, `10 log10(1 / mse)`; infinite for identical items (`summarise` caps it)."""
+    """Return the peak signal-to-noise ratio of each item in dB, `10 log10(1 / mse)`; infinite for identical items."""
     return -10 * mse(truth, guess, rank=rank).log10()
 
 

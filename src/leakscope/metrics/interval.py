@@ -77,7 +77,7 @@ def estimate_rate(hit: Tensor, counted: Tensor) -> Estimate:
 
 
 def estimate_mean(values: Tensor, counted: Tensor, *, within: tuple[float, float] = (-math.inf, math.inf)) -> Estimate:
-    """Return the mean of the counted values (both T x N) with a t interval, `m +- t_{T-1} sqrt(V)`, cut at `within`; NaN for one trial."""
+    """Return the mean of the counted values (both T x N) with the interval `m +- t_{T-1} sqrt(V)`, cut at `within`; NaN for one trial."""
     value, sizes, variance = _clusters(values.double(), counted)
     trials, n = len(sizes), sum(sizes)
     half = _t(trials - 1) * math.sqrt(variance) if trials > 1 else math.nan

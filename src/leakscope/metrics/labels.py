@@ -20,8 +20,7 @@ def label_correct(truth: Tensor, guess: Tensor, pairing: Tensor) -> Tensor:
 def label_overlap(truth: Tensor, guess: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the share of the true labels, as a multiset, that are among the guessed labels; independent of order.
 
-    `sum_c min(n_c, n*_c) / N` over classes c for labels `... x N`; `mask` is False for padding; a missing guess is any non-class,
-    as -1.
+    `sum_c min(n_c, n*_c) / N` over classes c for labels `... x N`; `mask` is False for padding; a missing guess is -1.
 
     >>> label_overlap(torch.tensor([1, 1, 2, 5]), torch.tensor([2, 1, 1, 1]))
     tensor(0.7500)

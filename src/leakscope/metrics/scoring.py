@@ -23,8 +23,7 @@ class Scores:
     """Scores of T trials of N samples; T x N each, except `label_overlap` (T).
 
     Sample i of a trial is scored against guess `pairing[i]`. `ssim` is NaN for non-images. Label scores are None if the attack
-    guessed no labels. `scored` is False for padding, whose values are NaN. `finite` is False if the guess held a NaN or an
-    infinity.
+    guessed no labels. `scored` is False for padding, whose values are NaN. `finite` is False if the guess held a NaN or infinity.
     """
 
     mse: Tensor
@@ -52,8 +51,8 @@ def score(
 ) -> Scores:
     """Return the scores of guesses for the samples of T trials: inputs `T x N x ...` in [0, 1], labels `T x N`.
 
-    Guesses are cleaned (`clean`) and paired with the truth by the smallest total MSE (Hungarian). `mask` (T x N) is False for
-    padding of truth and guess.
+    Guesses are cleaned (`clean`) and paired with the truth by the smallest total MSE (Hungarian). `mask` (T x N) marks real
+    samples.
     """
     scored = torch.ones_like(truth_labels, dtype=torch.bool) if mask is None else mask
     _check(truth_inputs, truth_labels, guess_inputs, guess_labels, scored)

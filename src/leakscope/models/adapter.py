@@ -33,8 +33,7 @@ _ONE_CALL = threading.RLock()
 class Functional:
     """`(parameters, buffers, x, key) -> (output, buffers)` through a private copy of a module.
 
-    Buffers are cloned first, so the given ones do not change. Attention uses its plain form: fused ones have no second
-    derivative.
+    Buffers are cloned first, so the given ones do not change. Attention is not fused: fused forms have no second derivative.
     """
 
     module: nn.Module

@@ -1,8 +1,7 @@
 """Trained weights on disk: a safetensors file with the parameters and buffers of a network.
 
 `leakscope train` also writes the architecture, so that weights of another network are refused even if all shapes agree (a ResNet
-without strides, tanh instead of sigmoid). Any other safetensors file with matching names and shapes is accepted. No pickle is
-used.
+without strides, tanh instead of sigmoid). Any other safetensors file with matching names and shapes is accepted.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ KEY = "leakscope"
 class Checkpoint:
     """Start every trial from trained weights: `path` is a file, or a training directory with the `round` to use.
 
-    `sha256` is checked against the file; if empty it is filled in when trials are made, so that a trial's identity includes the
-    weights.
+    `sha256` is checked against the file; if empty it is filled in for each trial, whose identity thus includes the weights.
     """
 
     path: str

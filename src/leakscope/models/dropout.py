@@ -1,8 +1,7 @@
 """Dropout whose mask is a pure function of the key of the current call.
 
 `nn.Dropout` draws from torch's global generator, so its mask depends on earlier draws and, under `vmap`, on neighbours. The
-adapter opens `drawing_from(key)` for one call; each dropout executed in it folds a running number into the key and draws from the
-result.
+adapter opens `drawing_from(key)` for one call; each dropout executed in it folds a running number into the key.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def drawing_from(key: Tensor) -> Iterator[None]:
 
 
 class KeyedDropout(nn.Module):
-    """Zero each entry (or channel, with `whole_channels`) with probability `p` and scale the rest by 1 / (1 - p); identity in eval mode."""
+    """Zero each entry (channel, with `whole_channels`) with probability `p` and scale the rest by 1 / (1 - p); identity in eval mode."""
 
     def __init__(self, p: float = 0.5, *, whole_channels: bool = False) -> None:
         super().__init__()

@@ -45,8 +45,7 @@ def lenet_sme(
 ) -> nn.Module:
     """Return SME's LeNet: two 5x5 convolutions, each with tanh and a padded 2x2 average pool, then 400-120-84-62 on 28x28.
 
-    The authors apply a softmax before the cross entropy: use the loss 'softmax_cross_entropy' at rate 0.4. Zhu et al. 2023,
-    arXiv:2306.00127, appendix G.
+    The authors add a softmax: use the loss 'softmax_cross_entropy' at rate 0.4. Zhu et al. 2023, arXiv:2306.00127, appendix G.
     """
     channels, height, breadth = image_shape("lenet_sme", input_shape, smallest=12)
     layers: OrderedDict[str, nn.Module] = OrderedDict()

@@ -1,6 +1,6 @@
 """Values measured once, at the end of each trial; nothing is optimised or selected by them.
 
-SME's paper prints the similarity loss `1 - cos` for DLFA as well (tables 2, 6 and 7), which minimises another distance.
+An example is the similarity loss `1 - cos` of DLFA, which SME's paper prints (tables 2, 6 and 7) but DLFA does not minimise.
 """
 
 from __future__ import annotations

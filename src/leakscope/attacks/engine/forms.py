@@ -115,9 +115,7 @@ class Evaluator:
         trace_after: int | None = None,
         real: int | None = None,
     ) -> None:
-        """Prepare; `unknowns` give names and shapes, `wanted` are differentiated (None: all), lanes from `real` on are copies of the
-        first.
-        """
+        """Prepare; `unknowns` give names and shapes, `wanted` are differentiated (None: all), lanes from `real` on are padding."""
         if form not in FORMS:
             raise InputError(f"unknown form {form!r}; known: {', '.join(FORMS)}")
         strange = sorted(set(wanted or ()) - set(unknowns))

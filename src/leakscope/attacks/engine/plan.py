@@ -299,7 +299,7 @@ def make_plan(model: Model, problem: Problem, execution: Execution, evaluations:
     total = trials(problem.unknowns)
     device = torch.device(execution.device)
     each, fixed, fits = 0, 0, total
-    planned = total == 1 or (execution.form and execution.chunk)  # one trial is one chunk, whatever it takes
+    planned = total == 1 or (execution.form and execution.chunk)  # one trial is always one chunk
     if execution.memory or not planned:
         each, fixed, fits = _fitting(model, problem, execution, device)
     width = min(execution.chunk or WIDEST[device.type], fits, total)

@@ -26,8 +26,7 @@ from leakscope.learning.dense_system import select, solve, strongest_unit
 class LinearSystem:
     """Solve B x = W for the first dense layer, with the unit of the largest bias gradient; one sample per trial.
 
-    A singular system diverges (inputs NaN, with a warning). A residual over all units above `threshold` makes the trial
-    exhausted.
+    A singular system diverges (inputs NaN, with a warning). A residual over all units above `threshold` counts as exhausted.
     """
 
     name: str = "linear_system"
