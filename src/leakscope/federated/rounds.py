@@ -37,8 +37,8 @@ class Form:
     """How a group of clients is computed; affects results only by rounding.
 
     `around` is a context for training (another way to compute convolutions), `split` trains one part of the clients per core.
-    `traced` runs a flat graph, or a recording on a GPU, after enough similar groups; not for forms that loop over clients in
-    Python.
+    `traced` runs a flat graph, or a recording on a GPU, after enough similar groups; not where it would unroll a loop over
+    clients.
     """
 
     around: Around = nullcontext

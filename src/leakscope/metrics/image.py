@@ -21,8 +21,7 @@ def mse(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
     """Return the mean squared difference of each item.
 
     `mean_i (x_i - x*_i)^2` over the values of an item; CPL (section 3.3) calls it a root but prints it without one, as we do.
-    `rank` is the number of dimensions of one item, by default 3 (an image) for stacks of at least four dimensions, else 1 (a
-    table row).
+    `rank` is the number of dimensions of one item; default: 3 (an image) from four dimensions on, 1 (a table row) for two.
 
     >>> mse(torch.zeros(2, 4), torch.tensor([[0.0, 0, 0, 0], [1, 0, 0, 0]]))
     tensor([0.0000, 0.2500])
