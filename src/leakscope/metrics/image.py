@@ -30,7 +30,7 @@ def mse(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
 
 
 def psnr(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
-    """Return the peak signal-to-noise ratio of each item in dB, `10 log10(1 / mse)`; infinite for identical items."""
+    """Return the PSNR of each item in dB, `10 log10(1 / mse)`; infinite for identical items: cap it before taking means (`summarise`)."""
     return -10 * mse(truth, guess, rank=rank).log10()
 
 

@@ -110,7 +110,7 @@ def resnet8(
 ) -> nn.Module:
     """Return SME's ResNet8: one basic block of 32, 64 and 128 filters each, then two dense layers (2048-1000-62 on 28x28).
 
-    A 2x2 average pool with padding 1 precedes the dense layers, which have no activation between. Zhu et al. 2023, appendix G.
+    A 2x2 average pool (padding 1) precedes them; no activation is between them. Zhu et al. 2023, arXiv:2306.00127, appendix G.
     """
     channels, height, breadth = image_shape("resnet8", input_shape)
     size = positive("width", width)
