@@ -1,4 +1,4 @@
-"""What can be computed about updates and attacks: privacy characteristics, convergence, linear systems, inferred settings."""
+"""Analyses from the papers: planes of gradients, the line between weights, bounds, characteristics."""
 
 from leakscope.analysis.characteristic import (
     Characteristic as Characteristic, Point as Point, Region as Region, Rule as Rule, bias_ratio as bias_ratio,

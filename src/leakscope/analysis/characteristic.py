@@ -1,24 +1,22 @@
-"""Privacy-preserving characteristics (PPC) and their mean (CAP): what a defence costs and what it buys, on one curve.
+"""Privacy-preserving characteristics (PPC) and their mean (CAP): accuracy and privacy of a defence on one curve.
 
 Fan et al. 2020, arXiv:2006.11601, definition 1 and equation 1: for each setting m of a defence, the accuracy of the model trained
-under it times the distance of the attack's result from the truth, against log10(||B_I|| / ||E_B|| + 1); CAP is their mean
+with it times the distance of the attack's result from the truth, against log10(||B_I|| / ||E_B|| + 1). CAP is their mean,
 
     CAP = 1/n sum_m Acc(m) * dist(m),
 
-over a grid that must be stated: it depends on which settings were chosen. Any defence can be put on a curve, because all that
-is asked of it is what it made of an update.
+over a grid of settings that must be stated, because CAP depends on it.
 
-**The axis.** B_I are the bias gradients of one loss without the defence, E_B what the defence changed of them (noise,
-coordinates left out, a private loss). The paper does not say which biases and which norm. Here: all biases that are sent, as
-one vector, Euclidean norm, and the median over trials. For a convolutional network this ratio is an axis and no more: the
-linear system of `linear_system` is that of one dense layer and one sample.
+**The axis.** B_I are the bias gradients without the defence, E_B what the defence changed of them. The paper does not name the
+biases or the norm. We use all biases that are sent, as one vector, the Euclidean norm, and the median over trials. For a
+convolutional network the ratio is only an axis: the theory of `linear_system` covers one dense layer and one sample.
 
-**Regions.** Green: ||E_B|| is at least ||B_I|| (ratio up to 1), where the paper says that attacks are defeated. Red: the ratio is
-in the "tens to thousands" (from 10 on), where pictures are recovered. White is between. The two borders are ours.
+**Regions.** Green: ratio up to 1, where the paper says that attacks are defeated. Red: "tens to thousands" (from 10 on), where
+images are recovered. White is between. The two borders are ours.
 
-**Diverged trials.** The relative error ||x* - x|| / ||x|| has no upper bound, so one diverged trial can carry a whole CAP (and
-the paper's are 3 to 5 on MNIST). `Rule` says what such a trial counts; it belongs beside every CAP. A sample that is zero
-throughout has no relative error, whatever is guessed: it is left out, and counted.
+**Diverged trials.** The relative error ||x* - x|| / ||x|| has no upper bound, so one diverged trial can dominate a CAP (the
+paper's are 3 to 5 on MNIST). `Rule` sets the value of such a trial; report it with every CAP. An all-zero sample has no relative
+error: it is left out and counted.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ from leakscope.metrics.interval import Z
 GREEN_UP_TO = 1.0
 RED_FROM = 10.0
 BIAS = "bias"
-ROUNDINGS = 10  # relative steps of the dtype by which sums in another order may differ
+ROUNDINGS = 10  # epsilons by which sums in another order may differ
 
 
 class Region(enum.Enum):
-    """Where a point lies: perturbation above the gradient, below a tenth of it, or between."""
+    """The region of a point: perturbation above the gradient, below a tenth of it, or between."""
 
     GREEN = "green"
     WHITE = "white"
@@ -60,7 +58,7 @@ def region(ratio: float) -> Region:
 
 
 def place(ratio: float) -> float:
-    """Return where a ratio is drawn: log10(ratio + 1).
+    """Return the coordinate of a ratio on the axis: log10(ratio + 1).
 
     >>> round(place(9.0), 6)
     1.0
@@ -69,11 +67,10 @@ def place(ratio: float) -> float:
 
 
 def around_median(values: Tensor) -> Tensor:
-    """Return T numbers with the median of T values as their mean, and its standard error as that of the mean.
+    """Return T numbers whose mean is the median of T values and whose standard error is that of the median.
 
-    A median moves with a value only by the side on which it lies: m + c sign(x - m), with c such that c / sqrt(T) is what the
-    order statistics say of the median's error, (x_u - x_l) / 2z for the ranks T/2 +- z sqrt(T)/2. For tables that take means.
-    An infinite median is given as it is.
+    The numbers are m + c sign(x - m), with c / sqrt(T) the median's error by order statistics, (x_u - x_l) / 2z for the ranks T/2
+    +- z sqrt(T)/2. For tables that take means. An infinite median is returned unchanged.
 
     >>> around_median(torch.tensor([1.0, 2.0, 3.0, 100.0])).mean()
     tensor(2., dtype=torch.float64)
@@ -91,14 +88,12 @@ def around_median(values: Tensor) -> Tensor:
 
 
 def bias_ratio(clean_update: Tree, sent: Tree, names: Sequence[str] | None = None) -> Tensor:
-    """Return ||B_I|| / ||E_B|| of each trial: Euclidean norms of its bias gradients and of what the defence changed of them.
+    """Return ||B_I|| / ||E_B|| of each trial: Euclidean norms of its bias gradients and of the defence's change to them.
 
-    Both trees are directions of descent and lead with T: gradients as they are sent, and for a client that shares weights the
-    change of them (`core.types.direction`). Weights themselves are far larger than what a defence changes of them and would pass
-    for a defence that does nothing. `names` are the biases to count; left out, every parameter that is sent and called bias.
+    Both trees are descent directions with leading T: gradients, or weight changes (`core.types.direction`). Do not pass weights:
+    they are far larger than any change, so every defence would seem to do nothing. `names` are the biases to use (default: all).
 
-    Infinite where no bias was changed beyond rounding: a second head of weight 0 adds up the same gradient in another order. That is
-    also so of a defence that changes weights alone (`low_rank`): this axis does not see it.
+    Infinite if no bias changed beyond rounding. Defences that change only weights (`low_rank`) do not show on this axis.
     """
     chosen = [n for n in sent if n.rpartition(".")[2] == BIAS] if names is None else list(names)
     unknown = sorted(set(chosen) - set(clean_update) | set(chosen) - set(sent))
@@ -125,11 +120,10 @@ def _refuse_not_finite(clean_update: Tree, sent: Tree, names: Sequence[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the relative error of a trial counts: of the guess as it can be shown, or as the attack left it, at most `cap`.
+    """How the relative error of a trial counts: of the clamped or of the raw guess, at most `cap`.
 
-    `shown` clamps the guess to the box of valid inputs, as an attacker would, and puts mid-grey where it is not a number: no
-    trial is left out because of its guess, and every distance is finite. Without it (as the paper seems to) a guess that is
-    not finite counts as `cap`, which must then be given. NaN, which `measured` leaves out and counts, where the truth is zero.
+    `shown` clamps the guess to the valid box, as an attacker would, with mid-grey for NaN, so every distance is finite. Without
+    it (as the paper seems to do) a guess that is not finite counts as `cap`, which is then required. NaN if the truth is 0.
     """
 
     shown: bool = True
@@ -142,10 +136,7 @@ class Rule:
             raise InputError("Rule.cap must be given where guesses count as the attack left them: they have no bound")
 
     def distances(self, truth: Tensor, guess: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (||x* - x|| / ||x|| of each sample after pairing, whether its guess was finite), T x N each.
-
-        Truth and guess are T x N x ... of one shape: one guess for each sample.
-        """
+        """Return (||x* - x|| / ||x|| of each sample after pairing, whether its guess was finite), T x N each, from T x N x ... inputs."""
         if truth.ndim < 3 or guess.shape != truth.shape:
             raise InputError(
                 f"Rule.distances needs one guess for each sample, both T x N x ..., got {tuple(truth.shape)} "
@@ -170,10 +161,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One setting of a defence: its parameter, the median ratio, the accuracy under it, the attack's distance, diverged trials.
+    """One setting of a defence: its parameter, the median ratio, the accuracy, the attack's distance, diverged trials.
 
-    `tests` is the number of test pictures that the accuracy is a share of; None takes the accuracy as known. `left_out` samples
-    have no distance (`Rule`).
+    `tests` is the number of test images behind the accuracy (None: exact). `left_out` samples have no distance (`Rule`).
     """
 
     parameter: float
@@ -199,7 +189,7 @@ class Point:
 
     @property
     def half(self) -> float:
-        """Return half the 95 % interval of the product: that of the distance, and the accuracy's binomial spread."""
+        """Return half the 95 % interval of the product, from the distance's interval and the accuracy's binomial spread."""
         apart = self.accuracy * (self.distance.high - self.distance.low) / 2
         if self.tests is None:
             return apart
@@ -207,7 +197,7 @@ class Point:
 
     @property
     def region(self) -> Region:
-        """Return the region it lies in."""
+        """Return the region of the point."""
         return region(self.ratio)
 
 
@@ -222,8 +212,7 @@ def measured(
 ) -> Point:
     """Return the point of T trials: `ratio` T, `distance` T x N (or T), `finite` likewise; the accuracy is over `tests`.
 
-    A distance of booleans (a label or an owner is wrong) is a share, with Wilson's interval. One that is NaN is left out. An
-    infinite one is refused: it has no mean, and what a diverged trial counts is for the `Rule` to say.
+    Boolean distances (a wrong label or owner) become a share with Wilson's interval. NaN is left out; infinity is refused.
     """
     each = distance.reshape(len(distance), -1)
     counted = ~each.isnan()
@@ -242,9 +231,9 @@ def measured(
 
 @dataclass(frozen=True, slots=True)
 class Characteristic:
-    """The curve of one defence against one attack; `distance` names the measure, `rule` what diverged trials count.
+    """The curve of one defence against one attack; `distance` names the measure, `rule` the treatment of diverged trials.
 
-    `chance` is the distance of one who guesses, such as 1 - 1/N of tracing among N; None where there is no such thing.
+    `chance` is the distance of random guessing, such as 1 - 1/N for tracing among N; None if undefined.
     """
 
     defence: str
@@ -264,10 +253,9 @@ class Characteristic:
 
     @property
     def cap(self) -> Estimate:
-        """Return the calibrated averaged performance (equation 1) with the interval of its products (`Point.half`), from 0 on.
+        """Return the calibrated averaged performance (equation 1) with the interval of its products (`Point.half`), cut at 0.
 
-        Different settings count as independent. An accuracy whose number of test pictures is not told counts as known. `n` is
-        the number of samples, `trials` that of settings.
+        Settings count as independent. `n` is the number of samples, `trials` that of settings.
         """
         number = len(self.points)
         value = sum(point.product for point in self.points) / number
@@ -276,7 +264,7 @@ class Characteristic:
 
     @property
     def grid(self) -> tuple[float, ...]:
-        """Return the settings that the mean is taken over."""
+        """Return the settings of the mean."""
         return tuple(point.parameter for point in self.points)
 
     @property
@@ -290,10 +278,7 @@ class Characteristic:
         return sum(point.left_out for point in self.points)
 
     def plain(self) -> dict[str, object]:
-        """Return everything as JSON data, with CAP, products and regions written out.
-
-        An infinite ratio is null, and so is an end of an interval that does not exist (of one trial).
-        """
+        """Return everything as JSON data, with CAP, products and regions; infinite ratios and undefined interval ends are null."""
         rows = [
             _finite(asdict(p))
             | {"distance": _finite(asdict(p.distance)), "product": p.product, "region": p.region.value}
@@ -312,7 +297,7 @@ class Characteristic:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Example:
-    """One private picture (C x H x W in [0, 1]) and what was rebuilt of it, under which defence, at which ratio and distance."""
+    """One private image (C x H x W in [0, 1]) and its reconstruction, with defence, ratio and distance."""
 
     truth: Tensor
     guess: Tensor

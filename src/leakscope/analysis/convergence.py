@@ -1,13 +1,12 @@
-"""Whether attacks had come to rest when they ended: Mixing's convergence estimate, and the shares of steady ones.
+"""Whether attacks had converged when they ended: Mixing's convergence estimate, and the shares of steady runs.
 
-The supporting information of "Mixing gradients in neural networks" takes the change of the image MSE, and of the gradient MSE, from one
-iteration to the next over the last 10 iterations, as a fraction of the value itself, on a logarithmic scale (figures 1 and 2):
+The supporting information of "Mixing gradients in neural networks" takes the change of the image MSE, and of the gradient MSE,
+per iteration over the last 10 iterations, relative to the value, on a logarithmic scale (figures 1 and 2):
 
     c = log10( |v_b - v_a| / (b - a) / v_b ),      a < b successive recorded iterations.
 
-Values far under the threshold of success are left out: a small value makes any fraction large. "10,000 trials" of 1,040 experiments are
-most likely the last ten iterations of each, so a point here is one iteration of one run. Where not every iteration was recorded,
-a point is the mean change per iteration over the gap.
+Values far below the success threshold are left out: a small value makes any fraction large. "10,000 trials" of 1,040 experiments
+are most likely the last ten iterations of each, so a point is one iteration of one run.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from leakscope.core.errors import InputError
 from leakscope.metrics.interval import Estimate, estimate_rate
 
 WINDOW = 10
-STEADY = 1e-6  # about what float32 can tell from no change
-SUFFICIENT = 1e-3  # the paper's word for close enough to steady
+STEADY = 1e-6  # about the resolution of float32
+SUFFICIENT = 1e-3  # the paper's term for close enough to steady
 BYTE = 255
 
 
@@ -33,9 +32,9 @@ def change_ratios(
 ) -> Tensor:
     """Return the estimate c of T runs at each pair of successive points, T x (K - 1).
 
-    `values` are T x K at iterations `at` (T x K, rising; -1 where a run did not get there). A pair counts if its later point lies
-    in the last `window` iterations of its run; other places are NaN, and so are those whose value is under `floor`. No change is
-    minus infinity. `resting` (T) marks runs that ended because nothing moved them any more: they would not have changed again.
+    `values` are T x K at iterations `at` (T x K, rising; -1 if not reached). A pair counts if its later point is in the last
+    `window` iterations of its run and not below `floor`; others are NaN. No change is minus infinity. `resting` (T) marks runs
+    that ended because they no longer moved: their change is 0.
     """
     _check(values, at, window, floor)
     reached = at >= 0
@@ -53,8 +52,8 @@ def change_ratios(
 def image_curve(truth: Tensor, snapshots: Tensor, pairing: Tensor | None = None) -> Tensor:
     """Return the image MSE of each snapshot of ONE trial, averaged over its samples: S values from S x N x ....
 
-    `truth` is N x ... in [0, 1]. Snapshots of a stored run are bytes, too coarse for small changes; they are read as such. `pairing` (N)
-    says which guess belongs to which sample at the end of the attack, and is held on the way. NaN for a snapshot that was not reached.
+    `truth` is N x ... in [0, 1]. Stored snapshots are bytes, too coarse for small changes. `pairing` (N) is the final pairing of
+    guesses and samples, used for all snapshots. NaN for a snapshot that was not reached.
     """
     shown = snapshots.double() / BYTE if snapshots.dtype == torch.uint8 else snapshots.double().clamp(0, 1)
     if shown.ndim < 2 or shown.shape[1:] != truth.shape:
@@ -71,10 +70,9 @@ def image_curves(truth: Tensor, snapshots: Tensor, pairing: Tensor, scored: Tens
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How the points of many runs fall: `steady` (no change that float32 can tell), `close` (under 1e-3), `moving`.
+    """Shares of points of many runs: `steady` (no change in float32), `close` (under 1e-3), `moving`.
 
-    `settled` is the share of RUNS none of whose points is moving. `left_out` counts the runs without a point: too short, or
-    wholly under the floor.
+    `settled` is the share of RUNS without a moving point. `left_out` counts runs without points: too short, or below the floor.
     """
 
     steady: Estimate
@@ -101,10 +99,7 @@ def shares(ratios: Tensor, *, steady: float = STEADY, sufficient: float = SUFFIC
 
 
 def histogram(ratios: Tensor, decades: Sequence[int] = tuple(range(-12, 3))) -> dict[str, int]:
-    """Return how many points lie in each decade, for a plot: 'none' for no change, then '1e-12' for [1e-12, 1e-11) and so on.
-
-    Points under the first or over the last decade are counted in it.
-    """
+    """Return the points per decade, for a plot: 'none' for no change, '1e-12' for [1e-12, 1e-11) etc.; outer decades are open."""
     points = ratios[~ratios.isnan()]
     moving = points[points > -math.inf].floor().clamp(min(decades), max(decades)).to(torch.int64).tolist()
     return {"none": int((points == -math.inf).sum())} | {f"1e{decade}": moving.count(decade) for decade in decades}

@@ -1,24 +1,23 @@
-"""What the attacker is not told and can still read off one captured update: samples, labels, local steps, learning rate.
+"""What an attacker can infer from one captured update: samples, labels, local steps, learning rate.
 
-With W the weights of a dense layer, a_i its inputs and d_i the gradients at its outputs, one gradient over N examples is
-`dW = 1/N sum_i d_i a_i^T`, so
+With W the weights of a dense layer, a_i its inputs and d_i the gradients at its outputs, one gradient over N examples is `dW =
+1/N sum_i d_i a_i^T`, so
 
     rank(dW) <= min(N, rows, columns),
 
-and for the layer that reads the input the same holds after any number of local steps of SGD, because its a_i are the inputs
-themselves. Where the rank is well below both sides it is N (unless examples are linearly dependent). For the last layer under cross
-entropy, `o = W h + b`, S steps at rate r change the bias by
+and for the layer that reads the input the same holds after any number of local steps of SGD, because its a_i are the inputs. If
+the rank is well below both sides it is N (unless examples are linearly dependent). A full rank is uninformative: too many
+examples, noise, or an optimiser that scales each weight. Full rank is relative to the rows and columns that changed (inactive
+ReLU units do not).
+
+For the last layer under cross entropy, `o = W h + b`, S steps at rate r change the bias by
 
     b_before - b_after = r S (p - y),   p, y the mean prediction and the label shares,
 
-so a class that did not occur has `r S = (b_before - b_after)_c / p_c`: the largest of these quotients is r S if any class
-is missing, and a lower bound if none is. Then `y = p - (b_before - b_after) / (r S)`. (Zhao et al. 2020 read single labels
-this way; Yin et al. 2021 and Wainakh et al. 2022 batches.) Batch norm counts the batches it saw: where its counter is sent,
-the number of steps is in plain sight. One step of Adam moves every weight by its rate, whatever the gradient.
-
-A full rank says nothing: more examples than the layer can show, noise, or an optimiser that scales each weight by itself. Full is
-counted over rows and columns that moved: ReLU leaves units asleep, and those that only the same few examples woke are dependent.
-An estimate says what it is: exact, about, or not known and why. docs/inferring.md has the measured errors.
+so a class that did not occur has `r S = (b_before - b_after)_c / p_c`: the largest of these quotients is r S if any class is
+missing, else a lower bound. Then `y = p - (b_before - b_after) / (r S)`. (Zhao et al. 2020 read single labels this way; Yin et
+al. 2021 and Wainakh et al. 2022 batches.) If batch norm's counter is sent, it gives the number of steps. One step of Adam moves
+every weight by its rate. Estimates are exact, approximate, or unknown with a reason; docs/inferring.md has the measured errors.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from leakscope.core.tree import TINY, Tree
 from leakscope.core.types import Shares
 
 DUMMIES = 256
-RANK_TOLERANCE = 1e-4  # of the largest singular value; float32 weights blur the rest
-GAP = 0.03  # the first singular value that is left out, over the last that counts
-ROOM = 0.85  # of the full rank, which units that wake for the same few examples leave a little below
+RANK_TOLERANCE = 1e-4  # of the largest singular value; below, float32 rounding dominates
+GAP = 0.03  # the first singular value left out, over the last that counts
+ROOM = 0.85  # of the full rank; units active for the same few examples keep it slightly lower
 ADAM_SPREAD = 0.02
 SPREAD = 0.1  # mean distance of predictions from their mean (half the sum over classes); fresh networks have 0.03
 TELLS_APART = "the network already tells inputs apart, so its mean prediction on others says little about the client's"
@@ -48,7 +47,7 @@ SAME = "every weight moved by the same amount: signs or one step of Adam, which 
 
 
 class Sure(enum.Enum):
-    """How far an estimate can be trusted."""
+    """The reliability of an estimate."""
 
     EXACT = "exact"
     ABOUT = "about"
@@ -57,7 +56,7 @@ class Sure(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """One estimate: a number and how sure it is; None where it is not known, and always why."""
+    """One estimate: a number (None if unknown), its reliability, and the reason."""
 
     value: float | None
     sure: Sure
@@ -70,7 +69,7 @@ class Guess:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inferred:
-    """What one update says: the number of examples, label shares (C, or None), local steps, rate, and rate times steps."""
+    """The estimates from one update: number of examples, label shares (C, or None), local steps, rate, and rate times steps."""
 
     samples: Guess
     labels: Tensor | None
@@ -80,7 +79,7 @@ class Inferred:
     rate_times_steps: Guess
 
     def counts(self, samples: int) -> Tensor | None:
-        """Return how many of `samples` examples each class has, rounded so that they add up."""
+        """Return the number of examples of each class among `samples`, rounded to the right total."""
         if self.labels is None:
             return None
         exact = self.labels * samples
@@ -94,11 +93,10 @@ class Inferred:
 def infer(
     model: Model, before: Tree, sent: Tree, *, shares: Shares, loss: str = "cross_entropy", public: Tensor | None = None
 ) -> Inferred:
-    """Return what one client's update tells; trees may hold buffers too, as captures do.
+    """Return what one client's update reveals; trees may hold buffers too, as captures do.
 
-    `public` are some inputs like the client's (as the network takes them); without them the mean prediction is taken on
-    random ones. Where the network already tells inputs apart, neither says what it made of the client's, and labels and
-    rate are not known.
+    `public` are inputs like the client's, in network space; without them the mean prediction is taken on random inputs. If the
+    network already separates inputs, neither predicts the client's outputs, and labels and rate are unknown.
     """
     names = [name for name in model.parameters if name in sent and name in before]
     change = {n: sent[n] if shares is Shares.GRADIENT else before[n].to(sent[n].dtype) - sent[n] for n in names}
@@ -113,7 +111,7 @@ def infer(
 
 
 def _samples(model: Model, change: Tree, steps: Guess, shares: Shares) -> Guess:
-    """Return N from the rank of a dense layer's change: that of the input for any steps, that of the output for one."""
+    """Return N from the rank of a dense layer's change: the input layer for any number of steps, the output layer for one."""
     one = shares is Shares.GRADIENT or steps.value == 1
     guesses: list[Guess] = []
     if model.entry is not None and model.entry.weight in change:
@@ -131,10 +129,7 @@ def _samples(model: Model, change: Tree, steps: Guess, shares: Shares) -> Guess:
 
 
 def _rank_guess(matrix: Tensor, lost: int, why: str) -> Guess:
-    """Return the rank as a number of examples; `lost` ranks are missing by construction (softmax rows add up to zero).
-
-    Full is what rows and columns that moved allow: units of ReLU that no example woke and inputs that are always 0 have none.
-    """
+    """Return the rank as a number of examples; `lost` ranks are missing by construction (softmax rows sum to zero)."""
     matrix = matrix.double().reshape(matrix.shape[0], -1)
     values = torch.linalg.svdvals(matrix)
     if not 0 < float(values[0]) < math.inf:
@@ -193,7 +188,7 @@ def _labels(
 
 
 def _predictions(model: Model, weights: Tree, public: Tensor | None) -> Tensor:
-    """Return the class probabilities of inputs at some weights."""
+    """Return the class probabilities of inputs at given weights."""
     parameters = {n: weights.get(n, v).to(v.dtype) for n, v in model.parameters.items()}
     buffers = {n: weights.get(n, v).to(v.dtype) for n, v in model.buffers.items()}
     first = next(iter(parameters.values()))
@@ -207,7 +202,7 @@ def _predictions(model: Model, weights: Tree, public: Tensor | None) -> Tensor:
 
 
 def _steps(before: Tree, sent: Tree, shares: Shares) -> Guess:
-    """Return the number of local steps where batch norm's counter was sent."""
+    """Return the number of local steps if batch norm's counter was sent."""
     if shares is Shares.GRADIENT:
         return Guess(1.0, Sure.EXACT, "a gradient was sent")
     counters = [name for name in sent if name.rpartition(".")[2] == COUNTER and name in before]
@@ -232,7 +227,7 @@ def _rate(steps: Guess, product: Guess, adam: float | None, shares: Shares) -> G
 
 
 def _adam_rate(change: Tree) -> float | None:
-    """Return by how much every weight moved, if all moved by the same amount; None if they did not."""
+    """Return by how much every weight moved, if all moved by the same amount; else None."""
     moved = torch.cat([value.double().abs().reshape(-1) for value in change.values()])
     moved = moved[moved > 0]
     if len(moved) < 10:

@@ -9,12 +9,12 @@ then the solution x* of (B_I + E_B) x* = W_I + E_W exists and
 
     ||x* - x|| / ||x||  <=  k(B_I) / (1 - ||B_I^-1 E_B||) * (||E_B|| / ||B_I|| + ||E_W|| / ||W_I||).       (3)
 
-Vectors have the Euclidean norm, matrices the norm it induces (of a diagonal matrix: its largest entry).
+Vectors have the Euclidean norm, matrices the induced norm (of a diagonal matrix: its largest entry).
 
-**What (2) does not say.** It is sufficient for the bound. It is not necessary for an attack to work, so breaking it defeats
-nothing by itself: E_B = 99 B_I, E_W = 99 W_I has ||B_I^-1 E_B|| = 99 and x* = x. The paper's "guaranteed to be defeated"
-does not follow. (Its proof of (3) uses ||x*|| <= ||x|| / (1 - ||B_I^-1 E_B||), which is wrong where E_W is not 0; the bound
-itself is right: x* - x = (I + B_I^-1 E_B)^-1 B_I^-1 (E_W - E_B x), and ||W_I|| <= ||B_I|| ||x||.)
+**Limits of (2).** It is sufficient for the bound, not necessary for an attack, so violating it does not defeat one: E_B = 99 B_I,
+E_W = 99 W_I has ||B_I^-1 E_B|| = 99 and x* = x. The paper's "guaranteed to be defeated" does not follow. (Its proof of (3) uses
+||x*|| <= ||x|| / (1 - ||B_I^-1 E_B||), which is wrong if E_W is not 0; the bound itself is right:
+x* - x = (I + B_I^-1 E_B)^-1 B_I^-1 (E_W - E_B x), and ||W_I|| <= ||B_I|| ||x||.)
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ NOT_FINITE = "theory not applicable: the system or its perturbation holds NaN or
 
 @dataclass(frozen=True, slots=True)
 class SystemReport:
-    """What the theory says of T systems, and what happened; one value per trial.
+    """Theory and measurement for T systems; one value per trial.
 
-    `applicable` is False where B_I is singular, in exact numbers or to float64, or where a number is not finite (the norms are NaN
-    then): nothing else means anything there. `bound` is infinite where condition (2) does not hold, `error` is NaN where the noisy
-    system has no solution. `solution` is x*, T x N.
+    `applicable` is False if B_I is singular (exactly or in float64) or a number is not finite (the norms are then NaN); the other
+    fields are then meaningless. `bound` is infinite if condition (2) fails, `error` is NaN if the noisy system has no solution.
+    `solution` is x*, T x N.
     """
 
     norm_b: Tensor
@@ -51,7 +51,7 @@ class SystemReport:
     solution: Tensor
 
     def words(self, trial: int) -> str:
-        """Return one trial in a sentence."""
+        """Return one trial as a sentence."""
         if not bool(self.applicable[trial]):
             return NOT_FINITE if bool(self.norm_b[trial].isnan()) else SINGULAR
         facts = (
@@ -71,8 +71,7 @@ def inspect_layer(
 ) -> SystemReport:
     """Return the report of a dense layer: gradients T x M x N and T x M of one sample each, before and after a defence.
 
-    `units` (T x N) is the index set I. Left out it is what an attacker would take: the unit whose bias gradient, as sent, is the
-    largest.
+    `units` (T x N) is the index set I; by default the unit with the largest bias gradient as sent, as an attacker would choose.
     """
     if weight.ndim != 3 or sent_weight.shape != weight.shape or sent_bias.shape != bias.shape:
         raise InputError(
@@ -100,11 +99,7 @@ def inspect_layer(
 
 
 def inspect_matrix(b: Tensor, w: Tensor, e_b: Tensor, e_w: Tensor) -> SystemReport:
-    """Return the report of T systems with any square matrix: T x N x N and T x N each.
-
-    A matrix counts as singular where its condition number reaches 1 / (N eps), eps that of float64: what elimination takes for
-    an inverse is rounding then. Systems that are not finite are said to be so.
-    """
+    """Return the report of T systems with any square matrix, T x N x N and T x N each; singular from condition 1 / (N eps) of float64."""
     if (
         b.ndim != 3
         or b.shape[1] != b.shape[2]
@@ -137,7 +132,7 @@ def inspect_matrix(b: Tensor, w: Tensor, e_b: Tensor, e_w: Tensor) -> SystemRepo
 
 
 def _units(units: Tensor, number: int) -> Tensor:
-    """Return an index set as it is; refuse one that names no unit of the layer."""
+    """Return an index set unchanged; raise if it names no unit of the layer."""
     if units.is_floating_point() or units.dtype == torch.bool:
         raise InputError(f"units must be whole numbers, got {units.dtype}")
     outside = units[(units < 0) | (units >= number)]
@@ -178,12 +173,12 @@ def _report(
 
 
 def _finite(*parts: Tensor) -> Tensor:
-    """Return for each system whether all of its numbers are finite."""
+    """Return for each system whether all its numbers are finite."""
     return torch.stack([part.isfinite().flatten(1).all(1) for part in parts]).all(0)
 
 
 def _like(each: Tensor, part: Tensor) -> Tensor:
-    """Return one value a system in the shape of what all of them have."""
+    """Return one value per system, shaped to broadcast over `part`."""
     return each.reshape(-1, *[1] * (part.ndim - 1))
 
 
@@ -204,5 +199,5 @@ def _length(vector: Tensor) -> Tensor:
 
 
 def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
-    """Return top / bottom, 0 where both are 0 (nothing changed of nothing)."""
+    """Return top / bottom, 0 if both are 0."""
     return torch.where((top == 0) & (bottom == 0), 0.0, top / bottom)

@@ -1,7 +1,7 @@
-"""Attacks: recipes with published settings, and the parts of which a user makes others.
+"""Attacks: recipes with published settings, and the components to build others.
 
-`ATTACKS` has every recipe by name. `Matching` is an attack as data: a start, a simulator, an objective, priors, an optimiser
-with rules, and when to stop. `aware` makes one use what the attacker was told of the defences.
+`ATTACKS` maps names to recipes. `Matching` is an attack as data: start, simulator, objective, priors, optimiser with rules, stop.
+`aware` changes an attack to use what the attacker knows about the defences.
 """
 
 from leakscope.attacks.exact.analytic import Analytic as Analytic

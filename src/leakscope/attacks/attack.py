@@ -1,4 +1,4 @@
-"""An attack as data: which pieces, which rules, when to stop; and the way from an Observation to a Reconstruction."""
+"""An attack as data (components, rules, stopping), and how it turns an Observation into a Reconstruction."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction
 from leakscope.learning.local import draw_order
 
 Extra = Callable[[Tensor, Knowledge], Tensor]
-SEEN = "seen"  # what a `finish` may add to the unknowns: the guess as the client's network saw it
+SEEN = "seen"  # optional result of `finish`: the guess as the client's network saw it
 
 
 @runtime_checkable
 class Fitted(Protocol):
-    """The start of an unknown whose shape follows the network, such as a dummy layer."""
+    """The start of an unknown whose shape depends on the network, such as a dummy layer."""
 
     def for_model(self, model: Model) -> Extra:
         """Return the start for this network."""
@@ -54,18 +54,18 @@ class Attack(Protocol):
     def run(
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
-        """Return what the attack makes of every trial."""
+        """Return the reconstruction of every trial."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Optimise unknowns until the update they would cause matches the observed one; DLG, CPL, IG and SME are of this kind.
+    """Optimise unknowns until the update they would cause matches the observed one (DLG, CPL, IG, SME).
 
-    `labels` names a rule of `LABEL_RULES`, or 'joint' to optimise label logits beside the guess, or 'auto': known where told, else
-    CPL's rule for one example and counts for more. `extras` are further unknowns: name -> start of ONE trial. `rules`
-    say how each unknown moves (the guess too); those not named move freely. `measures` are numbers taken once, at the last guess of
-    each trial's best restart, and handed back among what was learned: nothing minimises them or is decided by them.
+    `labels` is a rule of `LABEL_RULES`, 'joint' (optimise label logits with the guess) or 'auto' (the known labels, else CPL's
+    rule for one example and counts for more). `extras` are further unknowns: name -> start of ONE trial. `rules` say how each
+    unknown moves, the guess included; the default is without constraint. `measures` are evaluated once, at the last guess of the
+    best restart, and returned with the learned values; nothing is optimised or selected by them.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Matching:
     ) -> Reconstruction:
         """Return the reconstruction of every trial; `seeds` has one number per trial."""
         problem, restarts = self.prepare(model, observation, knowledge, seeds, execution)
-        stamp = self._stamp(model, problem) if execution.directory else ""  # it reads every weight
+        stamp = self._stamp(model, problem) if execution.directory else ""  # slow: hashes every weight
         finished = run_problem(model, problem, self.stop, execution, stamp, self.most_evaluations())
         best = best_restart(finished, restarts)
         ended = take(finished, best)
@@ -106,7 +106,7 @@ class Matching:
     def prepare(
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> tuple[Problem, int]:
-        """Return the problem the engine optimises, restarts laid out as neighbouring lanes, and their number."""
+        """Return the problem for the engine, with restarts as neighbouring lanes, and the number of restarts."""
         check_observation(model, observation, knowledge, seeds)
         device, dtype = torch.device(execution.device), DTYPES[execution.dtype]
         observation, knowledge = to((observation, knowledge), device=device, dtype=dtype)
@@ -124,9 +124,9 @@ class Matching:
         return Problem(unknowns, facts, optimiser, rules), self.restarts
 
     def _with_order(self, knowledge: Knowledge, keys: Tensor) -> Knowledge:
-        """Return what is known with the attacker's own order of the examples drawn, where steps are simulated and none is told.
+        """Return Knowledge with a drawn order of the examples, where local steps are simulated and the client's order is unknown.
 
-        Drawn outside the evaluation, because inductor (torch 2.13) gets such draws wrong.
+        The draw happens outside the evaluation because inductor (torch 2.13) gets such draws wrong.
         """
         local = knowledge.local
         if local is None or knowledge.order is not None or LocalSteps not in simulator_kinds(self.simulate):
@@ -137,7 +137,7 @@ class Matching:
         return replace(knowledge, order=draw_order(local, knowledge.samples, keys, present))
 
     def _comparable(self, observation: Observation, knowledge: Knowledge) -> Observation:
-        """Return the observation as what this attack simulates: weights as a mean gradient where the client is known."""
+        """Return the observation as the quantity this attack simulates: a weight change becomes a mean gradient if `local` is known."""
         kinds = simulator_kinds(self.simulate)
         if observation.shares is Shares.GRADIENT and kinds & {OnTheLine, LocalSteps}:
             raise InputError(
@@ -229,18 +229,18 @@ class Matching:
 
 
 def describe(model: Model) -> tuple[object, ...]:
-    """Return what of a network shows in text: its name, its layers, the shapes of its parameters."""
+    """Return the parts of a network that identify it in text: name, layers, parameter shapes."""
     module = getattr(model.apply, "module", "")
     return (model.name, str(module), [(name, tuple(value.shape)) for name, value in model.parameters.items()])
 
 
 def readable(value: object) -> str:
-    """Return the text of a value without the memory addresses that functions print."""
+    """Return the text of a value without the memory addresses in the repr of functions."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def best_restart(finished: Finished, restarts: int) -> Tensor:
-    """Return for each trial the lane of its restart with the least mismatch: the attack's own, never the truth's."""
+    """Return for each trial the lane of the restart with the smallest mismatch; the private data are never consulted."""
     mismatch = torch.nan_to_num(finished.mismatch, nan=float("inf"))
     mismatch = mismatch.masked_fill(finished.outcome == Outcome.DIVERGED, float("inf")).reshape(-1, restarts)
     first = torch.arange(len(mismatch)) * restarts
@@ -248,14 +248,14 @@ def best_restart(finished: Finished, restarts: int) -> Tensor:
 
 
 def sizes_of(knowledge: Knowledge, trials: int) -> list[int]:
-    """Return how many examples each client has, as far as the attacker was told."""
+    """Return the number of examples of each client, as far as the attacker knows."""
     if knowledge.present is None:
         return [knowledge.samples] * trials
     return [int(n) for n in knowledge.present.sum(-1).tolist()]
 
 
 def check_observation(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> None:
-    """Refuse what cannot work: shapes, names, NaN, seed count."""
+    """Raise for input that cannot work: wrong shapes or names, NaN, wrong number of seeds."""
     if tuple(knowledge.input_shape) != tuple(model.input_shape):
         raise InputError(
             f"model {model.name!r} takes inputs {model.input_shape}, Knowledge says {knowledge.input_shape}"

@@ -1,27 +1,22 @@
-"""The attacker who knows the defence: the same attack, told facts about what was done to the update.
+"""The informed attacker: the same attack, using facts about what the defence did to the update.
 
-`aware` reads the facts of Knowledge and changes how an attack compares, nothing else: same start, optimiser, priors, stop.
+`aware` reads these facts from Knowledge and changes only what is compared; start, optimiser, priors and stop stay the same.
 
-| told | the client did | the attack then |
+| known | the client | the attack |
 |---|---|---|
-| `mask` | sent some coordinates (random mask, compression) | compares those of each round alone |
-| `mask`, `largest` | sent the largest (sparsify alone) | compares those; the others must be no larger than the smallest of them |
-| `bound` | clipped the norm (of each tensor: `bound_each`) | compares directions, or clips its own update as well (`reclip`) |
+| `mask` | sent some coordinates (random mask, compression) | compares only those, round by round |
+| `mask`, `largest` | sent the largest (sparsify alone) | compares those; the others must not exceed the smallest of them |
+| `bound` | clipped the norm (of each tensor: `bound_each`) | compares directions, or clips the simulated update too (`reclip`) |
 | `bits` = 1 | sent signs | counts wrong signs |
-| `bits` > 1 | rounded | compares beyond one rounding step, and with a tenth of the weight as it is |
+| `bits` > 1 | rounded | ignores differences within one rounding step, except for a tenth of the weight |
 | `sigma` | added noise | stops where noise alone explains the rest |
-| `sigma_each` | added noise of another level to each tensor | counts each tensor's differences in units of its noise |
+| `sigma_each` | added noise of a different level to each tensor | measures each tensor's differences in units of its noise |
 | `local` | trained for several steps | simulates them (`simulate=True`) |
-| `policies` | transformed its pictures | looks through the transformations, learning what was drawn |
-| `private_head` | trained a private head beside the public one | learns what it pulls at the features, with the guess |
+| `policies` | transformed its images | optimises through the transformations and learns the random draws |
+| `private_head` | trained a private head beside the public one | learns the private loss's gradient at the features |
 
-DLFA weighs differences layer by layer and with priors: it compares what was sent, clips and allows for rounding likewise; signs are
-refused, and noise changes nothing.
-
-`analytic` and `linear_system` compare nothing: they read the mask by themselves.
-
-Facts are told by the scenario, never taken from a defence: attacks do not know those types. Label rules read the same
-Knowledge by themselves (see `labels`).
+DLFA uses mask, clip and rounding in the same way; it refuses signs and ignores noise. `analytic`, `linear_system` and the label
+rules read Knowledge themselves.
 """
 
 from __future__ import annotations
@@ -58,22 +53,20 @@ from leakscope.core.model import Model
 from leakscope.core.tree import Tree, add, scale
 from leakscope.core.types import Knowledge, Observation, Round
 
-# What is left to compare is small (directions differ by 1e-3 at a random start), and L-BFGS stops at absolute tolerances: it
-# is read as if updates had the length 10 that LeNet's gradients have (4 on digits, 22 on Fashion-MNIST).
+# Directions differ by only 1e-3 at a random start and L-BFGS stops at absolute tolerances, so values are scaled to updates of
+# length 10, that of LeNet's gradients (4 on digits, 22 on Fashion-MNIST).
 LENGTH = 10.0
 MASKS = 8  # dropout masks that are averaged
-PULL = 0.1  # of the distance to a rounded update itself: less leaves dense networks at a picture that few bits do not rule out
+PULL = 0.1  # weight of the distance to the rounded update: with less, dense networks stop at wrong images that few bits allow
 
 
 def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simulate: bool = False) -> Matching:
-    """Return the attack changed to use what Knowledge tells about defences; the same attack where it tells nothing.
+    """Return the attack changed to use what is known about defences; the same attack if nothing is known.
 
-    `reclip` clips the simulated update where a bound is told, instead of comparing directions (always where bits are told
-    too): it also uses that an unclipped update was short, but takes the mask to come before the clip. `simulate` puts
-    the client's local steps in the place of one gradient where `Knowledge.local` is told: exact, and as many times as
-    expensive as there are steps. An objective that already uses facts about defences (`Sent`, `Clipped`, ...) stays as it is.
-
-    The threshold of `Stop` stays as it is, but counts in another unit: see docs/aware.md.
+    `reclip` clips the simulated update instead of comparing directions (always if `bits` is known too). It also uses that an
+    unclipped update was short, but assumes that the mask came before the clip. `simulate` replaces one gradient by the client's
+    local steps: exact, and its cost grows with the number of steps. An objective that already uses such facts is left unchanged.
+    The `Stop` threshold keeps its value but changes its unit: see docs/aware.md.
     """
     attack = learn_pull(learn_policy(attack, knowledge), knowledge)
     stepped = (
@@ -91,10 +84,7 @@ def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simul
 
 
 def _undone_inside(attack: Matching, knowledge: Knowledge) -> Matching:
-    """Return an attack whose objective is no plain Match (DLFA's, one on the head), with the facts put around what it compares.
-
-    Such an objective weighs differences, so a clip is done to the simulated update as well, and signs cannot be used.
-    """
+    """Return an attack with another objective than Match (DLFA, public head): facts wrap its comparison; signs are refused."""
     comparison = innermost(attack.objective)
     if not isinstance(comparison, Compares):
         raise InputError(
@@ -112,7 +102,7 @@ def _undone_inside(attack: Matching, knowledge: Knowledge) -> Matching:
 
 
 def _of_sent(objective: Objective, knowledge: Knowledge) -> Objective:
-    """Return the objective on what was sent; where sizes are compared as they were sent, what was not sent says something too."""
+    """Return the objective on the sent coordinates; if the largest were sent and sizes are compared, the others are bounded too."""
     if knowledge.mask is None:
         return objective
     by_size = knowledge.largest and knowledge.bound is None and compares_lengths(objective)
@@ -120,11 +110,10 @@ def _of_sent(objective: Objective, knowledge: Knowledge) -> Objective:
 
 
 def _comparison(attack: Matching, match: Match, knowledge: Knowledge, reclip: bool, stepped: bool) -> Objective:
-    """Return the objective that uses every fact, on the scale that L-BFGS and the priors of the attack need.
+    """Return the objective that uses every fact, scaled for the absolute tolerances of L-BFGS and for the attack's priors.
 
-    Where priors are weighed against the mismatch its gain stays; but signs have no scale, and are read as of an update of length 10
-    where the attack compares lengths. Directions and signs do not see a clip. Where rounding steps are told, which have a scale, the
-    simulated update is clipped likewise, and counts as one of length 10.
+    With priors the gain is kept, except for signs: they have no scale and count as an update of length 10. Angles and signs are
+    invariant to clipping. Rounding steps have a scale: the simulated update is then clipped and counts as one of length 10.
     """
     power, alone = power_of(match.distance), not attack.priors
     distance, gain, scaled = match.distance, match.gain, LENGTH**power
@@ -150,7 +139,7 @@ def _comparison(attack: Matching, match: Match, knowledge: Knowledge, reclip: bo
 
 
 def _signs(knowledge: Knowledge) -> bool:
-    """Return whether signs were sent, by all trials or by none."""
+    """Return whether all trials sent signs; raise if only some did."""
     if knowledge.bits is None:
         return False
     signs = knowledge.bits == 1
@@ -160,27 +149,26 @@ def _signs(knowledge: Knowledge) -> bool:
 
 
 def _in_units(attack: Matching, objective: Objective, knowledge: Knowledge) -> Matching:
-    """Return the attack with its mismatch reported in units of what noise leaves, so that one threshold serves all noise levels.
+    """Return the attack with its mismatch reported in units of the noise floor, so that one threshold serves all noise levels.
 
-    The unit is of what is reported and of the stop; the optimiser still minimises the distance itself (see `reported`). A told
-    level of 0 is a level too: its unit is the threshold, as it is beside trials with noise. Priors are weighed against the mismatch as
-    it is, so an attack that has some is not changed.
+    Only reporting and stopping use the unit; the optimiser still minimises the distance (see `reported`). With sigma 0 the unit
+    is the threshold. Attacks with priors are not changed: their priors are weighted against the raw mismatch.
     """
     if knowledge.sigma is None or distance_of(objective) not in FLOORED or attack.priors:
         return replace(attack, objective=objective)
-    threshold = 1.0 if attack.stop.threshold else 0.0  # 0 means that the attack never stops early, told of noise or not
+    threshold = 1.0 if attack.stop.threshold else 0.0  # 0: never stop early, with or without noise
     units = InNoiseUnits(objective, attack.stop.threshold)
     return replace(attack, objective=units, stop=replace(attack.stop, threshold=threshold))
 
 
 def takes_steps(attack: Attack) -> bool:
-    """Return whether local steps can take the place of the gradient that an attack simulates; not where it has steps of its own."""
+    """Return whether local steps can replace the one gradient that an attack simulates."""
     kinds = simulator_kinds(attack.simulate) if isinstance(attack, Matching) else set()
     return OneGradient in kinds and not kinds & {LocalSteps, OnTheLine}
 
 
 def _with_steps(simulate: Simulator) -> Simulator:
-    """Return the simulator with `LocalSteps` in the place of the `OneGradient` inside it."""
+    """Return the simulator with the `OneGradient` inside it replaced by `LocalSteps`."""
     if isinstance(simulate, OneGradient):
         return LocalSteps()
     inner = getattr(simulate, "inner", None)
@@ -201,8 +189,8 @@ def merge_rounds(observation: Observation, knowledge: Knowledge) -> tuple[Observ
 
         1/R sum_r ||g - u_r||^2 = ||g - mean u||^2 + 1/R sum_r ||u_r - mean u||^2,
 
-    so nothing is lost and one round is simulated instead of R. Given back as they are: a single round, rounds whose weights
-    differ, and updates known to be masked or rounded, whose rounds say more apart.
+    so nothing is lost and one round is simulated instead of R. Unchanged: a single round, rounds at different weights, and masked
+    or rounded updates, which carry more information separately.
     """
     first, *later = observation.rounds
     shaped = knowledge.mask is not None or knowledge.bits is not None
@@ -226,7 +214,7 @@ def _same(one: Round, other: Round) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _WithKey:
-    """A network whose draws come from one key, whatever key it is called with."""
+    """A network that always draws from one given key."""
 
     apply: Callable[[Tree, Tree, Tensor, Tensor], tuple[Tensor, Tree]]
     key: Tensor
@@ -238,11 +226,7 @@ class _WithKey:
 
 @dataclass(frozen=True, slots=True)
 class KnownDropout:
-    """The inner simulator with the masks that the client's network drew; `key` is the client's, one per trial.
-
-    For one gradient in one round: local steps and further rounds draw from keys of their own, which a simulator cannot
-    tell apart.
-    """
+    """The inner simulator with the client's dropout masks, from its `key` (one per trial); only for one gradient in one round."""
 
     key: Tensor
     inner: Simulator = field(default_factory=OneGradient)
@@ -254,9 +238,9 @@ class KnownDropout:
 
 @dataclass(frozen=True, slots=True)
 class AveragedDropout:
-    """The mean of the inner simulator over `draws` masks, the same ones in every iteration; `draws` times the cost.
+    """The mean of the inner simulator over `draws` dropout masks, the same in every iteration; `draws` times the cost.
 
-    Without it every iteration draws one mask anew, and L-BFGS carries its memory from one function to another.
+    Without it every iteration draws a new mask, and the curvature memory of L-BFGS mixes different functions.
     """
 
     draws: int = MASKS

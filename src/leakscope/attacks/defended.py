@@ -1,11 +1,7 @@
-"""Objectives for an update that a defence has changed: each wrapper uses one fact of Knowledge, named in its `needs`.
+"""Objectives for an update that a defence changed: each wrapper uses one fact of Knowledge, named in its `needs`.
 
-A wrapper changes the updates of a view and hands it on to `inner`, so wrappers stand in the order in which the client changed its
-update. `aware` puts them around an attack's objective:
-
-    Sent(Clipped(Rounded(Whitened(Match(...)))))
-
-What their value counts in is said around them, in `units`.
+A wrapper changes the updates of a view and passes it to `inner`. Nesting follows the order of the client's operations:
+`Sent(Clipped(Rounded(Whitened(Match(...)))))`.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree, scale, squared_norm
 from leakscope.core.types import Knowledge
 
-MOST = 100.0  # times at most that a tensor counts for its little noise
+MOST = 100.0  # largest weight of a tensor with little noise
 
 
 def changed(view: View, simulated: Tree, observed: Tree) -> View:
@@ -42,7 +38,7 @@ def sent_coordinates(view: View) -> Tree:
 
 
 def fact(value: Tensor | None, wrapper: str, name: str, meaning: str) -> Tensor:
-    """Return a fact of Knowledge, or say that it was not told."""
+    """Return a fact of Knowledge; raise if the attacker does not know it."""
     if value is None:
         raise InputError(f"{wrapper} needs Knowledge.{name}: the attacker was not told {meaning}")
     return value
@@ -50,7 +46,7 @@ def fact(value: Tensor | None, wrapper: str, name: str, meaning: str) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The inner objective on what was sent: `inner(m simulated, m observed)`, m 1 for the coordinates of this round."""
+    """The inner objective on the sent coordinates: `inner(m simulated, m observed)`, with m = 1 for coordinates of this round."""
 
     inner: Objective = field(default_factory=Match)
 
@@ -66,10 +62,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class LargestSent:
-    """The inner objective where the largest coordinates were sent: the others are no larger than the smallest of them.
+    """The inner objective where the largest coordinates were sent: an unsent one adds only its excess over the smallest sent.
 
-    `inner(simulated, o)` with `o = observed` where sent, else `clamp(simulated, -s, s)`, s the smallest magnitude that was sent (of
-    each tensor where `Knowledge.largest_each`). So a coordinate that was not sent counts by how much it is too large.
+    `inner(simulated, o)` with `o = observed` where sent, else `clamp(simulated, -s, s)`; s is the smallest magnitude that was
+    sent, per tensor with `Knowledge.largest_each`.
     """
 
     inner: Objective = field(default_factory=Match)
@@ -81,7 +77,7 @@ class LargestSent:
             raise InputError("LargestSent needs a distance that sees the length of an update, and no clip")
 
     def __call__(self, view: View) -> Tensor:
-        """Return the value, with what exceeds the smallest coordinate that was sent."""
+        """Return the value, including the excess of unsent coordinates."""
         simulated = view.simulated.update
         bounded = within(simulated, view.observed, sent_coordinates(view), each=view.knowledge.largest_each)
         return self.inner(changed(view, simulated, bounded))
@@ -89,10 +85,7 @@ class LargestSent:
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
-    """The inner objective of an update clipped as the client's was: `inner(simulated min(1, bound / ||simulated||), observed)`.
-
-    Every tensor by itself where `Knowledge.bound_each`.
-    """
+    """The inner objective with a clipped simulated update: `inner(s min(1, bound / ||s||), observed)`; per tensor if `bound_each`."""
 
     inner: Objective = field(default_factory=Match)
 
@@ -112,8 +105,8 @@ class Clipped:
 class Rounded:
     """The inner objective beyond one rounding step: `inner(simulated, nearest) + pull inner(simulated, observed)`.
 
-    `nearest` is the update nearest to the simulated one that quantisation to `Knowledge.bits` could have turned into the observed one.
-    `pull` keeps few bits, which could have come from nearly anything, from leaving the guess free; rounding errs on both sides.
+    `nearest` is the update nearest to the simulated one that quantisation to `Knowledge.bits` could have turned into the observed
+    one. With few bits that is nearly any update; `pull` then keeps the guess near the observed one.
     """
 
     inner: Objective = field(default_factory=Match)
@@ -129,7 +122,7 @@ class Rounded:
         """Return the value beyond one rounding step."""
         bits = fact(view.knowledge.bits, "Rounded", "bits", "the bits of the quantisation")
         simulated = guess = view.simulated.update
-        if compares_lengths(self.inner):  # where the two differ the nearest does not move; elsewhere nothing is left
+        if compares_lengths(self.inner):  # `nearest` is constant where they differ; elsewhere the difference is 0
             guess = {name: value.detach() for name, value in simulated.items()}
         beyond = nearest(guess, view.observed, bits)
         if not self.pull:
@@ -167,15 +160,12 @@ class Whitened:
 
 
 def bound_of(view: View) -> Tensor:
-    """Return the clip of one trial, in the unit of what is compared."""
+    """Return the clipping bound of one trial, in the unit of the compared update."""
     return fact(view.knowledge.bound, "Clipped", "bound", "the clip") / unit_of(view)
 
 
 def noise_factors(knowledge: Knowledge) -> Tree:
-    """Return for ONE trial what each tensor is multiplied by: `sigma / sigma_each`, at most `MOST`, and 1 without noise.
-
-    `sigma^2` is the mean of the variances over all coordinates, so the noise has the same energy as before, now spread evenly.
-    """
+    """Return for ONE trial the factor of each tensor: `sigma / sigma_each`, at most `MOST`; 1 without noise. Keeps the mean variance."""
     sigma = fact(knowledge.sigma, "Whitened", "sigma", "the noise level")
     if knowledge.sigma_each is None:
         raise InputError("Whitened needs Knowledge.sigma_each: the attacker was not told the noise of each tensor")
@@ -189,10 +179,10 @@ def shrink(update: Tree, bound: Tensor | float) -> Tree:
 
 
 def within(simulated: Tree, observed: Tree, sent: Tree, *, each: bool) -> Tree:
-    """Return the observed update with, where nothing was sent, the value nearest to `simulated` that would not have been sent.
+    """Return the observed update with unsent coordinates at the value nearest to `simulated` that would not have been sent.
 
-    That is one no larger than the smallest coordinate sent: of the whole update, or `each` tensor's own. No gradient flows in it:
-    where the two differ the nearest does not move, and elsewhere nothing is left.
+    That value is at most the smallest sent coordinate, of the whole update or of `each` tensor. It is detached: where it differs
+    from `simulated` it is constant.
     """
     smallest = {n: torch.where(sent[n] != 0, v.abs(), torch.inf).amin() for n, v in observed.items()}
     overall = torch.stack(list(smallest.values())).amin()
@@ -206,9 +196,8 @@ def within(simulated: Tree, observed: Tree, sent: Tree, *, each: bool) -> Tree:
 def nearest(simulated: Tree, observed: Tree, bits: Tensor) -> Tree:
     """Return the update nearest to `simulated` among those that quantisation could have turned into `observed`.
 
-    With b bits a tensor has `2^(b-1) - 1` levels (at least one) on either side of 0, up to its largest magnitude, which
-    quantisation keeps; rounding at random moves a coordinate by less than one of these steps, rounding to the nearest by at
-    most half. The attacker is not told which, so one step.
+    With b bits a tensor has `2^(b-1) - 1` levels (at least one) on either side of 0, up to its largest magnitude. The attacker
+    allows one step: stochastic rounding moves a coordinate by less than that, rounding to nearest by at most half.
     """
     candidates = {}
     for name, value in observed.items():

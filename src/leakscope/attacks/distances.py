@@ -1,4 +1,4 @@
-"""How far a simulated update is from the observed one: pure functions of two trees."""
+"""Distances between a simulated and an observed update: pure functions of two trees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from leakscope.core.tree import TINY, Tree, dot, scale, squared_norm, subtract
 
 Distance = Callable[[Tree, Tree], Tensor]
-SHORTEST = 1e-36  # squared length below which a direction means nothing in float32
+SHORTEST = 1e-36  # squared length below which a direction is meaningless in float32
 
 
 def squared_l2(simulated: Tree, observed: Tree) -> Tensor:
@@ -19,7 +19,7 @@ def squared_l2(simulated: Tree, observed: Tree) -> Tensor:
 
 
 def l2(simulated: Tree, observed: Tree) -> Tensor:
-    """Return `||simulated - observed||`; its slope at 0 is cut off, so that a perfect match has a gradient."""
+    """Return `||simulated - observed||`, smoothed near 0 so that a perfect match has a gradient."""
     return (squared_l2(simulated, observed) + TINY**2).sqrt()
 
 
@@ -29,10 +29,9 @@ def l1(simulated: Tree, observed: Tree) -> Tensor:
 
 
 def cosine(simulated: Tree, observed: Tree) -> Tensor:
-    """Return 1 - cos(simulated, observed), each read as one long vector.
+    """Return 1 - cos(simulated, observed), each read as one long vector (Geiping et al. 2020, arXiv:2003.14053).
 
-    0 when they point the same way, 2 when they oppose. Blind to scale, so clipping the whole update does not hinder it.
-    Geiping et al. 2020, arXiv:2003.14053.
+    0 when they point the same way, 2 when they oppose. Invariant to scale, so clipping the whole update does not hinder it.
     """
     lengths = [squared_norm(tree).clamp_min(SHORTEST).sqrt() for tree in (simulated, observed)]
     return 1 - dot(simulated, observed) / lengths[0] / lengths[1]
@@ -47,15 +46,14 @@ def cosine_per_tensor(simulated: Tree, observed: Tree) -> Tensor:
 def angle(simulated: Tree, observed: Tree) -> Tensor:
     """Return the squared distance between the two updates, each scaled to length 1: `2 (1 - cos)`.
 
-    The cosine without its cancellation: `1 - cos` in float32 knows no value between 0 and 6e-8, which is where a match of
-    LeNet's gradients ends.
+    Avoids the cancellation of `1 - cos`: in float32 it has no values between 0 and 6e-8, where matches of LeNet's gradients end.
     """
     lengths = [squared_norm(tree).clamp_min(SHORTEST).sqrt() for tree in (simulated, observed)]
     return squared_l2(scale(simulated, 1 / lengths[0]), scale(observed, 1 / lengths[1]))
 
 
 def angle_per_tensor(simulated: Tree, observed: Tree) -> Tensor:
-    """Return the mean over tensors of `angle`: blind to a clip of every tensor by itself."""
+    """Return the mean over tensors of `angle`: invariant to clipping each tensor separately."""
     each = [angle({name: simulated[name]}, {name: observed[name]}) for name in simulated]
     return torch.stack(each).mean()
 
@@ -63,8 +61,8 @@ def angle_per_tensor(simulated: Tree, observed: Tree) -> Tensor:
 def disagreement(simulated: Tree, observed: Tree) -> Tensor:
     """Return the share of the simulated update's energy that has the wrong sign, averaged over tensors.
 
-    With s the observed signs: `mean over tensors of sum max(0, -s g)^2 / sum g^2`. 0 where no sign is wrong, so at the truth
-    too, and blind to every positive scale of a tensor; coordinates observed as 0 say nothing.
+    With s the observed signs: `mean over tensors of sum max(0, -s g)^2 / sum g^2`. 0 where no sign is wrong, hence at the truth.
+    Invariant to the positive scale of each tensor; coordinates observed as 0 do not count.
     """
     each = []
     for name, value in simulated.items():
@@ -84,7 +82,7 @@ DISTANCES: dict[str, Distance] = {
     "disagreement": disagreement,
 }
 FLOORED = (squared_l2, l2)
-SCALED = (squared_l2, l2, l1)  # those that see the scale of an update
+SCALED = (squared_l2, l2, l1)  # those that depend on the scale of an update
 
 
 def power_of(distance: Distance) -> int:

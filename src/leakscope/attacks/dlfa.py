@@ -1,16 +1,15 @@
-"""DLFA: every local step is simulated, on one copy of the samples per epoch, and the copies are kept alike.
+"""DLFA: simulate every local step, on one copy of the samples per epoch, and keep the copies alike.
 
-Data leakage in federated averaging (Dimitrov, Balunovic, Konstantinov and Vechev 2022, arXiv:2206.12395). The client draws
-its batches in an order nobody else knows. So each epoch e gets N guesses of its own, trained on in the attacker's order,
-and what does not depend on the order (a mean, a maximum over the samples) must agree between epochs:
+Data leakage in federated averaging (Dimitrov, Balunovic, Konstantinov and Vechev 2022, arXiv:2206.12395). The order of the
+client's batches is unknown. So each epoch e gets N guesses, trained on in an order that the attacker draws, and statistics that
+do not depend on the order (a mean, a maximum over the samples) must agree between epochs:
 
     ramp(k) / T * sum_l e^-l ||(w0 - w~T)_l - (w0 - wT)_l||^2 / eta^2  +  lambda_inv L_inv  +  TV  +  box,
     L_inv = 1 / E^2 sum_e sum_f mean (g(x_e) - g(x_f))^2
 
-The layers l are counted from the input; TV and box are sums over the pixels of an image, averaged over images. After the
-last iteration the copies are paired with those of the first epoch and averaged. The attacker must be told epochs, batch
-size and rate. At the end the similarity loss `1 - cos` of the two changes of the weights is measured (at the copies, before they are
-averaged), as SME's paper prints it for DLFA; no part of what is minimised.
+Layers l are counted from the input; TV and box are sums over the pixels, averaged over images. After the last iteration the
+copies are paired with those of the first epoch and averaged. The attacker must know epochs, batch size and rate. The similarity
+loss `1 - cos` of SME's paper is measured at the end, on the copies before averaging; it is not minimised.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from leakscope.core.types import Knowledge, LocalTraining, Round
 from leakscope.learning.local import draw_order
 
 COPIES = "copies"
-SIMILARITY = "similarity_loss"  # 1 - cos of simulated and observed change of the weights, measured at the end
+SIMILARITY = "similarity_loss"  # 1 - cos of simulated and observed weight change, measured at the end
 
 
 def local_of(knowledge: Knowledge) -> LocalTraining:
-    """Return the local training the attacker was told of, or refuse."""
+    """Return the client's local training settings; raise if the attacker does not know them."""
     if knowledge.local is None:
         raise InputError(
             "dlfa simulates every local step: it needs Knowledge.local (epochs, batch size, rate), which was not told; "
@@ -55,13 +54,13 @@ def local_of(knowledge: Knowledge) -> LocalTraining:
 
 
 def every_copy(unknowns: Tree, epochs: int) -> Tensor:
-    """Return all guesses, E x N x input: the guess is the first epoch's, `copies` are the others'."""
+    """Return all guesses, E x N x input: `guess` for the first epoch, `copies` for the others."""
     return torch.cat([unknowns[GUESS][None], unknowns[COPIES]])[:epochs]
 
 
 @dataclass(frozen=True, slots=True)
 class CopiesStart:
-    """N(0, 1) for the copies of the epochs after the first (one unused copy where there is but one epoch)."""
+    """N(0, 1) for the copies of the epochs after the first (one unused copy if there is only one epoch)."""
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
         """Return (E - 1) x N x input."""
@@ -71,10 +70,9 @@ class CopiesStart:
 
 @dataclass(frozen=True, slots=True)
 class EpochCopies:
-    """The inner simulation of all local steps, where each epoch trains on its own copy of the samples.
+    """The inner simulation of all local steps, with a separate copy of the samples in each epoch.
 
-    `inner.segment` None recomputes about sqrt(T) steps at a time in the backward pass, so that memory grows with sqrt(T); 0
-    keeps everything.
+    `inner.segment` None recomputes about sqrt(T) steps at a time in the backward pass (memory grows with sqrt(T)); 0 keeps all.
     """
 
     inner: LocalSteps = field(default_factory=LocalSteps)
@@ -103,10 +101,9 @@ class EpochCopies:
 
 @dataclass(frozen=True, slots=True)
 class LayerMatch:
-    """`ramp / T sum_l e^-l ||difference of layer l / rate||^2`: the first layers count most; T are the client's own steps.
+    """`ramp / T sum_l e^-l ||difference of layer l / rate||^2`: the first layers count most; T is the client's number of steps.
 
-    The ramp goes from its first to its second value in equal ratios over the first half of `iterations` and then stays.
-    Weight and bias of a layer count alike.
+    The ramp goes geometrically from its first to its second value over the first half of `iterations`, then stays constant.
     """
 
     ramp: tuple[float, float] = (1.0, 1.0)
@@ -143,19 +140,19 @@ class LayerMatch:
 
 @dataclass(frozen=True, slots=True)
 class EveryCopy:
-    """Another prior, one that sums over images, averaged over the guesses of all epochs."""
+    """A prior that sums over images, averaged over the guesses of all epochs."""
 
     inner: Prior
 
     def __call__(self, view: View) -> Tensor:
-        """Return the penalty an image."""
+        """Return the penalty per image."""
         everything = every_copy(view.unknowns, local_of(view.knowledge).epochs).flatten(0, 1)
         return self.inner(replace(view, unknowns={**view.unknowns, GUESS: everything})) / everything.shape[0]
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """`weight` times the squared distance of every pixel from [0, 1], summed over the guess in picture space."""
+    """`weight` times the squared distance of every pixel from [0, 1], summed over the guess in image space."""
 
     weight: float | Tensor = 2.0
 
@@ -167,10 +164,10 @@ class OutOfRange:
 
 @dataclass(frozen=True, slots=True)
 class OrderInvariant:
-    """`weight / E^2 sum_e sum_f mean (g(x_e) - g(x_f))^2`, with g a statistic over the samples that no order changes.
+    """`weight / E^2 sum_e sum_f mean (g(x_e) - g(x_f))^2`, with g a statistic that does not depend on the order of the samples.
 
-    'mean' is the mean picture (DLFA on FEMNIST); 'features' the largest response over the samples of `filters` random 3x3
-    filters (CIFAR-100), drawn once from the trial's key. Uses `sum_ef (a_e - a_f)^2 = 2 E sum_e (a_e - mean a)^2`.
+    'mean' is the mean image (DLFA on FEMNIST); 'features' the largest response over the samples of `filters` random 3x3 filters
+    (CIFAR-100), drawn once from the trial's key. Uses `sum_ef (a_e - a_f)^2 = 2 E sum_e (a_e - mean a)^2`.
     """
 
     weight: float | Tensor = 1000.0
@@ -207,11 +204,7 @@ def _over_samples(values: Tensor, present: Tensor, *, largest: bool) -> Tensor:
 
 
 def average_copies(unknowns: Tree, knowledge: Knowledge) -> Tree:
-    """Return the unknowns with the guess replaced by the mean over epochs, each copy paired with the first epoch's.
-
-    Pairs have the greatest total PSNR. Slots that a smaller client does not fill pair with nothing and keep the first epoch's.
-    Works on all trials; every tensor leads with T.
-    """
+    """Return the unknowns with the guess replaced by the mean over epochs; the pairing with the first epoch maximises the total PSNR."""
     epochs, rank = local_of(knowledge).epochs, len(knowledge.input_shape)
     guesses = []
     for trial in range(unknowns[GUESS].shape[0]):
@@ -249,10 +242,9 @@ def dlfa(
 ) -> Matching:
     """Data leakage in federated averaging (Dimitrov et al. 2022): all local steps simulated, one copy of the samples per epoch.
 
-    Settings are the authors' for FEMNIST; for CIFAR-100 they use rate 0.1, decay 0.997 every 20, ramp (4, 2), tv 2e-4, box 10,
-    invariant 6.075, statistic 'features'. The rate falls by `decay` over every `decay_every` iterations, smoothly. `segment`
-    local steps are recomputed at a time in the backward pass (None: about the root of their number; 0: all are kept).
-    Needs epochs, batch size and rate told.
+    Needs `Knowledge.local`. Settings are the authors' for FEMNIST; for CIFAR-100 they use rate 0.1, decay 0.997 every 20, ramp
+    (4, 2), tv 2e-4, box 10, invariant 6.075, statistic 'features'. The rate falls smoothly by `decay` over every `decay_every`
+    iterations. `segment` local steps are recomputed at a time in the backward pass (None: about their square root; 0: none).
     """
     for name, value in (("tv", tv), ("box", box), ("invariant", invariant)):
         if not value >= 0:

@@ -1,11 +1,9 @@
-"""The attacker who knows the policy: it looks for x such that T(x) explains the update, through T itself.
+"""The attacker who knows the client's transformation policy T and searches for x such that T(x) explains the update.
 
-Told are the operations and their magnitudes (`Knowledge.policies`), not what each picture drew: the signs, and for a hybrid
-which policy. `KnownPolicy` tries all of them as neighbouring lanes and keeps the one with the least mismatch of its own;
-where there are too many (several pictures a client), `learn_policy` makes the signs unknowns in [-1, 1] and the choice a
-softmax, and optimises them with the guess. Crops and flips are not told: they move what is found, and cannot be undone.
-
-Beyond the paper, whose enhanced attack learns a translation alone.
+Known are the operations and their magnitudes (`Knowledge.policies`), not the random draws of each image: the signs, and for a
+hybrid which policy. `KnownPolicy` tries all combinations as neighbouring lanes and keeps the smallest mismatch. If there are too
+many (several images per client), `learn_policy` optimises the signs in [-1, 1] and a softmax over policies with the guess. Crops
+and flips are unknown: they move the reconstruction and cannot be undone. The paper's enhanced attack learns only a translation.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ MOST_WAYS = 64
 
 
 def mixture(pictures: Tensor, policies: Sequence[PolicyFacts], signs: Tensor, weights: Tensor) -> Tensor:
-    """Return `sum_p w_p T_p(x)` for pictures in [0, 1] (N x C x H x W); signs N x 3, weights N x policies."""
+    """Return `sum_p w_p T_p(x)` for images in [0, 1] (N x C x H x W); signs N x 3, weights N x policies."""
     transformed = [transform(pictures, policy, signs) for policy in policies]
     share = weights.to(pictures.dtype).mT[..., None, None, None]
     return (torch.stack(transformed) * share).sum(0)
@@ -56,10 +54,7 @@ def _seen_by(
 
 @dataclass(frozen=True, slots=True)
 class ThroughPolicy:
-    """The inner simulator on T(guess): policies as told; the draws are settings of each trial, or unknowns if None.
-
-    `signs` is N x 3 and `weights` N x policies (1 for the one that was drawn) for each trial.
-    """
+    """The inner simulator on T(guess); draws that are None are unknowns, else `signs` (N x 3) and one-hot `weights` (N x policies)."""
 
     policies: tuple[PolicyFacts, ...]
     signs: Tensor | None = None
@@ -82,7 +77,7 @@ def _draws(unknowns: Tree, signs: Tensor | None, weights: Tensor | None) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class AddTransformed:
-    """Adds T(guess) to the final unknowns of all trials."""
+    """Add T(guess) to the final unknowns of all trials."""
 
     policies: tuple[PolicyFacts, ...]
     signs: Tensor | None = None
@@ -97,7 +92,7 @@ class AddTransformed:
 
 @dataclass(frozen=True, slots=True)
 class Zeros:
-    """The start of an unknown of `width` numbers a picture: 0."""
+    """The start of an unknown with `width` numbers per image: 0."""
 
     width: int
 
@@ -107,10 +102,7 @@ class Zeros:
 
 
 def learn_policy(attack: Matching, knowledge: Knowledge) -> Matching:
-    """Return the attack with the guess going through the told policies, signs and choice learned.
-
-    An attack stays as it is where no policy is told, and where its guess goes through a map already.
-    """
+    """Return the attack through the known policies, with signs and choice of policy learned; unchanged if it has a map already."""
     policies = knowledge.policies
     if not policies or simulator_kinds(attack.simulate) & {ThroughMap, ThroughPolicy}:
         return attack
@@ -133,9 +125,7 @@ def learn_policy(attack: Matching, knowledge: Knowledge) -> Matching:
 
 
 def ways(policies: Sequence[PolicyFacts], samples: int) -> tuple[Tensor, Tensor] | None:
-    """Return every way in which the draws of a client can fall: signs (ways x N x 3), weights (ways x N x policies).
-
-    None where there are more than 64. Signs of operations that draw none are 1.
+    """Return every combination of a client's draws: signs (ways x N x 3), weights (ways x N x policies); None above 64.
 
     >>> signs, weights = ways([(("translate_x", 0.4), ("invert", 0.0))], 1)
     >>> signs[:, 0].tolist()
@@ -159,14 +149,14 @@ def ways(policies: Sequence[PolicyFacts], samples: int) -> tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class KnownPolicy:
-    """An attack through the told policies; every way the draws can fall is tried, the least mismatch wins."""
+    """An attack through the known policies: tries every combination of draws and keeps the smallest mismatch."""
 
     base: Matching
     name: str = "ig_policy"
 
     @property
     def restarts(self) -> int:
-        """Return how many starts a trial gets for each way its draws can fall."""
+        """Return the number of starts of a trial for each combination of draws."""
         return self.base.restarts
 
     def run(
@@ -202,5 +192,5 @@ class KnownPolicy:
 
 @settings_of(adam_attack, without=("decay", "threshold"))
 def ig_policy(**settings: Unpack[AdamSettings]) -> KnownPolicy:
-    """`ig` by an attacker who knows the client's policy and optimises through it; needs the defence told."""
+    """`ig` by an attacker who knows the client's policy and optimises through it; needs `Knowledge.policies`."""
     return KnownPolicy(adam_attack("ig_policy", **settings))

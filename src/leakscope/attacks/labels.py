@@ -1,16 +1,16 @@
-"""Reading labels off the last layer's gradient, before any optimisation.
+"""Label recovery from the last layer's gradient, before any optimisation.
 
 For cross entropy with logits `o = W h + b` the mean gradient over N examples is
 
     dL/db_c  = mean_i (p_ic - y_ic)            dL/dW_c = mean_i (p_ic - y_ic) h_i
 
-so a class that occurs pulls its bias gradient below zero. Where there is a bias its gradient is used: it does not depend
-on the features h. Without one, the sum of row c stands in for it, which is right only where h is non-negative (sigmoid,
-relu) and is refused otherwise; the product rule of iDLG (rows of other classes point the other way) needs no sign of h.
+so a class that occurs pulls its bias gradient below zero. A bias gradient is preferred: it does not depend on the features h.
+Without one the sum of row c replaces it, which is valid only for non-negative h (sigmoid, relu) and refused otherwise. The
+product rule of iDLG (rows of other classes point the other way) needs no sign of h.
 
-Ambiguous cases: with two classes and one example the two rows are exact opposites, so the product rule cannot tell them
-apart (the bias can); with tanh features and no bias the row sum has no fixed sign; with soft or mixed labels no single
-label exists. MSE has `2 (o_c - y_c) / C` in place of `p_c - y_c`, which need not be negative for the true class.
+Ambiguous cases: with two classes and one example the rows are exact opposites, so the product rule cannot separate them (the bias
+can); with tanh features and no bias the row sum has no fixed sign; soft or mixed labels are no single label. MSE has `2 (o_c -
+y_c) / C` in place of `p_c - y_c`, which need not be negative for the true class.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from leakscope.core.types import Knowledge, Observation, Shares, direction
 
 LabelRule = Callable[[Model, Observation, Knowledge, Tensor], Tensor]
 DUMMIES = 64
-ROUNDS = 4  # of deciding which classes are missing and how long the update is
-TOUCHING = 0.999  # of its bound: an update this long was shrunk to it
+ROUNDS = 4  # iterations of `_read_length`
+TOUCHING = 0.999  # share of the bound from which an update counts as clipped
 
 
 def known(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
-    """Return the labels the attacker was told."""
+    """Return the labels that the attacker knows."""
     del model, observation, key
     if knowledge.labels is None:
         raise InputError("label rule 'known' needs Knowledge.labels; use 'idlg', 'cpl', 'counts' or 'joint' instead")
@@ -60,7 +60,7 @@ def _last_layer(model: Model, observation: Observation) -> tuple[Tensor, Tensor 
 
 
 def chosen_rule(labels: str, samples: int, *, told: bool) -> str:
-    """Return the rule that an attack's `labels` mean: `auto` is what was told, else what reads so many examples.
+    """Return the rule that an attack's `labels` means; 'auto' uses known labels, else the rule for this number of examples.
 
     >>> chosen_rule("auto", 1, told=False), chosen_rule("auto", 4, told=False), chosen_rule("idlg", 1, told=True)
     ('cpl', 'counts', 'idlg')
@@ -84,7 +84,7 @@ def _one_example(rule: str, knowledge: Knowledge) -> None:
 
 
 def check_head(rule: str, model: Model) -> None:
-    """Raise if a rule cannot read labels off the last layer of this network."""
+    """Raise if a rule cannot read labels from the last layer of this network."""
     if _head(model).bias is None and rule != "idlg":
         _check_signs(model)
 
@@ -107,18 +107,12 @@ def _class_pull(model: Model, observation: Observation) -> Tensor:
 
 
 def _whole_rows(model: Model, knowledge: Knowledge) -> bool:
-    """Return whether to read bias and weights together: coordinates are known to be missing or noisy, and features not negative.
-
-    One number of a class may be missing or drowned; the sum of its row has the same sign and many more of them.
-    """
+    """Return whether to read the sum of a class's row: more robust than the bias to known masks or noise; needs non-negative features."""
     return (knowledge.mask is not None or knowledge.sigma is not None) and _head(model).nonnegative
 
 
 def cpl(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
-    """Return the class with the smallest last-layer gradient (CPL's Algorithm 1, line 9).
-
-    An attacker told of a mask or of noise adds the row of the weights to the bias, where features cannot be negative.
-    """
+    """Return the class with the smallest last-layer gradient (CPL's Algorithm 1, line 9); of whole rows if `_whole_rows`."""
     del key
     _one_example("cpl", knowledge)
     if _whole_rows(model, knowledge):
@@ -128,11 +122,7 @@ def cpl(model: Model, observation: Observation, knowledge: Knowledge, key: Tenso
 
 
 def idlg(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
-    """Return the one class whose gradient points against all others (iDLG, Zhao et al. 2020).
-
-    The bias gradient decides where there is one; else the row with the most negative product with the other rows. An
-    attacker told of a mask or of noise reads as `cpl` then does.
-    """
+    """Return the one class whose gradient points against all others (iDLG, Zhao et al. 2020): by the bias, else by row products."""
     _one_example("idlg", knowledge)
     weight, bias = _last_layer(model, observation)
     if bias is not None and _whole_rows(model, knowledge):
@@ -146,11 +136,11 @@ def idlg(model: Model, observation: Observation, knowledge: Knowledge, key: Tens
 
 
 def counts(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
-    """Return as many labels as the batch has, in class order, from `n_c = N (p_c - dL/db_c)`.
+    """Return N labels in class order, from `n_c = N (p_c - dL/db_c)`.
 
-    The mean prediction p is taken on random inputs at the weights the attacker holds, averaged over before and after
-    where weights were sent. Fractions are rounded so that the counts add up to N (largest remainder). Weights need no
-    Knowledge.local: without it the length of the update is read off the classes that are missing (see `_length`).
+    The mean prediction p is taken on random inputs at the weights the attacker holds, averaged over before and after if weights
+    were sent. Fractions are rounded by largest remainder so that the counts add up to N. Without Knowledge.local the length of a
+    weight update is estimated from the missing classes (see `_length`).
     """
     _cross_entropy_only("counts", knowledge)
     gradient = _class_pull(model, observation)
@@ -167,17 +157,14 @@ def counts(model: Model, observation: Observation, knowledge: Knowledge, key: Te
 
 
 def _present(knowledge: Knowledge, like: Tensor) -> Tensor:
-    """Return which slots of each client hold an example (T x N): all, or those a smaller client is known to have."""
+    """Return which slots of each client hold an example (T x N): all, or those known for a smaller client."""
     if knowledge.present is not None:
         return knowledge.present
     return torch.ones(len(like), knowledge.samples, dtype=torch.bool, device=like.device)
 
 
 def _length(pull: Tensor, prediction: Tensor, knowledge: Knowledge) -> Tensor:
-    """Return what to divide an update by to have a mean gradient: as told for SGD, else read off the update (T x 1).
-
-    Told, it is `LocalTraining.length`. Not told, or after Adam, whose steps are no sums of gradients, see `_read_length`.
-    """
+    """Return the divisor that turns an update into a mean gradient (T x 1): `LocalTraining.length` if known (SGD), else `_read_length`."""
     local, total = knowledge.local, _present(knowledge, pull).sum(1)
     if local is not None and local.optimiser == "sgd":
         return local.length([int(n) for n in total.tolist()]).to(pull)[:, None]
@@ -185,7 +172,7 @@ def _length(pull: Tensor, prediction: Tensor, knowledge: Knowledge) -> Tensor:
 
 
 def _clipped(model: Model, observation: Observation, knowledge: Knowledge, bound: Tensor) -> Tensor:
-    """Return whether an update was shrunk by the clip that the attacker is told of, T x 1: its norm is the bound."""
+    """Return whether the known clip shrank an update, T x 1: its norm equals the bound."""
     first, head = observation.rounds[0], _head(model)
     sent = direction(first, observation.shares)
     if knowledge.bound_each:
@@ -195,11 +182,11 @@ def _clipped(model: Model, observation: Observation, knowledge: Knowledge, bound
 
 
 def _read_length(pull: Tensor, prediction: Tensor, knowledge: Knowledge) -> Tensor:
-    """Return the length s of an update read off its classes (T x 1), where nothing or a clip says how long it is.
+    """Return the length s of an update estimated from its classes (T x 1), for updates of unknown length or clipped ones.
 
-    `pull_c = s (p_c - n_c / N)` is solved for s: a class that no sample
-    has is pushed by `s p_c`. At least C - N classes are such, those of the largest `pull_c / p_c`; with the s they give,
-    classes of less than half a sample join them. Where every class occurs, s comes out too small and counts too uneven.
+    Solves `pull_c = s (p_c - n_c / N)` for s: a class without samples is pushed by `s p_c`. At least C - N classes are such,
+    those of the largest `pull_c / p_c`; with the resulting s, classes of less than half a sample join them. If every class
+    occurs, s is too small and the counts are too uneven.
     """
     total = _present(knowledge, pull).sum(1)
     number = max(pull.shape[1] - knowledge.samples, 1)
@@ -250,10 +237,7 @@ def _feature_sum(model: Model, observation: Observation, knowledge: Knowledge, k
 
 
 def _apportion(share: Tensor, present: Tensor) -> Tensor:
-    """Return labels (T x N), class c about `n share_c` times among the n slots that are present, in class order.
-
-    Rounded by largest remainder. Slots that are not present hold some class.
-    """
+    """Return labels (T x N): class c about `n share_c` times in the n present slots, rounded by largest remainder, in class order."""
     total = present.sum(1, keepdim=True)
     exact = share * total
     whole = exact.floor()

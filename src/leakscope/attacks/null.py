@@ -1,8 +1,7 @@
-"""Attacks that never look at the update: what anyone gets without it. An attack that does no better has shown no leak.
+"""Null baselines: attacks that ignore the update. An attack that does no better has shown no leak.
 
-`ClassMean` shows the mean public picture of a class. `PriorOnly` is a matching attack with its objective silenced: the same
-start, priors, rules and steps, through the same engine. The third baseline, the nearest public picture, needs the truth
-and so lives in `leakscope.play.baselines`.
+`ClassMean` returns the mean public image of a class. `PriorOnly` runs a matching attack with its objective set to 0. The third
+baseline, the nearest public image, needs the private data and is in `leakscope.play.baselines`.
 """
 
 from __future__ import annotations
@@ -27,15 +26,11 @@ from leakscope.core.tree import Tree
 from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Outcome, Reconstruction, Round, Seeds, Shares
 
 BASELINES = ("class_mean", "prior_only", "nearest_public")
-_AT_ONCE = 2**22  # numbers of a public set summed at a time
+_AT_ONCE = 2**22  # values of a public set summed per block
 
 
 def class_mean(public: Tensor, labels: Tensor, *, classes: int) -> ClassMean:
-    """Return the attack that answers with the mean of the public pictures of a class.
-
-    `public` is P x input_shape in [0, 1], `labels` P. A class without a public picture gets the mean of all. Sums are
-    float64 and taken a block at a time.
-    """
+    """Return the attack that answers with class means of `public` (P x input_shape in [0, 1]); the overall mean for absent classes."""
     check_public(public, labels, classes)
     number = torch.bincount(labels, minlength=classes)
     total = public.new_zeros((classes, public[0].numel()), dtype=torch.float64)
@@ -67,10 +62,7 @@ class _WithoutUpdate(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassMean(_WithoutUpdate):
-    """The mean public picture of each sample's class; without told labels the mean of all and the commonest class.
-
-    `means` is C x input_shape and `overall` input_shape, both in [0, 1]; `class_mean` makes them from a public set.
-    """
+    """The mean public image (in [0, 1]) of each sample's class; without known labels the overall mean and the commonest class."""
 
     means: Tensor
     overall: Tensor
@@ -78,7 +70,7 @@ class ClassMean(_WithoutUpdate):
     name: str = "class_mean"
 
     def guess(self, knowledge: Knowledge, trials: int | Seeds, execution: Execution = DEFAULT) -> Reconstruction:
-        """Return the means of so many trials (or one for each seed), from Knowledge alone."""
+        """Return the means for a number of trials (or one per seed), from Knowledge alone."""
         trials = trials if isinstance(trials, int) else len(trials)
         shape, dtype = tuple(self.overall.shape), DTYPES[execution.dtype]
         if tuple(knowledge.input_shape) != shape:
@@ -93,12 +85,12 @@ class ClassMean(_WithoutUpdate):
 
 
 def silent(view: View) -> Tensor:
-    """Return 0 whatever was sent: the objective of an attacker who has no update."""
+    """Return 0 for any update: the objective of an attacker without the update."""
     return view.unknowns[GUESS].new_zeros(())
 
 
 def simulate_nothing(model: Model, unknowns: Tree, seen: Round, knowledge: Knowledge, clock: Clock) -> Simulated:
-    """Return an empty update, and a network that says what it should: no network is run."""
+    """Return an empty update and the targets as output; no network is run."""
     del seen, clock
     targets = targets_of(unknowns, knowledge, model.classes)
     return Simulated({}, targets, targets)
@@ -106,26 +98,24 @@ def simulate_nothing(model: Model, unknowns: Tree, seen: Round, knowledge: Knowl
 
 @dataclass(frozen=True, slots=True)
 class PriorOnly(_WithoutUpdate):
-    """`attack` without its objective: start, priors, optimiser, rules and iterations stay, the update is gone.
+    """`attack` without its objective: start, priors, optimiser, rules and iterations are kept.
 
-    The engine gets a network without parameters and an empty update, so neither can have any influence; a prior on what
-    the network says (LabelRegulariser) falls silent with it. All iterations are run: threshold, patience and restarts
-    read the mismatch, and there is none (it is NaN in the result). An attack without priors ends where it starts. For
-    what is no picture TotalVariation is replaced by Norm of the same weight. Labels are those told, else uniform from the
-    trial's seed.
+    The engine gets a network without parameters and an empty update, so neither can influence the result; priors on the network's
+    output are 0. All iterations run, and the mismatch is NaN. For inputs that are not images Norm of the same weight replaces
+    TotalVariation. Unknown labels are drawn uniformly from the trial's seed.
     """
 
     attack: Matching
     name: str = "prior_only"
 
     def guess(self, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT) -> Reconstruction:
-        """Return what the priors make of the start, from Knowledge and seeds alone."""
+        """Return the start after optimising the priors, from Knowledge and seeds alone."""
         shape, classes = tuple(knowledge.input_shape), knowledge.classes
         if knowledge.labels is None:
             knowledge = replace(knowledge, labels=draw_labels(seeds, knowledge.samples, classes))
         nothing = Model("nothing", _no_network, {}, {}, shape, classes)
         unseen = Observation((Round({}, {}, {}),), Shares.GRADIENT, torch.full((len(seeds),), knowledge.samples))
-        plain = replace(execution, form=execution.form or "native")  # no network whose forms are worth measuring
+        plain = replace(execution, form=execution.form or "native")  # no network to benchmark forms for
         result = self._silenced(shape).run(nothing, unseen, knowledge, seeds, plain)
         return replace(
             result,
@@ -148,16 +138,13 @@ class PriorOnly(_WithoutUpdate):
 
 
 def draw_labels(seeds: Seeds, samples: int, classes: int) -> Tensor:
-    """Return T x N labels, uniform over the classes, each trial's from its own seed."""
+    """Return T x N labels, uniform over the classes, from each trial's seed."""
     drawn = random.uniform(random.fold(random.key(list(seeds)), "null labels"), (samples,), torch.float64)
     return (drawn * classes).to(torch.int64)
 
 
 def guessed(pictures: Tensor, labels: Tensor) -> Reconstruction:
-    """Return pictures (T x N x ...) and labels guessed in one go, as an attack would hand them back.
-
-    No iteration, no evaluation, no mismatch (NaN); the start and the only snapshot are the guess itself.
-    """
+    """Return images (T x N x ...) and labels as a Reconstruction without iterations and with mismatch NaN."""
     T = len(pictures)
     zeros = torch.zeros(T, dtype=torch.int64)
     unknown = pictures.new_full((T,), torch.nan)
@@ -177,7 +164,7 @@ def guessed(pictures: Tensor, labels: Tensor) -> Reconstruction:
 
 
 def check_public(public: Tensor, labels: Tensor, classes: int) -> None:
-    """Refuse a public set that cannot be used: shape, dtype, the box [0, 1], the label range."""
+    """Raise for an invalid public set: shape, dtype, values outside [0, 1], label range."""
     if public.ndim < 2 or 0 in public.shape or labels.shape != public.shape[:1]:
         raise InputError(
             f"a public set needs pictures P x ... and labels P, none empty, "
@@ -197,7 +184,7 @@ def check_public(public: Tensor, labels: Tensor, classes: int) -> None:
 
 
 def check_seeds(trials: int, seeds: Sequence[int]) -> None:
-    """Refuse another number of seeds than of trials."""
+    """Raise if the number of seeds is not the number of trials."""
     if len(seeds) != trials:
         raise InputError(f"one seed per trial: {trials} trials, {len(seeds)} seeds")
 

@@ -1,7 +1,6 @@
 """What an attack minimises: a distance between the simulated and the observed update.
 
-Wrappers change the two updates before they are compared (`defended`, `OnSimulated` of SPN's attacks). A wrapper holds another objective
-as `inner`; the innermost compares.
+Wrappers (`defended`, `units`, `OnSimulated`) hold another objective as `inner`; the innermost one compares.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ DEFENCE_FACTS = frozenset({"mask", "largest", "largest_each", "bound", "bound_ea
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """`gain * distance(c simulated, c observed)`, with c the factor of each tensor: `weights` by name, 1 for names not listed."""
+    """`gain * distance(c simulated, c observed)`, with a factor c per tensor: `weights` by name, 1 for names not listed."""
 
     distance: Distance = squared_l2
     weights: tuple[tuple[str, float], ...] = ()
@@ -39,7 +38,7 @@ class Match:
 
     @property
     def sees_length(self) -> bool:
-        """Return whether the value changes with the length of an update."""
+        """Return whether the value depends on the length of an update."""
         return self.distance in SCALED
 
     def __call__(self, view: View) -> Tensor:
@@ -71,7 +70,7 @@ class Compares(Protocol):
 
     @property
     def sees_length(self) -> bool:
-        """Return whether the value changes with the length of an update."""
+        """Return whether the value depends on the length of an update."""
 
     def __call__(self, view: View) -> Tensor:
         """Return the value that is minimised."""
@@ -79,7 +78,7 @@ class Compares(Protocol):
 
 @runtime_checkable
 class Explains(Protocol):
-    """An objective that knows how much of its value is no error of the guess, such as noise that was added."""
+    """An objective that knows how much of its value is not an error of the guess, such as added noise."""
 
     def __call__(self, view: View) -> Tensor:
         """Return the value that is minimised."""
@@ -89,16 +88,15 @@ class Explains(Protocol):
 
 
 def reported(objective: Objective, view: View, value: Tensor) -> Tensor:
-    """Return the mismatch that is shown, stops a trial and chooses among restarts: the value over what counts as explained.
+    """Return the mismatch for display, stopping and the choice among restarts: the value over the explained value.
 
-    The optimiser minimises the value itself, in the unit of the distance: L-BFGS has absolute tolerances, and fails where
-    weak noise makes the unit a thousand times as small.
+    The optimiser minimises the value itself: L-BFGS has absolute tolerances and would fail in the small unit of weak noise.
     """
     return value / objective.explained(view) if isinstance(objective, Explains) else value
 
 
 def against(objective: Objective, view: View, targets: Sequence[Tree]) -> list[Tensor]:
-    """Return the value against each of several updates; the simulated one is prepared once where the objective can do that."""
+    """Return the value against each of several updates; the simulated one is prepared once if the objective supports it."""
     together: Callable[[View, Sequence[Tree]], list[Tensor]] | None = getattr(objective, "against", None)
     return together(view, targets) if together else [objective(replace(view, observed=target)) for target in targets]
 
@@ -112,12 +110,12 @@ def links(objective: Objective) -> Iterator[Objective]:
 
 
 def find_link(objective: Objective, kind: type[T]) -> T | None:
-    """Return the outermost link of a kind, None where there is none."""
+    """Return the outermost objective of a kind in the chain, or None."""
     return next((link for link in links(objective) if isinstance(link, kind)), None)
 
 
 def innermost(objective: Objective) -> Objective:
-    """Return the objective inside all wrappers: the one that compares."""
+    """Return the objective inside all wrappers, which compares."""
     *_, last = links(objective)
     return last
 
@@ -133,13 +131,13 @@ def wrap_innermost(objective: Objective, wrap: Callable[[Objective], Objective])
 
 
 def compares_lengths(objective: Objective) -> bool:
-    """Return whether what is compared inside all wrappers changes with the length of an update."""
+    """Return whether the innermost objective depends on the length of an update."""
     comparison = innermost(objective)
     return isinstance(comparison, Compares) and comparison.sees_length
 
 
 def distance_of(objective: Objective) -> Distance | None:
-    """Return the distance of the `Match` inside all wrappers, None where something else compares."""
+    """Return the distance of the innermost `Match`, or None if something else compares."""
     comparison = innermost(objective)
     return comparison.distance if isinstance(comparison, Match) else None
 
@@ -151,13 +149,13 @@ def power_in_length(objective: Objective) -> int:
 
 
 def facts_needed(objective: Objective) -> frozenset[str] | None:
-    """Return the fields of Knowledge that an objective reads; None where one of its links does not say (`needs`)."""
+    """Return the fields of Knowledge that an objective reads; None if an objective in its chain does not declare `needs`."""
     needs = [getattr(link, "needs", None) for link in links(objective)]
     return None if None in needs else frozenset(name for names in needs if names for name in names)
 
 
 def without_unneeded(objective: Objective, knowledge: Knowledge) -> Knowledge:
-    """Return Knowledge without the facts about defences on the update that the objective does not read."""
+    """Return Knowledge without the facts about defences that the objective does not read."""
     needed = facts_needed(objective)
     if needed is None:
         return knowledge
@@ -169,14 +167,14 @@ def without_unneeded(objective: Objective, knowledge: Knowledge) -> Knowledge:
 
 
 def local_steps(local: LocalTraining, knowledge: Knowledge) -> Tensor | int:
-    """Return how many local steps the client of ONE trial takes, from its number of examples where that is known."""
+    """Return the number of local steps of the client of ONE trial, from its number of examples if known."""
     if knowledge.present is None or local.batch_size is None:
         return local.steps(knowledge.samples)
     return local.epochs * -(-knowledge.present.sum(-1).clamp_min(1) // local.batch_size)
 
 
 def update_length(knowledge: Knowledge) -> Tensor | float:
-    """Return how many gradients, times the rate, the update of ONE trial sums up: `LocalTraining.length` of its client."""
+    """Return how many gradients, times the rate, the update of ONE trial sums up (`LocalTraining.length`)."""
     local = knowledge.local
     if local is None:
         raise InputError("the length of an update needs Knowledge.local (epochs, batch size, rate): it was not told")
@@ -194,10 +192,7 @@ def length_in(view: View) -> Tensor | float:
 
 
 def unit_of(view: View) -> Tensor | float:
-    """Return what 1 of the compared update was in the update as sent: bounds and noise are told of the latter.
-
-    A change of weights that `Matching` compares as a mean gradient was divided by its length.
-    """
+    """Return the factor from the compared update to the sent one, the unit of bounds and noise: its length if compared as a gradient."""
     divided = view.shares is Shares.GRADIENT and view.knowledge.local is not None
     return length_in(view) if divided else 1.0
 
@@ -208,6 +203,6 @@ def dtype_of(view: View) -> torch.dtype:
 
 
 def check_gain(field: str, gain: float) -> None:
-    """Refuse a gain that is not positive and finite."""
+    """Raise for a gain that is not positive and finite."""
     if not 0 < gain < math.inf:
         raise InputError(f"{field} must be in (0, inf), got {gain}")

@@ -1,13 +1,13 @@
-"""Attacks on a client with a Secret Polarization Network: one who does not know of it, and two who do.
+"""Attacks on a client with a Secret Polarization Network: one that ignores it, and two that know of it (`pulled` has a third).
 
-Fan et al. 2020, arXiv:2006.11601, algorithm 5, lets the attacker match gradients of the cross entropy alone: "attacker doesn't know
-the existence of private term". One who does know has two ways here, and a third in `pulled`, the strongest that we found:
+In Fan et al. 2020, arXiv:2006.11601, algorithm 5, the attacker matches gradients of the cross entropy alone: "attacker doesn't
+know the existence of private term". Informed attackers can do more; `pulled` is the strongest we know.
 
-- `spn_aware` gives its own network a dummy private head and dummy codes and optimises them together with the guess. What
-  the secret adds to the gradient of the backbone passes through `-a2 sum_k t_k V_k` over the bits short of the margin, in
-  which head, codes and a2 come as one product: a wrong a2 is made up for by the length of the head.
+- `spn_aware` adds a dummy private head and dummy codes to its network and optimises them together with the guess. The private
+  loss reaches the backbone through `-a2 sum_k t_k V_k` over the bits short of the margin, a product of head, codes and a2: the
+  length of the dummy head compensates for a wrong a2.
 - `spn_head` compares the gradient of the public head alone, dL/dW = a1 (p - y) h^T and dL/db = a1 (p - y). The private loss
-  never reaches that layer, so this part of the update is as good as undefended: it tells the label and the features h.
+  never reaches that layer, so it reveals the label and the features h as without a defence.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from leakscope.learning.polarisation import (
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """Numbers of one shape in U(-spread, spread)."""
+    """Values of a given shape in U(-spread, spread)."""
 
     shape: tuple[int, ...]
     spread: float
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
-        """Return the numbers."""
+        """Return the values."""
         del knowledge
         return self.spread * (2 * random.uniform(key, self.shape) - 1)
 
@@ -64,7 +64,7 @@ class Uncertain:
 class Dummy:
     """The start of one part of a dummy private head: its weight, its bias or its codes (before tanh).
 
-    Without a `spread` weight and bias begin in the range of PyTorch's dense layers. Codes begin in U(-1, 1).
+    Without a `spread` weight and bias start in the range of PyTorch's dense layers. Codes start in U(-1, 1).
     """
 
     part: str
@@ -81,10 +81,7 @@ class Dummy:
 
 @dataclass(frozen=True, slots=True)
 class DummyPolarised:
-    """The gradient that the guess would cause in a network with the dummy head and codes; the private part is dropped.
-
-    Codes are `tanh` of their unknown, so they stay between -1 and +1 and can move.
-    """
+    """The gradient of the guess in a network with the dummy head and codes (tanh of their unknown); the private part is dropped."""
 
     alpha1: float | Tensor = 1.0
     alpha2: float | Tensor = 0.1
@@ -109,7 +106,7 @@ class DummyPolarised:
 
 @dataclass(frozen=True, slots=True)
 class _WithBackbone:
-    """A network as a function of its head alone; the rest of its parameters is given."""
+    """A network as a function of its head alone; its other parameters are fixed."""
 
     model: Model
     rest: Tree
@@ -146,7 +143,7 @@ class HeadGradient:
 
 @dataclass(frozen=True, slots=True)
 class OnSimulated:
-    """The inner objective on those parameters that were simulated, where that is not all of them."""
+    """The inner objective on the simulated parameters only."""
 
     inner: Objective = field(default_factory=Match)
 
@@ -160,7 +157,7 @@ class OnSimulated:
 
 @settings_of(lbfgs_attack, labels=JOINT)
 def spn_unaware(**settings: Unpack[LBFGSSettings]) -> Matching:
-    """Algorithm 5 of the SPN paper (Fan et al. 2020): DLG from a patterned start, blind to the private head."""
+    """Algorithm 5 of the SPN paper (Fan et al. 2020): DLG from a patterned start, unaware of the private head."""
     return lbfgs_attack("spn_unaware", **settings)
 
 
@@ -176,8 +173,7 @@ def spn_aware(
 ) -> Matching:
     """Knows that a Secret Polarization Network exists: a dummy private head and dummy codes are optimised with the guess.
 
-    `bits`, `alpha1`, `alpha2`, `margin` and `spread` are what it believes of the client's. Labels are read off the public head,
-    which the private loss does not reach.
+    `bits`, `alpha1`, `alpha2`, `margin` and `spread` are its assumptions. Labels are read from the public head.
     """
     _check_numbers("spn_aware", {"alpha1": alpha1, "alpha2": alpha2, "margin": margin, "spread": spread})
     if not isinstance(bits, int) or bits < 1:
@@ -198,8 +194,7 @@ def spn_aware(
 def spn_head(*, alpha1: float = 1.0, tv: float = 0.0, **settings: Unpack[LBFGSSettings]) -> Matching:
     """Knows that a Secret Polarization Network exists: compares the gradient of the public head alone, which is not hidden.
 
-    That layer has as many equations as features and classes; where pictures have more pixels, `tv` weighs total variation
-    against the mismatch.
+    That layer has fewer equations (features and classes) than most images have pixels; `tv` adds total variation.
     """
     _check_numbers("spn_head", {"alpha1": alpha1, "tv": tv})
     if not (0 < alpha1 < math.inf and 0 <= tv < math.inf):

@@ -1,7 +1,4 @@
-"""What the attacker believes before seeing the update: each prior is a penalty on one trial, times its weight.
-
-A weight may be a number or one value per trial (a tensor of length T), so that a sweep over weights is one batch.
-"""
+"""Priors: each is a penalty on one trial times its weight, a number or one value per trial (a tensor of length T)."""
 
 from __future__ import annotations
 
@@ -79,7 +76,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class BoxPenalty:
-    """`weight * mean(distance to the valid box ^2)` of the guess; for a hard box project instead."""
+    """`weight * mean(distance to the valid box ^2)` of the guess; for a hard constraint use a projection."""
 
     weight: float | Tensor = 1.0
 

@@ -1,13 +1,13 @@
-"""The attacker who learns what a private loss pulls at the features, instead of guessing the private head behind it.
+"""The attacker who learns the gradient of a private loss at the features instead of guessing the private head.
 
-Whatever a client's private head, codes, margin and weights are, all that the private loss of example i adds to the shared
-gradient passes through one vector, its slope at the features h_i that both heads read:
+Whatever the private head, codes, margin and weights, the private loss of example i adds to the shared gradient only through its
+gradient at the features h_i that both heads read:
 
     r_i = dL_private / dh_i        (SPN: -a2 sum over bits short of the margin of t_k V_k)
 
-so the shared gradient is that of `a1 * CE + mean_i r_i . h_i` with r_i held fixed. An attacker who knows that there is a private head
-optimises r_i together with the guess: one number for each feature, smooth in all unknowns, where a dummy head has bits times as
-many and steps at the margins. It need not know bits, codes or weights. (Not in the paper, whose attacker knows nothing.)
+so the shared gradient is that of `a1 * CE + mean_i r_i . h_i` with r_i held fixed. An informed attacker optimises r_i ("pull")
+with the guess: one number per feature and smooth, where a dummy head has `bits` times as many and kinks at the margins. Bits,
+codes and weights need not be known. Not in the paper, whose attacker is not informed.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from leakscope.learning.losses import LOSSES, Loss
 from leakscope.learning.polarisation import BIAS, WEIGHT, public_head, with_second_head
 
 PULL = "pull"
-UNIT = 0.1  # what 1 of the unknown is of r: L-BFGS has one first step for pixels and pulls alike
+UNIT = 0.1  # r per 1 of the unknown: the first L-BFGS step is the same for pixels and pulls
 
 
 @dataclass(frozen=True, slots=True)
 class Zeros:
-    """Nothing at first: N rows of so many zeros."""
+    """The start of the pull: N rows of zeros."""
 
     features: int
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
-        """Return the zeros; the key is not needed."""
+        """Return the zeros."""
         del key
         return torch.zeros(knowledge.samples, self.features)
 
 
 @dataclass(frozen=True, slots=True)
 class NoPull:
-    """The start of the pull: none at any feature."""
+    """The start of the pull for any network: 0 at every feature."""
 
     def for_model(self, model: Model) -> Extra:
         """Return the start for this network."""
@@ -61,7 +61,7 @@ class NoPull:
 
 @dataclass(frozen=True, slots=True)
 class _PulledLoss:
-    """`a1 * loss(u, y) + r_i . h_i` of each example: column C + i of the output is r_i . h for every h."""
+    """`a1 * loss(u, y) + r_i . h_i` of each example; column C + i of the output is r_i . h for every h."""
 
     loss: Loss
     classes: int
@@ -74,7 +74,7 @@ class _PulledLoss:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The gradient that the guess would cause if a private loss pulled at its features by the unknown `pull` times `unit`."""
+    """The gradient of the guess under a private loss whose gradient at the features is the unknown `pull` times `unit`."""
 
     alpha1: float | Tensor = 1.0
     unit: float = UNIT
@@ -97,9 +97,9 @@ class Pulled:
 
 @settings_of(lbfgs_attack)
 def spn_pull(*, alpha1: float = 1.0, unit: float = UNIT, **settings: Unpack[LBFGSSettings]) -> Matching:
-    """Knows that there is a private head: learns what it pulls at the features of each example, together with the guess.
+    """Knows that there is a private head: learns the private loss's gradient at the features of each example with the guess.
 
-    `unit` scales the pull against the pixels. Labels are read off the public head, which no private loss reaches.
+    `unit` scales the pull relative to the pixels. Labels are read from the public head, which the private loss does not reach.
     """
     if not (0 <= alpha1 < math.inf and 0 < unit < math.inf):
         raise InputError(f"spn_pull needs alpha1 of at least 0 and a unit above 0, both finite, got {alpha1}, {unit}")
@@ -108,11 +108,7 @@ def spn_pull(*, alpha1: float = 1.0, unit: float = UNIT, **settings: Unpack[LBFG
 
 
 def learn_pull(attack: Matching, knowledge: Knowledge) -> Matching:
-    """Return the attack of one who knows of a private head: it learns the pull. The same attack where Knowledge has no such fact.
-
-    The simulator of one gradient is replaced by that with a pull, wherever it stands; all else stays. Attacks that model a
-    private head already stay as they are.
-    """
+    """Return the attack with its one gradient replaced by `Pulled`; unchanged without a known private head or if it models one."""
     head = knowledge.private_head
     if head is None or simulator_kinds(attack.simulate) & {Pulled, DummyPolarised, HeadGradient}:
         return attack
@@ -121,7 +117,7 @@ def learn_pull(attack: Matching, knowledge: Knowledge) -> Matching:
 
 
 def _in_place(simulate: Simulator, pulled: Pulled) -> Simulator:
-    """Return the simulator with the pull in the place of the `OneGradient` inside it."""
+    """Return the simulator with the `OneGradient` inside it replaced by the pull."""
     if isinstance(simulate, OneGradient):
         return pulled
     inner = getattr(simulate, "inner", None)

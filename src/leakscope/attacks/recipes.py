@@ -1,4 +1,4 @@
-"""The published attacks with their published settings; every setting can be changed."""
+"""The published attacks with their published settings as defaults."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def dlg(**settings: Unpack[LBFGSSettings]) -> Matching:
 
     Equation: `min over x, y of ||grad l(w, x, softmax y) - g||^2`, from x, y in N(0, 1).
     Reference: Zhu, Liu and Han 2019, Deep leakage from gradients, arXiv:1906.08935.
-    Works when: one or a few examples, a smooth activation, weights that are not trained far; no defence, or a weak
-        one.
+    Works when: one or a few examples, a smooth activation, weights that are not trained far; no defence, or a weak one.
     Costs: 300 iterations of L-BFGS, each up to 20 evaluations with a second derivative; labels are unknowns too.
     """
     return lbfgs_attack("dlg", **settings)
@@ -62,7 +61,7 @@ def cpl(*, alpha: float = 0.0, **settings: Unpack[LBFGSSettings]) -> Matching:
 
     Equation: `y = argmin_k dL/db_k`, then `min over x of ||grad l(w, x, y) - g||^2 + alpha ||f(w, x) - y||^2`.
     Reference: Wei et al. 2020, A framework for evaluating client privacy leakages, arXiv:2004.10397, Algorithm 1.
-    Works when: as dlg; the patterned start makes it converge more often. More examples need labels told or counted.
+    Works when: as dlg; the patterned start makes it converge more often. Several examples need known or counted labels.
     Costs: 300 iterations of L-BFGS at most, each up to 20 evaluations; it ends at a mismatch under 1e-4.
     """
     if alpha < 0:
@@ -76,8 +75,7 @@ def ig(**settings: Unpack[AdamSettings]) -> Matching:
 
     Equation: `min over x in the box of 1 - cos(grad l(w, x, y), g) + tv TV(x)`.
     Reference: Geiping et al. 2020, Inverting gradients, arXiv:2003.14053, Eq. 4.
-    Works when: pictures, deep and trained networks, several examples; blind to the length of an update, so to a
-        clip.
+    Works when: images, deep and trained networks, several examples; invariant to the length of an update, hence to clipping.
     Costs: 4800 evaluations with a second derivative.
     """
     return adam_attack("ig", **settings)
@@ -93,15 +91,14 @@ def matching(
     film_end: bool = False,
     **settings: Unpack[LBFGSSettings],
 ) -> Matching:
-    """An attack of your own pieces: any start, objective, priors and optimiser; sign and box as you like.
+    """A gradient-matching attack from components of your choice: start, objective, priors, optimiser, sign and box.
 
-    `boxed` keeps the guess inside the valid box after every step, `signed` takes the sign of its gradient, `patience` ends a
-    trial that gained nothing for so many iterations. `film_end` keeps the guesses of the last iterations too, so that the way
-    of the image MSE there can be stored.
+    `boxed` projects the guess into the valid box after every step, `signed` takes the sign of its gradient, `patience` ends a
+    trial without progress for that many iterations, `film_end` keeps the guesses of the last iterations (for their image MSE).
 
     Equation: `min over x of distance(grad l(w, x, y), g) + sum of priors`.
     Reference: None: the loop that all published attacks on gradients share.
-    Works when: its pieces suit the network and the data; it stands for no published result.
+    Works when: its components suit the network and the data; it corresponds to no published result.
     Costs: `iterations` steps of the optimiser given; L-BFGS takes up to 20 evaluations a step, Adam one.
     """
     attack = lbfgs_attack("matching", **settings)
@@ -113,11 +110,9 @@ def analytic(*, threshold: float = 1e-3) -> Analytic:
     """Exact recovery from a first dense layer with bias (Aono et al. 2017): row gradient over bias gradient.
 
     Equation: `x = dL/dW_k / dL/db_k` for every unit k of the first layer; units weighted by `(dL/db_k)^2`.
-    Reference: Aono et al. 2017; Phong et al. 2018, Privacy-preserving deep learning via additively homomorphic
-        encryption.
-    Works when: the first layer is dense with a bias; exact for one example. For more, only units that one example
-        activates.
-    Costs: one division a unit: nothing beside any other attack.
+    Reference: Aono et al. 2017; Phong et al. 2018, Privacy-preserving deep learning via additively homomorphic encryption.
+    Works when: the first layer is dense with a bias; exact for one example. For more, only units that one example activates.
+    Costs: one division per unit, negligible beside any other attack.
     """
     return Analytic(threshold=threshold)
 
@@ -127,8 +122,8 @@ def linear_system(*, threshold: float = 1e-3) -> LinearSystem:
 
     Equation: `B x = W` with B the bias gradients on a diagonal and W the weight gradients of the first layer.
     Reference: Fan et al. 2020, Rethinking privacy preserving deep learning, arXiv:2006.11601, Theorem 2.1.
-    Works when: one example, a first dense layer with a bias, one unit whose bias gradient is not drowned.
-    Costs: one division an input.
+    Works when: one example, a first dense layer with a bias, one unit whose bias gradient stands out from the noise.
+    Costs: one division per input.
     """
     return LinearSystem(threshold=threshold)
 
@@ -137,11 +132,11 @@ def linear_system(*, threshold: float = 1e-3) -> LinearSystem:
 def prior_only(**settings: Unpack[AdamSettings]) -> PriorOnly:
     """A null baseline: `ig` without the update, so that total variation alone moves its start (Norm for a table).
 
-    To silence another attack: `PriorOnly(attack)`.
+    `PriorOnly(attack)` does the same to any attack.
 
     Equation: `min over x in the box of TV(x)`.
     Reference: None: a null baseline.
-    Works when: always: it says what comes back of no update at all.
+    Works when: always: it shows what an attacker gets without any update.
     Costs: 100 steps that run no network.
     """
     return PriorOnly(ig(**settings))

@@ -1,7 +1,4 @@
-"""Settings that published attacks share, listed once: those that run L-BFGS (`lbfgs_attack`) and those that run Adam (`adam_attack`).
-
-A recipe takes them over with `settings_of`, so its signature shows all of them, with its own defaults.
-"""
+"""Settings shared by published attacks, by optimiser: L-BFGS or Adam; recipes copy them into their signature with `settings_of`."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from leakscope.core.errors import InputError
 
 
 class Settings(TypedDict, total=False):
-    """What every recipe may be given."""
+    """Settings of every recipe."""
 
     start: Start
     objective: Objective
@@ -100,5 +97,5 @@ def milestones(iterations: int) -> tuple[int, int, int]:
     >>> milestones(1000)
     (374, 624, 875)
     """
-    # 1000 // 1.6 is 624: 1.6 is stored as a little more than that
+    # 1000 // 1.6 is 624: the float 1.6 is slightly above 1.6
     return int(iterations // 2.667), int(iterations // 1.6), int(iterations // 1.142)

@@ -1,4 +1,4 @@
-"""Simulators: from the unknowns of one trial to the update they would have caused."""
+"""Simulators: map the unknowns of one trial to the update they would have caused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHIFT = "shift"
 
 
 def targets_of(unknowns: Tree, knowledge: Knowledge, classes: int) -> Tensor:
-    """Return the rows the loss compares with: softmax of the label unknown, or the known labels as one-hot."""
+    """Return the rows that the loss compares with: softmax of the label unknown, or the known labels as one-hot."""
     if LABEL in unknowns:
         return torch.softmax(unknowns[LABEL], dim=-1)
     if knowledge.labels is None:
@@ -34,7 +34,7 @@ def targets_of(unknowns: Tree, knowledge: Knowledge, classes: int) -> Tensor:
 
 
 def weights_of(model: Model, seen: Round) -> Tree:
-    """Return the weights the round began with, all of them, or say which the attacker was never sent."""
+    """Return all weights at the start of the round; raise if the attacker never received some of them."""
     missing = sorted(set(model.parameters) - set(seen.before))
     if missing:
         raise InputError(
@@ -45,17 +45,14 @@ def weights_of(model: Model, seen: Round) -> Tree:
 
 
 def present_of(guess: Tensor, knowledge: Knowledge) -> Tensor:
-    """Return which samples of the guess count: all, or those a smaller client is known to have."""
+    """Return which samples of the guess count: all, or those known for a smaller client."""
     if knowledge.present is not None:
         return knowledge.present
     return torch.ones(guess.shape[0], dtype=torch.bool, device=guess.device)
 
 
 def network_key(model: Model, clock: Clock) -> Tensor:
-    """Return the key the network draws from at this iteration; the trial's own, unfolded, if it draws nothing.
-
-    A fold is a hundred small operations, which an evaluation that needs no key should not pay for.
-    """
+    """Return the key of the network's draws at this iteration; not folded if it draws nothing, which saves a hundred operations."""
     return random.fold(random.fold(clock.key, "network"), clock.iteration) if model.draws else clock.key
 
 
@@ -88,7 +85,7 @@ class OnTheLine:
 
 
 def shift(pictures: Tensor, offset: Tensor) -> Tensor:
-    """Return pictures moved by `offset` (N x 2: right, down; 1 = half the side), differentiable in both, zero fill."""
+    """Return images moved by `offset` (N x 2: right, down; 1 = half the side), differentiable in both, zero fill."""
     height, width = pictures.shape[-2:]
     across = (2 * torch.arange(width, dtype=pictures.dtype, device=pictures.device) + 1) / width - 1
     down = (2 * torch.arange(height, dtype=pictures.dtype, device=pictures.device) + 1) / height - 1
@@ -99,11 +96,10 @@ def shift(pictures: Tensor, offset: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class LocalSteps:
-    """What the client's own local training would have sent for the guess, as `w0 - wT` (DLFA's simulation).
+    """The weight change `w0 - wT` that the client's local training would send for the guess (DLFA's simulation).
 
-    Needs `Knowledge.local`. The order of the examples comes from `Knowledge.order` if told, else from the trial's key:
-    the attacker's own draw. `segment` recomputes that many steps at a time in the backward pass. `shown` is of how many examples,
-    from the first on, the network's output is given; None is all.
+    Needs `Knowledge.local`. The order of the examples is `Knowledge.order` if known, else drawn from the trial's key. `segment`
+    recomputes that many steps at a time in the backward pass. The output is computed for the first `shown` examples (None: all).
     """
 
     segment: int | None = None
@@ -138,7 +134,7 @@ class LocalSteps:
 
 
 def simulator_kinds(simulate: Simulator) -> set[type]:
-    """Return the kinds of a simulator and of all it wraps."""
+    """Return the types of a simulator and of all it wraps."""
     inner = getattr(simulate, "inner", None)
     return {type(simulate)} | (simulator_kinds(inner) if inner is not None else set())
 

@@ -1,7 +1,6 @@
-"""Where the guess begins: a function of ONE trial, `(key, knowledge) -> N x input_shape`, in network space.
+"""Initial guesses: functions of ONE trial, `(key, knowledge) -> N x input_shape`, in network space.
 
-Starts that are pictures (uniform, patterned, solid, insider) are drawn in [0, 1] and scaled; the normal start is N(0, 1) in
-network space, because that is what the papers draw.
+Image-like starts (uniform, patterned, solid, insider) are drawn in [0, 1] and scaled; normal is N(0, 1) in network space.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Uniform:
     """Uniform noise over the valid box."""
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
-        """Return U[0, 1) pictures, scaled."""
+        """Return U[0, 1) images, scaled."""
         return _scaled(random.uniform(key, (knowledge.samples, *knowledge.input_shape)), knowledge)
 
 
@@ -39,8 +38,7 @@ class Uniform:
 class Patterned:
     """A uniform tile repeated `tiles` times along each side (CPL; 2 = tile of half the side, 4 = a quarter).
 
-    Works for any number of channels and any size: the last tiles are cut where the side is no multiple. Inputs that are
-    not pictures (tables) repeat the tile along their one dimension.
+    The last tiles are cut if the side is not a multiple. Tables repeat the tile along their one dimension.
     """
 
     tiles: int = 2
@@ -50,7 +48,7 @@ class Patterned:
             raise InputError(f"Patterned.tiles must be at least 1, got {self.tiles}")
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
-        """Return the repeated tile, one of its own for each sample."""
+        """Return the repeated tile, a different one for each sample."""
         shape = knowledge.input_shape
         channels, sides = (shape[:1], shape[1:]) if len(shape) > 1 else ((), shape)
         small = [-(-side // self.tiles) for side in sides]
@@ -77,7 +75,7 @@ class Solid:
             raise InputError(f"Solid.level must be in [0, 1], got {self.level}")
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
-        """Return the solid pictures; the key is not needed."""
+        """Return the solid images."""
         del key
         picture = torch.full((knowledge.samples, *knowledge.input_shape), self.level)
         if self.channel is not None:
@@ -92,15 +90,12 @@ class Solid:
 
 @dataclass(frozen=True, slots=True)
 class Insider:
-    """A given picture: what an attacker starts from who holds an example of the class (CPL-optimal).
-
-    `pictures` is T x N x input_shape in [0, 1].
-    """
+    """Given images `pictures`, T x N x input_shape in [0, 1], for an attacker who has an example of the class (CPL-optimal)."""
 
     pictures: Tensor
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
-        """Return the given pictures, scaled."""
+        """Return the given images, scaled."""
         del key
         want = (knowledge.samples, *knowledge.input_shape)
         if tuple(self.pictures.shape) != want:

@@ -1,11 +1,11 @@
-"""SME and its IG baseline: matching the direction of a weight update `w0 - wT` by one gradient.
+"""SME and its IG baseline: match the direction of a weight update `w0 - wT` by one gradient.
 
 Surrogate model extension (Zhu, Yao and Blaschko 2023, arXiv:2306.00127, Eq. 5):
 
     min over x and a in [0, 1] of   1 - cos(w0 - wT, grad l(w_hat, x)) + lambda TV(x),   w_hat = (1 - a) w0 + a wT
 
-Their Eq. 5 prints `a w0 + (1 - a) wT`; their Table 1 and their runs use the form above, in which a = 0 is w0. IG is the same
-with the gradient taken at w0. Neither needs epochs, batch size or rate: the cosine is blind to the length of an update.
+Their Eq. 5 prints `a w0 + (1 - a) wT`; their Table 1 and their runs use the form above, in which a = 0 is w0. IG takes the
+gradient at w0. Neither needs epochs, batch size or rate: the cosine does not depend on the length of an update.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AUTHORS: AdamSettings = {"rate": 1.0, "tv": 0.01, "signed": False, "iterations":
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The start of a further unknown: one number, the same for every trial."""
+    """The start of an extra unknown: one number, the same for every trial."""
 
     value: float
 
@@ -42,10 +42,7 @@ class Constant:
 
 @settings_of(adam_attack, without=("signed",), **AUTHORS)
 def ig_update(**settings: Unpack[AdamSettings]) -> Matching:
-    """SME's baseline: IG on `before - after` with SME's settings (no signed gradients); `sme` with alpha held at 0.
-
-    `ig` with its own settings takes weight updates as well.
-    """
+    """SME's baseline: IG on `before - after` with SME's settings (no signed gradients); `sme` with alpha held at 0."""
     return _on_update("ig_update", settings)
 
 
@@ -55,9 +52,10 @@ def sme(
 ) -> Matching:
     """Surrogate model extension (Zhu et al. 2023): IG at a learned point on the line from the weights before to those after.
 
-    The surrogate starts at `alpha` (0 = before, 1 = after), moves at `alpha_rate` and stays in [0, 1]; `alpha_rate` 0 holds it.
-    `decay` multiplies both rates by 0.1 after 3/8, 5/8 and 7/8 of the iterations. For ViT the authors use rate 0.1, no decay.
-    `alpha_every` k moves alpha in every k-th iteration alone, k times as far; the others cost what ig_update's do. The paper has 1.
+    The surrogate starts at `alpha` (0 = before, 1 = after), moves at `alpha_rate` (0 holds it) and stays in [0, 1]. `decay`
+    multiplies both rates by 0.1 after 3/8, 5/8 and 7/8 of the iterations; for ViT the authors use rate 0.1 without it.
+    `alpha_every` k (paper: 1) moves alpha only in every k-th iteration, k times as far; the others cost as little as in
+    ig_update.
     """
     if not 0 <= alpha <= 1:
         raise InputError(f"sme(alpha=...) must be in [0, 1], got {alpha}")

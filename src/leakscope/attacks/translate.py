@@ -1,12 +1,9 @@
-"""The enhanced attack on transformed pictures: what was done to the picture is learned beside it.
+"""The enhanced attack on transformed images: it learns a translation (or affine map) of each image with the guess.
 
-The guess goes through a differentiable translation (or any affine map) before the network sees it, and the map is optimised
-with it ("[Re] Privacy-preserving collaborative learning with automatic transformation search", section 3.1 and figure 1,
-after Jaderberg et al. 2015). So the black that a translation leaves need not be found pixel by pixel. The attack knows no
-policy, only bounds on the translation.
-
-`Reconstruction.inputs` is the guess before the map (the picture that the client holds), `Reconstruction.seen` after it (the
-picture that its network saw, which the paper compares with T(x)).
+The guess goes through the map before the network sees it, so the black border of a translation need not be found pixel by pixel
+("[Re] Privacy-preserving collaborative learning with automatic transformation search", section 3.1 and figure 1, after Jaderberg
+et al. 2015). The attack knows bounds on the translation, not the policy. `Reconstruction.inputs` is the guess before the map,
+`Reconstruction.seen` after it, which the paper compares with T(x).
 """
 
 from __future__ import annotations
@@ -35,25 +32,25 @@ BOUNDS = {"3-1-7": (1.1, 0.2), "43-18-18": (0.4, 0.4), "3-1-7+43-18-18": (1.1, 0
 
 
 def on_black(knowledge: Knowledge, move: Moved, guess: Tensor, by: Tensor) -> Tensor:
-    """Return the guess (network space) after a map that fills with black: the map sees pictures in [0, 1]."""
+    """Return the guess (network space) after a map that fills with black: the map is applied to images in [0, 1]."""
     rank = len(knowledge.input_shape)
     return knowledge.scaling.scale(move(knowledge.scaling.unscale(guess, rank), by), rank)
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Pictures after a learned map: `shift` (N x 2: right, down; 1 = half the side) or `affine` (N x 2 x 3)."""
+    """Images after a learned map: `shift` (N x 2: right, down; 1 = half the side) or `affine` (N x 2 x 3)."""
 
     kind: str = SHIFT
 
     def __call__(self, pictures: Tensor, by: Tensor) -> Tensor:
-        """Return the moved pictures; black comes in."""
+        """Return the moved images, filled with black."""
         return shift(pictures, by) if self.kind == SHIFT else bend(pictures, by)
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughMap:
-    """The inner simulator on the guess after a learned map; black, not the network's zero, fills what the map uncovers."""
+    """The inner simulator on the guess after a learned map; uncovered pixels are black, not 0 in network space."""
 
     moved: Moved = field(default_factory=Moved)
     inner: Simulator = field(default_factory=OneGradient)
@@ -66,7 +63,7 @@ class ThroughMap:
 
 @dataclass(frozen=True, slots=True)
 class AddSeen:
-    """Adds the moved guess to the final unknowns of all trials."""
+    """Add the moved guess to the final unknowns of all trials."""
 
     moved: Moved
 
@@ -77,10 +74,7 @@ class AddSeen:
 
 
 def bend(pictures: Tensor, matrix: Tensor) -> Tensor:
-    """Return pictures after an affine map (N x 2 x 3) of the places they are read from; zero fill.
-
-    With coordinates in [-1, 1], pixel (x, y) is read at `A (x, y, 1)`; the identity is ((1, 0, 0), (0, 1, 0)).
-    """
+    """Return images after an affine map A (N x 2 x 3): pixel (x, y), in [-1, 1], is read at `A (x, y, 1)`; zero fill."""
     height, width = pictures.shape[-2:]
     across = (2 * torch.arange(width, dtype=pictures.dtype, device=pictures.device) + 1) / width - 1
     down = (2 * torch.arange(height, dtype=pictures.dtype, device=pictures.device) + 1) / height - 1
@@ -130,7 +124,7 @@ class NearIdentity:
 
 
 def no_shift(key: Tensor, knowledge: Knowledge) -> Tensor:
-    """Return the start of a shift, N x 2: none."""
+    """Return the start of a shift, N x 2 zeros."""
     return torch.zeros((knowledge.samples, 2), device=key.device)
 
 
@@ -143,10 +137,10 @@ def identity(key: Tensor, knowledge: Knowledge) -> Tensor:
 def ig_shift(
     *, bound_x: float | Tensor = 1.1, bound_y: float | Tensor = 0.4, **settings: Unpack[AdamSettings]
 ) -> Matching:
-    """The enhanced attack: `ig` with a learned translation per picture, |t_x| and |t_y| bounded (1 = half the side).
+    """The enhanced attack: `ig` with a learned translation per image, |t_x| and |t_y| bounded (1 = half the side).
 
-    Bounds of the paper: 1.1 / 0.2 for policy 3-1-7, 0.4 / 0.4 for 43-18-18, 1.1 / 0.4 for their hybrid (the default). The
-    shift starts at 0 and moves with the same Adam and schedule; its gradient is not signed.
+    Bounds of the paper: 1.1 / 0.2 for policy 3-1-7, 0.4 / 0.4 for 43-18-18, 1.1 / 0.4 for their hybrid (the default). The shift
+    starts at 0 and uses the same Adam and schedule; its gradient is not signed.
     """
     attack = adam_attack("ig_shift", **settings)
     rule = replace(attack.rules[GUESS], sign=False, project=Within(bound_x, bound_y))
@@ -157,14 +151,14 @@ def ig_shift(
 def ig_affine(
     *, bound_x: float | Tensor = 1.1, bound_y: float | Tensor = 0.4, bend: float = 0.3, **settings: Unpack[AdamSettings]
 ) -> Matching:
-    """The enhanced attack with any affine map per picture: translation as `ig_shift`, other entries within `bend` of none."""
+    """The enhanced attack with an affine map per image: translation as `ig_shift`, other entries within `bend` of the identity."""
     attack = adam_attack("ig_affine", **settings)
     project = NearIdentity(Within(bound_x, bound_y), bend)
     return _through(attack, AFFINE, replace(attack.rules[GUESS], sign=False, project=project), identity)
 
 
 def _through(attack: Matching, kind: str, rule: Rule, start: Extra) -> Matching:
-    """Return the attack through a learned map: what the unknown of this `kind` starts from, and how it moves."""
+    """Return the attack through a learned map, whose unknown of this `kind` has this start and rule."""
     moved = Moved(kind)
     return replace(
         attack,

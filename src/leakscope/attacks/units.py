@@ -1,6 +1,6 @@
-"""In which unit the value of an objective counts: gains for the optimiser and the priors, and the noise as the unit of what is reported.
+"""Units of an objective's value: gains for the optimiser and the priors, and the noise floor as the unit of what is reported.
 
-The optimiser minimises `gain * distance`. L-BFGS stops at absolute tolerances, so what is left to compare must not be too small.
+The optimiser minimises `gain * distance`. L-BFGS stops at absolute tolerances, so the value must not be too small.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from leakscope.attacks.view import Objective, View
 from leakscope.core.errors import InputError
 from leakscope.core.tree import squared_norm
 
-LEAST = 1e-9  # the smallest mismatch that counts as explained, where neither noise nor slack says more
-Gain = Callable[
-    [View, int], Tensor | float
-]  # of one trial's own facts, and of the power of a length that the value grows with
+LEAST = 1e-9  # the smallest value that counts as explained, without noise and slack
+Gain = Callable[[View, int], Tensor | float]  # of one trial, and of the power of a length that the value grows with
 
 
 def needs_of(gain: object) -> tuple[str, ...]:
@@ -42,7 +40,7 @@ def needs_of(gain: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """`gain * inner`: one number, or a gain that depends on the facts of a trial (`PerGradient`, `AtLeast`, `ToLength`)."""
+    """`gain * inner`; the gain is a number or depends on the facts of a trial (`PerGradient`, `AtLeast`, `ToLength`)."""
 
     inner: Objective = field(default_factory=Match)
     gain: float | Gain = 1.0
@@ -64,7 +62,7 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class PerGradient:
-    """`gain / L^p`: a value of changes of weights counts as that of their mean gradient; L is the length of the update."""
+    """`gain / L^p`: the value of a weight change counts as that of its mean gradient; L is the length of the update."""
 
     gain: float = 1.0
 
@@ -117,10 +115,10 @@ def _gain(gain: float | Gain, view: View, power: int) -> Tensor | float:
 
 @dataclass(frozen=True, slots=True)
 class InNoiseUnits:
-    """The inner objective, reported in units of what noise of `Knowledge.sigma` leaves at the truth: under 1 it is explained.
+    """The inner objective, reported in units of the value that noise of `Knowledge.sigma` leaves at the truth: explained under 1.
 
-    `explained = max(gain (n - p) sigma^2, slack)` for squared L2, its root for L2; n are the coordinates compared, p the pixels that can
-    be fitted to the noise (at most n / 2 are counted). What is minimised stays as it is.
+    `explained = max(gain (n - p) sigma^2, slack)` for squared L2, its root for L2; n are the coordinates compared, p the pixels
+    that can be fitted to the noise (at most n / 2 are counted).
     """
 
     inner: Objective = field(default_factory=Match)
@@ -138,7 +136,7 @@ class InNoiseUnits:
         return self.inner(view)
 
     def explained(self, view: View) -> Tensor:
-        """Return the value that noise alone leaves, at least the slack, never 0."""
+        """Return the value that noise alone leaves: at least the slack, never 0."""
         sigma = fact(view.knowledge.sigma, "InNoiseUnits", "sigma", "the noise level") / unit_of(view)
         masked = find_link(self.inner, Sent) or find_link(self.inner, LargestSent)
         compared = sent_coordinates(view) if masked else {n: torch.ones_like(v) for n, v in view.observed.items()}

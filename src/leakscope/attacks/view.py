@@ -1,4 +1,4 @@
-"""What the pieces of an attack see: one trial at one moment."""
+"""What the components of an attack see: one trial at one iteration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leakscope.core.types import Knowledge, Observation, Round, Shares
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The iteration a trial is in, and the trial's key, from which pieces fold whatever they draw."""
+    """The iteration of a trial, and its key, from which components fold what they draw."""
 
     iteration: Tensor
     key: Tensor
@@ -23,7 +23,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The update that the unknowns would have caused, and what the network said on the way."""
+    """The update that the unknowns would have caused, and the network's output."""
 
     update: Tree
     output: Tensor
@@ -39,10 +39,7 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One trial as objectives and priors see it: unknowns, simulated and observed update, knowledge, clock.
-
-    `shares` says what the updates are: gradients, or changes of weights.
-    """
+    """One trial as seen by objectives and priors; `shares` says whether updates are gradients or weight changes."""
 
     unknowns: Tree
     simulated: Simulated
@@ -55,7 +52,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What the engine lifts over trials; a tensor inside a piece is a per-trial setting."""
+    """The components that the engine lifts over trials; a tensor inside one is a per-trial setting."""
 
     simulate: Simulator
     objective: Objective
@@ -68,7 +65,7 @@ Prior = Callable[[View], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything fixed during an attack, with the trial dimension in front of every tensor."""
+    """Everything fixed during an attack; every tensor has a leading trial dimension."""
 
     observation: Observation
     knowledge: Knowledge

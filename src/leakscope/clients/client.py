@@ -1,4 +1,4 @@
-"""One federated client, for many trials at once: from weights and a private batch to what the server sees."""
+"""One federated client, for many trials at once: from weights and a private batch to the Observation."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one client sends (a gradient, or the change of its weights: before minus after), and what it keeps.
+    """What one client sends (a gradient, or its weight change: before minus after), and what it keeps.
 
-    `state` is that of its defences, `weights` are its own after local training, private ones included.
+    `state` belongs to its defences; `weights` are those after local training, private ones included.
     """
 
     update: Tree
@@ -46,12 +46,11 @@ class Answer:
 class Client:
     """What a client does between download and upload.
 
-    `local=None` shares the gradient of one full batch (FedSGD). With `LocalTraining` it shares its weights after E epochs
-    of batches of B (FedAvg); defences then act on the change of the weights. Defences apply in the order given. With
-    `rounds` above 1 the client answers several times with the same data, defences that draw drawing anew and those that
-    remember going on; between rounds the server moves the weights by `server_rate` times what it got (0: it does not).
-    `on_model` gives the client's network a private part, drawn from its key, the same in every round; `model` stays public.
-    `on_data` transforms the private pictures before the network sees them, drawn anew in every round.
+    `local=None` shares the gradient of one full batch (FedSGD). With `LocalTraining` it shares its weights after E epochs of
+    batches of B (FedAvg); defences then act on the weight change. Defences apply in the order given. With `rounds` above 1 the
+    client answers several times with the same data, with new random draws and continued state of its defences; between rounds the
+    server moves the weights by `server_rate` times the update. `on_model` adds a private part to the client's network, drawn once
+    from its key. `on_data` transforms the private images, with new draws in every round.
     """
 
     local: LocalTraining | None = None
@@ -61,7 +60,7 @@ class Client:
     rounds: int = 1
     server_rate: float = 0.0
     on_model: Polarisation | None = None
-    on_data: Transform | DataDefence | None = None  # a file says the first, a caller may bring one of its own
+    on_data: Transform | DataDefence | None = None  # Transform from a file, or a caller's own defence
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -73,7 +72,7 @@ class Client:
             raise InputError(f"Client.server_rate must be in [0, inf), got {self.server_rate}")
 
     def observe(self, model: Model, weights: Tree, batch: Batch, seeds: Sequence[int]) -> Observation:
-        """Return what the server sees of every trial; `weights` lead with T, `seeds` has one number per trial."""
+        """Return what the server sees of every trial; `weights` have leading T, `seeds` one number per trial."""
         self._check(model, weights, batch, seeds)
         keys = client_keys(seeds, batch.inputs.device)
         if self.on_model is not None:
@@ -122,7 +121,7 @@ class Client:
         )
 
     def transformed(self, batch: Batch, seeds: Sequence[int]) -> Batch:
-        """Return the batch as the network saw it in the first round: after `on_data`, before the scaling."""
+        """Return the batch as the network sees it in the first round: after `on_data`, before the scaling."""
         if self.on_data is None:
             return batch
         keys = client_keys(seeds, batch.inputs.device)
@@ -168,9 +167,9 @@ class Client:
         order: Tensor | tuple[Tensor, ...] | None = None,
         guard: Polarisation | None = None,
     ) -> Answer:
-        """Return what ONE client makes of its data; `order` says which examples each local step takes (drawn if None).
+        """Return the answer of ONE client; `order` gives the examples of each local step (drawn if None).
 
-        `guard` is `on_model` with this client's strengths; with one, `model` is polarised and `weights` hold its secrets.
+        `guard` is `on_model` with this client's strengths; with it `model` is polarised and `weights` hold its secrets.
         """
         x = x if self.on_data is None else self.on_data.protect_data(x, key)
         x = self.scaling.scale(x, len(model.input_shape)).to(next(iter(weights.values())).dtype)
@@ -189,12 +188,12 @@ class Client:
 
 
 def client_keys(seeds: Sequence[int], device: torch.device | None = None) -> Tensor:
-    """Return the keys from which clients draw in their first round: order of examples, noise, dropout masks."""
+    """Return the keys of the clients' draws in the first round: order of examples, noise, dropout masks."""
     return random.fold(random.key(list(seeds), device=device), "client")
 
 
 def told(model: Model, client: Client, batch: Batch, *, labels: bool = False, local: bool = True) -> Knowledge:
-    """Return the Knowledge of a server that knows network, loss, scaling and sample count; `labels` and `local` if told."""
+    """Return the Knowledge of a server that knows network, loss, scaling and sample count, optionally `labels` and `local`."""
     return Knowledge(
         input_shape=tuple(model.input_shape),
         classes=model.classes,
@@ -208,10 +207,7 @@ def told(model: Model, client: Client, batch: Batch, *, labels: bool = False, lo
 
 
 def tell_defences(knowledge: Knowledge, client: Client, observation: Observation) -> Knowledge:
-    """Return the Knowledge of an attacker who also knows which defences the client used: their facts, not their draws.
-
-    Coordinates that were sent in any round are marked as sent.
-    """
+    """Return Knowledge with the facts about the client's defences, not their draws; coordinates sent in any round count as sent."""
     updates = [direction(seen, observation.shares) for seen in observation.rounds]
     rounds = [revealed(client.defences, update) for update in updates]
     facts = dict(rounds[0])
@@ -222,11 +218,11 @@ def tell_defences(knowledge: Knowledge, client: Client, observation: Observation
     if "mask" in facts:
         masks: list[Any] = [each["mask"] for each in rounds]
         facts["mask"] = {name: torch.stack([mask[name] for mask in masks]).amax(0) for name in masks[0]}
-    if "sigma_each" in facts:  # read off an update, and each round's has a size of its own
+    if "sigma_each" in facts:  # estimated from the update of each round
         facts |= {name: _over_rounds([each[name] for each in rounds]) for name in ("sigma", "sigma_each")}
     return replace(knowledge, **facts)  # type: ignore[arg-type]
 
 
 def _over_rounds(levels: Sequence[Any]) -> Any:
-    """Return the root of the mean square over rounds, of tensors or of trees."""
+    """Return the root mean square over rounds, of tensors or of trees."""
     return map_tensors(lambda *each: torch.stack(each).square().mean(0).sqrt(), levels[0], *levels[1:])

@@ -2,9 +2,9 @@
 
     g = 1/B ( sum_i m_i g_i min(1, C / |g_i|) + sigma C z ),   z ~ N(0, I),   m_i = 1 with probability q = B / N
 
-`bound` is C, `multiplier` sigma. Every example joins every step with probability q by itself (Poisson sampling): that is what
-the accountants count, and what shuffled batches of fixed size would not be. With B = N nothing is drawn. The per-example
-gradients are one vmap over examples inside the vmap over clients; agrees with Opacus (tests/integrations/test_opacus.py).
+`bound` is C, `multiplier` sigma. Every example joins every step independently with probability q (Poisson sampling), as the
+accountants assume; shuffled batches of fixed size would not comply. With B = N nothing is drawn. Agrees with Opacus
+(tests/integrations/test_opacus.py).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from leakscope.learning.losses import LOSSES, Loss, one_hot
 class PrivateClient:
     """A client that trains with DP-SGD: one private gradient (`local=None`), or `local` steps of plain SGD with them.
 
-    `local.batch_size` is the expected size of a batch; momentum, Adam, weight decay and a proximal term are refused, not
-    ignored. The epsilon this buys is `leakscope.integrations.opacus.epsilon` of `multiplier`, `rate(N)` and `steps(N)`.
+    `local.batch_size` is the expected batch size; momentum, Adam, weight decay and a proximal term are refused. The epsilon is
+    `leakscope.integrations.opacus.epsilon` of `multiplier`, `rate(N)` and `steps(N)`.
     """
 
     bound: float = 1.0
@@ -68,7 +68,7 @@ class PrivateClient:
         return 1 if self.local is None else self.local.steps(samples)
 
     def observe(self, model: Model, weights: Tree, batch: Batch, seeds: Sequence[int]) -> Observation:
-        """Return what the server sees of every trial; `weights` lead with T, `seeds` has one number per trial."""
+        """Return what the server sees of every trial; `weights` have leading T, `seeds` one number per trial."""
         if len(seeds) != batch.trials:
             raise InputError(f"one seed per trial: {batch.trials} trials, {len(seeds)} seeds")
         if tuple(batch.inputs.shape[2:]) != tuple(model.input_shape):
@@ -91,10 +91,7 @@ class PrivateClient:
         return Observation((Round(before, buffers, sent),), shares, batch.mask.sum(1))
 
     def tell(self, knowledge: Knowledge, trials: int) -> Knowledge:
-        """Return the Knowledge of an attacker who knows the noise: its deviation on every coordinate of the update.
-
-        Of the clip it is told where that bounds the update itself: one gradient of one example.
-        """
+        """Return Knowledge with the noise level per coordinate, and the clip if it bounds the update (one gradient of one example)."""
         samples = knowledge.samples
         each = self.multiplier * self.bound / self.size(samples)
         moved = 1.0 if self.local is None else self.local.rate * math.sqrt(self.steps(samples))
@@ -108,7 +105,7 @@ class PrivateClient:
     def _update(
         self, model: Model, weights: Tree, buffers: Tree, x: Tensor, targets: Tensor, mask: Tensor, key: Tensor
     ) -> Tree:
-        """Return the private gradient, or the change of the weights over all steps, of ONE client."""
+        """Return the private gradient, or the weight change over all steps, of ONE client."""
         loss, size, steps = LOSSES[self.loss], self.size(len(x)), self.steps(len(x))
         now = weights
         gradient: Tree = {}
@@ -152,7 +149,7 @@ def private_gradient(
 ) -> Tree:
     """Return the noisy mean of clipped per-example gradients of ONE client; `mask` says which examples take part.
 
-    Divided by `size`, the expected number, whatever number took part: dividing by that number would give it away.
+    Divides by the expected number `size`: dividing by the actual number would reveal it.
     """
     alone = torch.ones(1, dtype=torch.bool, device=x.device)
 

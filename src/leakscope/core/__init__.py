@@ -1,1 +1,1 @@
-"""What every room shares: values, named-tensor trees, seeds, errors, lookup, pairing."""
+"""Shared by all packages: values, named-tensor trees, seeds, errors, lookup, pairing."""

@@ -1,7 +1,7 @@
-"""Gradients of a function of named tensors that can be differentiated again, by function transforms or by plain autograd.
+"""Twice-differentiable gradients of a function of named tensors, by function transforms or by plain autograd.
 
-Function transforms work under vmap, for many trials at once. For a single trial plain autograd computes the same with a sixth of
-the overhead (a double backward through ResNet20 on a CPU), so whoever evaluates one trial by itself asks for it.
+Function transforms work under vmap. For a single trial plain autograd has a sixth of the overhead (double backward through
+ResNet20 on a CPU), so callers that evaluate one trial use `plain_autograd`.
 """
 
 from __future__ import annotations

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Something the user gave cannot work; the message is one line, fit for the terminal.
-
-    The command line prints the message alone and exits with code 2.
-    """
+    """Invalid user input, with a one-line message; the command line prints only the message and exits with code 2."""
 
 
 class UnknownNameError(InputError):
-    """A name that no table holds; the message lists the near ones."""
+    """An unknown name; the message lists similar ones."""

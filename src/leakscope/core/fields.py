@@ -1,4 +1,4 @@
-"""What the fields of a frozen dataclass may hold, read off their types: one clear line where Python would fail somewhere inside."""
+"""Type checks for the fields of frozen dataclasses, with one-line error messages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ WORDS = {
 
 
 def check_fields(piece: object) -> None:
-    """Refuse a piece one of whose fields holds a value of another kind than its type says; what a number may be it checks itself.
+    """Raise if a field of a component holds a value of another type than declared.
 
-    A number is anything that counts as one (NumPy's too), a tuple may be a list, a protocol is met by who has its methods, and
-    types that cannot be asked hold anything.
+    Numbers include NumPy's, a tuple may be a list, protocols are checked by their methods; uncheckable types are skipped.
     """
     for name, hint in _hints(cast(Hashable, type(piece))).items():
         value = getattr(piece, name)
@@ -44,7 +43,7 @@ def _hints(kind: Hashable) -> dict[str, Any]:
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union, also where one of them is a union itself."""
+    """Return the types of a union, flattened."""
     inner = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
     return tuple(option for one in inner for option in _options(one)) or (hint,)
 
@@ -54,12 +53,12 @@ def _holds(hint: Any, value: object) -> bool:
 
 
 def _is(kind: Any, value: object) -> bool:
-    """Return whether a value is of a kind; a kind that cannot be asked is said to be right."""
+    """Return whether a value has a type; True for types that cannot be checked."""
     if get_origin(kind) is tuple:
         return isinstance(value, tuple | list) and _all_hold(get_args(kind), value)
     if not isinstance(kind, type):
         return True
-    if isinstance(value, type):  # a class has the methods of its objects, and is none of them
+    if isinstance(value, type):  # a class has the methods of its instances but is not one
         return False
     if type(value) is bool and kind in NUMBERS:
         return False
@@ -69,7 +68,7 @@ def _is(kind: Any, value: object) -> bool:
 
 
 def _all_hold(kinds: tuple[Any, ...], values: Sequence[object]) -> bool:
-    """Return whether the values are what `tuple[kinds]` holds: any number of one kind, or so many of these."""
+    """Return whether the values match `tuple[kinds]`: any number of one type, or exactly these."""
     if kinds[-1] is ...:
         return all(_holds(kinds[0], value) for value in values)
     return len(kinds) == len(values) and all(map(_holds, kinds, values))

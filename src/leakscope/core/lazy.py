@@ -1,13 +1,11 @@
 """Packages whose names are loaded on first use.
 
-Such a package writes its names once, as imports for type checkers:
+Such a package lists its names once, as imports for type checkers, which are also the lookup table at run time:
 
     if TYPE_CHECKING:
         from package.module import name as name
     else:
         load_lazily(__name__)
-
-At run time the same lines are the table of what is where.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ def origins(package: str) -> dict[str, str]:
 
 
 class LazyPackage(ModuleType):
-    """A package that imports a name when it is first asked for.
-
-    A name wins over a submodule that is called the same: `leakscope.audit` is the function, whatever was imported before.
-    """
+    """A package that imports a name on first access; names win over submodules of the same name (`leakscope.audit` is the function)."""
 
     __origins__: dict[str, str]
 

@@ -1,4 +1,4 @@
-"""A network as a pure function of its parameters, and what an attacker may read off its architecture."""
+"""A network as a pure function of its parameters, and the properties of its architecture that attacks use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Apply = Callable[[Tree, Tree, Tensor, Tensor], tuple[Tensor, Tree]]
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """Names of a dense layer's parameters, and whether what enters it can be negative."""
+    """Names of a dense layer's parameters, and whether its input is non-negative."""
 
     weight: str
     bias: str | None
@@ -23,13 +23,12 @@ class Dense:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`apply(parameters, buffers, x, key) -> (output, buffers)` for ONE trial, and the values it was made with.
+    """`apply(parameters, buffers, x, key) -> (output, buffers)` for ONE trial, and the network's initial values.
 
-    `x` holds N inputs, `output` N rows of logits. `key` seeds whatever the network draws (dropout masks): one int64
-    scalar, read by `leakscope.core.random`. `private` names parameters that never leave the client. `head` is the last
-    dense layer if the output comes straight from it; `entry` is the first layer if it is dense on the flattened input.
-    `draws` is False where `apply` never reads its key. `narrowest` is how many numbers an input has in the narrowest layer whose
-    function rounds, such as a sigmoid; None if there is none.
+    `x` holds N inputs, `output` N rows of logits. `key`, an int64 scalar for `leakscope.core.random`, seeds the network's draws
+    (dropout masks); `draws` is False if `apply` never reads it. `private` names parameters that never leave the client. `head` is
+    the last dense layer if it computes the output directly; `entry` is the first layer if it is dense on the flattened input.
+    `narrowest` is the number of values per input in the narrowest layer whose function rounds, such as a sigmoid.
     """
 
     name: str
@@ -49,5 +48,5 @@ class Model:
         return {name: value for name, value in parameters.items() if name not in self.private}
 
     def with_parameters(self, parameters: Tree) -> Model:
-        """Return the same network holding other values."""
+        """Return the network with other parameter values."""
         return replace(self, parameters=parameters)

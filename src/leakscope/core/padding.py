@@ -1,8 +1,7 @@
-"""Which examples of the running call are real.
+"""Which examples of the current call are real.
 
-A client of fewer examples is padded so that many clients fit into one batch. Most layers treat each example alone and need
-not know; one that looks across the batch (batch norm in train mode) must not count the padding. `counting(mask)` tells it
-for the time of one call of the network.
+Smaller clients are padded so that many clients fit into one batch. Layers that look across the batch (batch norm in train mode)
+must not count the padding; `counting(mask)` provides the mask for one call of the network.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _RUNNING: ContextVar[Tensor | None] = ContextVar("real_examples_of_the_running_c
 
 @contextmanager
 def counting(mask: Tensor) -> Iterator[None]:
-    """Let layers executed inside count only the examples whose mask is set; calls in other threads keep their own."""
+    """Let layers inside count only the examples whose mask is set; other threads are not affected."""
     token = _RUNNING.set(mask)
     try:
         yield
@@ -27,5 +26,5 @@ def counting(mask: Tensor) -> Iterator[None]:
 
 
 def real_examples() -> Tensor | None:
-    """Return the mask of the running call, None where all examples count."""
+    """Return the mask of the current call, None if all examples count."""
     return _RUNNING.get()

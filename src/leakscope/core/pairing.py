@@ -1,4 +1,4 @@
-"""Which reconstruction belongs to which true input: the assignment with the least total cost."""
+"""Matching of reconstructions to true inputs: the assignment with the smallest total cost."""
 
 from __future__ import annotations
 

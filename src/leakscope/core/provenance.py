@@ -1,4 +1,4 @@
-"""Where results come from: versions, revision, machine. Stored with every run."""
+"""Provenance of results, stored with every run: versions, revision, machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakscope.core.version import __version__
 
 
 def gather_facts(command: str, device: str) -> dict[str, str]:
-    """Return the facts of this moment, as plain text."""
+    """Return the current versions, revision and machine as plain text."""
     facts = {
         "leakscope": __version__,
         "revision": revision(),
@@ -27,7 +27,7 @@ def gather_facts(command: str, device: str) -> dict[str, str]:
 
 
 def revision() -> str:
-    """Return the git revision of a source checkout, with '+' where files differ from it; nothing for an installed package."""
+    """Return the git revision of a source checkout, with '+' if files differ from it; empty for an installed package."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return ""

@@ -1,11 +1,9 @@
-"""Random numbers as a pure function of a key: Philox 4x32-10 in plain integer tensor operations.
+"""Random numbers as a pure function of a key: Philox 4x32-10 in integer tensor operations.
 
-A key is an int64 scalar tensor (one trial) or a vector of them (many trials). `fold` derives a new key from a key and a
-purpose or a counter; `uniform`, `normal` and `permutation` draw from one. Nothing here has state, so a draw is the same on
-CPU and GPU, alone or in a batch, traced or not, and under `vmap` each trial draws from its own key. (Integers agree bit
-for bit everywhere; normals go through float64 logarithms and cosines and are then rounded to the asked dtype.)
-
-Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+A key is an int64 scalar tensor (one trial) or a vector (many trials). `fold` derives a new key from a key and a purpose or a
+counter; `uniform`, `normal` and `permutation` draw from a key. A draw is the same on CPU and GPU, alone or in a batch, traced or
+not, and under `vmap`. (Integers agree bit for bit; normals use float64 logarithms and cosines and are rounded to the requested
+dtype.) Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _M0, _M1 = 0xD2511F53, 0xCD9E8D57
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _LOW = 0xFFFFFFFF
 _ROUNDS = 10
-_AT_ONCE = 1 << 16  # words: more than this of one key are no faster together
+_AT_ONCE = 1 << 16  # words: larger draws are no faster together
 
 
 def key(seed: int | Sequence[int], device: torch.device | str | None = None) -> Tensor:
@@ -49,24 +47,24 @@ def philox(
 
 
 def _zero(k: Tensor) -> Tensor:
-    """Return 0 for every key, as a value of the key: from plain constants a compiler would count in 32 bits."""
+    """Return 0 computed from the key: a compiler would use 32-bit arithmetic for plain constants."""
     return k & 0
 
 
 def fold(k: Tensor, data: str | int | Tensor) -> Tensor:
-    """Return a new key made from a key and a purpose (text) or a counter (number, or one per key)."""
+    """Return a new key from a key and a purpose (text) or a counter (number, or one per key)."""
     if isinstance(data, str):
         return _mixed(k, _filled(zlib.crc32(data.encode()), k), 1)
     return _mixed(k, data.to(k.device, torch.int64) if isinstance(data, Tensor) else _filled(data, k), 2)
 
 
 def fold_each(k: Tensor, purposes: Sequence[str]) -> Tensor:
-    """Return the keys that `fold` makes of each purpose, along a new last dimension."""
+    """Return the keys folded with each purpose, along a new last dimension."""
     return _mixed(k.unsqueeze(-1), torch.stack([_filled(zlib.crc32(each.encode()), k) for each in purposes]), 1)
 
 
 def _filled(number: int, like: Tensor) -> Tensor:
-    """Return a number where the key lies, filled in there: one that comes from the host could not be part of a recording."""
+    """Return a number created on the key's device: a copy from the host cannot be part of a recording."""
     return torch.full((), number, dtype=torch.int64, device=like.device)
 
 
@@ -94,7 +92,7 @@ def uniform(k: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32)
 
 
 def normal(k: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return standard normal numbers of shape `k.shape + shape`, by Box and Muller."""
+    """Return standard normal numbers of shape `k.shape + shape`, by Box-Muller."""
     number = math.prod(shape)
     words = _words(k, 2 * number)
     return _normal(words[..., :number], words[..., number:]).to(dtype).reshape((*k.shape, *shape))
@@ -106,7 +104,7 @@ def _normal(first: Tensor, second: Tensor) -> Tensor:
 
 
 def uniforms(k: Tensor, shapes: Mapping[str, Sequence[int]], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Return for each name what `uniform` draws of the key folded with it: many small tensors in one pass."""
+    """Return for each name `uniform` of the key folded with it: many small tensors in one pass."""
 
     def many(words: list[Tensor], numbers: list[int]) -> Tensor:
         del numbers
@@ -116,7 +114,7 @@ def uniforms(k: Tensor, shapes: Mapping[str, Sequence[int]], dtype: torch.dtype 
 
 
 def normals(k: Tensor, shapes: Mapping[str, Sequence[int]], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Return for each name what `normal` draws of the key folded with it: many small tensors in one pass."""
+    """Return for each name `normal` of the key folded with it: many small tensors in one pass."""
 
     def many(words: list[Tensor], numbers: list[int]) -> Tensor:
         first = torch.cat([w[..., :number] for w, number in zip(words, numbers, strict=True)], dim=-1)
@@ -133,7 +131,7 @@ def _drawn(
     one: Callable[[Tensor, Sequence[int], torch.dtype], Tensor],
     many: Callable[[list[Tensor], list[int]], Tensor],
 ) -> dict[str, Tensor]:
-    """Return a draw for each name: of a large tensor by `one`, of several small ones by `many`; a number takes so many `words`."""
+    """Return a draw for each name: large tensors by `one`, groups of small ones by `many`; a number takes `words` words."""
     draws: dict[str, Tensor] = {}
     for names in _together(shapes, words):
         if len(names) == 1:
@@ -146,7 +144,7 @@ def _drawn(
 
 
 def _together(shapes: Mapping[str, Sequence[int]], words: int) -> list[list[str]]:
-    """Return the names in groups of neighbours that are small enough to be drawn at once."""
+    """Return the names in groups of neighbours small enough for one draw."""
     groups: list[list[str]] = []
     room = 0
     for name, shape in shapes.items():
@@ -160,7 +158,7 @@ def _together(shapes: Mapping[str, Sequence[int]], words: int) -> list[list[str]
 
 
 def _words_each(keys: Tensor, numbers: Sequence[int]) -> list[Tensor]:
-    """Return for each key of the last dimension as many words as its number says, as `_words` does."""
+    """Return for each key of the last dimension its number of words, as `_words` does."""
     blocks = [-(-number // 4) for number in numbers]
     count = torch.cat([torch.arange(each, dtype=torch.int64, device=keys.device) for each in blocks])
     parts = [keys[..., place : place + 1].expand(*keys.shape[:-1], each) for place, each in enumerate(blocks)]

@@ -1,4 +1,4 @@
-"""One trial as plain data, and the cell of a sweep it belongs to: what is stored, exported and reported."""
+"""One trial as plain data, and its cell of a sweep: what is stored, exported and reported."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Plain: TypeAlias = str | int | float | bool | None
-COURSE = "course."  # before the name of a number that an attack found: the tensor that holds it along the iterations
-IMAGE_MSE = "image_mse"  # the tensor of the image MSE at the snapshots, where an attack films its end
+COURSE = "course."  # prefix of the tensors that hold a learned scalar along the iterations
+IMAGE_MSE = "image_mse"  # tensor of the image MSE at the snapshots, if an attack films its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleScore:
-    """The scores of one private sample of a trial; None where a number does not exist (no label guessed, no picture)."""
+    """The scores of one private sample of a trial; None if undefined (no label guessed, no image)."""
 
     sample: int
     label: int
@@ -28,12 +28,11 @@ class SampleScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One trial: which, how it ended, and what it got right.
+    """One trial: its identity, outcome and scores.
 
-    `trial` is the hash of all that determines the result, `number` its place among the trials of its cell, `items` the
-    places of its samples in the data set. `mismatch` is the attack's own last value, None for what is no optimisation.
-    `seconds` is the trial's share of its chunk. `learned` are the numbers that the attack found beside the pictures, by name
-    (SME's alpha).
+    `trial` is the hash of all that determines the result, `number` its index in its cell, `items` the indices of its samples in
+    the data set. `mismatch` is the attack's last value, None without optimisation. `seconds` is the trial's share of its chunk.
+    `learned` are scalars that the attack learned, by name (SME's alpha).
     """
 
     trial: str
@@ -54,10 +53,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """All trials that differ in nothing but seed and data: one point of a sweep.
+    """All trials that differ only in seed and data: one point of a sweep.
 
-    `settings` is the scenario of the cell with every default filled in, as JSON data. `axes` holds its value on each axis
-    that the sweep varies ('attack' is one wherever there are several). A baseline is what one gets without the update.
+    `settings` is the cell's scenario with all defaults, as JSON data. `axes` holds its value on each axis of the sweep ('attack'
+    is one if there are several). A `baseline` does not use the update.
     """
 
     id: str

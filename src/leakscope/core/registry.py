@@ -1,4 +1,4 @@
-"""Looking a name up in a plain dict, with the near names in the error."""
+"""Lookup of a name in a plain dict, with similar names in the error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def lookup(table: Mapping[str, T], name: str, kind: str) -> T:
-    """Return `table[name]`, or raise an error that lists the near names.
+    """Return `table[name]`, or raise an error that lists similar names.
 
     >>> lookup({"mse": 1, "psnr": 2}, "psnr", "metric")
     2
@@ -30,5 +30,5 @@ def lookup(table: Mapping[str, T], name: str, kind: str) -> T:
 
 
 def summary(piece: object) -> str:
-    """Return the first line of a piece's docstring, for listings."""
+    """Return the first line of a component's docstring, for listings."""
     return (inspect.getdoc(piece) or "").split("\n", 1)[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""The way from pictures in [0, 1] to what a network takes, and back."""
+"""Conversion between images in [0, 1] and network inputs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 
-MANY = 16  # values, as the columns of a table: making them one by one is then slower than a copy
+MANY = 16  # values: from here on a copy is faster than creating them one by one
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Per channel (or per feature) `(x - mean) / std`; every value that crosses a wall is in [0, 1] before it.
+    """Per channel (or per feature) `(x - mean) / std`; values outside the network are always in [0, 1].
 
     >>> Scaling((0.5,), (0.25,)).box()
     (tensor([-2.]), tensor([2.]))
@@ -41,19 +41,19 @@ class Scaling:
             raise InputError(f"Scaling has {len(values)} channels, the input has {channels}")
         if x.device.type == "cpu" and len(values) > MANY:
             return torch.tensor(values, dtype=x.dtype).reshape(-1, *[1] * (rank - 1))
-        each = [torch.full((), value, dtype=x.dtype, device=x.device) for value in values]  # made there, not copied
+        each = [torch.full((), value, dtype=x.dtype, device=x.device) for value in values]  # created on the device
         return torch.stack(each).reshape(-1, *[1] * (rank - 1))
 
     def scale(self, x: Tensor, rank: int) -> Tensor:
-        """Return the network's input for pictures `x` in [0, 1]; one input has `rank` dimensions, channel first."""
+        """Return the network's input for images `x` in [0, 1]; one input has `rank` dimensions, channel first."""
         return (x - self._along(self.mean, x, rank)) / self._along(self.std, x, rank)
 
     def unscale(self, x: Tensor, rank: int) -> Tensor:
-        """Return the picture in [0, 1] for a network input; the inverse of `scale`."""
+        """Return the image in [0, 1] for a network input; the inverse of `scale`."""
         return x * self._along(self.std, x, rank) + self._along(self.mean, x, rank)
 
     def clamp(self, x: Tensor, rank: int) -> Tensor:
-        """Return a network input pushed into the valid box."""
+        """Return a network input clamped to the valid box."""
         mean, std = self._along(self.mean, x, rank), self._along(self.std, x, rank)
         return torch.minimum(torch.maximum(x, -mean / std), (1 - mean) / std)
 

@@ -1,4 +1,4 @@
-"""Functions that share settings: one lists them, the others take them over with defaults of their own."""
+"""Functions that share settings: one lists them, the others copy them with different defaults."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ R = TypeVar("R")
 def settings_of(
     base: Callable[..., Any], *, without: tuple[str, ...] = (), **defaults: object
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that gives a function the settings of `base` after its own, with other `defaults`.
-
-    Settings named in `without` cannot be given: they have their default.
-    """
+    """Return a decorator that adds the settings of `base` with other `defaults`; those in `without` are hidden and keep their default."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         kept = [each for each in _keywords(function) if each.kind is each.KEYWORD_ONLY]

@@ -1,8 +1,7 @@
-"""Named-tensor trees, and the one map over all tensors of a nested value.
+"""Named-tensor trees, and the map over all tensors of a nested value.
 
-A `Tree` is a flat dict from name to tensor: parameters, buffers, an update, the unknowns of a trial. The vector functions
-(`dot`, `norm`, ...) read such a tree as one long vector. `map_tensors` and `lift` walk any nesting of dicts, tuples and
-frozen dataclasses; what is not a tensor is carried along untouched.
+A `Tree` is a flat dict from name to tensor: parameters, buffers, an update, the unknowns of a trial. The vector functions (`dot`,
+`norm`, ...) read it as one long vector. `map_tensors` and `lift` walk nested dicts, tuples and frozen dataclasses.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ TINY = 1e-12
 
 
 class _SquaredNorm(torch.autograd.Function):
-    """`x . x` in one pass over x, and one for its gradient `2 g x`: an update is the largest thing an attack touches."""
+    """`x . x` in one pass over x, and one for its gradient `2 g x`: updates are the largest tensors of an attack."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        # on CPU one pass, ten times as fast as a batched product; elsewhere square and sum, which compile into one
+        # on CPU one pass, ten times as fast as a batched product; elsewhere square and sum, which fuse
         return torch.linalg.vector_norm(x).square() if x.device.type == "cpu" else x.square().sum()
 
     @staticmethod
@@ -118,7 +117,7 @@ def _map(f: Callable[..., Tensor], value: Any, others: tuple[Any, ...]) -> Any:
 
 
 def _replace(value: Any, changed: dict[str, Any]) -> Any:
-    """Return a copy of a dataclass with new field values, without running its checks again (they may not trace)."""
+    """Return a copy of a dataclass with new field values, without its checks (they may not trace)."""
     copy = object.__new__(type(value))
     for name, item in changed.items():
         object.__setattr__(copy, name, item)
@@ -154,10 +153,7 @@ def trials(value: object) -> int:
 def flattened(
     f: Callable[..., V], args: tuple[Any, ...]
 ) -> tuple[Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]], list[V]]:
-    """Return `f` as a function of the tensors in `args` that gives the tensors of its result, and a list.
-
-    After a call the list holds that result, which shows how its tensors nest.
-    """
+    """Return `f` as a function from the tensors in `args` to those of its result, and a list that holds the last result."""
     shape: list[V] = []
 
     def flat_f(flat: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -169,10 +165,10 @@ def flattened(
 
 
 def lift(f: Callable[..., V], chunk: int | None = None) -> Callable[..., V]:
-    """Return `f`, a function of ONE trial, as a function of many: every tensor argument leads with the trial dimension.
+    """Return `f`, a function of ONE trial, as a function of many: every tensor argument has a leading trial dimension.
 
-    The result of `f` may nest as its arguments may. This is `torch.func.vmap` over all tensors of all arguments; a function that
-    vmap cannot run (a recurrent layer, a decision by a tensor's value) is called for one trial after the other.
+    This is `torch.func.vmap` over all tensors of all arguments; a function that vmap cannot run (a recurrent layer, a branch on a
+    tensor's value) is called trial by trial.
     """
 
     def many(*args: Any) -> Any:
@@ -190,11 +186,11 @@ def lift(f: Callable[..., V], chunk: int | None = None) -> Callable[..., V]:
 
 
 def beyond_vmap(error: RuntimeError) -> bool:
-    """Return whether an error says that vmap cannot run a function which may well run for one trial."""
+    """Return whether an error means that vmap cannot run a function that may work for one trial."""
     text = str(error)
     return (
         "vmap" in text or "atching rule" in text
-    ) and "random" not in text  # who draws globally is refused, not looped
+    ) and "random" not in text  # global random draws are refused, not looped
 
 
 def to(value: V, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> V:

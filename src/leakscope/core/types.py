@@ -1,11 +1,11 @@
-"""The values that cross the walls between rooms; all are batched: every tensor leads with the trial dimension T.
+"""The values exchanged between packages; every tensor has a leading trial dimension T.
 
 | value | holds | who may see it |
 |---|---|---|
 | Batch | private inputs in [0, 1] and labels | data, clients, metrics: never an attack |
 | Observation | what the server saw | all |
 | Knowledge | the threat model as data | attacks; stored with every result |
-| Reconstruction | what the attack made of it | metrics |
+| Reconstruction | the attack's result | metrics |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from leakscope.core.fields import check_fields
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, scale, subtract, trials
 
-Seeds: TypeAlias = Sequence[int]  # one for each trial
+Seeds: TypeAlias = Sequence[int]  # one per trial
 IMAGE_RANK = 3  # dimensions of one image: C x H x W
 
 
@@ -48,7 +48,7 @@ class Batch:
 
 
 def make_batch(inputs: Tensor, labels: Tensor, *, classes: int, mask: Tensor | None = None) -> Batch:
-    """Return a Batch after checking it: shapes, the [0, 1] box, the label range, at least one sample a trial."""
+    """Return a checked Batch: shapes, values in [0, 1], label range, at least one sample per trial."""
     if inputs.ndim < 3 or labels.shape != inputs.shape[:2]:
         raise InputError(
             f"a batch needs inputs T x N x ... and labels T x N, got {tuple(inputs.shape)} and {tuple(labels.shape)}"
@@ -76,7 +76,7 @@ def make_batch(inputs: Tensor, labels: Tensor, *, classes: int, mask: Tensor | N
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One exchange: the weights the client got, its buffers, and what it sent (a gradient, or weights after)."""
+    """One exchange: the weights and buffers the client received, and what it sent (a gradient, or weights after)."""
 
     before: Tree
     buffers: Tree
@@ -92,7 +92,7 @@ class Shares(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a real server sees of one client: one or several rounds, what kind of thing was sent, the sample count."""
+    """What a real server sees of one client: one or several rounds, what was shared, the sample count."""
 
     rounds: tuple[Round, ...]
     shares: Shares
@@ -114,8 +114,8 @@ def direction(seen: Round, shares: Shares) -> Tree:
 def to_gradient(observation: Observation, rate: float | Tensor) -> Observation:
     """Return a weight observation as the mean gradient it implies: `(w(t) - w_k(t+1)) / rate`.
 
-    After several steps pass `LocalTraining.length`, a number for each trial. Exact for one step of plain SGD. CPL's Algorithm 1,
-    lines 5-6, prints the sign the other way round.
+    Exact for one step of plain SGD; after several pass `LocalTraining.length`. CPL's Algorithm 1, lines 5-6, has the opposite
+    sign.
     """
     if observation.shares is Shares.GRADIENT:
         return observation
@@ -135,9 +135,8 @@ def to_gradient(observation: Observation, rate: float | Tensor) -> Observation:
 class LocalTraining:
     """The local computation between download and upload: E epochs of batches of B at a rate.
 
-    `batch_size=None` takes the whole client at once. One epoch of one full batch of plain SGD is FedSGD's step. `proximal`
-    is the weight mu of FedProx's term mu/2 |w - w0|^2 (Li et al. 2020, arXiv:1812.06127, Eq. 2), which holds a client near
-    the weights it downloaded.
+    `batch_size=None` uses all examples at once; with one epoch of plain SGD that is FedSGD's step. `proximal` is the weight mu of
+    FedProx's term mu/2 |w - w0|^2 (Li et al. 2020, arXiv:1812.06127, Eq. 2).
     """
 
     epochs: int = 1
@@ -184,7 +183,7 @@ class LocalTraining:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What the attacker is told. None means not told. Facts about defences are values, never the defence itself."""
+    """What the attacker knows; None means unknown. Facts about defences are values, never the defence object."""
 
     input_shape: tuple[int, ...]
     classes: int
@@ -220,14 +219,13 @@ class Outcome(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reconstruction:
-    """What an attack made of an Observation; pictures are in [0, 1] as the attack left them (not clamped).
+    """The result of an attack; images are in [0, 1], not clamped.
 
-    `inputs` T x N x ..., `labels` T x N, `start` as `inputs`, `mismatch` T (the attack's own final value), `iterations`,
-    `evaluations` and `outcome` T, `trace` T x K (mismatch at iterations `trace_at` T x K, NaN and -1 where not reached), `snapshots`
-    T x S x N x ... at iterations `snapshots_at` T x S (-1 where not reached). `seen` is as `inputs`, after what the attack
-    takes the client to have done to its pictures; None where it takes it to have done nothing. `learned` are the unknowns beside
-    the pictures that are one number a trial, by name (T; SME's alpha), and what was measured at the end (DLFA's similarity loss);
-    `courses` are the unknowns among them along `trace_at` (T x K).
+    `inputs` T x N x ..., `labels` T x N, `start` as `inputs`, `mismatch` T (the attack's final value), `iterations`,
+    `evaluations` and `outcome` T, `trace` T x K (mismatch at iterations `trace_at` T x K, NaN and -1 if not reached), `snapshots`
+    T x S x N x ... at iterations `snapshots_at` T x S (-1 if not reached). `seen` is `inputs` after the transformations that the
+    attack attributes to the client, or None. `learned` are further scalar unknowns by name (T; SME's alpha) and final measures
+    (DLFA's similarity loss); `courses` are those unknowns along `trace_at` (T x K).
     """
 
     inputs: Tensor

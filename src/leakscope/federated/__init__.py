@@ -1,4 +1,4 @@
-"""A federation: who answers in a round, local training of many clients at once, aggregation, decay, accuracy."""
+"""Federated training: client selection, local training of many clients at once, aggregation, decay, accuracy."""
 
 from leakscope.federated.decay import Decay
 from leakscope.federated.federation import Federation, State, begin, is_finite, parameters_of

@@ -1,4 +1,4 @@
-"""Learning rates that fall with the rounds."""
+"""Learning rates that decrease with the rounds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from leakscope.core.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decay:
-    """Multiply the learning rate by `factor` once round `at[i]` is over, or after every `every` rounds.
+    """Multiply the learning rate by `factor` after each round in `at`, or after every `every` rounds.
 
-    SPN halves it at rounds 100 and 200: `Decay(factor=0.5, at=(100, 200))`. It falls where the step is taken: at the clients
-    if they train, at the server if they share gradients.
+    SPN halves it at rounds 100 and 200: `Decay(factor=0.5, at=(100, 200))`. The rate is the clients' or, in FedSGD, the server's.
     """
 
     factor: float = 1.0
@@ -32,7 +31,7 @@ class Decay:
             raise InputError(f"Decay.factor {self.factor} never applies: give `at` or `every`")
 
     def after(self, rounds: int) -> float:
-        """Return what the rate is multiplied by once so many rounds are over.
+        """Return the factor of the rate after so many rounds.
 
         >>> [Decay(factor=0.5, at=(2, 3)).after(t) for t in range(5)]
         [1.0, 1.0, 0.5, 0.25, 0.25]

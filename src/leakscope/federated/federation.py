@@ -22,10 +22,7 @@ from leakscope.federated.servers import Averaging, Server, name_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Federation:
-    """N clients and a server: what a client computes, who answers in a round, what becomes of the answers.
-
-    `together` is how many clients train as one batch. It bounds the memory; beyond rounding it does not change the result.
-    """
+    """N clients and a server; `together` clients train as one batch, which bounds memory and affects results only by rounding."""
 
     client: Client
     selection: Selection = field(default_factory=Share)
@@ -47,7 +44,7 @@ class Federation:
             raise InputError(f"Federation.seed must be in [0, 2**63), got {self.seed}")
 
     def client_at(self, rounds: int) -> Client:
-        """Return the client with the learning rate it has once so many rounds are over."""
+        """Return the client with its learning rate after so many rounds."""
         local = self.client.local
         if local is None:
             return self.client
@@ -56,11 +53,10 @@ class Federation:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that a federation carries from round to round.
+    """The state of a federation between rounds; resuming from a saved state gives the same bits.
 
-    `weights` and `buffers` are the global model's. `private` holds, for each client, the parameters that never leave it, and
-    `memory` what its defences remember: both lead with N. Nothing else is remembered, so a state that was saved and read
-    again goes on to the same bits.
+    `weights` and `buffers` are the global model's. `private` holds each client's parameters that never leave it, and `memory` the
+    state of its defences: both have leading N.
     """
 
     rounds: int
@@ -71,23 +67,22 @@ class State:
 
 
 def equipped(federation: Federation, model: Model) -> Model:
-    """Return the network as clients hold it: the server's, with a private part where the clients' defence adds one."""
+    """Return the clients' network: the server's, with a private part if their defence adds one."""
     guard = federation.client.on_model
     return model if guard is None else guard.polarise(model)
 
 
 def begin(federation: Federation, model: Model, clients: int, *, weights: Tree | None = None) -> State:
-    """Return the state before the first round; `weights` are the server's, the model's own unless given.
+    """Return the state before the first round; `weights` are the server's (default: the model's).
 
-    Private parameters begin at the model's values in every client; secrets of a defence on the model are drawn for each
-    client from the federation's seed, once and for all rounds.
+    Private parameters start at the model's values; secrets of a defence on the model are drawn once per client from the seed.
     """
     client_model = equipped(federation, model)
     if client_model.private and federation.client.local is None:
         raise InputError(
             f"{model.name} has private parameters, which only local training moves: give client.local and a server of weights"
         )
-    federation.selection.choose(clients, torch.tensor(0))  # refuses more clients than there are
+    federation.selection.choose(clients, torch.tensor(0))  # raises if it asks for more clients than there are
     _check_strengths(federation.client, clients)
     first = {**client_model.parameters, **(model.parameters if weights is None else weights)}
     shared = {
@@ -112,7 +107,7 @@ def begin(federation: Federation, model: Model, clients: int, *, weights: Tree |
 
 
 def _check_strengths(client: Client, clients: int) -> None:
-    """Refuse a defence that has strengths, but not one for each client."""
+    """Raise if a defence has strengths, but not one per client."""
     places = [(f"defences[{number}]", defence) for number, defence in enumerate(client.defences)]
     for place, defence in [*places, ("on_model", client.on_model)]:
         for name, value in flat_names(defence).items():
@@ -121,7 +116,7 @@ def _check_strengths(client: Client, clients: int) -> None:
 
 
 def parameters_of(model: Model, state: State) -> Tree:
-    """Return all parameters of the global model; private ones, which no server has, at the model's own values."""
+    """Return all parameters of the global model; private ones, which no server has, at the model's values."""
     return {name: state.weights.get(name, value) for name, value in model.parameters.items()}
 
 

@@ -1,4 +1,4 @@
-"""Who holds which examples, and the private batches of several clients at once."""
+"""Which client holds which examples, and the private batches of several clients at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leakscope.data.partition import Partition
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holdings:
-    """The data of a federation: `shares[k]` are the places in `part` of what client k holds."""
+    """The data of a federation: `shares[k]` are the indices in `part` of client k's examples."""
 
     data: Dataset = field(repr=False)
     part: Part
@@ -49,7 +49,7 @@ class Holdings:
 
 
 def deal(data: Dataset, partition: Partition, *, part: Part = "train", seed: int = 0) -> Holdings:
-    """Return the holdings that a partition makes of a part of a data set; the same seed deals the same."""
+    """Return the holdings from a partition of a part of a data set; deterministic in the seed."""
     groups = data.groups_train if part == "train" else data.groups_test
     labels = data.labels(part, slice(None))
     if not len(labels):
@@ -58,5 +58,5 @@ def deal(data: Dataset, partition: Partition, *, part: Part = "train", seed: int
 
 
 def _padded(places: Tensor, length: int) -> Tensor:
-    """Return places filled up with the first of them, which the mask then hides."""
+    """Return indices padded with the first of them, which the mask hides."""
     return torch.cat([places, places[:1].expand(length - len(places))])

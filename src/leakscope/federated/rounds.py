@@ -1,8 +1,8 @@
-"""One round: the clients that answer train as one batch (vmap), defences act on what they send, the server steps.
+"""One round: the selected clients train as one batch (vmap), defences act on what they send, the server steps.
 
-Clients of unequal size are padded to the largest of their group and masked; groups are sorted by size, so that little is wasted.
-A client's part in a round is a function of the global model, its data and one number, its seed for that round:
-`Client.observe` with that seed sees exactly what the client sent, so any answer of a federation can be attacked.
+Clients of unequal size are padded to the largest of their group and masked; groups are sorted by size. A client's part in a round
+is a function of the global model, its data and its seed for that round: `Client.observe` with that seed sees exactly what the
+client sent, so any answer of a federation can be attacked.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from leakscope.learning.local import draw_order
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a group of clients is computed; beyond rounding it does not change the result.
+    """How a group of clients is computed; affects results only by rounding.
 
-    `around` opens a context in which clients train (another way to do convolutions), `split` trains a part of the clients on each
-    core instead of all of them on all cores. `traced` runs a flat graph once enough groups alike were trained, or a recording on a
-    GPU (see `traced`): not where that would unroll a loop over clients.
+    `around` is a context for training (another way to compute convolutions), `split` trains one part of the clients per core.
+    `traced` runs a flat graph, or a recording on a GPU, after enough similar groups; not where it would unroll a loop over
+    clients.
     """
 
     around: Around = nullcontext
@@ -51,7 +51,7 @@ NATIVE = Form()
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What happened in a round: who answered, with how many examples, and at which multiple of the learning rate."""
+    """The events of a round: who answered, with how many examples, and the factor of the learning rate."""
 
     round: int
     answered: tuple[int, ...]
@@ -60,14 +60,14 @@ class Played:
 
 
 def client_seeds(federation: Federation, rounds: int, clients: Sequence[int]) -> list[int]:
-    """Return the seed of each client's part in the round that follows `rounds` others."""
+    """Return each client's seed for the round after `rounds` others."""
     key = random.fold(random.fold(random.key(federation.seed), "federation"), rounds)
     seeds: list[int] = random.fold(key, torch.tensor(list(clients))).tolist()
     return seeds
 
 
 def who_answers(federation: Federation, rounds: int, clients: int) -> tuple[int, ...]:
-    """Return the clients that answer in the round that follows `rounds` others."""
+    """Return the clients that answer in the round after `rounds` others."""
     key = random.fold(random.fold(random.key(federation.seed), "selection"), rounds)
     return federation.selection.choose(clients, key)
 
@@ -81,10 +81,7 @@ def play_round(
     form: Form = NATIVE,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> tuple[State, Played]:
-    """Return the state after one more round, and what happened in it.
-
-    `model` is the network as clients run it; `progress` is called with (clients done, clients of the round) after each group.
-    """
+    """Return the state after one more round, and its events; `progress` gets (clients done, clients of the round) after each group."""
     answered = who_answers(federation, state.rounds, holdings.clients)
     counts = holdings.counts
     decay = federation.decay.after(state.rounds)
@@ -120,7 +117,7 @@ def train_groups(
     *,
     form: Form = NATIVE,
 ) -> Iterator[tuple[Sequence[int], Answer]]:
-    """Yield each group of clients with its answers, in order; a split form does as many at a time as torch has threads."""
+    """Yield each group of clients with its answers, in order; a split form runs as many groups at a time as torch has threads."""
 
     def prepared(group: Sequence[int]) -> Callable[[], Answer]:
         return _prepared(federation, model, holdings, state, group, form)
@@ -132,7 +129,7 @@ def train_groups(
     with ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,)) as pool:
         torch.set_num_threads(1)
         try:
-            for first in range(0, len(groups), threads):  # no more answers at a time than there are cores
+            for first in range(0, len(groups), threads):  # at most one group of answers per core at a time
                 some = groups[first : first + threads]
                 answers = pool.map(lambda call: call(), [prepared(group) for group in some])
                 yield from zip(some, answers, strict=True)
@@ -143,14 +140,14 @@ def train_groups(
 def train_clients(
     federation: Federation, model: Model, holdings: Holdings, state: State, clients: Sequence[int]
 ) -> Answer:
-    """Return the answers of some clients to the global model of `state`, all at once; every tensor leads with them."""
+    """Return the answers of some clients to the global model of `state`, all at once, with a leading client dimension."""
     return _prepared(federation, model, holdings, state, clients, NATIVE)()
 
 
 def _prepared(
     federation: Federation, model: Model, holdings: Holdings, state: State, clients: Sequence[int], form: Form
 ) -> Callable[[], Answer]:
-    """Return what computes the answers of some clients; all draws of order are done."""
+    """Return a function that computes the answers of some clients; their orders are already drawn."""
     client, device, held = federation.client_at(state.rounds), _device(state), equipped(federation, model)
     chosen = torch.tensor(list(clients))
     batch = holdings.batch(clients, device)
@@ -164,7 +161,7 @@ def _prepared(
     defences, guard, memory = take((client.defences, client.on_model, state.memory), chosen.to(device))
     arguments = (defences, guard, memory, weights, buffers, batch.inputs, batch.labels, batch.mask, keys, order)
     one = _one(client, held)
-    if form.traced and federation.decay.every is None:  # a rate that changes again and again would be traced each time
+    if form.traced and federation.decay.every is None:  # every new rate would be traced again
         return answering(one, client, model, arguments, 1 if order is None else len(order), form.around)
 
     def call() -> Answer:
@@ -175,10 +172,7 @@ def _prepared(
 
 
 def draw_orders(local: LocalTraining, counts: Tensor, keys: Tensor) -> Tensor:
-    """Return which example each slot of each step takes, clients x steps x B, -1 where there is none.
-
-    Each client's order is that of its own size: it does not depend on how far it was padded.
-    """
+    """Return which example each slot of each step takes, clients x steps x B, -1 if none; independent of padding."""
     sizes = counts.tolist()
     orders: dict[int, Tensor] = {}
     for size in sorted(set(sizes)):
@@ -193,7 +187,7 @@ def draw_orders(local: LocalTraining, counts: Tensor, keys: Tensor) -> Tensor:
 
 
 def trimmed(order: Tensor) -> tuple[Tensor, ...]:
-    """Return the order step by step, each as wide as the fullest batch of any client: nobody computes what all would mask."""
+    """Return the order step by step, each as wide as the fullest batch of any client."""
     widths = (order >= 0).sum(-1).amax(0).clamp_min(1).tolist()
     return tuple(order[:, step, :width] for step, width in enumerate(widths))
 
@@ -211,7 +205,7 @@ def _one(client: Client, model: Model) -> Callable[..., Answer]:
 
 
 def groups_of(clients: Sequence[int], counts: Tensor, together: int, parts: int = 1) -> Iterator[list[int]]:
-    """Yield the clients by rising size, so many at a time; in a multiple of `parts` groups where there are enough."""
+    """Yield the clients by increasing size in groups of `together`; a multiple of `parts` groups if there are enough."""
     by_size = sorted(clients, key=lambda client: (int(counts[client]), client))
     groups = -(-len(by_size) // together)
     each = -(-len(by_size) // (-(-groups // parts) * parts)) if parts > 1 else together
@@ -220,7 +214,7 @@ def groups_of(clients: Sequence[int], counts: Tensor, together: int, parts: int 
 
 
 def _with_private(state: State, clients: Sequence[int], answer: Answer) -> State:
-    """Return the state with what these clients do not send: private parameters, and what defences remember."""
+    """Return the state with what these clients keep: private parameters and the state of defences."""
     if not state.private and not any(state.memory):
         return state
     index = torch.tensor(list(clients), device=_device(state))

@@ -1,7 +1,6 @@
-"""A federation between two rounds as files: what the server has in one, what clients keep to themselves in another.
+"""The state of a federation as two files of one round: the server's part, and what clients keep private.
 
-Private heads, codes and what a client's defences remember (a residual is a gradient that was never sent) are no part of the
-first file. Both name their round; a state is read from two files of the same round or not at all.
+Private heads, codes and the state of defences (a residual is an unsent gradient) are only in the second file.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ T = TypeVar("T")
 
 
 def pack(state: State, about: Mapping[str, object]) -> bytes:
-    """Return the server's part of a state as the bytes of a safetensors file, with `about` (plain data) beside it."""
+    """Return the server's part of a state as the bytes of a safetensors file, with `about` (plain data) as metadata."""
     return _packed((state.weights, state.buffers), {**about, "rounds": state.rounds})
 
 
 def pack_private(state: State) -> bytes | None:
-    """Return what never leaves the clients as the bytes of a file of its own; None where they keep nothing."""
+    """Return the private part of all clients as the bytes of a separate file; None if there is none."""
     private = (state.private, state.memory)
     return _packed(private, {"rounds": state.rounds}) if flat_names(private) else None
 
 
 def unpack(data: bytes, like: State, private: bytes | None = None) -> tuple[State, dict[str, object]]:
-    """Return the state of `pack` and `pack_private`, and what stood beside it; `like` is a state of the same federation."""
+    """Return the state of `pack` and `pack_private`, and the metadata; `like` is a state of the same federation."""
     (weights, buffers), about = _unpacked(data, (like.weights, like.buffers), like)
     rounds = about.pop("rounds")
     parts = (like.private, like.memory)

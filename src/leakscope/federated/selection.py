@@ -1,7 +1,7 @@
-"""Which clients answer in a round. Chosen without replacement, all of it a function of the key.
+"""Which clients answer in a round: chosen without replacement, as a function of the key.
 
-Every rule also has `replies`, the probability that a chosen client sends its answer back in time: stragglers are those that
-do not. A round in which nobody answers leaves the global model as it was.
+`replies` is the probability that a chosen client answers in time (the others are stragglers). A round without answers leaves the
+global model unchanged.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Selection(Protocol):
     """Chooses the clients of a round."""
 
     def choose(self, clients: int, key: Tensor) -> tuple[int, ...]:
-        """Return the numbers of the clients that answer, rising."""
+        """Return the numbers of the clients that answer, increasing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Ask a share of all clients, at least one: CPL asks 0.1 of its 100 (McMahan et al. 2017's fraction C)."""
+    """Select a share of all clients, at least one: CPL selects 0.1 of its 100 (McMahan et al. 2017's fraction C)."""
 
     share: float = 0.1
     replies: float = 1.0
@@ -38,13 +38,13 @@ class Share:
         _check_replies("Share", self.replies)
 
     def choose(self, clients: int, key: Tensor) -> tuple[int, ...]:
-        """Return those of the share that reply; the number asked is rounded to the nearest, halves up."""
+        """Return the selected clients that reply; their number is rounded to nearest, halves up."""
         return _replying(_draw(clients, max(1, math.floor(self.share * clients + 0.5)), key), self.replies, key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """Ask `number` clients in every round."""
+    """Select `number` clients in every round."""
 
     number: int
     replies: float = 1.0
@@ -55,7 +55,7 @@ class Count:
         _check_replies("Count", self.replies)
 
     def choose(self, clients: int, key: Tensor) -> tuple[int, ...]:
-        """Return those of the asked that reply."""
+        """Return the selected clients that reply."""
         if self.number > clients:
             raise InputError(f"Count.number must be at most the {clients} clients there are, got {self.number}")
         return _replying(_draw(clients, self.number, key), self.replies, key)
@@ -63,7 +63,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Everyone:
-    """Ask all clients; with `replies` = 0.1 this is SME's federation (appendix D), where a tenth send their weights back."""
+    """Select all clients; `replies` = 0.1 is SME's federation (appendix D), where a tenth send their weights back."""
 
     replies: float = 1.0
 
@@ -71,7 +71,7 @@ class Everyone:
         _check_replies("Everyone", self.replies)
 
     def choose(self, clients: int, key: Tensor) -> tuple[int, ...]:
-        """Return those who reply."""
+        """Return the clients that reply."""
         return _replying(list(range(clients)), self.replies, key)
 
 
@@ -88,7 +88,7 @@ def _draw(clients: int, number: int, key: Tensor) -> list[int]:
 
 
 def _replying(asked: list[int], replies: float, key: Tensor) -> tuple[int, ...]:
-    """Return who answers; whether a client does depends on its own number, not on who else was asked."""
+    """Return who answers; a client's reply does not depend on who else was selected."""
     if replies == 1:
         return tuple(asked)
     drawn = random.uniform(random.fold(random.fold(key, "replies"), torch.tensor(asked)), ())

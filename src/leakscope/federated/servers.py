@@ -1,13 +1,13 @@
-"""What the server makes of the answers of a round. With a_k the weight of client k, sum_k a_k = 1:
+"""Server aggregation rules. With a_k the weight of client k, sum_k a_k = 1:
 
     distributed SGD    w(t+1) = w(t) - eta sum_k a_k grad_k      (clients share the gradient of one step)
     averaging          w(t+1) = sum_k a_k w_k(t+1)
     deltas             w(t+1) = w(t) + eta_s sum_k a_k (w_k(t+1) - w(t))
     round robin        w <- w + eta_s (w_k - w) for one client after the other, each starting where the last one ended
 
-a_k = n_k / n, n_k the examples of client k and n those of all who answered. The first three are CPL's section 2 (which
-prints n_t where n_k is meant; McMahan et al. 2017, arXiv:1602.05629); round robin is SPN's algorithm 4. `update` is what a
-client sent as a descent direction: its gradient, or before minus after. Sums are taken in float64.
+a_k = n_k / n, n_k the examples of client k and n those of all who answered. The first three are CPL's section 2 (which prints n_t
+where n_k is meant; McMahan et al. 2017, arXiv:1602.05629); round robin is SPN's algorithm 4. `update` is a client's descent
+direction: its gradient, or before minus after. Sums are in float64.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from leakscope.core.types import Shares
 
 
 class Server(Protocol):
-    """A rule that turns answers into the next global model: what clients must share, and whether they go one by one."""
+    """An aggregation rule: what clients must share, and whether they go one by one."""
 
     takes: ClassVar[Shares]
     in_turn: ClassVar[bool] = False
 
     def weigh(self, counts: Tensor) -> Tensor:
-        """Return a_k for clients of so many examples: n_k / n."""
+        """Return a_k = n_k / n for clients of so many examples."""
         return by_examples(counts)
 
     def read(self, weights: Tree, update: Tree) -> Tree:
-        """Return what is averaged, for answers with a leading client dimension: what they sent as a descent direction."""
+        """Return the quantity that is averaged, with a leading client dimension: by default the descent direction."""
         del weights
         return update
 
     def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
-        """Return the next weights from the weighted mean of what was read; `decay` is that of the round."""
+        """Return the next weights from the weighted mean of what `read` returns; `decay` is that of the round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistributedSGD(Server):
-    """Step against the weighted mean of the clients' gradients (FedSGD); the learning rate is the server's."""
+    """Step against the weighted mean of the clients' gradients (FedSGD), at the server's learning rate."""
 
     takes: ClassVar[Shares] = Shares.GRADIENT
     rate: float = 0.1
@@ -61,26 +61,23 @@ class DistributedSGD(Server):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Averaging(Server):
-    """Take the weighted mean of the clients' weights (FedAvg)."""
+    """Average the clients' weights, weighted by their examples (FedAvg)."""
 
     takes: ClassVar[Shares] = Shares.WEIGHTS
 
     def read(self, weights: Tree, update: Tree) -> Tree:
-        """Return the weights that were sent."""
+        """Return the clients' weights."""
         return subtract(weights, update)
 
     def step(self, weights: Tree, mean: Tree, decay: float) -> Tree:
-        """Return the mean itself."""
+        """Return the mean."""
         del weights, decay
         return mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deltas(Server):
-    """Add the weighted mean of the clients' changes, times a rate of the server.
-
-    At rate 1 this is averaging. `equal` counts every client alike, a_k = 1/K, as SPN's algorithm 2 does.
-    """
+    """Add the clients' weighted mean change times a server rate (1: averaging); `equal` weighs all alike, as SPN's algorithm 2."""
 
     takes: ClassVar[Shares] = Shares.WEIGHTS
     rate: float = 1.0
@@ -101,7 +98,7 @@ class Deltas(Server):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRobin(Server):
-    """Let one client after the other, by rising number, change the global model; nobody waits for a mean."""
+    """Let one client after the other, in order of their number, change the global model."""
 
     takes: ClassVar[Shares] = Shares.WEIGHTS
     in_turn: ClassVar[bool] = True
@@ -140,10 +137,7 @@ def add_weighted(total: Mapping[str, Tensor] | None, shares: Tensor, answers: Tr
 
 
 def average_buffers(before: Tree, parts: Sequence[tuple[Tensor, Tree]]) -> Tree:
-    """Return the buffers of the global model: the weighted mean of the clients' (running statistics of batch norm).
-
-    Counters, which have no mean, take the largest. What no client changed stays as it was, to the bit.
-    """
+    """Return the global buffers: the clients' weighted mean, the maximum for counters, the same bits if no client changed them."""
     averaged: Tree = {}
     for name, value in before.items():
         answers = [(shares, buffers[name]) for shares, buffers in parts]
@@ -162,7 +156,7 @@ def _moved(weights: Tree, mean: Tree, rate: float) -> Tree:
 
 
 def name_of(server: Server) -> str:
-    """Return what a file calls a server; one of its own kind goes by its class.
+    """Return a server's name in scenario files, or else its class name.
 
     >>> name_of(Averaging())
     'fedavg'

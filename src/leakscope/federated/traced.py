@@ -1,10 +1,8 @@
-"""The answers of a group of clients as a flat graph of tensor operations, traced once and run in every later round.
+"""The answers of a group of clients as a flat graph of tensor operations, traced once and reused in later rounds.
 
-In a round of small clients the transforms (vmap, grad) cost as much as the arithmetic, and two cores wait for the one Python they
-share. The graph runs the same operations without them, so the bits stay. On a CUDA device it is a recording (`kernels.recordings`).
-
-Groups share a graph (`kernels.graph_cache`) when the same network trains in the same context with equal settings, defences and
-shapes.
+With small clients the transforms (vmap, grad) cost as much as the arithmetic, and threads share one Python. The graph runs the
+same operations without them, so the bits stay the same; on a CUDA device it is a recording (`kernels.recordings`). Groups share a
+graph (`kernels.graph_cache`) if network, context, settings, defences and shapes are equal.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from leakscope.kernels.recordings import recorded
 from leakscope.learning.losses import LOSSES
 
 PURPOSE = "federation"
-TRACE_AFTER = 40  # groups alike after which tracing (0.3 s for each local step of a LeNet, 1 to 4 s of a ResNet) may be about to pay
-RECORD_AFTER = 1  # groups on a CUDA device: a recording costs three calls, and plays in a small part of one
+TRACE_AFTER = 40  # similar groups after which tracing pays (0.3 s per local step of a LeNet, 1 to 4 s of a ResNet)
+RECORD_AFTER = 1  # groups on a CUDA device: recording costs three calls, replaying a fraction of one
 MOST_STEPS = 16  # tracing more local steps takes longer than most trainings
-MOST_STEPS_ON_CUDA = 1_000  # hundreds of kernels each, all of which a recording names
+MOST_STEPS_ON_CUDA = 1_000  # hundreds of kernels each, all part of the recording
 
 Around = Callable[[], AbstractContextManager[object]]
 
@@ -37,10 +35,10 @@ Around = Callable[[], AbstractContextManager[object]]
 def answering(
     one: Callable[..., Answer], client: Client, model: Model, arguments: tuple[Any, ...], steps: int, around: Around
 ) -> Callable[[], Answer]:
-    """Return what computes the answers of a group: `one` lifted over its clients, or its graph after enough groups alike.
+    """Return a function that computes the answers of a group: `one` lifted over its clients, or its graph after enough similar groups.
 
-    `one` answers for one client; it must depend on `client`, the network that clients were given (`model`) and its arguments
-    alone. Tracing is done here, not in what is returned, which may run in any thread.
+    `one` answers for one client and must depend only on `client`, `model` and its arguments. Tracing happens in this call; the
+    returned function may run in any thread.
     """
 
     def transformed(*arguments: Any) -> Answer:
@@ -63,15 +61,12 @@ def answering(
 
 
 def forget() -> None:
-    """Forget all groups and graphs: what a training that has ended held in memory."""
+    """Drop all groups and graphs, to free the memory of a finished training."""
     forget_graphs(PURPOSE)
 
 
 def _traced(one: Callable[..., Answer], arguments: tuple[Any, ...], around: Around) -> Callable[..., Answer] | None:
-    """Return the graph; None where the network cannot be lifted or traced.
-
-    Whatever stops the tracing, clients train without it: an error of theirs (no memory, a wrong input) is raised there.
-    """
+    """Return the graph; None if it cannot be lifted or traced (clients then train without it and raise their own errors)."""
     flat_one, shape = flattened(one, arguments)
     lifted = torch.func.vmap(flat_one, randomness="error")
 

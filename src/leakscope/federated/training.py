@@ -1,8 +1,7 @@
-"""Training a federation: the one loop over rounds, and the two trainings that most callers want of it.
+"""Federated training: the loop over rounds, and its two common uses.
 
-`run_rounds` knows neither clients nor servers: it plays rounds until enough were played or somebody stops it, and says after each
-what came of it. `train_federation` plays those of a `Federation`. `train_by_gradients` plays rounds in which every client sends one
-gradient and the server takes steps of given lengths, so that defences compare although they change the length of updates.
+`train_federation` plays the rounds of a `Federation`. In `train_by_gradients` every client sends one gradient and the server
+takes steps of given lengths, so that defences are comparable although they change the length of updates.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from leakscope.federated.traced import forget
 
 
 class CountsRounds(Protocol):
-    """A state that says how many rounds were played."""
+    """A state that knows the number of rounds played."""
 
     @property
     def rounds(self) -> int:
@@ -39,10 +38,7 @@ def run_rounds(
     after: Callable[[S, R], None] = lambda *_: None,
     stop: Callable[[S], bool] = lambda _: False,
 ) -> S:
-    """Return the state after `rounds` rounds in all, or where `stop` ended it.
-
-    `play` returns the next state and what happened in the round; `after` hears of both (to measure, save, report).
-    """
+    """Return the state after `rounds` rounds in all, or at `stop`; `play` gives the next state and events, passed to `after`."""
     while state.rounds < rounds and not stop(state):
         state, played = play(state)
         after(state, played)
@@ -71,7 +67,7 @@ def train_federation(
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Weights after some rounds of gradients, and the length of the mean update in each."""
+    """Weights after some rounds of gradients, and the length of the mean update of each round."""
 
     weights: Tree
     lengths: tuple[float, ...] = ()
@@ -90,10 +86,10 @@ def train_by_gradients(
     rate: float,
     lengths: Sequence[float] | None = None,
 ) -> Steps:
-    """Return the weights after rounds of w <- w - rate (l / |g|) g, g the mean of what clients send, and every |g|.
+    """Return the weights after rounds of w <- w - rate (l / |g|) g, g the clients' mean update, and every |g|.
 
-    `answer(weights, round)` returns one update a client, tensors leading with the clients. `lengths` are the steps l of a training
-    without a defence, as a server would tune its rate; without them l = |g|, which is plain gradient descent.
+    `answer(weights, round)` returns one update per client, with a leading client dimension. `lengths` are the step lengths l of
+    an undefended training, as a server would tune its rate; the default l = |g| is plain gradient descent.
     """
 
     def play(steps: Steps) -> tuple[Steps, None]:

@@ -1,4 +1,4 @@
-"""How good a model is: accuracy and mean loss on data nobody trained on."""
+"""Utility of a model: accuracy and mean loss on held-out data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leakscope.metrics.interval import Estimate, wilson
 
 @dataclass(frozen=True, slots=True)
 class Utility:
-    """How many of `n` examples a model names rightly, and its mean loss on them."""
+    """The number of right answers on `n` examples, and the mean loss."""
 
     correct: int
     n: int
@@ -26,7 +26,7 @@ class Utility:
 
     @property
     def accuracy(self) -> Estimate:
-        """Return the share with Wilson's 95 % interval: the model is taken as given, the examples as drawn."""
+        """Return the accuracy with Wilson's 95 % interval, for a fixed model and random examples."""
         share = self.correct / self.n
         return Estimate(share, *wilson(share, self.n), self.n, self.n)
 

@@ -1,8 +1,8 @@
 """The membership attack of the SPN paper: which classes the private samples belong to.
 
-Fan et al. 2020, arXiv:2006.11601, section 2 and algorithm 5: the labels come with the reconstruction (optimised beside it or read off
-the update) or from a classifier that looks at the reconstruction. The distance is the averaged categorical distance
-`dist_m(y*, y)`: the share of samples whose recovered label is not the true one, after pairing reconstructions with samples.
+Fan et al. 2020, arXiv:2006.11601, section 2 and algorithm 5: labels come from the reconstruction (optimised with it or read from
+the update) or from a classifier on it. The distance is the averaged categorical distance `dist_m(y*, y)`: the share of samples
+whose recovered label is wrong, after pairing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_LABEL = -1
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The distance over all trials with its interval, that of each trial, and what guessing a class at random has."""
+    """The distance over all trials with its interval, per trial, and for random guessing."""
 
     distance: Estimate
     each: Tensor
@@ -42,9 +42,8 @@ def membership(
 ) -> Membership:
     """Return how far recovered labels are from the true ones: T x N x ... inputs in [0, 1], T x N labels.
 
-    Labels are 0 .. classes - 1, where `mask` says that there is a sample; a guess without a label has -1 and is wrong.
-    Reconstructions are paired with samples by content, then labels are compared, as everywhere in `metrics`. One whose
-    content failed is paired at random among those of its trial; with one sample there is nothing to pair.
+    Labels are 0 .. classes - 1 where `mask` is set; a missing guess is -1 and counts as wrong. Reconstructions are paired with
+    samples by content before labels are compared. If the content failed, the pairing within a trial is random.
     """
     if classes < 2:
         raise InputError(f"classes must be at least 2, got {classes}")
@@ -66,10 +65,7 @@ def _check_labels(name: str, labels: Tensor, least: int, classes: int) -> None:
 
 
 def classified(model: Model, weights: Tree, inputs: Tensor, scaling: Scaling | None = None) -> Tensor:
-    """Return the class that each trial's network gives its reconstructions: T x N, from inputs T x N x ... in [0, 1].
-
-    The other way to a label: weights lead with T. Inputs are made showable first (`clean`).
-    """
+    """Return the classes that each trial's network (weights with leading T) gives its reconstructions, T x N x ... in [0, 1]: T x N."""
     scaled = (scaling or Scaling()).scale(clean(inputs), len(model.input_shape))
     buffers = {name: value.expand(len(inputs), *value.shape) for name, value in model.buffers.items()}
     keys = random.key([0] * len(inputs), device=inputs.device)

@@ -1,14 +1,13 @@
-"""Property inference: does the batch behind an update have a property that the task never asked for?
+"""Property inference: does the batch behind an update have a property unrelated to the task?
 
 Melis et al. 2019, "Exploiting unintended feature leakage in collaborative learning", IEEE S&P, section 5: the attacker computes
-updates of its own, at the same weights, from data with and without the property, trains a classifier on them, and applies
-it to the client's update. The classifier here is logistic regression on standardised update coordinates,
+updates at the same weights from data with and without the property, trains a classifier on them, and applies it to the client's
+update. The classifier is logistic regression on standardised update coordinates,
 
     min_w,b  |w|^2 / 2 + strength * sum_i log(1 + exp(-s_i (w . z_i + b))),     s_i = +1 or -1,
 
-which is also `sklearn.linear_model.LogisticRegression(C=strength)`. Melis et al. use that and random forests. Updates have
-many more coordinates than there are updates to learn from. The best w lies in the span of the z_i, so it is looked for
-there: n unknowns in the place of one for each coordinate, and the same w.
+the same as `sklearn.linear_model.LogisticRegression(C=strength)`; Melis et al. use that and random forests. The best w is in the
+span of the z_i, so there are n unknowns instead of one per coordinate.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from leakscope.core.errors import InputError
 from leakscope.metrics import Estimate, estimate_rate
 
 Vector = npt.NDArray[np.float64]
-FLAT = 1e-12  # a coordinate whose spread is under this part of the largest is constant
+FLAT = 1e-12  # a coordinate with less than this share of the largest spread is constant
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyClassifier:
-    """Scores an update: above 0 it has the property. Standardises by the updates that it was fitted to."""
+    """Scores an update: above 0 it has the property. Standardises by the updates it was fitted to."""
 
     mean: Tensor
     scale: Tensor
@@ -47,7 +46,7 @@ class PropertyClassifier:
 
 @dataclass(frozen=True, slots=True)
 class PropertyInference:
-    """How well a property was inferred: accuracy at score 0 with its interval, area under the ROC curve, base rate, n."""
+    """The accuracy at score 0 with its interval, area under the ROC curve, base rate, n."""
 
     accuracy: Estimate
     auc: float
@@ -66,7 +65,7 @@ def features(update: Mapping[str, Tensor]) -> Tensor:
 
 
 def fit_property(update: Mapping[str, Tensor], has: Tensor, *, strength: float = 1.0) -> PropertyClassifier:
-    """Return the classifier of T updates (each tensor leads with T) that have the property or not (T booleans, or 0 and 1)."""
+    """Return the classifier fitted to T updates (leading T) with or without the property (T booleans, or 0 and 1)."""
     from scipy.optimize import minimize
 
     x, sign = features(update), _signs(update, has)
@@ -76,7 +75,7 @@ def fit_property(update: Mapping[str, Tensor], has: Tensor, *, strength: float =
     scale = torch.where(deviation > FLAT * deviation.max(), 1 / deviation.clamp_min(torch.finfo(x.dtype).tiny), 0.0)
     z = (x - mean) * scale
     axes, lengths, span = torch.linalg.svd(z, full_matrices=False)
-    inside = axes * lengths  # z in the coordinates of its own span
+    inside = axes * lengths  # z in coordinates of its span
 
     def value(w: Tensor) -> Tensor:
         margin = sign * (inside @ w[:-1] + w[-1])
@@ -93,7 +92,7 @@ def fit_property(update: Mapping[str, Tensor], has: Tensor, *, strength: float =
 
 
 def infer_property(classifier: PropertyClassifier, update: Mapping[str, Tensor], has: Tensor) -> PropertyInference:
-    """Return how well the classifier tells updates with the property from others."""
+    """Return how well the classifier separates updates with the property from others."""
     scores, sign = classifier.scores(update), _signs(update, has)
     right = ((scores > 0) == (sign > 0))[:, None]
     return PropertyInference(
@@ -105,7 +104,7 @@ def infer_property(classifier: PropertyClassifier, update: Mapping[str, Tensor],
 
 
 def area_under_curve(scores: Tensor, positive: Tensor) -> float:
-    """Return the share of pairs (one with, one without) that the scores put in order; ties count a half.
+    """Return the share of pairs (one with, one without) that the scores order correctly; ties count a half.
 
     >>> area_under_curve(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([False, True, False]))
     1.0
@@ -126,7 +125,7 @@ def _signs(update: Mapping[str, Tensor], has: Tensor) -> Tensor:
 
 
 def _flags(name: str, given: object, number: int, of: str) -> Tensor:
-    """Return booleans, one for each; 0 and 1 count as such."""
+    """Return one boolean per item; 0 and 1 are accepted."""
     if not isinstance(given, Tensor):
         raise InputError(f"{name} must be a tensor with one boolean for each of {number} {of}, got {given!r:.80}")
     if given.shape != (number,):

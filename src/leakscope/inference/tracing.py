@@ -1,18 +1,13 @@
-"""The tracing attack of the SPN paper: whose sample is this? Answered with the owner of the nearest reconstruction.
+"""The tracing attack of the SPN paper: a sample is attributed to the owner of the nearest reconstruction.
 
-Fan et al. 2020, arXiv:2006.11601, algorithm 6: X reconstructions belong to N participants; every query is compared with all of
-them by mean squared error and given the participant of the nearest. The distance is the share of queries given a wrong
-one; guessing has 1 - 1/N. The paper takes the whole data set as queries (50,000) against X = 1,000 reconstructions, so
-most queries have no reconstruction at all: those that have one are reported by themselves as well. With N equal parts no
-defence can move the distance over all queries far: pictures have near neighbours everywhere, so it lies between about
-(1 - 1/N)(1 - X / number of queries) where every reconstruction is perfect and 1 - 1/N where none says anything.
+Fan et al. 2020, arXiv:2006.11601, algorithm 6: X reconstructions belong to N participants; every query gets the participant of
+the reconstruction with the smallest MSE. The distance is the share of wrong attributions; guessing has 1 - 1/N. The paper queries
+the whole data set (50,000) against X = 1,000 reconstructions, so most queries have no reconstruction; those that have one are
+also reported separately. With N equal parts no defence can move the distance over all queries far: it is between about (1 -
+1/N)(1 - X / number of queries) for perfect reconstructions and 1 - 1/N for useless ones.
 
-The search is exact. Squared distances come from blocks of matrix products in float64,
-
-    ||q - r||^2 = ||q||^2 - 2 q . r + ||r||^2,
-
-whose rounding is bounded, for each pair by its own lengths; reconstructions within that bound of the nearest are compared again by
-their differences. Of identical reconstructions only the first is searched.
+The search is exact. Squared distances come from blocks of matrix products in float64, ||q - r||^2 = ||q||^2 - 2 q . r + ||r||^2;
+reconstructions within the rounding bound of the nearest are compared again by their differences.
 """
 
 from __future__ import annotations
@@ -28,17 +23,17 @@ from leakscope.core.errors import InputError
 from leakscope.metrics import Estimate, estimate_rate
 
 MEMORY = 2**28  # bytes that a block of queries may take
-ROUNDING = 1e-11  # of ||q||^2 + ||r||^2: thousands of times what a float64 sum over a picture's pixels loses
+ROUNDING = 1e-11  # of ||q||^2 + ||r||^2: thousands of times the rounding of a float64 sum over pixels
 NOTHING = -1
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """Shares of wrong owners: over all queries, and over those of which there is a reconstruction; `owner` as traced.
+    """Shares of wrong owners: over all queries, and over those with a reconstruction; `owner` is -1 if no reconstruction is finite.
 
-    `chance` is what guessing one of the participants has. `owner` is -1 where no reconstruction is finite. `all_by` and
-    `reconstructed_by` are the same two shares as one number for each reconstruction, for means over a table (`by_cluster`).
+    `chance` is the share for random guessing. `all_by` and `reconstructed_by` are the same shares per reconstruction
+    (`by_cluster`).
     """
 
     all: Estimate
@@ -51,10 +46,9 @@ class Tracing:
 
 
 def nearest(queries: Tensor, reconstructions: Tensor, *, memory: int = MEMORY) -> Tensor:
-    """Return for each query the number of the reconstruction with the least MSE; the first of several, -1 if there is none.
+    """Return for each query the index of the reconstruction with the smallest MSE (the first of several); -1 if there is none.
 
-    Reconstructions without a finite norm (NaN, infinity, squares that overflow) are nobody's nearest. `memory` bounds the bytes
-    of a block, at least one query each.
+    Reconstructions without a finite norm are skipped. `memory` bounds the bytes of a block of queries.
     """
     _check(queries, reconstructions)
     pictures = reconstructions.flatten(1).double()
@@ -69,7 +63,7 @@ def nearest(queries: Tensor, reconstructions: Tensor, *, memory: int = MEMORY) -
 
 
 def _first_of_identical(pictures: Tensor, usable: Tensor) -> Tensor:
-    """Return the places of the usable rows that are in no earlier usable row, in order."""
+    """Return the indices of the usable rows that equal no earlier usable row, in order."""
     places = usable.nonzero()[:, 0]
     if len(places) < 2:
         return places
@@ -79,7 +73,7 @@ def _first_of_identical(pictures: Tensor, usable: Tensor) -> Tensor:
 
 
 def _nearest(block: Tensor, pictures: Tensor, lengths: Tensor, memory: int) -> Tensor:
-    """Return the nearest of each query; where a distance less its rounding is under the least with its own, differences decide."""
+    """Return the nearest of each query; candidates within rounding of the smallest distance are compared by differences."""
     squares = block.square().sum(1)
     apart = torch.addmm(lengths.expand(len(block), -1), block, pictures.T, alpha=-2)
     slack = (squares[:, None] + lengths).mul_(ROUNDING)
@@ -92,7 +86,7 @@ def _nearest(block: Tensor, pictures: Tensor, lengths: Tensor, memory: int) -> T
 
 
 def _settled(block: Tensor, pictures: Tensor, close: Tensor, memory: int) -> Tensor:
-    """Return the nearest among the close ones, from differences."""
+    """Return the nearest among the close ones, by differences."""
     best = torch.full(close.shape, torch.inf, dtype=torch.float64, device=block.device)
     pairs = close.nonzero()
     for some in torch.split(pairs, max(1, memory // (16 * block.shape[1]))):
@@ -112,7 +106,7 @@ def partition(number: int, participants: int) -> Tensor:
 
 
 def spread(number: int, total: int) -> Tensor:
-    """Return `number` places spread evenly over `total`: which samples to reconstruct, so that every part has its share.
+    """Return `number` indices spread evenly over `total`: which samples to reconstruct, equally from every part.
 
     >>> spread(3, 9)
     tensor([0, 3, 6])
@@ -125,10 +119,7 @@ def spread(number: int, total: int) -> Tensor:
 def trace(
     queries: Tensor, reconstructions: Tensor, source: Tensor, *, participants: int, memory: int = MEMORY
 ) -> Tracing:
-    """Return how well the owners of the queries are traced; `source[k]` is the query that reconstruction k was made of.
-
-    Queries are split into `participants` equal parts in order, and a reconstruction belongs to the owner of its source.
-    """
+    """Return how well owners are traced, for queries in equal parts by order; `source[k]` is the query of reconstruction k."""
     return trace_each(queries, reconstructions, source, [participants], memory=memory)[0]
 
 
@@ -147,13 +138,12 @@ def trace_each(
 
 
 def by_cluster(wrong: Tensor, cluster: Tensor, clusters: int) -> Tensor:
-    """Return one number for each cluster; their mean m is that of all n values, their spread its error between clusters.
+    """Return one number per cluster; their mean m is that of all n values, their spread its error between clusters.
 
         v_k = m + K / n * sum over the values of cluster k of (y - m)
 
-    Queries with the same nearest reconstruction are given the same participant, so they rise and fall together: the error of the
-    share is the sum over reconstructions. (Shares by participant are tied: one reconstruction that is nearest to everything makes
-    one of them 0 and all others 1, in every draw.)
+    Queries with the same nearest reconstruction get the same participant, so they are a cluster. (Shares by participant are
+    dependent: one reconstruction nearest to everything makes one of them 0 and all others 1, in every draw.)
     """
     value = wrong.double()
     mean = value.mean()
@@ -196,7 +186,7 @@ def _check_source(source: object, queries: int, reconstructions: int) -> None:
 
 
 def _check_parts(source: Tensor, queries: int, participants: int) -> None:
-    """Refuse parts without a query, and participants of whom nothing was reconstructed."""
+    """Raise for parts without a query, and participants without a reconstruction."""
     if len(source) < participants:
         raise InputError(
             f"tracing among {participants} participants needs a reconstruction of each at least, got {len(source)}"

@@ -1,1 +1,1 @@
-"""The same numbers, faster: convolutions as products, traced and recorded functions, memory, lanes."""
+"""Faster computations of the same numbers: convolutions as products, traced and recorded functions, memory, lanes."""

@@ -1,15 +1,14 @@
-"""Convolutions of many clients as products with bands, and their derivatives.
+"""Convolutions of many clients as products with band matrices, and their derivatives.
 
-A convolution of few channels is slow: a vector of the processor holds more numbers than there are channels. So some neighbouring
-outputs of a row are computed together. With images laid out as height, image, width, channel, the inputs that one kernel row meets
-are one matrix X, and the kernel row is a band, a matrix with the kernel along its diagonal:
+A convolution of few channels is slow: a vector register holds more numbers than there are channels. So several neighbouring
+outputs of a row are computed together. With images laid out as height, image, width, channel, the inputs of one kernel row are
+one matrix X, and the kernel row is a band matrix with the kernel along its diagonal:
 
     B[x, c, j, o] = w[o, c, x - s j]  (0 outside the kernel),    Y = sum over kernel rows of X B,
 
     X' = Y' B^T,    B' = X^T Y',    w' = the sums of B' along its diagonals.
 
-Nothing is copied into columns, and the derivatives by input and kernel are the same products transposed. All functions take
-many clients at once: every tensor leads with them.
+No columns are copied, and the derivatives are the same products transposed. Every tensor has a leading client dimension.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from torch import Tensor
 
 from leakscope.kernels.convolutions import Convolving, Dims, Sizes, all_leading, cotangents, register, save, sized
 
-WIDE = 48  # about so many numbers of an output row are computed together
-FLAT = 16  # up to so many channels times kernel rows, the rows are made channels
+WIDE = 48  # numbers of an output row that are computed together, approximately
+FLAT = 16  # up to this many channels times kernel rows, rows become channels
 
 
 class Banded(Convolving):
     """Inside this context every ungrouped 2-D convolution of many clients is computed as products with bands."""
 
     def __init__(self) -> None:
-        """Convolve as below."""
+        """Set up the context."""
         super().__init__(sized(_compute))
 
 
@@ -46,7 +45,7 @@ def _compute(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> Te
 
 
 def _flattened(x: Tensor, weight: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Sizes]:
-    """Return the same convolution with the rows of the kernel as channels: fewer and larger products, for few channels."""
+    """Return the same convolution with kernel rows as channels: fewer and larger products, for few channels."""
     (py, px), (sy, sx), (dy, dx), (ky, kx) = sizes.padding, sizes.stride, sizes.dilation, sizes.kernel
     (height, _), (in_channels, out_channels) = sizes.out, sizes.channels
     rows = F.pad(x, (0, 0, py, py)).permute(2, 0, 3, 1)
@@ -56,7 +55,7 @@ def _flattened(x: Tensor, weight: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor,
 
 
 class _Convolution(torch.autograd.Function):
-    """`x * w + b`, and the bands of w, which the derivative uses again."""
+    """`x * w + b`, and the bands of w, which the derivative reuses."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> tuple[Tensor, Tensor]:
@@ -85,20 +84,20 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> tu
 
 
 def block_of(sizes: Sizes) -> int:
-    """Return how many outputs of a row a band computes."""
+    """Return how many outputs of a row one band computes."""
     width = sizes.out[1]
     blocks = -(-width * sizes.channels[1] // WIDE)
     return -(-width // min(width, blocks))
 
 
 def reach_of(sizes: Sizes) -> int:
-    """Return how many inputs of a row a band meets, padding included."""
+    """Return how many inputs of a row one band reads, padding included."""
     return sizes.stride[1] * (block_of(sizes) - 1) + sizes.dilation[1] * (sizes.kernel[1] - 1) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One product: which inputs (rows of one phase of the stride, columns) a part of a kernel row's band turns into what."""
+    """One product: the inputs (rows of one phase of the stride, columns), the part of a kernel row's band, and the outputs."""
 
     row: int
     phase: int
@@ -109,7 +108,7 @@ class Product:
 
 @lru_cache(maxsize=256)
 def products(sizes: Sizes, images: int) -> tuple[Product, ...]:
-    """Return the products that make up a convolution; what would meet only padding is left out."""
+    """Return the products of a convolution, without those that would read only padding."""
     parts = []
     for row in range(sizes.kernel[0]):
         down, phase = divmod(row * sizes.dilation[0] - sizes.padding[0], sizes.stride[0])
@@ -125,7 +124,7 @@ def products(sizes: Sizes, images: int) -> tuple[Product, ...]:
 
 
 def _columns(sizes: Sizes) -> Iterator[tuple[slice, tuple[slice, slice], slice]]:
-    """Yield for each block of an output row the columns of the input it meets, their part of the band, and its columns."""
+    """Yield for each block of an output row its input columns, their part of the band, and its output columns."""
     (in_channels, out_channels), width, step = sizes.channels, sizes.out[1], sizes.stride[1]
     for left in range(0, width, block_of(sizes)):
         right = min(left + block_of(sizes), width)
@@ -195,7 +194,7 @@ def by_input(cotangent: Tensor, bands: Tensor, sizes: Sizes) -> Tensor:
 
 
 def by_bands(cotangent: Tensor, x: Tensor, bands: Tensor, sizes: Sizes) -> Tensor:
-    """Return the cotangent of the bands, B' = X^T Y'; entries off the diagonals are not made zero."""
+    """Return the cotangent of the bands, B' = X^T Y'; entries off the diagonals are not zeroed."""
     cotangents = bands.new_zeros(bands.shape)
     phases, y = _phases(x, sizes), _phases(cotangent)[0]
     for product in products(sizes, x.shape[1]):
@@ -205,14 +204,14 @@ def by_bands(cotangent: Tensor, x: Tensor, bands: Tensor, sizes: Sizes) -> Tenso
 
 
 def _phases(x: Tensor, sizes: Sizes | None = None) -> list[Tensor]:
-    """Return the rows of images that each phase of the stride meets, clients x (height images) x (width channels)."""
+    """Return the image rows that each phase of the stride reads, clients x (height images) x (width channels)."""
     step = 1 if sizes is None else sizes.stride[0]
     rows = x.permute(0, 3, 1, 4, 2).contiguous().flatten(3)
     return [rows[:, phase::step].flatten(1, 2) for phase in range(step)]
 
 
 def _as_images(rows: Tensor) -> Tensor:
-    """Return rows as clients x images x channels x height x width; in memory they stay as they are."""
+    """Return a view of rows as clients x images x channels x height x width."""
     return rows.permute(0, 2, 4, 1, 3)
 
 

@@ -1,10 +1,9 @@
 """A function of a batch as the flat graph of its tensor operations, traced once and run on batches of any size.
 
-Modules, autograd and function modes cost more Python than a small network costs arithmetic, and threads take turns at Python. The
-function is run on two and on three examples, and the operations below autograd are written down, backward passes included. A
-number that grows with the batch, such as a side of a view, is written down as a multiple of the batch size. What does not depend on
-the batch, such as weights with a norm folded into them, is computed once and held in the graph: a change of a weight needs a new
-graph.
+For a small network, modules, autograd and function modes cost more Python time than the arithmetic, and threads share one Python.
+The function is run on two and on three examples and the operations below autograd are recorded, backward passes included; sizes
+that grow with the batch become multiples of the batch size. Values that do not depend on the batch, such as weights with a folded
+norm, are constants of the graph: a changed weight needs a new graph.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ FRESH = (  # operations that return new memory
 
 
 class NotTraceableError(Exception):
-    """The operations depend on values, or on the number of examples other than by a factor."""
+    """The operations depend on values, or not linearly on the number of examples."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchGraph:
-    """The operations of a function of a batch; its inputs must lie in memory as they lay when it was traced."""
+    """The operations of a function of a batch; inputs need the memory layout of the traced ones."""
 
     graph: GraphModule
     layout: torch.memory_format
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return what the function returns for a batch."""
+        """Return the function's result for a batch."""
         with torch.no_grad():
             outputs: Tensor = self.graph(laid_out(inputs, self.layout))
         return outputs
@@ -58,7 +57,7 @@ def batch_graph(
     try:
         few, more = (_trace(f, laid_out(torch.zeros(size, *shape, dtype=dtype), layout)) for size in SIZES)
         graph = _merged(few, more)
-    except (NotTraceableError, RuntimeError):  # the second: such as a view of images whose channels are last
+    except (NotTraceableError, RuntimeError):  # RuntimeError: such as a view of channels-last images
         return None
     _spare_copies(graph.graph)
     graph.graph.eliminate_dead_code()
@@ -67,12 +66,12 @@ def batch_graph(
 
 
 def laid_out(inputs: Tensor, layout: torch.memory_format) -> Tensor:
-    """Return a copy with these strides, also where there is one channel and any strides would do."""
+    """Return a copy with exactly these strides, even with one channel, where strides are ambiguous."""
     return torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device, memory_format=layout).copy_(inputs)
 
 
 def _trace(f: Callable[[Tensor], Tensor | None], batch: Tensor) -> GraphModule:
-    """Return the operations of one run, its sizes as they were."""
+    """Return the operations of one run, with its sizes as constants."""
     tracer = _Tracer(batch)
     with tracer:
         out = f(batch)
@@ -83,7 +82,7 @@ def _trace(f: Callable[[Tensor], Tensor | None], batch: Tensor) -> GraphModule:
 
 
 class _Tracer(TorchDispatchMode):
-    """Writes down every operation on what came from the batch; keeps all tensors alive, so that an id means one of them."""
+    """Records every operation on values derived from the batch; keeps all tensors alive, so that ids stay unique."""
 
     def __init__(self, batch: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -95,13 +94,13 @@ class _Tracer(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: torch would load its compiler, for more than a second, to keep it out of here."""
+        """Return False: otherwise torch loads its compiler, which takes over a second."""
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation, and write it down if it has to do with the batch."""
+        """Run an operation, and record it if it depends on the batch."""
         del types
         named = dict(kwargs or {})
         out = func(*args, **named)
@@ -132,7 +131,7 @@ class _Tracer(TorchDispatchMode):
         if id(value) not in self.nodes:
             place = value.untyped_storage().data_ptr()
             if place and place in self.places:
-                raise NotTraceableError  # it came from the batch by a way that was not seen
+                raise NotTraceableError  # it came from the batch in an unrecorded way
             name = f"constant{len(self.constants)}"
             self.constants[name] = value
             self.nodes[id(value)] = self.graph.get_attr(name)
@@ -140,7 +139,7 @@ class _Tracer(TorchDispatchMode):
 
 
 def _merged(few: GraphModule, more: GraphModule) -> GraphModule:
-    """Return the graph for any number of examples, made of those for SIZES."""
+    """Return the graph for any number of examples, from the graphs for SIZES."""
     nodes = list(few.graph.nodes)
     if [(n.op, n.target) for n in nodes] != [(n.op, n.target) for n in more.graph.nodes]:
         raise NotTraceableError
@@ -158,7 +157,7 @@ def _merged(few: GraphModule, more: GraphModule) -> GraphModule:
 
 
 def _both(count: Node, a: Any, b: Any) -> Any:
-    """Return an argument for `count` examples, made of those for SIZES."""
+    """Return an argument for `count` examples, from those for SIZES."""
     if isinstance(a, Node) and isinstance(b, Node) and a.name == b.name:
         return a
     if type(a) is type(b) and not isinstance(a, Node) and a == b:
@@ -169,7 +168,7 @@ def _both(count: Node, a: Any, b: Any) -> Any:
 
 
 def _spare_copies(graph: Graph) -> None:
-    """Let sums and rectifiers write into an operand that nothing else reads; without autograd a detached tensor is itself."""
+    """Let sums and ReLUs write into an operand that nothing else reads, and drop detach."""
     for node in graph.nodes:
         node.meta["fresh"] = node.target in FRESH
     for node in graph.nodes:
@@ -186,7 +185,7 @@ def _spare_copies(graph: Graph) -> None:
 
 
 def _is_free(value: Any, reader: Node) -> bool:
-    """Return whether a node is memory of its own, alike in shape and kind to what its only reader makes of it."""
+    """Return whether a node owns its memory and matches the shape and type of its only reader's result."""
     if not isinstance(value, Node) or len(value.users) > 1 or value.meta.get("kind") != reader.meta["kind"]:
         return False
     source = value.args[0] if value.target is operator.getitem else value

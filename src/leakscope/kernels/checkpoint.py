@@ -1,4 +1,4 @@
-"""The state of a chunk on disk: safetensors, written whole or not at all."""
+"""The state of a chunk on disk: a safetensors file, written atomically."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A loaded state: its tensors by name, and the tick it was taken at."""
+    """A loaded state: its tensors by name, and its tick."""
 
     tensors: dict[str, Tensor]
     tick: int
@@ -39,7 +39,7 @@ class Saved:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """One file that holds a chunk's state; `stamp` names the run, and a file of another run is refused."""
+    """The file of a chunk's state; `stamp` identifies the run, and a file of another run is refused."""
 
     path: Path
     stamp: str
@@ -51,19 +51,19 @@ class Checkpoint:
         return time.monotonic() - self._last >= self.every
 
     def save(self, value: object, *, tick: int) -> None:
-        """Write atomically: a crash leaves the old file or the new one, never half of one."""
+        """Write atomically: a crash leaves the old file or the new one."""
         flat = {name: t.detach().cpu().contiguous().clone() for name, t in flat_names(value).items()}
         temporary = self.path.with_suffix(".part")
         try:
             save_file(flat, temporary, metadata={"leakscope": json.dumps({"stamp": self.stamp, "tick": tick})})
-        except SafetensorError as error:  # it hides what the disk said
+        except SafetensorError as error:  # it hides the operating system's message
             temporary.unlink(missing_ok=True)
             raise OSError(errno.EIO, f"the state of the chunk could not be written ({error})") from None
         os.replace(temporary, self.path)
         self._last = time.monotonic()
 
     def load(self) -> Saved | None:
-        """Return the saved state, or None where there is none."""
+        """Return the saved state, or None."""
         if not self.path.exists():
             return None
         try:

@@ -1,9 +1,8 @@
-"""Two changes to a traced graph before it is compiled: memory for what is written into, and long sums in parts.
+"""Two changes to a traced graph before it is compiled: copies of tensors that are written to, and long sums in parts.
 
-**Long sums.** The gradient of a filter sums over all positions of all images: 64 x 27 numbers, each a sum of 51,200 terms for 50
-images of 32 x 32. A GPU library gives a part of the results to each of its cores, which leaves most of them idle here. With the sum
-cut into equal parts the product is a batched one, and the parts are added afterwards. How a sum is cut depends on the shapes of one
-trial alone, so a trial's bits do not depend on how many run beside it.
+The gradient of a filter sums over all positions of all images: 64 x 27 numbers, each a sum of 51,200 terms for 50 images of 32 x
+32. A GPU library distributes the results over its cores, which leaves most of them idle here. Cut into equal parts the sum
+becomes a batched product. The cut depends on the shapes of one trial alone, so a trial's bits do not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 LONG = 4096  # terms from which a sum is cut
-LEAST = 1024  # terms left in a part: shorter ones write more than they gain
-FEW = 32 * 128 * 128  # results that keep a GPU busy by themselves, at 128 x 128 for one of its cores
+LEAST = 1024  # least terms of a part: shorter ones write more than they gain
+FEW = 32 * 128 * 128  # results that keep a GPU busy, at 128 x 128 per core
 WRITING = (
     "index_add",
     "index_put",
@@ -29,7 +28,7 @@ _reshape = torch.ops.aten.reshape.default
 
 
 def parts_of_sum(rows: int, terms: int, columns: int) -> int:
-    """Return into how many equal parts the sums of a (rows x terms) by (terms x columns) product are cut; 1 leaves them whole.
+    """Return into how many equal parts the sums of a (rows x terms) by (terms x columns) product are cut.
 
     >>> parts_of_sum(64, 51200, 27), parts_of_sum(64, 1024, 27), parts_of_sum(4096, 51200, 4096)
     (50, 1, 1)
@@ -40,7 +39,7 @@ def parts_of_sum(rows: int, terms: int, columns: int) -> int:
 
 
 def cut_long_sums(graph: GraphModule) -> int:
-    """Cut the long sums of a traced graph's batched products; return how many products were changed."""
+    """Cut the long sums of a graph's batched products; return the number of products changed."""
     changed = 0
     for node in graph.graph.find_nodes(op="call_function", target=_bmm):
         left, right = (operand.meta.get("val") for operand in node.args)
@@ -72,10 +71,10 @@ def _cut(graph: GraphModule, node: Node, shape: tuple[int, int, int, int, int]) 
 
 
 def copy_before_writing(graph: GraphModule) -> None:
-    """Let every operation that writes into a copy of a tensor copy a tensor that has its own memory.
+    """Copy tensors with stride 0 before operations that write into them.
 
-    Under vmap such a tensor may be one row that stands for all lanes (a stride of 0). Eager torch copies it first; inductor
-    (torch 2.11 and 2.13) adds what all lanes write into that one row, and every lane reads the sum.
+    Under vmap such a tensor may be one row shared by all lanes. Eager torch copies it first; inductor (torch 2.11 and 2.13) adds
+    the writes of all lanes into that row, and every lane reads the sum.
     """
     for node in list(graph.graph.nodes):
         name = getattr(node.target, "__name__", "").removeprefix("aten.").split(".")[0].rstrip("_")

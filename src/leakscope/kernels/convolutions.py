@@ -1,11 +1,9 @@
-"""Every 2-D convolution inside a context computed in another way: no module is rewritten.
+"""Contexts that compute every 2-D convolution in another way, without rewriting modules.
 
-`nn.Conv2d`, `F.conv2d` and `torch.conv2d` are one call, which a torch function mode catches above vmap and grad. What cannot be
-computed in the other way, and what is mistaken, goes to torch itself.
-
-Bands and windows compute the convolutions of many clients as matrix products: once clients have weights of their own, vmap turns
-their convolutions into a grouped one, which CPU libraries do at half the speed and less. What those two ways share is here: the sizes
-of a convolution and its first derivatives. They are for training; attacks, which differentiate twice, are refused.
+A torch function mode catches `nn.Conv2d`, `F.conv2d` and `torch.conv2d` above vmap and grad; unsupported and invalid calls go to
+torch. Bands and windows share this module: they compute the convolutions of many clients as matrix products, because vmap turns
+those of clients with separate weights into a grouped one, at half the speed or less on CPUs. They have first derivatives only,
+for training; attacks, which differentiate twice, are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class ConvSettings:
-    """What a convolution is called with besides its tensors; pairs by height and width."""
+    """The arguments of a convolution other than tensors; pairs are (height, width)."""
 
     stride: Pair
     padding: Pair
@@ -38,17 +36,17 @@ Compute = Callable[[Tensor, Tensor, Tensor | None, ConvSettings], Tensor | None]
 
 
 class Convolving(TorchFunctionMode):
-    """Inside this context `torch.conv2d` of a batch is what `compute` returns, or itself where that is None."""
+    """Inside this context `torch.conv2d` of a batch returns `compute(...)`, or torch's result if that is None."""
 
     def __init__(self, compute: Compute) -> None:
-        """Take the function of input, weight, bias and settings that stands in."""
+        """Take the replacement, a function of input, weight, bias and settings."""
         super().__init__()
         self.compute = compute
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Route conv2d to the function that stands in, everything else to itself."""
+        """Route conv2d to the replacement, everything else to torch."""
         del types
         out = self._conv2d(*args, **(kwargs or {})) if func is torch.conv2d else None
         return func(*args, **(kwargs or {})) if out is None else out
@@ -69,7 +67,7 @@ class Convolving(TorchFunctionMode):
 
 
 def pair(value: int | Sequence[int]) -> Pair:
-    """Return a setting of a convolution for both directions.
+    """Return a setting of a convolution as a pair (height, width).
 
     >>> pair(2), pair((1, 2))
     ((2, 2), (1, 2))
@@ -79,7 +77,7 @@ def pair(value: int | Sequence[int]) -> Pair:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of an ungrouped convolution: pairs by height and width, `channels` in and out."""
+    """The sizes of an ungrouped convolution; pairs are (height, width), `channels` (in, out)."""
 
     image: Pair
     channels: Pair
@@ -90,11 +88,11 @@ class Sizes:
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Sizes:
-        """Return the sizes that `numbers` gave."""
+        """Return the sizes from their `numbers`."""
         return cls(*zip(numbers[::2], numbers[1::2], strict=True))
 
     def numbers(self) -> list[int]:
-        """Return all sizes in a row, for an operator of torch."""
+        """Return all sizes as a flat list, for a torch operator."""
         pairs = (self.image, self.channels, self.kernel, self.stride, self.padding, self.dilation)
         return [number for both in pairs for number in both]
 
@@ -107,7 +105,7 @@ class Sizes:
 
 
 def sized(compute: Callable[[Tensor, Tensor, Tensor | None, Sizes], Tensor]) -> Compute:
-    """Return what `Convolving` takes, for convolutions whose sizes are known: not grouped, not mistaken."""
+    """Return `compute` for `Convolving`, limited to valid ungrouped convolutions."""
 
     def computed(x: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings) -> Tensor | None:
         sizes = sizes_of(x, weight, settings)
@@ -117,7 +115,7 @@ def sized(compute: Callable[[Tensor, Tensor, Tensor | None, Sizes], Tensor]) -> 
 
 
 def sizes_of(input: Tensor, weight: Tensor, settings: ConvSettings) -> Sizes | None:
-    """Return the sizes of an ungrouped convolution; None for a grouped and for a mistaken one."""
+    """Return the sizes of an ungrouped convolution; None if it is grouped or invalid."""
     if settings.groups != 1 or input.shape[1] != weight.shape[1]:
         return None
     out_channels, in_channels, *kernel = weight.shape
@@ -132,44 +130,41 @@ ByWeight = Callable[[Tensor, Tensor, Tensor, Sizes], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Derivatives:
-    """The cotangents of a convolution's input, and of its weight and bias; every tensor leads with the clients.
-
-    `by_input(cotangent, kernel, sizes)` and `by_weight(cotangent, x, kernel, sizes)`; `kernel` is what the convolution saved of it.
-    """
+    """Cotangents of a convolution: `by_input(cotangent, kernel, sizes)`, `by_weight(cotangent, x, kernel, sizes)` (weight and bias)."""
 
     by_input: ByInput
     by_weight: ByWeight
 
 
-_WAYS: dict[str, Derivatives] = {}  # by the name that the operators below take
+_WAYS: dict[str, Derivatives] = {}  # by name
 
 
 def register(way: str, by_input: ByInput, by_weight: ByWeight) -> None:
-    """Give the derivatives of a way to convolve its name."""
+    """Register the derivatives of a way to convolve under its name."""
     _WAYS[way] = Derivatives(by_input, by_weight)
 
 
 def leading(value: Tensor, dim: int | None, clients: int) -> Tensor:
-    """Return a tensor that leads with the clients; what they have in common is repeated in view."""
+    """Return a tensor with a leading client dimension; shared values are expanded as a view."""
     return value.expand(clients, *value.shape) if dim is None else value.movedim(dim, 0)
 
 
 def all_leading(
     dims: Dims, clients: int, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the arguments of a convolution, each leading with the clients."""
+    """Return the arguments of a convolution, each with a leading client dimension."""
     biases = None if bias is None else leading(bias, dims[2], clients)
     return leading(x, dims[0], clients), leading(weight, dims[1], clients), biases
 
 
 def save(ctx: Any, x: Tensor, kernel: Tensor, bias: Tensor | None, sizes: Sizes) -> None:
-    """Save what `cotangents` needs."""
+    """Save the inputs of `cotangents`."""
     ctx.save_for_backward(x, kernel)
     ctx.biased, ctx.sizes = bias is not None, sizes
 
 
 def cotangents(ctx: Any, cotangent: Tensor, way: str) -> tuple[Tensor | None, ...]:
-    """Return the cotangents of input, weight, bias and sizes; None where nobody needs one."""
+    """Return the cotangents of input, weight, bias and sizes; None if not needed."""
     x, kernel = ctx.saved_tensors
     levels = [level.key() for level in retrieve_all_functorch_interpreters()]
     twice = levels.count(TransformType.Grad) > 1 or any(map(_tracked, (cotangent, x, kernel)))
@@ -181,7 +176,7 @@ def cotangents(ctx: Any, cotangent: Tensor, way: str) -> tuple[Tensor | None, ..
 
 
 def _tracked(value: Tensor) -> bool:
-    """Return whether plain autograd, outside all transforms, follows a tensor."""
+    """Return whether plain autograd, outside all transforms, tracks a tensor."""
     while is_functorch_wrapped_tensor(value):
         value = get_unwrapped(value)
     return value.requires_grad
@@ -190,9 +185,9 @@ def _tracked(value: Tensor) -> bool:
 def _all_clients(
     cotangent: Tensor, x: Tensor, kernel: Tensor, numbers: Sequence[int], needs: Sequence[bool], way: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the cotangents of input, weight and bias, all leading with the clients; one that nobody needs is a zero for each."""
+    """Return the cotangents of input, weight and bias with a leading client dimension; zeros if not needed."""
     nothing, sizes = cotangent.new_zeros(len(cotangent)), Sizes.of(numbers)
-    with torch._C.DisableTorchFunction():  # hundreds of small operations need not pass through the mode
+    with torch._C.DisableTorchFunction():  # skip the mode for hundreds of small operations
         to_x = _WAYS[way].by_input(cotangent, kernel, sizes) if needs[0] else nothing
         if needs[1]:
             return to_x, *_WAYS[way].by_weight(cotangent, x, kernel, sizes)
@@ -211,8 +206,8 @@ def _batched(
     return values, (0, 0, 0)
 
 
-# Operators of our own: as an autograd.Function inside the backward pass of another, the transforms take 1 ms for each call; and a
-# traced graph holds one operator in the place of a loop over clients.
+# Custom operators: an autograd.Function inside another's backward pass costs 1 ms per call under transforms. A traced graph then
+# holds one operator instead of a loop over clients.
 _LIBRARY = torch.library.Library("leakscope", "FRAGMENT")
 _COTANGENTS = (
     "(Tensor cotangent, Tensor x, Tensor kernel, int[] sizes, bool[] needs, str way) -> (Tensor, Tensor, Tensor)"

@@ -1,4 +1,4 @@
-"""Independent pieces of work on the threads that PyTorch may use, each piece on one of them."""
+"""Independent work items on PyTorch's threads, one thread each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def on_cores(work: Callable[[P], R], parts: Sequence[P], threads: int) -> list[R]:
-    """Return work(part) of every part, in order; with several threads each part runs on one that has no others to wait for."""
+    """Return work(part) of every part, in order; with several threads each part runs on a single one."""
     if threads == 1 or len(parts) == 1:
         return [work(part) for part in parts]
     with ThreadPoolExecutor(threads, "leakscope", initializer=torch.set_num_threads, initargs=(1,)) as pool:

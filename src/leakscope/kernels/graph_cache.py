@@ -1,13 +1,11 @@
-"""The one cache of traced graphs and CUDA recordings, and the one rule for when a function becomes one.
+"""The cache of traced graphs and CUDA recordings, and when a function becomes one.
 
-A flat graph of tensor operations and a recording of CUDA kernels run the same operations as the function they were made of, without
-the cost of modules and function transforms; making one takes seconds. So calls are counted (`Staged`): on a CUDA device a function
-is recorded after a few calls, elsewhere (or where it cannot be recorded) traced after more, and what cannot be traced stays plain.
+Both run the same operations as the function without the cost of modules and transforms, but take seconds to make. So calls are
+counted (`Staged`): on a CUDA device a function is recorded after a few calls, elsewhere (or if that fails) traced after more.
 
-Two calls may share a graph when their keys are equal (`graph_key`): the very same network, equal values baked into the graph, equal
-inputs but for the numbers in their tensors. Dataclasses are equal when the very same class holds equal values (a class of the same
-name and text, such as one defined again in a notebook, is another class); any other object is equal to itself alone, and only
-while its attributes are; a tensor inside the graph is equal to itself alone, and only until it is written to.
+Two calls may share a graph when their keys are equal (`graph_key`): the identical network, equal constants, equal inputs except
+for tensor values. Dataclasses are equal when the identical class holds equal values (a class redefined in a notebook is another
+class). Any other object equals only itself while its attributes are unchanged; a tensor constant only itself until overwritten.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-MOST = 64  # entries of all purposes together; those not used for longest go first
+MOST = 64  # entries in all; the least recently used go first
 Flat = tuple[Tensor, ...]
 Graph = Callable[..., Any]
 G = TypeVar("G")
@@ -33,7 +31,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, Enum, torch.dtype, 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What two calls must share; `alive` holds what is named by address, so that an address cannot come to mean another object."""
+    """What two calls must share; `alive` keeps objects that are identified by address alive, so that no address is reused."""
 
     purpose: str
     parts: Hashable
@@ -42,10 +40,7 @@ class Key:
 
 @dataclass(slots=True)
 class Staged(Generic[G]):
-    """A function on its way to a graph: how often it was called, and its graph or recording once there is one.
-
-    It is recorded after `record_after` calls and traced after `trace_after`, each tried once; None: never.
-    """
+    """A function's call count, and its graph or recording after `trace_after` or `record_after` calls (None: never; each tried once)."""
 
     record_after: int | None
     trace_after: int | None
@@ -53,7 +48,7 @@ class Staged(Generic[G]):
     calls: int = 0
 
     def at_call(self, record: Callable[[], G | None], trace: Callable[[], G | None]) -> G | None:
-        """Return the graph that this call should run, made now if its time has come; None: run the function itself."""
+        """Return the graph for this call, created now if due; None: run the function itself."""
         if self.graph is None and self.calls == self.record_after:
             self.graph = record()
         if self.graph is None and self.calls == self.trace_after:
@@ -63,7 +58,7 @@ class Staged(Generic[G]):
 
 
 _CACHE: OrderedDict[Key, Staged[Any]] = OrderedDict()
-_LOCK = RLock()  # two trainings in two threads count and trace one after the other
+_LOCK = RLock()  # trainings in several threads count and trace one at a time
 
 
 def graph_key(
@@ -71,8 +66,8 @@ def graph_key(
 ) -> Key:
     """Return what two calls must share to run one graph.
 
-    `same` are objects that must be the very same; `constants` are values that the graph holds; `inputs` are values whose tensors
-    the graph takes as inputs; `flat` are those tensors, whose shapes, dtypes and devices must agree.
+    `same` are objects compared by identity, `constants` values that the graph holds, `inputs` values whose tensors are inputs of
+    the graph, `flat` those tensors, whose shapes, dtypes and devices must agree.
     """
     alive = list(same)
     names = tuple(id(value) for value in alive)
@@ -82,7 +77,7 @@ def graph_key(
 
 
 def find_graph(key: Key) -> Graph | None:
-    """Return the graph kept under a key."""
+    """Return the cached graph of a key."""
     with _LOCK:
         staged = _CACHE.get(key)
         if staged is not None:
@@ -91,7 +86,7 @@ def find_graph(key: Key) -> Graph | None:
 
 
 def keep_graph(key: Key, graph: Graph) -> None:
-    """Keep a graph for later calls."""
+    """Cache a graph."""
     _keep(key, Staged(None, None, graph))
 
 
@@ -103,7 +98,7 @@ def graph_at_call(
     record: Callable[[], Graph | None] = lambda: None,
     trace: Callable[[], Graph | None] = lambda: None,
 ) -> Graph | None:
-    """Return the graph that this call under a key should run (see `Staged`); calls are counted in the cache."""
+    """Return the graph for this call under a key (see `Staged`); calls are counted in the cache."""
     with _LOCK:
         staged = _CACHE.get(key) or Staged[Graph](record_after, trace_after)
         _keep(key, staged)
@@ -111,14 +106,14 @@ def graph_at_call(
 
 
 def forget(purpose: str | None = None) -> None:
-    """Drop all graphs and counts, or those of one purpose: what work that has ended held in memory."""
+    """Drop all graphs and counts, or those of one purpose, to free their memory."""
     with _LOCK:
         for key in [key for key in _CACHE if purpose in (None, key.purpose)]:
             del _CACHE[key]
 
 
 def flat_graph(f: Callable[..., Any], inputs: Iterable[Tensor]) -> GraphModule:
-    """Return the flat graph of the tensor operations that `f` runs on inputs of these shapes; raises what stops the tracer."""
+    """Return the flat graph of the tensor operations of `f` on inputs of these shapes; raises the tracer's errors."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     graph: GraphModule = make_fx(f)(*inputs)
@@ -136,9 +131,9 @@ def _keep(key: Key, staged: Staged[Any]) -> None:
 
 
 def _structure(value: object, alive: list[object], inside: tuple[int, ...] = (), *, inputs: bool = True) -> Hashable:
-    """Return what must be equal in two values; `alive` gathers what it names by address, `inside` is what it is a part of.
+    """Return what must be equal in two values; `alive` collects objects compared by address, `inside` are the enclosing values.
 
-    Tensors are `inputs` of the graph, whose shapes are in the key anyway, but for those that an object of another kind holds.
+    Tensors are `inputs` of the graph, with their shapes in the key, except those held by objects of other kinds.
     """
     if isinstance(value, _PLAIN):
         return type(value).__qualname__, repr(value)
@@ -155,7 +150,7 @@ def _structure(value: object, alive: list[object], inside: tuple[int, ...] = (),
         return type(value).__qualname__, tuple(part(item) for item in value)
     if isinstance(value, Mapping):
         return "mapping", tuple((part(k), part(v)) for k, v in value.items())
-    if isinstance(value, MethodType):  # a new object at every access: its function and its object count
+    if isinstance(value, MethodType):  # a new object at every access: compare its function and its object
         return part(value.__func__), part(value.__self__)
     if is_dataclass(value) and not isinstance(value, type):
         alive.append(type(value))

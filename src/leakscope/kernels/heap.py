@@ -1,7 +1,7 @@
-"""The C heap of a CPU run, told to keep what is freed until the run is over.
+"""Makes the C heap keep freed memory during a CPU run.
 
-An evaluation allocates and frees the same large tensors thousands of times. glibc takes each of them from the system and hands
-it back, and the system clears every page anew: three quarters of the time of a pass over an update (`python benchmarks/heap.py`).
+An evaluation allocates and frees the same large tensors thousands of times. By default glibc returns each of them to the system,
+which clears every page again: three quarters of the time of a pass over an update (`python benchmarks/heap.py`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import functools
 import sys
 from typing import Any
 
-# the names in malloc.h
+# names in malloc.h
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 
 
 @functools.cache
 def _glibc() -> Any:
-    """Return the C library if it can be told, else None."""
+    """Return the C library if it is glibc, else None."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)
@@ -26,10 +26,7 @@ def _glibc() -> Any:
 
 @functools.cache
 def keep_freed() -> bool:
-    """Tell the heap, once for this process, to keep freed memory for the next tensor; return whether it listens.
-
-    All threads share one arena: the others cannot hold blocks of over 32 MB.
-    """
+    """Make the heap keep freed memory (once per process); return whether it does. One arena: others cannot hold blocks over 32 MB."""
     library = _glibc()
     if library is None:
         return False
@@ -40,7 +37,7 @@ def keep_freed() -> bool:
 
 
 def give_back() -> None:
-    """Hand what is free back to the system."""
+    """Return free memory to the system."""
     library = _glibc()
     if library is not None:
         library.malloc_trim(0)

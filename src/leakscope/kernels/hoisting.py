@@ -1,8 +1,7 @@
-"""What an evaluation computes from the facts alone, computed once: the observed update scaled, masks, kernels turned round.
+"""Compute once what an evaluation derives from fixed inputs alone: the scaled observed update, masks, flipped kernels.
 
-A traced evaluation takes what moves (unknowns, iteration) and what is fixed (the facts of a chunk). `hoist` cuts its graph in two:
-operations that reach only what is fixed, and the rest, which finds their results among its arguments. They are the same
-operations on the same numbers, so the bits stay.
+A traced evaluation takes moving inputs (unknowns, iteration) and fixed ones (the facts of a chunk). `hoist` splits its graph into
+the operations that depend on fixed inputs alone and the rest. Operations and numbers are the same, so the bits are too.
 """
 
 from __future__ import annotations
@@ -19,42 +18,30 @@ from torch.utils._pytree import tree_leaves
 
 from leakscope.kernels.graph_cache import Flat
 
-HIDDEN = (
-    "_unsafe_view",
-    "unsafe_split",
-    "unsafe_split_with_sizes",
-    "unsafe_chunk",
-)  # views whose schema does not say so
-STATISTICS = (
-    "native_batch_norm",
-    "cudnn_batch_norm",
-    "miopen_batch_norm",
-)  # they write running means and do not say so
-MOST = 1.0  # bytes that hoisted values may take for each byte of fixed inputs
+HIDDEN = ("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk")  # views not declared in the schema
+STATISTICS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")  # undeclared writes of running means
+MOST = 1.0  # most bytes of hoisted values per byte of fixed inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Hoisted:
-    """A graph in two parts: `first` makes values of the fixed inputs, `rest` takes what moves, fixed inputs, and those values.
-
-    `used` are the places of the fixed inputs that `rest` takes.
-    """
+    """A graph in two parts: `first` computes values from fixed inputs; `rest` takes moving inputs, the fixed ones in `used`, and them."""
 
     first: GraphModule
     rest: GraphModule
     used: tuple[int, ...]
 
     def __call__(self, *flat: Tensor) -> Flat:
-        """Return what the whole graph returns."""
+        """Return the result of the whole graph."""
         number = sum(node.op == "placeholder" for node in self.first.graph.nodes)
         moving, fixed = flat[: len(flat) - number], flat[len(flat) - number :]
         return bind(self, fixed)(*moving)
 
 
 def bind(graph: Callable[..., Flat], fixed: Flat) -> Callable[..., Flat]:
-    """Return an evaluation as a function of what moves; what is fixed is worked through at the first call, on its thread.
+    """Return an evaluation as a function of its moving inputs; the fixed part runs once, at the first call.
 
-    A result that depends on nothing that moves is the same tensor at every call: do not write into results.
+    A result that depends on no moving input is the same tensor at every call: do not write into results.
     """
     if not isinstance(graph, Hoisted):
         return lambda *moving: graph(*moving, *fixed)
@@ -71,7 +58,7 @@ def bind(graph: Callable[..., Flat], fixed: Flat) -> Callable[..., Flat]:
 
 
 def hoist(graph: GraphModule, moving: int) -> Hoisted | GraphModule:
-    """Return a graph in two parts, its first `moving` inputs being those that change; itself, where that does not pay."""
+    """Return a graph in two parts, given its first `moving` inputs; the graph itself if that does not pay."""
     nodes = list(graph.graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
     loose = {*inputs[:moving], *_written(nodes), *(node for node in nodes if _draws(node))}
@@ -96,7 +83,7 @@ def hoist(graph: GraphModule, moving: int) -> Hoisted | GraphModule:
 
 
 def _subgraph(whole: GraphModule, inputs: Sequence[Node], steps: Iterable[Node], outputs: Argument) -> GraphModule:
-    """Return the graph of some steps; what `inputs` compute in the whole graph comes from outside."""
+    """Return the graph of some steps; the values of `inputs` come from outside."""
     graph = Graph()
     copies = {node: graph.placeholder(node.name) for node in inputs}
     for node in steps:
@@ -107,7 +94,7 @@ def _subgraph(whole: GraphModule, inputs: Sequence[Node], steps: Iterable[Node],
 
 
 def _written(nodes: Iterable[Node]) -> set[Node]:
-    """Return values that an operation writes into, and those they share memory with: each evaluation needs them fresh."""
+    """Return values that an operation writes into, and those that share their memory: each evaluation needs fresh ones."""
     written: set[Node] = set()
     waiting = [target for node in nodes for target in _targets(node)]
     while waiting:
@@ -135,7 +122,7 @@ def _targets(node: Node) -> list[Node]:
 
 
 def _base(node: Node) -> list[Node]:
-    """Return the value in whose memory another lies; nothing for one that has memory of its own."""
+    """Return the value that another is a view of; nothing if it owns its memory."""
     if isinstance(node.target, OpOverload):
         returns = node.target._schema.returns
         shared = _name(node) in HIDDEN or (bool(returns) and returns[0].alias_info is not None)
@@ -153,7 +140,7 @@ def _draws(node: Node) -> bool:
 
 
 def _hoisted_bytes(values: Iterable[Node]) -> int:
-    """Return the bytes that values hold beside the inputs: each memory once, views as what they are views of."""
+    """Return the bytes that values add to the inputs; views count as their base, each memory once."""
     owners = set()
     for value in values:
         while base := _base(value):

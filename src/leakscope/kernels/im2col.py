@@ -1,12 +1,9 @@
-"""Convolutions as matrix products, swapped in from outside: no module is rewritten.
+"""Convolutions as matrix products by a torch function mode, above vmap and grad; no module is rewritten.
 
-With weights of its own in every trial a convolution becomes a grouped one, which CPU and GPU libraries do slowly; as columns and
-a product it becomes a batched matrix product, which they do well. A torch function mode catches `nn.Conv2d`, `F.conv2d` and
-`torch.conv2d` alike, above vmap and grad.
-
-Columns are made in three ways. On a CPU by strided copies. On a CUDA device in one copy of a view of all windows: torch's own
-`unfold` starts a kernel for every image there, which was most of the time of an evaluation of many small ones (`fold` does
-not). Where a compiler follows it is `unfold`, which it fuses with its neighbours.
+With separate weights in every trial a convolution becomes a grouped one, which CPU and GPU libraries do slowly; as columns and a
+product it becomes a batched matrix product, which is fast. Columns are made by strided copies on a CPU. On a CUDA device they are
+one copy of a view of all windows: torch's `unfold` launches a kernel per image, most of the time of an evaluation of many small
+images (`fold` does not). For compiled code `unfold` is used, which the compiler fuses.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ Window = tuple[int, int, int, int, int, int, int, int]  # kernel, stride, dilati
 
 
 def _slices(window: Window) -> list[tuple[slice, slice]]:
-    """Return for each kernel position the rows and columns of the padded input it meets."""
+    """Return for each kernel position the rows and columns of the padded input that it reads."""
     ky, kx, sy, sx, dy, dx, height, width = window
     return [
         (slice(i * dy, i * dy + sy * (height - 1) + 1, sy), slice(j * dx, j * dx + sx * (width - 1) + 1, sx))
@@ -34,12 +31,12 @@ def _slices(window: Window) -> list[tuple[slice, slice]]:
 
 
 def by_copies(x: Tensor, window: Window) -> Tensor:
-    """Return N x C x H x W as N x C x K x (output size), by strided copies: on CPU three times as fast as `unfold`."""
+    """Return N x C x H x W as N x C x K x (output size), by strided copies: three times as fast as `unfold` on CPU."""
     return torch.stack([x[..., rows, columns] for rows, columns in _slices(window)], dim=2)
 
 
 def by_view(x: Tensor, window: Window) -> Tensor:
-    """Return the same in one copy, whatever the number of images."""
+    """Return the same in one copy for any number of images."""
     ky, kx, sy, sx, dy, dx, _, _ = window
     tall = x.unfold(2, dy * (ky - 1) + 1, sy)[..., ::dy]
     windows = tall.unfold(3, dx * (kx - 1) + 1, sx)[..., ::dx]  # N x C x height x width x ky x kx
@@ -47,7 +44,7 @@ def by_view(x: Tensor, window: Window) -> Tensor:
 
 
 def back_by_copies(columns: Tensor, window: Window, size: tuple[int, int]) -> Tensor:
-    """Return the transpose of `by_copies`: every column value added back where it came from."""
+    """Return the transpose of `by_copies`: every column value added back to its pixel."""
     whole = columns.new_zeros(*columns.shape[:2], *size)
     for k, (rows, across) in enumerate(_slices(window)):
         whole[..., rows, across] += columns[:, :, k]
@@ -55,7 +52,7 @@ def back_by_copies(columns: Tensor, window: Window, size: tuple[int, int]) -> Te
 
 
 def back_by_fold(columns: Tensor, window: Window, size: tuple[int, int]) -> Tensor:
-    """Return the same by torch's own transpose."""
+    """Return the same by torch's `fold`."""
     ky, kx, sy, sx, dy, dx, _, _ = window
     return F.fold(columns.flatten(3).flatten(1, 2), size, (ky, kx), dilation=(dy, dx), stride=(sy, sx))
 
@@ -114,10 +111,7 @@ class _Images(torch.autograd.Function):
 def _compute(
     x: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings, *, compiled: bool = False
 ) -> Tensor | None:
-    """Return the convolution computed as a product with columns; None for a grouped and for a mistaken one.
-
-    `compiled`: on a CUDA device a compiler follows, which makes the columns itself.
-    """
+    """Return the convolution as a product with columns; None if grouped or invalid. `compiled`: the compiler makes the columns (CUDA)."""
     if settings.groups != 1:
         return None
     (sy, sx), (py, px), (dy, dx) = settings.stride, settings.padding, settings.dilation
@@ -125,7 +119,7 @@ def _compute(
     height = (x.shape[-2] + 2 * py - dy * (kernel[0] - 1) - 1) // sy + 1
     width = (x.shape[-1] + 2 * px - dx * (kernel[1] - 1) - 1) // sx + 1
     if height < 1 or width < 1:
-        return None  # torch says what is wrong
+        return None  # torch raises the error
     if kernel == (1, 1) and (py, px) == (0, 0):
         columns = x[..., ::sy, ::sx].flatten(2)
     elif compiled and x.device.type != "cpu":
@@ -144,5 +138,5 @@ class Im2col(Convolving):
     """Inside this context every ungrouped 2-D convolution is computed as a matrix product."""
 
     def __init__(self, *, compiled: bool = False) -> None:
-        """Convolve as above; `compiled` where what is inside is compiled afterwards."""
+        """Set up the context; `compiled` if its content is compiled afterwards."""
         super().__init__(partial(_compute, compiled=compiled))

@@ -1,8 +1,7 @@
-"""How many lanes are laid out for so many trials, so that a CPU run does not depend on a trial's neighbours, to the bit.
+"""The number of lanes for a number of trials, such that on a CPU the bits of a trial do not depend on its neighbours.
 
-Kernels work through a tensor 16 or 32 numbers at a time and treat the rest (fewer than 32 at the end) with other instructions,
-which round exp and tanh differently; so every batch ends in copies of its first lane, enough that the rest never falls into
-a lane that counts.
+Kernels process a tensor 16 or 32 numbers at a time and the remainder with other instructions, which round exp and tanh
+differently. So every batch ends in enough copies of its first lane that the remainder never falls into a real lane.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ VECTOR = 32
 
 
 def spare_lanes(model: Model, knowledge: Knowledge, device: torch.device) -> int:
-    """Return how many copies must follow the lanes that count: their narrowest rounded layer holds the rest."""
+    """Return how many copies must follow the real lanes: enough for the remainder in the narrowest rounded layer."""
     if device.type != "cpu":
         return 0
     narrowest = min(knowledge.classes, model.narrowest or knowledge.classes)
@@ -26,7 +25,7 @@ def spare_lanes(model: Model, knowledge: Knowledge, device: torch.device) -> int
 
 
 def lanes(live: int, spare: int) -> int:
-    """Return the lanes laid out for so many live trials: a multiple of four with the spare copies behind them."""
+    """Return the lanes for so many live trials: a multiple of four, spare copies included."""
     return max(NARROWEST, -(-(live + spare) // NARROWEST) * NARROWEST)
 
 

@@ -1,4 +1,4 @@
-"""Layers whose backward pass hands over the gradient of every example of a batch, instead of their sum.
+"""Layers whose backward pass yields the gradient of every example of a batch, instead of their sum.
 
 For an example n with input x_n and output gradient g_n:
 
@@ -6,8 +6,8 @@ For an example n with input x_n and output gradient g_n:
     linear       dW_n = g_n x_n^T,                        db_n = g_n
     batch norm   dgamma_n = sum of g_n xhat_n,            dbeta_n = sum of g_n        (by running statistics)
 
-A convolution with a batch norm behind it is one convolution with weights s W and bias beta + s (b - mean), s = gamma / sqrt(var +
-eps), and its backward pass needs no map of its own. With R_n = x_n * g_n, the gradient by the scaled weights, channel by channel:
+A convolution followed by a batch norm is one convolution with weights s W and bias beta + s (b - mean), s = gamma / sqrt(var +
+eps). With R_n = x_n * g_n, the gradient by the scaled weights, channel by channel:
 
     dW_n = s R_n,    dgamma_n = (<R_n, W> + (b - mean) sum of g_n) / sqrt(var + eps),    dbeta_n = sum of g_n,    db_n = s sum of g_n
 
@@ -25,12 +25,12 @@ from torch import Tensor
 
 Take = Callable[[Tensor, Tensor], None]  # a parameter and its gradient for every example
 Settings = tuple[list[int], list[int], list[int]]  # stride, padding, dilation of a convolution
-FEW_POSITIONS = 64  # up to here the columns of a small map and one product beat a grouped convolution
+FEW_POSITIONS = 64  # up to here columns and one product beat a grouped convolution
 BACKWARD = torch.ops.aten.convolution_backward
 
 
 def side(length: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """Return how many places a kernel has on a side.
+    """Return the number of kernel positions along a side.
 
     >>> side(28, 3, 2, 1, 1)
     14
@@ -39,19 +39,19 @@ def side(length: int, kernel: int, stride: int, padding: int, dilation: int) -> 
 
 
 def weight_gradients(g: Tensor, x: Tensor, weight: Tensor, settings: Settings) -> Tensor:
-    """Return x_n * g_n for every example, N x the weight's shape; the strides are whatever is fastest."""
+    """Return x_n * g_n for every example, N x the weight's shape, in the fastest memory layout."""
     examples = len(x)
     if g[0, 0].numel() <= FEW_POSITIONS:
         products = g.flatten(2) @ _columns(x, g.shape[2:], weight.shape[2:], settings)
         return products.reshape(examples, len(weight), *weight.shape[2:], weight.shape[1]).permute(0, 1, 4, 2, 3)
-    wide = weight.new_empty(examples * len(weight), *weight.shape[1:])  # its gradient needs the shape alone
+    wide = weight.new_empty(examples * len(weight), *weight.shape[1:])  # the gradient needs only its shape
     one, out = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
     grouped: Tensor = BACKWARD(out, one, wide, None, *settings, False, [0, 0], examples, [False, True, False])[1]
     return grouped.reshape(examples, *weight.shape)
 
 
 def _columns(x: Tensor, places: torch.Size, kernel: torch.Size, settings: Settings) -> Tensor:
-    """Return what the kernel meets at every place, N x places x (kernel places times channels): runs of channels are copied."""
+    """Return the kernel's input at every position, N x positions x (kernel positions times channels), copied in runs of channels."""
     (sy, sx), (py, px), (dy, dx) = settings
     padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, px, px, py, py)).contiguous()
     n, row, column, one = padded.stride()
@@ -61,7 +61,7 @@ def _columns(x: Tensor, places: torch.Size, kernel: torch.Size, settings: Settin
 
 
 def folded(weight: Tensor, bias: Tensor | None, norm: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """Return weights and bias of a convolution with the batch norm behind it: gamma, beta, mean and 1 / sqrt(var + eps)."""
+    """Return weights and bias of a convolution with a following batch norm: gamma, beta, mean and 1 / sqrt(var + eps)."""
     gamma, beta, mean, inverse = norm
     scale, centred = gamma * inverse, -mean if bias is None else bias - mean
     return weight * scale[:, None, None, None], torch.addcmul(beta, centred, scale)
@@ -74,13 +74,13 @@ def input_gradient(g: Tensor, x: Tensor, weight: Tensor, settings: Settings) -> 
 
 
 class Conv(torch.autograd.Function):
-    """A convolution of all channels with all."""
+    """An ungrouped convolution."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, take: Take, settings: Settings
     ) -> Tensor:
-        """Return the convolution; `anchor` only asks for a backward pass."""
+        """Return the convolution; `anchor` only triggers a backward pass."""
         del anchor
         ctx.save_for_backward(x, weight, bias)
         ctx.take, ctx.settings = take, settings
@@ -99,7 +99,7 @@ class Conv(torch.autograd.Function):
 
 
 class ConvNorm(torch.autograd.Function):
-    """A convolution and the batch norm behind it, as one convolution."""
+    """A convolution and the batch norm after it, as one convolution."""
 
     @staticmethod
     def forward(
@@ -134,7 +134,7 @@ class ConvNorm(torch.autograd.Function):
 
 
 class Linear(torch.autograd.Function):
-    """A dense layer on one vector for each example."""
+    """A dense layer on one vector per example."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, anchor: Tensor, take: Take) -> Tensor:

@@ -1,4 +1,4 @@
-"""How much memory an evaluation takes: measured on a narrow batch, extended to a wide one."""
+"""Memory of an evaluation: measured on a narrow batch, extrapolated to a wide one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class _Live(TorchDispatchMode):
-    """Adds up the bytes of every storage made inside, less those freed, and keeps the highest sum."""
+    """Tracks the bytes of live storages created inside, and their maximum."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -45,7 +45,7 @@ class _Live(TorchDispatchMode):
 
 
 def peak_bytes(f: Callable[[], object]) -> int:
-    """Return the most bytes that tensors made inside `f` held at one time."""
+    """Return the peak bytes of tensors created inside `f`."""
     counter = _Live()
     with counter:
         f()
@@ -63,12 +63,12 @@ def available(device: torch.device) -> int:
             values = [line.split() for line in lines if line.startswith("MemAvailable")]
         free = int(values[0][1]) * 1024
     except (OSError, IndexError, ValueError):
-        pass  # not Linux: the pages free are the best we know
+        pass  # not Linux: use the free pages
     return free
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that memory ran out, on either kind of device."""
+    """Return whether an error means out of memory, on CPU or CUDA."""
     return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     )

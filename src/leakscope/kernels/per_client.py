@@ -1,10 +1,7 @@
-"""Convolutions of many clients, each by itself: no module is rewritten.
+"""Convolutions of many clients computed client by client, several at a time on one core each; no module is rewritten.
 
-Once clients have weights of their own, vmap turns their convolutions into one of many groups, which CPU libraries do at half
-the speed and less. Here every client's convolution is the plain one, several at a time on one core each, while all else
-stays batched. With channels last in memory the backward pass of few channels takes half the time. A torch function mode
-catches `nn.Conv2d`, `F.conv2d` and `torch.conv2d` above vmap and grad. First derivatives only: this is for training, attacks
-differentiate twice.
+With separate weights per client vmap makes one grouped convolution, at half the speed or less on CPUs. All other operations stay
+batched. Channels last in memory halves the backward pass of few channels. First derivatives only: for training, not for attacks.
 """
 
 from __future__ import annotations
@@ -42,12 +39,12 @@ def client_by_client(*, channels_last: bool = False) -> Iterator[None]:
                 yield
         finally:
             _POOL.reset(token)
-            torch.set_num_threads(threads)  # a new thread's own number becomes everybody's
+            torch.set_num_threads(threads)  # a new thread's number becomes global
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a convolution is called, and whether its channels come last in memory."""
+    """The arguments of a convolution, and whether channels are last in memory."""
 
     called: ConvSettings
     channels_last: bool
@@ -64,7 +61,7 @@ def _compute(channels_last: bool, x: Tensor, weight: Tensor, bias: Tensor | None
 
 
 class _Convolution(torch.autograd.Function):
-    """`x * w + b`; its derivative is the function below."""
+    """`x * w + b`; `_Backward` is its derivative."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, setting: Setting) -> Tensor:
@@ -93,7 +90,7 @@ class _Convolution(torch.autograd.Function):
 
 
 class _Backward(torch.autograd.Function):
-    """The cotangents of input, weight and bias; one that nobody needs is a zero."""
+    """The cotangents of input, weight and bias; zero if not needed."""
 
     @staticmethod
     def forward(
@@ -139,7 +136,7 @@ def _backward(
 
 
 def _parts(values: Sequence[Tensor | None], dims: Dims, number: int, setting: Setting) -> list[tuple[Any, ...]]:
-    """Return the arguments of each client, laid out as the setting says."""
+    """Return the arguments of each client, in the layout of the setting."""
     split = (_split(value, dim, number, setting) for value, dim in zip(values, dims, strict=False))
     return list(zip(*split, strict=True))
 
@@ -152,13 +149,13 @@ def _split(value: Tensor | None, dim: int | None, number: int, setting: Setting)
 
 
 def _stacked(values: list[Tensor], setting: Setting) -> Tensor:
-    """Return the results of all clients as one tensor, the layout of each kept."""
+    """Return the results of all clients as one tensor, keeping their layout."""
     if not setting.channels_last or values[0].ndim != 4:
         return torch.stack(values)
     return torch.stack([value.permute(0, 2, 3, 1) for value in values]).permute(0, 1, 4, 2, 3)
 
 
 def _spread(f: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-    """Return f of every item, on the pool's threads where there is one; a CUDA device has one queue, in which they follow."""
+    """Return f of every item, on the pool's threads if there is one; a CUDA device runs them in sequence."""
     pool = None if items[0][0].is_cuda else _POOL.get()
     return [f(item) for item in items] if pool is None else list(pool.map(f, items))

@@ -1,8 +1,7 @@
-"""A function of tensors on a CUDA device as one launch: its kernels are recorded once and then played again.
+"""CUDA graphs: the kernels of a function are recorded once and replayed in one launch.
 
-A step of a small network is thousands of short kernels, and Python launches them more slowly than the device runs them. A CUDA
-graph plays the very same kernels, so the bits stay. Only for functions that decide nothing by the value of a tensor and always
-see the same shapes.
+A step of a small network is thousands of short kernels, which Python launches more slowly than the device runs them. A CUDA graph
+replays the same kernels with the same bits. Only for functions with fixed shapes that never branch on the value of a tensor.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from leakscope.core.tree import fill, flattened, tensors
 
 P = TypeVar("P")
 V = TypeVar("V")
-WARM_UP = 2  # calls before recording, in which libraries set themselves up
-LEFT_FREE = 0.5  # of the card: a recording keeps the memory of its tensors, and what has another shape needs its own
+WARM_UP = 2  # calls before recording, in which libraries initialise
+LEFT_FREE = 0.5  # of the card: a recording keeps the memory of its tensors
 FETCHING = (torch.tensor, torch.as_tensor, Tensor.to, Tensor.cuda)
 
 
 @dataclass(frozen=True, slots=True)
 class Recording(Generic[V]):
-    """Recorded kernels: where they read their inputs and write their outputs, and the constants they read."""
+    """Recorded kernels: their input and output tensors, and the constants they read."""
 
     graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]
@@ -35,7 +34,7 @@ class Recording(Generic[V]):
     constants: Sequence[Tensor | None]
 
     def __call__(self, *new: Any) -> V:
-        """Return what the function makes of these arguments, which have the shapes of the recording."""
+        """Return the function of these arguments, which have the shapes of the recording."""
         for place, value in zip(self.inputs, tensors(new), strict=True):
             place.copy_(value)
         with torch.cuda.device(self.inputs[0].device):
@@ -44,23 +43,23 @@ class Recording(Generic[V]):
 
 
 def recorded(f: Callable[..., V], arguments: tuple[Any, ...]) -> Callable[..., V] | None:
-    """Return `f` as a recording; nothing where the card is half full, or where it does what a device forbids while it records."""
+    """Return `f` as a recording; None if the card is half full or if `f` does something forbidden while recording."""
     torch.cuda.empty_cache()  # what is cached is free
     free, total = torch.cuda.mem_get_info(next(tensors(arguments)).device)
     if free < LEFT_FREE * total:
         return None
     try:
         return captured(f, arguments)
-    except Exception:  # what a device forbids has no class of its own; run plainly, the function tells its own errors
+    except Exception:  # CUDA has no error class for this; run directly, the function raises its own errors
         return None
 
 
 def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Recording[V]:
-    """Return `f` as a recording made with these arguments, all of whose tensors are on one CUDA device; no gradients flow through it."""
+    """Return `f` recorded with these arguments, whose tensors are on one CUDA device; without gradients."""
     flat_f, form = flattened(f, arguments)
     inputs = tuple(t.clone() for t in tensors(arguments))
     device = inputs[0].device
-    # a recording that fails must leave the stream as it was
+    # a failed recording must leave the stream unchanged
     with torch.no_grad(), torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
@@ -79,10 +78,10 @@ def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Recording[V]:
 def record_update(
     step: Callable[[V], None], value: V, constants: Sequence[Tensor | None], pool: Any = None
 ) -> Callable[[], None] | None:
-    """Return a launch that does what `step(value)` does, in the memory of the tensors of `value`; None where it cannot be recorded.
+    """Return a launch that does `step(value)` in the memory of the tensors of `value`; None if it cannot be recorded.
 
-    `step` may replace tensors of its argument or write into them. It ran before on a value of the same shapes, under `Fetched`,
-    whose `constants` are given. Recordings with one `pool` share their memory and must not be played at the same time.
+    `step` may replace or overwrite tensors of its argument. It must have run before on the same shapes under `Fetched`, which
+    gives `constants`. Recordings with one `pool` share memory and must not run at the same time.
     """
     graph = torch.cuda.CUDAGraph()
     device = next(tensors(value)).device
@@ -91,12 +90,12 @@ def record_update(
         with (
             torch.no_grad(),
             torch.cuda.device(device),
-            torch.cuda.stream(torch.cuda.current_stream(device)),  # left as it was, also by a recording that fails
+            torch.cuda.stream(torch.cuda.current_stream(device)),  # unchanged, even after a failed recording
             torch.cuda.graph(graph, pool=pool),
             Fetched(constants),
         ):
             update_in_place(step, value)
-    except Exception:  # what a device forbids has no class of its own; run plainly, the step shows its own errors
+    except Exception:  # CUDA has no error class for this; run directly, the step raises its own errors
         return None
 
     def play() -> None:
@@ -107,7 +106,7 @@ def record_update(
 
 
 def update_in_place(step: Callable[[V], None], value: V) -> None:
-    """Run `step` on a value and write what it replaced into the memory of the tensors that stood there."""
+    """Run `step` on a value and copy the tensors it replaced into the memory of the old ones."""
     places = list(tensors(value))
     storages = {t.untyped_storage().data_ptr() for t in places}
     if len(storages) < len(places):
@@ -121,7 +120,7 @@ def update_in_place(step: Callable[[V], None], value: V) -> None:
 
 
 def side_by_side(f: Callable[[P], V], parts: Sequence[P], streams: int) -> list[V]:
-    """Return `f` of every part, recorded on as many streams at a time: small kernels of one leave most of a card idle."""
+    """Return `f` of every part, recorded on several streams: small kernels leave most of a card idle."""
     main = torch.cuda.current_stream()
     lanes = [torch.cuda.Stream() for _ in range(min(streams, len(parts)))]
     for lane in lanes:
@@ -136,20 +135,20 @@ def side_by_side(f: Callable[[P], V], parts: Sequence[P], streams: int) -> list[
 
 
 class Fetched(TorchFunctionMode):
-    """What a function fetches from the host, in order; a recording cannot fetch, so there the tensors of an earlier call are given.
+    """Records tensors that a function copies from the host, in order; while recording it returns those of an earlier call.
 
-    These are constants of the function: it makes the same ones, in the same order, in every call.
+    A function must create the same constants in the same order in every call.
     """
 
     def __init__(self, earlier: Sequence[Tensor | None] | None = None) -> None:
-        """Keep what is fetched, or give what was fetched `earlier`."""
+        """Keep what is fetched, or return what was fetched `earlier`."""
         super().__init__()
         self.earlier, self.values = earlier, list[Tensor | None]()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the function, or give what it fetched in the earlier call."""
+        """Run the function, or return what it fetched in the earlier call."""
         del types
         if func not in FETCHING:
             return func(*args, **(kwargs or {}))
@@ -160,5 +159,5 @@ class Fetched(TorchFunctionMode):
 
 
 def crossed(source: object, value: Tensor) -> bool:
-    """Return whether a value was brought to the device from the host."""
+    """Return whether a value was copied to the device from the host."""
     return value.is_cuda and not (isinstance(source, Tensor) and source.is_cuda)

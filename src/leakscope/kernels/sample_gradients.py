@@ -1,11 +1,9 @@
 """The gradient of every example of a batch at shared weights, from one ordinary backward pass.
 
-`vmap(grad)` gives the same and is what the rest of the package uses. Where the weights are shared by all examples, a plain batched
-pass is faster on a CPU: every layer is computed once for the whole batch, and only the product that makes a weight gradient
-is done example by example, as the layer's backward comes by (`leakscope.kernels.layer_gradients`).
-
-Goodfellow 2015, arXiv:1510.01799; Rochette et al. 2019, arXiv:1912.06015. It holds for networks that let no example meet another
-and whose parameters enter through these layers alone; where a parameter was not seen, nothing is returned.
+The same as `vmap(grad)`, but faster on a CPU if all examples share the weights: every layer is computed once for the batch, and
+only the weight gradients are formed per example, in each layer's backward (`leakscope.kernels.layer_gradients`). Goodfellow 2015,
+arXiv:1510.01799; Rochette et al. 2019, arXiv:1912.06015. Valid for networks that do not mix examples and whose parameters enter
+through these layers only; otherwise nothing is returned.
 """
 
 from __future__ import annotations
@@ -26,22 +24,17 @@ from leakscope.core.tree import Tree
 from leakscope.kernels.layer_gradients import Conv, ConvNorm, Linear, Norm, Settings, Take, folded, side
 
 LOOKS = (Tensor.dim, Tensor.size, Tensor.shape.__get__, Tensor.ndim.__get__)  # type: ignore[attr-defined]
-MOST_WEIGHTS = (
-    2  # by position of the map: with more, the norm's own passes over the map are cheaper than those over weights
-)
+MOST_WEIGHTS = 2  # per position of the map: with more, passes of the norm over the map are cheaper than over weights
 
 
 class MixesExamplesError(Exception):
-    """A layer lets examples meet, or is used in a form that this module does not know."""
+    """A layer mixes examples, or is used in an unsupported form."""
 
 
 def read_gradients(
     model: Model, loss: Callable[[Tensor], Tensor], inputs: Tensor, read: Callable[[str, Tensor], None]
 ) -> bool:
-    """Call `read` with every parameter's name and gradients (N x its shape) as they are made; return False if it cannot.
-
-    What is read can be dropped at once: all gradients of a batch are never held together, unless the reader holds them.
-    """
+    """Call `read` with every parameter's name and gradients (N x its shape), one parameter at a time; return False if not supported."""
     if model.draws:
         return False
     uses: Counter[str] = Counter()
@@ -66,7 +59,7 @@ def read_gradients(
 
 
 def input_gradients(model: Model, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor | None:
-    """Return the gradient of `loss(logits)` (a sum over examples) by every input, as one batch; None where that cannot be."""
+    """Return the gradient of `loss(logits)` (a sum over examples) by every input, as one batch; None if not supported."""
     if model.draws:
         return None
     x = inputs.detach().requires_grad_(True)
@@ -76,7 +69,7 @@ def input_gradients(model: Model, loss: Callable[[Tensor], Tensor], inputs: Tens
 
 
 def _output(model: Model, inputs: Tensor, uses: Counter[str], take: Take | None) -> Tensor | None:
-    """Return the logits of a watched pass and count how often each parameter enters; None if examples could meet."""
+    """Return the logits of a watched pass and count the uses of each parameter; None if examples could mix."""
     names = {id(value): name for name, value in model.parameters.items()}
 
     def use(parameter: Tensor) -> None:
@@ -97,7 +90,7 @@ def _output(model: Model, inputs: Tensor, uses: Counter[str], take: Take | None)
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A convolution that is not computed yet, as a batch norm may follow; `place` has its shape and nothing in it."""
+    """A convolution postponed because a batch norm may follow; `place` is an empty tensor of its shape."""
 
     place: Tensor
     x: Tensor
@@ -108,10 +101,7 @@ class _Waiting:
 
 
 class _Watched(TorchFunctionMode):
-    """Inside this context convolutions, dense layers and batch norms hand their gradients to `take`, example by example.
-
-    Without a `take` they are torch's own, only that a batch norm is still folded into the convolution before it.
-    """
+    """Inside, convolutions, dense layers and batch norms pass per-example gradients to `take`; without it only norms are folded."""
 
     def __init__(self, use: Callable[[Tensor], None], take: Take | None, anchor: Tensor) -> None:
         super().__init__()
@@ -121,7 +111,7 @@ class _Watched(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Route the three layers to the forms below, everything else to itself."""
+        """Route the three layers to the functions below, everything else to torch."""
         del types
         if func in LOOKS:
             return func(*args, **(kwargs or {}))
@@ -135,7 +125,7 @@ class _Watched(TorchFunctionMode):
         return func(*args, **named)
 
     def computed(self, x: Tensor) -> Tensor:
-        """Return a tensor, after computing it if it is a convolution that waits."""
+        """Return a tensor, computed now if it is a postponed convolution."""
         one = self.waiting.get(id(x))
         if one is None:
             return x
@@ -148,7 +138,7 @@ class _Watched(TorchFunctionMode):
         return one.output
 
     def uses(self, *parameters: Tensor | None) -> None:
-        """Note that these will have gradients."""
+        """Note that these parameters will have gradients."""
         for each in parameters:
             if each is not None:
                 self.use(each)

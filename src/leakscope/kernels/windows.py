@@ -1,14 +1,13 @@
 """Convolutions of many clients as products over windows, and their derivatives.
 
-A convolution of few channels is slow: a vector of the processor holds more numbers than there are channels. So the images
-come last: with rows laid out as width, channel, height, picture, one product serves all rows of all images of a batch. The
-rows that a kernel meets are made channels (`Folded`); then the inputs of column j of the output are a window X_j of that
-matrix, and windows overlap in memory:
+A convolution of few channels is slow: a vector register holds more numbers than there are channels. So images come last in
+memory: with rows laid out as width, channel, height, image, one product serves all rows of all images. The rows that a kernel
+reads become channels (`Folded`); the inputs of output column j are then a window X_j of that matrix (windows overlap):
 
     Y_j = W X_j,    W' = sum over j of Y'_j X_j^T,    X' = the same sum with the kernel turned round, phase by phase of the stride.
 
-Clients follow one another, so that what one reads and writes stays in the processor's own cache; the loops over them run as
-TorchScript, since two cores in Python wait for each other. Every tensor leads with the clients.
+Clients are processed in sequence, so that one client's data stays in the cache; the loops over them run as TorchScript, which
+does not hold Python's lock. Every tensor has a leading client dimension.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from torch import Tensor
 
 from leakscope.kernels.convolutions import Convolving, Dims, Sizes, all_leading, cotangents, register, save, sized
 
-NARROW = 48  # a kernel of fewer numbers is the row of its product, a larger one the column
+NARROW = 48  # kernel gradients of fewer numbers are computed as out x kernel, larger ones transposed
 
 
 class Windowed(Convolving):
     """Inside this context every ungrouped 2-D convolution of many clients is computed as products over windows."""
 
     def __init__(self) -> None:
-        """Convolve as below."""
+        """Set up the context."""
         super().__init__(sized(_compute))
 
 
@@ -63,9 +62,9 @@ class _Convolution(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Which rows become channels: target row t meets the source rows `first + step t + apart i`, i below `slots`.
+    """Which rows become channels: target row t reads the source rows `first + step t + apart i`, i below `slots`.
 
-    `left` columns of zeros come before those of the source, and `columns` are there in all.
+    `left` columns of zeros precede those of the source; `columns` is the total.
     """
 
     first: int
@@ -78,10 +77,10 @@ class Fold:
 
 
 class Folded:
-    """Room for one client's rows as channels, columns x slots x channels x rows x images; what is padding stays zero."""
+    """A buffer for one client's rows as channels, columns x slots x channels x rows x images; its padding stays zero."""
 
     def __init__(self, fold: Fold, like: Tensor) -> None:
-        """Make room for clients such as `like`, width x channels x height x images."""
+        """Allocate the buffer for clients shaped like `like`, width x channels x height x images."""
         width, channels, height, images = like.shape
         above = max(0, -fold.first)
         last = fold.first + fold.apart * (fold.slots - 1) + fold.step * (fold.rows - 1)
@@ -103,12 +102,12 @@ class Folded:
         MULTIPLY(sources, self.room, kernels, windows, out, None if bias is None else bias[:, None, :, None])
 
     def spread(self, sources: Tensor, kernels: list[Tensor], windows: list[Tensor], targets: list[Tensor]) -> None:
-        """Write the products of several jobs into targets that do not lie together, clients x columns x out x rows x images."""
+        """Write the products of several jobs into separate targets, clients x columns x out x rows x images."""
         shaped = [target.new_empty(target.shape[1:]) for target in targets]
         SPREAD(sources, self.room, kernels, windows, [each.flatten(2) for each in shaped], shaped, targets)
 
     def correlate(self, sources: Tensor, slopes: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return for each client the sum over columns of its slopes times its windows, and the sum of the slopes."""
+        """Return for each client the sum over columns of its cotangents times its windows, and the sum of the cotangents."""
         low = windows.shape[1] < NARROW
         factors, seen = (slopes, windows.mT) if low else (slopes.mT, windows)
         wide, out_channels = windows.shape[1], slopes.shape[2]
@@ -119,14 +118,14 @@ class Folded:
         return totals if low else totals.mT, sums
 
     def windows(self, start: int, step: int, number: int, wide: int) -> Tensor:
-        """Return a view of so many windows, number x (wide slots channels) x (rows images)."""
+        """Return a view of `number` windows, number x (wide slots channels) x (rows images)."""
         _, height, length = self.matrix.shape
         column = height * length
         return self.matrix.as_strided((number, wide * height, length), (step * column, length, 1), start * column)
 
 
 def _fill(client: Tensor, room: list[Tensor]) -> None:
-    """Take in one client: padded first, then its rows where kernels meet them."""
+    """Load one client: padded first, then its rows at the places where kernels read them."""
     room[0].copy_(client)
     room[1].copy_(room[2])
 
@@ -179,7 +178,7 @@ def _correlate(
 
 
 def _script(loop: Callable[..., None]) -> Callable[..., None]:
-    """Return a loop over clients as torch runs it without Python, which would hold up the other cores."""
+    """Return a loop over clients as TorchScript, which does not block the other cores."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         scripted: Callable[..., None] = torch.jit.script(loop)
@@ -210,7 +209,7 @@ def by_weight(cotangent: Tensor, x: Tensor, sizes: Sizes) -> tuple[Tensor, Tenso
     products, bias = folded.correlate(sources, slopes, folded.windows(0, sizes.stride[1], width, _span(sizes)))
     apart: Tensor = products.unflatten(2, (_span(sizes), rows, in_channels))
     kernels = apart[:, :, :: sizes.dilation[1]].permute(0, 1, 4, 3, 2)
-    return kernels.contiguous(), bias  # as weights are: Adam reads them often
+    return kernels.contiguous(), bias  # contiguous as weights are: Adam reads them often
 
 
 def by_input(cotangent: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
@@ -234,9 +233,7 @@ def by_input(cotangent: Tensor, weight: Tensor, sizes: Sizes) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase of the stride by height: its first row, its rows as channels, and for each of its phases by width the first column,
-    the kernels of all clients and the windows they meet.
-    """
+    """A phase of the stride by height: its first row and folded rows, and per phase by width the first column, kernels and windows."""
 
     row: int
     folded: Folded
@@ -246,7 +243,7 @@ class Phase:
 
 
 def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Phase]:
-    """Yield the phases that meet any output; `weight` has its columns side by side, whatever the dilation."""
+    """Yield the phases that reach any output; `weight` has its dilation by width already removed."""
     (height, width), (down, across), (up, left) = sizes.image, sizes.stride, sizes.padding
     ends = [_met(column, left, across, _span(sizes), width) for column in range(min(across, width))]
     before = max([0, *(-start for _, start, _ in ends)])
@@ -273,7 +270,7 @@ def _phases(like: Tensor, weight: Tensor, sizes: Sizes) -> Iterator[Phase]:
 
 
 def _met(column: int, left: int, across: int, span: int, width: int) -> tuple[int, int, int]:
-    """Return how many columns this phase has, the first output its first column meets, and how many outputs each meets."""
+    """Return the number of columns of this phase, the first output that its first column reaches, and the outputs per column."""
     last, rest = divmod(column + left, across)
     wide = len(range(rest, span, across))
     return len(range(column, width, across)), last - wide + 1, wide
@@ -286,12 +283,12 @@ def _forward(sizes: Sizes) -> Fold:
 
 
 def _span(sizes: Sizes) -> int:
-    """Return how many columns a kernel reaches over."""
+    """Return how many columns a kernel spans."""
     return sizes.dilation[1] * (sizes.kernel[1] - 1) + 1
 
 
 def _stuffed(weight: Tensor, sizes: Sizes) -> Tensor:
-    """Return kernels without dilation by width: zeros stand between the columns."""
+    """Return kernels with zeros inserted between columns instead of dilation by width."""
     if sizes.dilation[1] == 1:
         return weight
     whole = weight.new_zeros(*weight.shape[:-1], _span(sizes))
@@ -300,7 +297,7 @@ def _stuffed(weight: Tensor, sizes: Sizes) -> Tensor:
 
 
 def _each_column(kernels: Tensor, number: int) -> Tensor:
-    """Return kernels as they meet so many columns: clients x columns x out x in, one view for all columns."""
+    """Return kernels for so many columns: clients x columns x out x in, one view for all columns."""
     return kernels.contiguous()[:, None].expand(-1, number, -1, -1)
 
 
@@ -310,16 +307,16 @@ def _columns(x: Tensor) -> Tensor:
 
 
 def _as_images(columns: Tensor) -> Tensor:
-    """Return the reverse of `_columns`; in memory all stays as it is."""
+    """Return the inverse of `_columns`, a view."""
     return columns.permute(0, 4, 2, 3, 1)
 
 
 def _all_clients(x: Tensor, weight: Tensor, bias: Tensor | None, numbers: Sequence[int]) -> Tensor:
-    with torch._C.DisableTorchFunction():  # hundreds of small operations need not pass through the mode
+    with torch._C.DisableTorchFunction():  # skip the mode for hundreds of small operations
         return convolve(x, weight, bias, Sizes.of(numbers))
 
 
-# a traced graph holds one operator in the place of a loop over clients
+# a traced graph holds one operator instead of a loop over clients
 _LIBRARY = torch.library.Library("leakscope", "FRAGMENT")
 _LIBRARY.define("windows(Tensor x, Tensor weight, Tensor? bias, int[] sizes) -> Tensor")
 _LIBRARY.impl("windows", _all_clients, "CompositeExplicitAutograd")

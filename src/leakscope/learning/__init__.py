@@ -1,4 +1,4 @@
-"""From weights and a batch to losses, gradients and local training; shared by clients and attacks."""
+"""Losses, gradients and local training from weights and a batch; shared by clients and attacks."""
 
 from leakscope.learning.gradients import loss_and_gradient as loss_and_gradient
 from leakscope.learning.local import draw_order as draw_order, train as train

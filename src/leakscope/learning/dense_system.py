@@ -1,10 +1,10 @@
-"""The linear system of a dense layer and one sample: B x = W, from its bias and weight gradients.
+"""The linear system B x = W of a dense layer and one sample, from its bias and weight gradients.
 
-For z = A x + c the gradients are dL/dA_mn = dL/dc_m * x_n, so for every choice of one unit m(n) for each input n
+For z = A x + c the gradients are dL/dA_mn = dL/dc_m * x_n, so for every choice of one unit m(n) per input n the square system
 
-    B_I x = W_I,    B_I = diag(dL/dc_m(n)),    W_I = (dL/dA_m(n),n),
+    B_I x = W_I,    B_I = diag(dL/dc_m(n)),    W_I = (dL/dA_m(n),n)
 
-is a square system with the input as its solution. Fan et al. 2020, arXiv:2006.11601, theorem 2.1 and lemma 5.1 with its remark.
+has the input as its solution. Fan et al. 2020, arXiv:2006.11601, theorem 2.1 and lemma 5.1 with its remark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from leakscope.core.errors import InputError
 
 
 def strongest_unit(bias: Tensor, inputs: int) -> Tensor:
-    """Return the index set of the unit with the largest bias gradient for every input: ... x N from ... x M."""
+    """Return the unit with the largest bias gradient as the index of every input: ... x N from ... x M."""
     return bias.abs().argmax(-1, keepdim=True).expand(*bias.shape[:-1], inputs)
 
 

@@ -1,8 +1,7 @@
 """Local training of one trial as a differentiable loop: E epochs of batches of B, SGD with momentum or Adam.
 
-With `proximal = mu` every step descends `loss + mu/2 |w - w0|^2` (FedProx), w0 being the weights it began with. Agrees step
-by step with the same loop over `torch.optim.SGD` and `torch.optim.Adam`. Every random choice (the order of the examples)
-comes in as a tensor, so the loop can be lifted over trials and clients.
+With `proximal = mu` every step descends `loss + mu/2 |w - w0|^2` (FedProx), w0 being the initial weights. Agrees step by step
+with `torch.optim.SGD` and `torch.optim.Adam`. The random order of the examples is an argument.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ ADAM_EPSILON = 1e-8
 
 
 def draw_order(local: LocalTraining, samples: int, key: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return which example each slot of each step takes: steps x B (after `key.shape`), -1 where a last batch is short.
+    """Return which example each slot of each step takes: steps x B (after `key.shape`), -1 where a batch is short.
 
-    With a `mask` (of the shape `key.shape + samples`) the real examples come first and padding counts as short batches: a
-    client of fewer examples takes fewer steps.
+    With a `mask` (`key.shape + samples`) real examples come first, so a client of fewer examples takes fewer steps.
     """
     size = min(local.batch_size or samples, samples)
     per_epoch = -(-samples // size)
@@ -61,21 +59,21 @@ def train(
     *,
     segment: int | None = None,
 ) -> tuple[Tree, Tree]:
-    """Return (weights, buffers) after the local steps of one trial; `order` is steps x B, or for each step a row of its own.
+    """Return (weights, buffers) after the local steps of one trial; `order` is steps x B, or one row per step.
 
-    With `segment = s` only every s-th state is kept for the backward pass and the steps between are computed again, so
-    that memory grows with steps / s + s instead of steps.
+    With `segment = s` only every s-th state is kept for the backward pass and the steps between are recomputed: memory grows with
+    steps / s + s instead of steps.
     """
     stepper = _Stepper(model, loss, local)
     carry = stepper.begin(parameters, buffers)
     steps = len(order)
-    # of all steps at once, and only if the network draws: a fold is a hundred operations
+    # folded for all steps at once, and only if the network draws: a fold is a hundred operations
     keys = random.fold(key, torch.arange(steps, device=key.device)) if model.draws else key.expand(steps)
     length = segment or steps
     for first in range(0, steps, length):
         chunk = range(first, min(first + length, steps))
 
-        # everything that varies by trial is an argument: what a recomputed function closes over counts as constant
+        # all values that vary by trial are arguments: closures of a recomputed function count as constant
         def run(
             carry: dict[str, Tree],
             inputs: Tensor,
@@ -95,19 +93,19 @@ def train(
 
 
 def _chosen(values: Tensor, index: Tensor) -> Tensor:
-    """Return the rows at `index`, by gather: the derivative of index_select takes the lanes of a vmap one by one."""
+    """Return the rows at `index`, by gather: under vmap the derivative of index_select loops over the lanes."""
     wide = index.reshape(-1, *[1] * (values.ndim - 1)).expand(-1, *values.shape[1:])
     return values.gather(0, wide)
 
 
 class _Stepper:
-    """One optimiser step on a carried state; the state is a dict of trees."""
+    """One optimiser step on a carried state, a dict of trees."""
 
     def __init__(self, model: Model, loss: Loss, local: LocalTraining) -> None:
         self.model, self.loss, self.local = model, loss, local
         adam = local.optimiser == "adam"
         self.update: Callable[[dict[str, Tree], Tree, Tensor], dict[str, Tree]] = self._adam if adam else self._sgd
-        # what stays by itself in a step without examples: Adam moves nothing then, and plain SGD by a gradient of zero
+        # unchanged in a step without examples: Adam does not move then, and plain SGD has gradient zero
         plain = not (local.momentum or local.weight_decay or local.proximal)
         self.settled = frozenset(
             {"first", "second", "parameters", "taken"} if adam else {"parameters"} if plain else ()
@@ -122,7 +120,7 @@ class _Stepper:
             carry["velocity"] = {name: torch.zeros_like(value) for name, value in parameters.items()}
         if self.local.optimiser == "adam":
             carry["first"] = {name: torch.zeros_like(value) for name, value in parameters.items()}
-            # sqrt has an infinite slope at 0, which a parameter without gradient would reach: it begins out of the way
+            # sqrt has an infinite slope at 0, reached by parameters without gradient: they start away from it
             carry["second"] = {name: torch.full_like(value, 1e-30) for name, value in parameters.items()}
         if self.local.proximal:
             carry["anchor"] = parameters
@@ -148,7 +146,7 @@ class _Stepper:
         if self.local.proximal:
             pull = subtract(carry["parameters"], carry["anchor"])
             gradient = {n: g + self.local.proximal * pull[n] for n, g in gradient.items()}
-        taken = present.any()  # a step of padding alone changes nothing: no decay, no momentum, no count
+        taken = present.any()  # a step of padding only changes nothing: no decay, momentum or count
         moved = self.update({**carry, "buffers": buffers}, gradient, taken)
         return {
             kind: tree if kind in self.settled else {n: torch.where(taken, v, carry[kind][n]) for n, v in tree.items()}

@@ -1,8 +1,6 @@
-"""Losses of one trial: one value per example, so that masks, per-example clipping and private heads can follow.
+"""Losses of one trial: one value per example, so that masks, per-example clipping and private heads can be applied.
 
-A loss compares outputs with rows of class probabilities. Labels are whole numbers everywhere else: clients and attacks turn them
-into rows with `one_hot` first, also for `mse`. Batches whose labels are all equal, the other half of Mixing's defence, are no
-loss but a choice of examples: `data.mix` of a scenario.
+A loss compares outputs with rows of class probabilities; integer labels are converted with `one_hot` first, also for `mse`.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
-    """Return the mean over classes of `(o - t)^2` for each example; `target` is one-hot or soft.
+    """Return the mean over classes of `(o - t)^2` for each example; `target` is one-hot or soft, outputs have no softmax.
 
-    The outputs are taken as they are, without a softmax. The gradient by them is `2 (o - t) / C`: unlike that of a cross entropy
-    it does not fade where the network is sure, and all examples pull on all classes (see docs/mixing.md).
+    Its gradient `2 (o - t) / C` does not vanish where the network is confident, and all examples pull on all classes
+    (docs/mixing.md).
     """
     return (output - target).square().mean(-1)
 
@@ -38,11 +36,11 @@ LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "softmax_
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of the values whose mask is set; 0 where none is."""
+    """Return the mean of the values whose mask is set; 0 if none is."""
     weight = mask.to(values.dtype)
     return torch.where(mask.bool(), values, 0).sum() / weight.sum().clamp_min(1)
 
 
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    """Return labels as rows of 0 and 1 (a comparison, which works under vmap and tracing)."""
+    """Return labels as one-hot rows (by a comparison, which works under vmap and tracing)."""
     return (labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)).to(dtype)

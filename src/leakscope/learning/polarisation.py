@@ -1,15 +1,13 @@
 """The Secret Polarization Network as functions of ONE trial: a second head beside the public one, and its loss.
 
-With backbone features h, public head u = W h + b (C logits) and private head v = V h + c (K numbers), and a secret code
-t in {-1, +1}^K for the class of the example, the loss of an example is
+With backbone features h, public head u = W h + b (C logits), private head v = V h + c (K numbers) and a secret code t in {-1,
++1}^K for the class of the example, the loss of an example is
 
     a1 * CE(u, y) + a2 * sum_k max(m - v_k t_k, 0),      m >= 1.
 
 Fan et al. 2020, "Rethinking privacy preserving deep learning", arXiv:2006.11601, equations 4 and 18. (Equation 5 as printed sums
-the codes of all classes; the appendix, the algorithms and the lemmas take the example's own.)
-
-The two heads are computed as one dense layer with C + K rows, so any network whose output comes from a dense layer can be
-given a second head without knowing what is inside: `output` has C + K columns, and so have the targets.
+the codes of all classes; the appendix, algorithms and lemmas use the example's code.) The heads are computed as one dense layer
+with C + K rows, so any network that ends in a dense layer can have a second head; outputs and targets have C + K columns.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ CODES = "polarisation.codes"
 
 
 def polarisation_loss(output: Tensor, codes: Tensor, margin: float | Tensor = 1.0) -> Tensor:
-    """Return `sum_k max(m - v_k t_k, 0)` for each example (equation 18); 0 where every bit has the margin.
+    """Return `sum_k max(m - v_k t_k, 0)` for each example (equation 18); 0 if every bit has the margin.
 
     >>> polarisation_loss(torch.tensor([[2.0, -0.5]]), torch.tensor([[1.0, 1.0]]))
     tensor([1.5000])
@@ -57,7 +55,7 @@ class PolarisedLoss:
 
 @dataclass(frozen=True, slots=True)
 class TwoHeads:
-    """A network whose last dense layer has the rows of both heads: N x (C + K) in the place of N x C; codes do nothing."""
+    """A network whose last dense layer has the rows of both heads: N x (C + K) instead of N x C; it ignores the codes."""
 
     apply: Apply
     head: Dense
@@ -72,10 +70,7 @@ class TwoHeads:
 
 
 def with_second_head(model: Model, bits: int) -> Model:
-    """Return the network with a private dense head of `bits` outputs beside its own, and a place for the codes; all zero.
-
-    What is added is in `Model.private`: `shared` leaves it out. Without a bias in the public head it has none either.
-    """
+    """Return the network with a private dense head of `bits` outputs and codes, all zero, in `Model.private` (not shared)."""
     head = public_head(model)
     weight = model.parameters[head.weight]
     added = {WEIGHT: weight.new_zeros(bits, weight.shape[1]), CODES: weight.new_zeros(model.classes, bits)}
@@ -91,7 +86,7 @@ def with_second_head(model: Model, bits: int) -> Model:
 
 
 def public_head(model: Model) -> Dense:
-    """Return the dense layer that makes the output, or say that there is none to stand beside."""
+    """Return the dense layer that computes the output; raise if there is none."""
     if model.head is None:
         raise InputError(
             f"model {model.name!r} does not end in a dense layer of its own: a polarization head needs its features"

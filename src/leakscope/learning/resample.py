@@ -1,7 +1,7 @@
-"""Where each pixel of a moved picture comes from: translation, rotation and shear with Pillow's arithmetic.
+"""Translation, rotation and shear of images with Pillow's arithmetic, as source positions of each pixel.
 
-Shared by the client, which moves bytes, and by an attacker who knows how it does, and so must differentiate: all three are
-linear in the picture. Pictures are N x C x H x W of any dtype; numbers that differ between pictures come as tensors of N.
+Used by the client and by an informed attacker, who differentiates: all three are linear in the image. Images are N x C x H x W of
+any dtype; numbers that differ between images are tensors of N.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-FIXED = 65536  # Pillow rotates in fixed point with 16 bits after the point
+FIXED = 65536  # Pillow rotates in fixed point with 16 fractional bits
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The row and column that each pixel is taken from (N x H x W), and whether that lies inside the picture."""
+    """The source row and column of each pixel (N x H x W), and whether it is inside the image."""
 
     rows: Tensor
     columns: Tensor
@@ -25,7 +25,7 @@ class Places:
 
 
 def gather(pictures: Tensor, places: Places, fill: float) -> Tensor:
-    """Return the pictures with every pixel taken from its place; `fill` where that lies outside."""
+    """Return the images with every pixel taken from its source; `fill` outside."""
     height, width = pictures.shape[-2:]
     flat = places.rows.clamp(0, height - 1) * width + places.columns.clamp(0, width - 1)
     index = flat.flatten(-2).unsqueeze(-2).expand(*pictures.shape[:-2], height * width)
@@ -34,7 +34,7 @@ def gather(pictures: Tensor, places: Places, fill: float) -> Tensor:
 
 
 def _axes(pictures: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the centres of rows (H x 1) and columns (1 x W) in double precision, as Pillow counts them."""
+    """Return the centres of rows (H x 1) and columns (1 x W) in double precision, as in Pillow."""
     height, width = pictures.shape[-2:]
     rows = torch.arange(height, dtype=torch.float64, device=pictures.device) + 0.5
     columns = torch.arange(width, dtype=torch.float64, device=pictures.device) + 0.5
@@ -42,14 +42,14 @@ def _axes(pictures: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _each(value: Tensor) -> Tensor:
-    """Return one number per picture, shaped to meet N x H x W."""
+    """Return one number per image, shaped to broadcast over N x H x W."""
     return value.to(torch.float64)[:, None, None]
 
 
 def translated(pictures: Tensor, across: Tensor, down: Tensor, fill: float = 0) -> Tensor:
-    """Return pictures whose pixel (x, y) is that of (x + across, y + down), the nearest; offsets are pixels, one a picture.
+    """Return images whose pixel (x, y) is that of (x + across, y + down), nearest pixel; offsets in pixels, one per image.
 
-    A positive offset moves the picture left or up. Pillow takes the place `floor(x + 1/2 + across)`.
+    A positive offset moves the image left or up. Pillow reads at `floor(x + 1/2 + across)`.
     """
     rows, columns = _axes(pictures)
     places = Places(*_nearest(rows + _each(down), columns + _each(across), pictures.shape[-2:]))
@@ -63,7 +63,7 @@ def _nearest(rows: Tensor, columns: Tensor, sides: torch.Size) -> tuple[Tensor, 
 
 
 def rotated(pictures: Tensor, degrees: float, fill: float = 0) -> Tensor:
-    """Return pictures turned counter-clockwise about their middle, nearest pixel, in Pillow's 16.16 fixed point."""
+    """Return images rotated counter-clockwise about their centre, nearest pixel, in Pillow's 16.16 fixed point."""
     height, width = pictures.shape[-2:]
     angle = -math.radians(degrees % 360.0)
     cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)
@@ -84,13 +84,13 @@ def _fixed(value: float) -> int:
 
 
 def sheared_down(pictures: Tensor, slope: Tensor, fill: float = 0) -> Tensor:
-    """Return pictures whose pixel (x, y) is that of (x, y + slope * x), cubic between rows; not rounded, not clamped.
+    """Return images whose pixel (x, y) is that of (x, y + slope * x), cubic between rows; not rounded, not clamped.
 
-    With four rows v1..v4 around the place and d the way from v2 to v3, Pillow's cubic is
+    With rows v1..v4 around the position and d its distance from v2 (towards v3), Pillow's cubic is
 
         v2 + d ((v3 - v1) + d ((2 (v1 - v2) + v3 - v4) + d (v2 - v1 + v4 - v3))).
 
-    The place is right at a column's centre, so columns are not mixed. Rows beyond the edge repeat it.
+    Positions are at column centres, so columns are not mixed. Rows beyond the edge repeat it.
     """
     rows, columns = _axes(pictures)
     place = rows + _each(slope) * columns

@@ -1,7 +1,6 @@
-"""Trading time for memory: run a function without keeping what is inside, and run it again for its gradient.
+"""Gradient checkpointing that works under torch.func: run a function without storing intermediates, and rerun it for its gradient.
 
-`torch.utils.checkpoint` fails under `torch.func.grad`; an autograd.Function whose backward takes the vjp of the function
-itself works, also under vmap.
+`torch.utils.checkpoint` fails under `torch.func.grad`; an autograd.Function whose backward takes the function's vjp works.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ V = TypeVar("V")
 
 
 def recompute(f: Callable[..., V], *args: Any) -> V:
-    """Return `f(*args)`, keeping only `args` for the backward pass. `f` must be pure and may nest as `core.tree` allows.
+    """Return `f(*args)`, storing only `args` for the backward pass. `f` must be pure and may nest as in `core.tree`.
 
-    Only the first derivative, with respect to the tensors of `args`, is defined; what `f` closes over counts as constant, and
-    so does the derivative itself.
+    Only the first derivative with respect to tensors of `args` is defined; closures of `f` and the derivative are constants.
     """
     shape: list[Any] = []
 
     def flat(*leaves: Tensor) -> tuple[Tensor, ...]:
         result = f(*fill(args, list(leaves)))
-        if not shape:  # the first time alone: a result of the backward pass would keep its whole graph alive
+        if not shape:  # only the first time: a result of the backward pass would keep its whole graph alive
             shape.append(result)
         return tuple(tensors(result))
 
@@ -56,7 +54,7 @@ def recompute(f: Callable[..., V], *args: Any) -> V:
 
             cotangents = tuple(c for c, f in zip(cotangents, ctx.floats, strict=True) if f)
             back: list[Tensor | None] = [None] * len(leaves)
-            with torch.no_grad():  # torch.func.grad records its backward pass, which would keep all of it
+            with torch.no_grad():  # torch.func.grad records its backward pass and would store everything
                 pull = torch.func.vjp(partial, *[leaves[i] for i in moving])[1]
                 for i, value in zip(moving, pull(cotangents), strict=True):
                     back[i] = value

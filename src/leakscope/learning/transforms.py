@@ -1,16 +1,16 @@
-"""The operations of a policy as functions that can be differentiated, on pictures in [0, 1]: for attackers who know it.
+"""The operations of a transformation policy as differentiable functions on images in [0, 1], for attackers who know the policy.
 
-A client works on bytes and rounds (`leakscope.defences.on_data`); these leave the rounding out, so they differ from it by
-about a grey level. What has no useful slope of its own:
+A client works on bytes and rounds (`leakscope.defences.on_data`); these do not, and differ from it by about a grey level.
+Gradients of operations without a useful one:
 
-| kind | slope |
+| kind | gradient |
 |---|---|
 | posterize | that of the identity (straight-through) |
-| equalize | that of its table, held fixed and read between levels along straight lines |
-| solarize, autocontrast, the clamps | exact wherever there is one |
+| equalize | that of its table, held fixed and interpolated linearly between levels |
+| solarize, autocontrast, the clamps | exact where defined |
 
-`strength` is the sign a picture drew, -1 or 1, or any number between them for an attacker who has to find it: every
-signed operation is continuous in it, and at -1 and 1 it is the client's.
+`strength` is the sign drawn for an image, -1 or 1, or a number between for an attacker who learns it: every signed operation is
+continuous in it, and at -1 and 1 it equals the client's.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ LUMINANCE = (0.299, 0.587, 0.114)
 GREY = 128 / 255
 LEVELS = 256
 BLENDS = ("brightness", "contrast", "color", "sharpness")
-SIGNED = frozenset({*BLENDS, "shear_y", "translate_x", "translate_y"})  # whose sign a picture draws
+SIGNED = frozenset({*BLENDS, "shear_y", "translate_x", "translate_y"})  # operations with a random sign
 
 
 def transform(pictures: Tensor, steps: PolicyFacts, strengths: Tensor) -> Tensor:
-    """Return pictures (N x C x H x W in [0, 1]) after all steps; `strengths` is N x at least as many as there are steps."""
+    """Return images (N x C x H x W in [0, 1]) after all steps; `strengths` is N x at least the number of steps."""
     for number, (kind, magnitude) in enumerate(steps):
         pictures = transform_once(pictures, kind, magnitude, strengths[:, number])
     return pictures
 
 
 def transform_once(pictures: Tensor, kind: str, magnitude: float, strength: Tensor) -> Tensor:
-    """Return pictures after one operation of `strength` (one number a picture, read where the sign is drawn)."""
+    """Return images after one operation; `strength` is one number per image, used if the operation has a sign."""
     strength = strength.to(pictures.dtype)
     if kind in BLENDS:
         return _blended(pictures, kind, 1 + magnitude * strength)
@@ -65,7 +65,7 @@ def transform_once(pictures: Tensor, kind: str, magnitude: float, strength: Tens
 
 
 def _blended(pictures: Tensor, kind: str, factor: Tensor) -> Tensor:
-    """Return `clamp(plain + factor (x - plain))`: away from black, the mean grey, the grey picture, the smoothed one."""
+    """Return `clamp(plain + factor (x - plain))`; plain is black, the mean grey, the grey image or the smoothed image."""
     if kind == "brightness":
         plain = torch.zeros_like(pictures)
     elif kind == "contrast":
@@ -78,7 +78,7 @@ def _blended(pictures: Tensor, kind: str, factor: Tensor) -> Tensor:
 
 
 def luminance(pictures: Tensor) -> Tensor:
-    """Return the grey picture, N x 1 x H x W."""
+    """Return the grey image, N x 1 x H x W."""
     if pictures.shape[-3] == 1:
         return pictures
     red, green, blue = pictures.unbind(-3)
@@ -96,10 +96,7 @@ def _smoothed(pictures: Tensor) -> Tensor:
 
 
 def _moved(pictures: Tensor, magnitude: float, strength: Tensor, *, across: bool) -> Tensor:
-    """Return pictures moved by whole pixels at strength -1 and 1, and by the straight line between in between.
-
-    Pillow moves by `floor(t + 1/2)` pixels, t = +-magnitude times the side. Black comes in.
-    """
+    """Return images moved as by Pillow (`floor(t + 1/2)` pixels, black fill) at strength -1 and 1, and linearly interpolated between."""
     height, width = pictures.shape[-2:]
     way = magnitude * (width if across else height)
     ends = [math.floor(sign * way + 0.5) for sign in (-1, 1)]
@@ -138,9 +135,9 @@ def _equalized(pictures: Tensor) -> Tensor:
 
 
 def equalizing(counts: Tensor) -> Tensor:
-    """Return the table that spreads a histogram (... x 256) evenly: `(step / 2 + pixels below the level) / step`, cut off.
+    """Return the table that equalises a histogram (... x 256): `(step / 2 + pixels below the level) / step`, at most 255.
 
-    `step` is a 255th of the pixels that are not of the highest level; where it is 0 the table changes nothing.
+    `step` is 1/255 of the pixels below the highest level; where it is 0 the table is the identity.
     """
     level = torch.arange(LEVELS, device=counts.device)
     highest = torch.where(counts > 0, level, -1).amax(-1, keepdim=True)

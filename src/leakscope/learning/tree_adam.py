@@ -1,4 +1,4 @@
-"""Adam on trees, for weights that a server moves by gradients it was sent (Kingma and Ba 2015, arXiv:1412.6980)."""
+"""Adam on trees, for weights that a server moves by received gradients (Kingma and Ba 2015, arXiv:1412.6980)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from leakscope.core.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What Adam remembers: running means of gradients and of their squares, and the steps taken.
-
-    `taken` has one number for all values, or one for each entry of their leading dimensions.
-    """
+    """Adam's state: running means of gradients and squared gradients, and the steps `taken` (a scalar, or per leading entry)."""
 
     first: Tree
     second: Tree
@@ -29,7 +26,7 @@ def begin(values: Tree, taken: Tensor) -> Moments:
 
 
 def step(values: Tree, gradient: Tree, moments: Moments, rate: float) -> tuple[Tree, Moments]:
-    """Return the values after one step of torch's Adam against the gradient, and what it then remembers."""
+    """Return the values after one step of torch's Adam, and the new moments."""
     taken = moments.taken + 1
     first = {n: 0.9 * moments.first[n] + 0.1 * g for n, g in gradient.items()}
     second = {n: 0.999 * moments.second[n] + 0.001 * g * g for n, g in gradient.items()}

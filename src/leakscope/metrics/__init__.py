@@ -1,6 +1,6 @@
-"""How close a reconstruction came to the private truth, and what many trials say together.
+"""Scores of reconstructions against the private data, and statistics over many trials.
 
-Names are loaded on first use: what only counts (`Estimate`, `wilson`) does not load torch.
+Names are loaded on first use: statistics (`Estimate`, `wilson`) do not load torch.
 """
 
 from __future__ import annotations

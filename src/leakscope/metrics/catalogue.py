@@ -1,4 +1,4 @@
-"""The metrics by name, with how to read each."""
+"""The metrics by name, with their direction and range."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ class Direction(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A distance or likeness of two stacks, `function(truth, guess)` with one value per item, and how to read it.
+    """A metric `function(truth, guess)` with one value per item; `best` is its value for a perfect reconstruction.
 
-    `best` is its value for a perfect reconstruction. `symmetric`: truth and guess may change places. `tables`: it also
-    takes rows of a table.
+    `symmetric`: truth and guess may be swapped. `tables`: it also applies to table rows.
     """
 
     name: str
@@ -37,7 +36,7 @@ class Metric:
 
     @property
     def summary(self) -> str:
-        """Return what the metric says, in one line."""
+        """Return the meaning of the metric in one line."""
         return registry.summary(self.function)
 
 

@@ -1,8 +1,7 @@
-"""How far a reconstruction is from the truth, one number per item: pure functions of two stacks of equal shape.
+"""Metrics of a reconstruction, one number per item: pure functions of two stacks of equal shape.
 
-The last dimensions of a stack are one item, all before them count items: pictures are `... x C x H x W` in [0, 1],
-tables `N x F`. Nothing is clamped here and nothing is paired; `leakscope.metrics.scoring` does both before it calls
-these.
+The last dimensions of a stack are one item: images are `... x C x H x W` in [0, 1], tables `N x F`. `leakscope.metrics.scoring`
+clamps and pairs before it calls these functions.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ C1, C2 = 0.01**2, 0.03**2
 def mse(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
     """Return the mean squared difference of each item.
 
-    `mean_i (x_i - x*_i)^2` over the M values of an item; CPL (section 3.3) names it a root but prints it without one,
-    and so do we. `rank` is the number of dimensions of one item; left out, it is 3 (a picture) for stacks of four
-    dimensions or more and 1 (a row of a table) for stacks of two.
+    `mean_i (x_i - x*_i)^2` over the values of an item; CPL (section 3.3) calls it a root but prints it without one, as we do.
+    `rank` is the number of dimensions of one item; default: 3 (an image) from four dimensions on, 1 (a table row) for two.
 
     >>> mse(torch.zeros(2, 4), torch.tensor([[0.0, 0, 0, 0], [1, 0, 0, 0]]))
     tensor([0.0000, 0.2500])
@@ -32,18 +30,15 @@ def mse(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
 
 
 def psnr(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
-    """Return the peak signal-to-noise ratio of each item in decibels, for values in [0, 1].
-
-    `10 log10(1 / mse)`. Identical items give infinity: a mean over items must cap it first, as `summarise` does.
-    """
+    """Return the PSNR of each item in dB, `10 log10(1 / mse)`; infinite for identical items: cap it before taking means (`summarise`)."""
     return -10 * mse(truth, guess, rank=rank).log10()
 
 
 def rmse_relative(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> Tensor:
     """Return the length of each item's error over the length of the true item.
 
-    `||x* - x|| / ||x||`, the left side of the bound of Fan et al. 2020 (arXiv:2006.11601, eq. 3), which calls it rMSE.
-    An all-zero truth gives 0 if the guess is all zero too, else infinity.
+    `||x* - x|| / ||x||`, the left side of the bound of Fan et al. 2020 (arXiv:2006.11601, eq. 3), which calls it rMSE. For an
+    all-zero truth it is 0 if the guess is all zero too, else infinity.
     """
     item = item_dimensions(truth, guess, rank)
     error, length = (truth - guess).square().sum(item).sqrt(), truth.square().sum(item).sqrt()
@@ -51,17 +46,16 @@ def rmse_relative(truth: Tensor, guess: Tensor, *, rank: int | None = None) -> T
 
 
 def ssim(truth: Tensor, guess: Tensor) -> Tensor:
-    """Return the structural similarity of each picture, the mean over its windows and channels.
+    """Return the structural similarity of each image, the mean over its windows and channels.
 
     With Gaussian-weighted means m, variances v and covariance c of a window,
 
         (2 m_x m_y + C1) (2 c_xy + C2) / ((m_x^2 + m_y^2 + C1) (v_x + v_y + C2)),   C1 = 0.01^2, C2 = 0.03^2.
 
-    Wang et al. 2004: 11 x 11 window, sigma 1.5, population covariance, only windows that lie wholly inside the
-    picture. Agrees with `skimage.metrics.structural_similarity(gaussian_weights=True, sigma=1.5,
-    use_sample_covariance=False, data_range=1.0)`. A picture smaller than 11 takes the largest odd window that fits
-    (skimage refuses it). Worked out in float64, because a variance taken as a difference of squares loses too much in
-    float32 beside C2.
+    Wang et al. 2004: 11 x 11 window, sigma 1.5, population covariance, only windows fully inside the image. Agrees with
+    `skimage.metrics.structural_similarity(gaussian_weights=True, sigma=1.5, use_sample_covariance=False, data_range=1.0)`. Images
+    smaller than 11 use the largest odd window that fits (skimage refuses them). Computed in float64: a variance as a difference
+    of squares loses too much precision in float32 relative to C2.
     """
     item_dimensions(truth, guess, IMAGE_RANK)
     height, width = truth.shape[-2:]
@@ -80,7 +74,7 @@ def ssim(truth: Tensor, guess: Tensor) -> Tensor:
 
 
 def _windows(length: int, side: int, device: torch.device) -> Tensor:
-    """Return the matrix whose rows are the Gaussian window at each place where it fits in `length`."""
+    """Return the matrix whose rows are the Gaussian window at each position where it fits in `length`."""
     offset = torch.arange(side, dtype=torch.float64, device=device) - (side - 1) / 2
     weight = torch.exp(-0.5 * (offset / SIGMA) ** 2)
     weight = weight / weight.sum()

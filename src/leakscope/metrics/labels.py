@@ -1,4 +1,4 @@
-"""How many of a client's labels an attack found: sample by sample, or as a multiset."""
+"""Accuracy of recovered labels: sample by sample, or as a multiset."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def label_correct(truth: Tensor, guess: Tensor, pairing: Tensor) -> Tensor:
-    """Return for each true sample whether the guess paired with it carries its label; all arguments `... x N`.
+    """Return for each true sample whether its paired guess has its label; all arguments `... x N`.
 
-    The pairing is made on content. Where the content failed it is arbitrary, and so is this: read `label_overlap` too.
+    The pairing is by content. If the content failed, pairing and result are arbitrary: see also `label_overlap`.
 
     >>> label_correct(torch.tensor([3, 7]), torch.tensor([7, 3]), torch.tensor([1, 0]))
     tensor([True, True])
@@ -18,10 +18,9 @@ def label_correct(truth: Tensor, guess: Tensor, pairing: Tensor) -> Tensor:
 
 
 def label_overlap(truth: Tensor, guess: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the share of the true labels, counted with repeats, that the guessed labels hold; blind to order.
+    """Return the share of the true labels, as a multiset, that are among the guessed labels; independent of order.
 
-    `sum_c min(n_c, n*_c) / N` over classes c for labels `... x N`; `mask` is False where a place is padding. A label
-    that was not guessed is any number that is no class, such as -1.
+    `sum_c min(n_c, n*_c) / N` over classes c for labels `... x N`; `mask` is False for padding; a missing guess is -1.
 
     >>> label_overlap(torch.tensor([1, 1, 2, 5]), torch.tensor([2, 1, 1, 1]))
     tensor(0.7500)

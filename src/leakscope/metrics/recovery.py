@@ -1,9 +1,9 @@
-"""Recovery rate as the Mixing paper counts it: the share of private pictures that came back, by MSE alone, over a curve of thresholds.
+"""Recovery rate of the Mixing paper: the share of private images recovered, by MSE alone, over a curve of thresholds.
 
-The supporting information (table 1) names no threshold. Ours is 0.005 for pictures in [0, 1], and this is why: what a mixing defence
-hopes to leave the attacker is the mean of two pictures, (x + y) / 2, whose MSE to either is |x - y|^2 / 4. Of such halves of two MNIST
-test digits of the same class one in a hundred comes under 0.005, and four to five in a hundred come under 0.01. So at 0.005 a mixture is
-seldom called a recovery, while noise of 7 % of the range, which hides nothing, still is one. The curve shows how much hangs on it.
+The supporting information (table 1) names no threshold. Ours is 0.005 for images in [0, 1]: a mixing defence aims to leave the
+mean of two images, (x + y) / 2, whose MSE to either is |x - y|^2 / 4. For pairs of MNIST test digits of one class, 1 % of these
+are under 0.005 and 4 to 5 % under 0.01. So at 0.005 a mixture rarely counts as a recovery, while noise of 7 % of the range, which
+hides nothing, still does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Recovery:
 
 
 def recovery(mse: Tensor, scored: Tensor, *, threshold: float = THRESHOLD) -> Recovery:
-    """Return the rates of recovery for the MSE of T x N samples; `scored` is False at padding. NaN is no recovery.
+    """Return the recovery rates for the MSE of T x N samples; `scored` is False for padding. NaN is no recovery.
 
     >>> import torch
     >>> found = recovery(torch.tensor([[1e-6, 0.2], [1e-4, 1e-3]]), torch.ones(2, 2, dtype=torch.bool))

@@ -1,4 +1,4 @@
-"""The scores of many trials against the truth, every one of them under the same pairing."""
+"""The scores of many trials against the private data, all under the same pairing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ _SSIM_CHUNK = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What T trials of N samples got right; T x N each, save `label_overlap` (T).
+    """Scores of T trials of N samples; T x N each, except `label_overlap` (T).
 
-    Sample i of a trial was scored against guess `pairing[i]`. `ssim` is NaN for what is not a picture. The label scores
-    are None where the attack guessed no labels. `scored` is False at padding, whose numbers are NaN. `finite` is False
-    where the guess held a NaN or an infinity.
+    Sample i of a trial is scored against guess `pairing[i]`. `ssim` is NaN for non-images. Label scores are None if the attack
+    guessed no labels. `scored` is False for padding, whose values are NaN. `finite` is False if the guess held a NaN or infinity.
     """
 
     mse: Tensor
@@ -52,8 +51,8 @@ def score(
 ) -> Scores:
     """Return the scores of guesses for the samples of T trials: inputs `T x N x ...` in [0, 1], labels `T x N`.
 
-    Guesses are first made showable by `clean`, then paired with the truth by the cheapest total MSE (Hungarian), and
-    every score uses that one pairing. `mask` (T x N) is False where a place is padding, for truth and guess alike.
+    Guesses are cleaned (`clean`) and paired with the truth by the smallest total MSE (Hungarian). `mask` (T x N) marks real
+    samples.
     """
     scored = torch.ones_like(truth_labels, dtype=torch.bool) if mask is None else mask
     _check(truth_inputs, truth_labels, guess_inputs, guess_labels, scored)
@@ -76,19 +75,16 @@ def score(
 
 
 def clean(guess: Tensor) -> Tensor:
-    """Return guesses as they can be shown: clamped to [0, 1], with mid-grey where a value is NaN.
+    """Return guesses clamped to [0, 1], with mid-grey for NaN.
 
-    An attacker knows the box of valid inputs and would clamp too. A diverged guess thus scores as a bad picture rather
-    than as a NaN that eats a mean; that it diverged stays visible in `Scores.finite` and in the trial's outcome.
+    An attacker knows the valid range and would clamp too. A diverged guess thus scores as a bad image and does not turn a mean
+    into NaN; it remains visible in `Scores.finite` and in the outcome.
     """
     return torch.nan_to_num(guess, nan=MID_GREY, posinf=1.0, neginf=0.0).clamp(0, 1)
 
 
 def match(truth: Tensor, guess: Tensor, scored: Tensor) -> Tensor:
-    """Return for each true sample the place of its guess (T x N), by the least total MSE in each trial.
-
-    Padding keeps its place, so every row is a permutation.
-    """
+    """Return for each true sample the index of its guess (T x N), by the smallest total MSE in each trial; padding keeps its place."""
     pairing = torch.arange(truth.shape[1], device=truth.device).expand(truth.shape[:2]).clone()
     if truth.shape[1] == 1:
         return pairing
@@ -105,7 +101,7 @@ def arrange(guess: Tensor, pairing: Tensor) -> Tensor:
 
 
 def _ssim(truth: Tensor, guess: Tensor) -> Tensor:
-    """Return `ssim` in pieces, so that its float64 temporaries stay small."""
+    """Return `ssim` in chunks, so that its float64 temporaries stay small."""
     piece = max(1, _SSIM_CHUNK // truth[0].numel())
     return torch.cat([ssim(x, y) for x, y in zip(torch.split(truth, piece), torch.split(guess, piece), strict=True)])
 

@@ -1,4 +1,4 @@
-"""When the content of a private sample counts as recovered, and how the answer moves with the threshold."""
+"""When the content of a private sample counts as recovered, and how that depends on the threshold."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from leakscope.metrics.scoring import Scores
 
 @dataclass(frozen=True, slots=True)
 class ContentRule:
-    """A sample is recovered if its MSE is at most `mse` and, for a picture, its SSIM at least `ssim`.
+    """A sample is recovered if its MSE is at most `mse` and, for an image, its SSIM at least `ssim`.
 
-    The defaults are a convention, set where a person would say "the same picture". MSE 0.01 is a PSNR of 20 dB, the
-    damage of noise of one tenth of the range: visible, but it hides nothing. MSE alone would call a flat grey guess
-    for a low-contrast picture recovered; SSIM 0.6 asks that edges are in place too. The pair splits successes from
-    failures in CPL's Table 7(b), four data sets under compression, exactly where its authors do (closest calls: MSE
-    0.0088, SSIM 0.93 a success; MSE 0.0096, SSIM 0.52 a failure); its Table 6(a) counts worse pictures as successes.
-    A table in [0, 1] has the MSE clause alone; mostly-zero columns make that easy: read its null baseline beside it.
-
-    `ContentRule(ssim=-1)` asks for MSE alone and `ContentRule(mse=1)` for SSIM alone.
+    The defaults are a convention for "the same image". MSE 0.01 is a PSNR of 20 dB, noise of a tenth of the range: visible, but
+    it hides nothing. MSE alone would accept a flat grey guess for a low-contrast image; SSIM 0.6 also requires edges in place.
+    The pair separates successes from failures in CPL's Table 7(b), four data sets under compression, exactly as its authors do
+    (closest: MSE 0.0088, SSIM 0.93 a success; MSE 0.0096, SSIM 0.52 a failure); its Table 6(a) counts worse images as successes.
+    Tables use the MSE alone; columns that are mostly zero make that easy, so compare with the null baseline.
+    `ContentRule(ssim=-1)` uses MSE alone and `ContentRule(mse=1)` SSIM alone.
     """
 
     mse: float = 0.01
@@ -36,7 +34,7 @@ class ContentRule:
             raise InputError(f"ContentRule.ssim must be in [-1, 1], got {self.ssim}")
 
     def recovered(self, scores: Scores) -> Tensor:
-        """Return T x N: whether each sample's content was recovered. A guess with a NaN or infinity in it never is."""
+        """Return T x N: whether each sample's content was recovered; never for a guess with a NaN or infinity."""
         alike = (scores.ssim >= self.ssim) | scores.ssim.isnan()
         return (scores.mse <= self.mse) & alike & scores.finite & scores.scored
 
@@ -50,5 +48,5 @@ def whole_trials(recovered: Tensor, scored: Tensor) -> Tensor:
 
 
 def curve(scores: Scores, thresholds: Sequence[ContentRule]) -> tuple[Estimate, ...]:
-    """Return the rate of recovered samples under each rule, so that a result does not hang on one convention."""
+    """Return the rate of recovered samples under each rule, to show the dependence on the convention."""
     return tuple(estimate_rate(rule.recovered(scores), scores.scored) for rule in thresholds)

@@ -1,4 +1,4 @@
-"""What many trials say together: rates, means and iteration counts, each with its n and its interval."""
+"""Statistics of many trials: rates, means and iteration counts, each with its n and its interval."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = dict[str, str | int | float | None]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A count over trials: its mean, least, greatest and sample variance (divisor n - 1); NaN where undefined."""
+    """A count over trials: mean, minimum, maximum and sample variance (divisor n - 1); NaN if undefined."""
 
     mean: Estimate
     least: float
@@ -32,12 +32,11 @@ class Spread:
 class Summary:
     """The result of many trials under one content rule.
 
-    `content` is the share of samples recovered (ASR of content), `whole` the share of trials with every sample
-    recovered, `convergence` the share of trials whose attack converged, `label` the share of samples whose paired
-    guess has their label, `label_set` the mean multiset overlap of labels (both None if the attack guessed none).
-    `means` are over all samples, `means_recovered` over recovered samples ONLY: papers print those, and they flatter
-    an attack that seldom succeeds. `iterations` likewise: over all trials, over converged ones only, over whole ones
-    only.
+    `content` is the share of samples recovered (ASR of content), `whole` the share of trials with every sample recovered,
+    `convergence` the share of trials that converged, `label` the share of samples whose paired guess has their label, `label_set`
+    the mean multiset overlap of labels (both None if none were guessed). `means` are over all samples, `means_recovered` over
+    recovered samples ONLY, as papers print them, which flatters an attack that rarely succeeds. `iterations` are given over all,
+    converged and whole trials.
     """
 
     trials: int
@@ -57,7 +56,7 @@ class Summary:
     iterations_whole: Spread
 
     def rows(self) -> list[Row]:
-        """Return plain data, one row a number: measure, over, value, low, high, n, trials; None where undefined."""
+        """Return plain data, one row per number: measure, over, value, low, high, n, trials; None if undefined."""
         table = [
             _row("content rate", "all samples", self.content),
             _row("whole-trial rate", "all trials", self.whole),
@@ -82,8 +81,8 @@ class Summary:
 def summarise(scores: Scores, *, outcomes: Tensor, iterations: Tensor, rule: ContentRule = DEFAULT_RULE) -> Summary:
     """Return the summary of T trials from their scores, their outcomes (T, of `Outcome`) and iteration counts (T).
 
-    A PSNR above `PSNR_CAP` (100 dB, an MSE of 1e-10) counts as that, so that one exact recovery does not make a mean
-    infinite. The mean PSNR is the mean of the samples' decibels, not the decibels of the mean MSE.
+    PSNR is capped at `PSNR_CAP` (100 dB, an MSE of 1e-10), so that one exact recovery does not make the mean infinite. The mean
+    PSNR is the mean of dB values, not the PSNR of the mean MSE.
     """
     _check(scores, outcomes, iterations)
     recovered = rule.recovered(scores)

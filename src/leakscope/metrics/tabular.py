@@ -1,15 +1,13 @@
-"""How much of a private table row came back: MSE, and for every column how often its decoded value is right.
+"""Scores of reconstructed table rows: MSE, and for every column how often its decoded value is right.
 
-A reconstruction is a vector of real numbers. Only a valid row can be compared with a true one value by value, so rows are
-decoded first (see `leakscope.data.encoding`): a category by the largest of its entries, a number clamped to the column's range
-and rounded where the column is whole. The rule for a match:
+Rows are decoded before they are compared (see `leakscope.data.encoding`): a category is its largest entry, a number is clamped to
+the column's range and rounded if the column is integer. A match is
 
     category        the same word
     number          |guess - truth| <= tolerance * (highest - lowest value of the column)
 
-The default tolerance is one hundredth of the range: under a year of age, and about the accuracy that an MSE of 1e-4 stands for.
-Tolerance 0 asks for the very same number. Columns that are nearly always the same are matched without any attack: read the
-baseline beside each rate.
+The default tolerance is 1/100 of the range: under a year of age, about the accuracy of an MSE of 1e-4; 0 requires equality.
+Nearly constant columns match without any attack: compare each rate with the baseline.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from leakscope.metrics.interval import Estimate, estimate_mean, estimate_rate
 from leakscope.metrics.scoring import clean
 
 TOLERANCE = 0.01
-ROUNDING = 1e-6  # of the range: what float32 loses on the way there and back
+ROUNDING = 1e-6  # of the range: float32 error of encoding and decoding
 
 Value = str | int | float
 Row = Mapping[str, Value]
@@ -33,11 +31,7 @@ Row = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class TableScores:
-    """What many trials say about a table.
-
-    `columns` holds for each column how often its value is right, `values` how often any value is, `row` how often a whole row
-    is, `mse` the mean squared difference of the encoded rows in [0, 1].
-    """
+    """Rates over many trials of right values per column, of any value and of whole rows, and the MSE of encoded rows in [0, 1]."""
 
     columns: Mapping[str, Estimate]
     values: Estimate
@@ -51,7 +45,7 @@ def matches(
 ) -> Tensor:
     """Return N x K: whether each column of each decoded row is right, in the order of the first true row.
 
-    `spans` holds the range of every column of numbers.
+    `spans` holds the range of every numeric column.
 
     >>> true = [{"age": 39, "sex": "Male"}]
     >>> matches(true, [{"age": 40, "sex": "Male"}], {"age": 73.0})
@@ -83,11 +77,7 @@ def score_rows(
     scored: Tensor | None = None,
     tolerance: float = TOLERANCE,
 ) -> TableScores:
-    """Return the scores of T trials of N encoded rows (T x N x F), guesses already in the order of their truths.
-
-    `decode` turns M x F into M valid rows. `scored` (T x N) is False where a place is padding. Intervals come from the spread
-    between trials, as everywhere in this room.
-    """
+    """Return the scores of T trials of N encoded rows (T x N x F), guesses already paired; `decode` turns M x F into M valid rows."""
     if truth.ndim != 3 or truth.shape != guess.shape or 0 in truth.shape:
         raise InputError(
             f"score_rows needs rows T x N x F, none empty, got {tuple(truth.shape)} and {tuple(guess.shape)}"

@@ -25,7 +25,7 @@ TRAINING_NORM = (
     "the module or torch.func.replace_all_batch_norm_modules_(module) before from_module"
 )
 
-# functional_call puts the given tensors into the module for the time of the call, so calls must not overlap.
+# functional_call puts the given tensors into the module during the call, so calls must not overlap.
 _ONE_CALL = threading.RLock()
 
 
@@ -33,14 +33,13 @@ _ONE_CALL = threading.RLock()
 class Functional:
     """`(parameters, buffers, x, key) -> (output, buffers)` through a private copy of a module.
 
-    The module's own values are never read. Buffers are cloned first, so what the module writes into them comes back and
-    the given ones stay as they were. Attention runs in its plain form: the fused ones have no second derivative.
+    Buffers are cloned first, so the given ones do not change. Attention is not fused: fused forms have no second derivative.
     """
 
     module: nn.Module
 
     def __call__(self, parameters: Tree, buffers: Tree, x: Tensor, key: Tensor) -> tuple[Tensor, Tree]:
-        """Return the output for N inputs, and the buffers as the call left them."""
+        """Return the output for N inputs, and the buffers after the call."""
         values = {**parameters, **{name: value.clone() for name, value in buffers.items()}}
         try:
             with _ONE_CALL, sdpa_kernel(SDPBackend.MATH), drawing_from(key):
@@ -60,18 +59,17 @@ def from_module(
     private: Iterable[str] = (),
     example: Tensor | None = None,
 ) -> Model:
-    """Return `module` as a `Model` holding clones of its values; the module itself stays as it is.
+    """Return `module` as a `Model` holding clones of its values; the module itself is not changed.
 
-    `input_shape` is the shape of ONE input. The module keeps its mode: in train mode its torch dropouts draw from the
-    key of the call (`KeyedDropout`), in eval mode they do nothing. `private` names parameters that never leave the
-    client. A frozen parameter (`requires_grad=False`) is not trained and nothing of it is sent: it becomes a buffer, and
-    a layer of frozen weights is no `head` and no `entry`. `example` is N inputs to run once, needed only where numbers in
-    [0, 1] will not do (such as token numbers). From that run come the number of classes and the dense layers an attacker may use:
+    `input_shape` is the shape of ONE input. In train mode the module's dropouts draw from the key of the call (`KeyedDropout`).
+    `private` names parameters that never leave the client. Frozen parameters (`requires_grad=False`) become buffers and are not
+    sent; frozen layers are no `head` or `entry`. `example` is N inputs for one run, needed if values in [0, 1] will not do (token
+    numbers). That run gives the number of classes and the dense layers an attacker may use:
 
-    - `head`: the `nn.Linear` whose output is the model's output; nonnegative if an activation without negative values
-      feeds it, at most through pooling, reshaping or dropout
-    - `entry`: the `nn.Linear` that runs first and takes the flattened input; nonnegative if the example is. (The
-      default example is; with a `Scaling` in front that makes inputs negative, give an example that went through it.)
+    - `head`: the `nn.Linear` whose output is the model's output; nonnegative if fed by an activation without negative values, at most
+      through pooling, reshaping or dropout
+    - `entry`: the `nn.Linear` that runs first, on the flattened input; nonnegative if the example is. (With a `Scaling` that makes inputs
+      negative, give a scaled example.)
 
     >>> from_module(nn.Linear(4, 3), input_shape=(4,)).head
     Dense(weight='weight', bias='bias', nonnegative=False)
@@ -107,7 +105,7 @@ def from_module(
 
 
 def _private_copy(module: nn.Module, title: str) -> nn.Module:
-    """Return a copy that shares nothing with `module` and whose dropouts draw from the key."""
+    """Return an independent copy of `module` whose dropouts draw from the key."""
     if next(module.parameters(), None) is None:
         raise InputError(f"{title} has no parameters, so it has no gradient to attack")
     if any(nn.parameter.is_lazy(p) for p in module.parameters()):
@@ -121,7 +119,7 @@ def _private_copy(module: nn.Module, title: str) -> nn.Module:
 
 
 def _check_values(title: str, parameters: Tree, buffers: Tree) -> None:
-    """Refuse NaN in any value and infinity in a parameter (a buffer may hold it: attention masks do)."""
+    """Raise for NaN in any value and infinity in a parameter (buffers such as attention masks may hold it)."""
     for name, value in parameters.items():
         if not value.isfinite().all():
             raise InputError(f"{title}: parameter {name!r} holds NaN or infinity")
@@ -141,7 +139,7 @@ def _example(parameters: Tree, shape: tuple[int, ...], given: Tensor | None) -> 
 
 
 def _probe(apply: Functional, title: str, parameters: Tree, buffers: Tree, x: Tensor) -> Structure:
-    """Return what one run on the example shows; torch's global generator is left as it was."""
+    """Return what one run on the example shows; torch's global generator is not changed."""
     cuda = [x.device] if x.is_cuda else []
     with torch.random.fork_rng(devices=cuda):
         before = _generator_states(x)

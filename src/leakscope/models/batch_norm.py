@@ -1,14 +1,13 @@
 """Batch norm in train mode for many clients at once.
 
-`nn.BatchNorm2d` in train mode writes its running statistics in place, which vmap refuses where they are shared, and counts
-every row of the batch, padding too. (`torch.func.replace_all_batch_norm_modules_` drops the statistics instead.) Here they
-are assigned, so that each client's come back from the call as its buffers, and rows of padding do not count:
+`nn.BatchNorm2d` in train mode writes shared running statistics in place, which vmap refuses, and counts padding. (torch's
+`replace_all_batch_norm_modules_` drops the statistics.) These layers return them as each client's buffers and ignore padding:
 
     mean = sum_i m_i x_i / n,   var = sum_i m_i (x_i - mean)^2 / n,   n = sum_i m_i times the positions of a picture
     running <- (1 - momentum) running + momentum (mean, var n / (n - 1))
 
-Ioffe and Szegedy 2015, arXiv:1502.03167, with torch's rules. Where n = 1 torch refuses; here the layer gives its bias, and
-the running variance stays. No derivative flows through the running statistics, as in torch.
+Ioffe and Szegedy 2015, arXiv:1502.03167, with torch's rules. Where n = 1 torch raises; these layers return their bias and keep
+the running variance. As in torch, the running statistics have no derivative.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class _CountsRealExamples(nn.modules.batchnorm._BatchNorm):
     """The forward pass of the three layers below."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised input; in eval mode by the running statistics, as torch does."""
+        """Return the normalised input; in eval mode by the running statistics."""
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         if not self.training:
             return super().forward(x)
@@ -40,7 +39,7 @@ class _CountsRealExamples(nn.modules.batchnorm._BatchNorm):
             self._remember(mean.detach(), var.detach(), count)
         shape = (1, -1, *[1] * (x.ndim - 2))
         scaled = (x - mean.reshape(shape)) * (var + self.eps).rsqrt().reshape(shape)
-        scaled = torch.where(present.reshape(-1, *[1] * (x.ndim - 1)), scaled, 0)  # padding may be far from what counts
+        scaled = torch.where(present.reshape(-1, *[1] * (x.ndim - 1)), scaled, 0)  # padding may be far from real values
         return scaled * self.weight.reshape(shape) + self.bias.reshape(shape) if self.affine else scaled
 
     def _remember(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
@@ -78,11 +77,7 @@ _KINDS: dict[type[nn.Module], type[_CountsRealExamples]] = {
 
 
 def in_train_mode(model: Model) -> Model:
-    """Return the network with batch norm and dropout in train mode, for one client or for many under vmap.
-
-    Parameters, buffers and their names stay as they are. What local training returns as buffers are the client's own running
-    statistics.
-    """
+    """Return the network with batch norm and dropout in train mode, for one client or for many under vmap; names are unchanged."""
     if not isinstance(model.apply, Functional):
         raise InputError(f"train mode needs the layers of {model.name}: use a Model straight from from_module")
     network = copy.deepcopy(model.apply.module).train()
@@ -99,14 +94,14 @@ def in_train_mode(model: Model) -> Model:
 
 
 def in_eval_mode(model: Model) -> Model:
-    """Return the network as it is used after training: batch norm by its running statistics, no dropout."""
+    """Return the network in eval mode: batch norm by its running statistics, no dropout."""
     if not isinstance(model.apply, Functional):
         return model
     return replace(model, apply=Functional(copy.deepcopy(model.apply.module).eval()))
 
 
 def _counting(layer: nn.Module) -> nn.Module:
-    """Return the layer that takes the place of torch's; its values are never read, so they are not copied."""
+    """Return the replacement of a torch layer; values are not copied because they are never read."""
     if not isinstance(layer, nn.modules.batchnorm._BatchNorm):
         raise InputError(f"{type(layer).__name__} is no batch norm")
     norm = _KINDS[type(layer)](
@@ -131,7 +126,7 @@ def _present(x: Tensor) -> Tensor:
 
 
 def _statistics(x: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean and variance of each channel over the real examples, and how many values they are taken from."""
+    """Return mean and variance of each channel over the real examples, and the number of values."""
     weight = present.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
     across = [0, *range(2, x.ndim)]
     count = weight.sum() * x[0, 0].numel()

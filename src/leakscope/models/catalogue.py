@@ -55,8 +55,7 @@ def build(
 ) -> Model:
     """Return a network of the catalogue with PyTorch's initialisation drawn from `seed`.
 
-    `settings` are the builder's other arguments: see its signature. Norm layers are in eval mode; dropout, where the
-    settings ask for it, is on.
+    `settings` are the builder's other arguments. Norm layers are in eval mode; dropout, if set, is active.
 
     >>> model = build("lenet_dlg", (3, 32, 32), classes=100, settings={"activation": "tanh"})
     >>> model.parameters["head.weight"].shape
@@ -67,7 +66,7 @@ def build(
     known = {key: key for key in inspect.signature(builder).parameters if key not in ("input_shape", "classes")}
     for key in chosen:
         lookup(known, key, f"setting of {name}")
-    with torch.random.fork_rng(devices=[]):  # layers draw first values of their own, which are not kept
+    with torch.random.fork_rng(devices=[]):  # layers draw initial values, which are replaced
         module = builder(input_shape=input_shape, classes=classes, **chosen)
     module.eval()
     for layer in module.modules():

@@ -1,8 +1,7 @@
-"""Trained weights on disk: a safetensors file with the parameters and buffers of a network under their own names.
+"""Trained weights on disk: a safetensors file with the parameters and buffers of a network.
 
-What `leakscope train` writes also says which network it is, layer by layer, so that weights of another one are refused even
-where all shapes agree (a ResNet without strides, a tanh in the place of a sigmoid). Any other safetensors file with the right
-names and shapes is taken as it is. Nothing here is a pickle.
+`leakscope train` also writes the architecture, so that weights of another network are refused even if all shapes agree (a ResNet
+without strides, tanh instead of sigmoid). Any other safetensors file with matching names and shapes is accepted.
 """
 
 from __future__ import annotations
@@ -31,10 +30,9 @@ KEY = "leakscope"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Start every trial from trained weights: `path` is a file, or a training's directory with the `round` to take.
+    """Start every trial from trained weights: `path` is a file, or a training directory with the `round` to use.
 
-    `sha256` holds the file to its content; left empty, whoever makes trials of it fills it in, so that a trial of other
-    weights under the same path is another trial.
+    `sha256` is checked against the file; if empty it is filled in for each trial, whose identity thus includes the weights.
     """
 
     path: str
@@ -48,7 +46,7 @@ class Checkpoint:
             raise InputError(f"Checkpoint.round must not be below 0, got {self.round}")
 
     def file(self) -> Path:
-        """Return the file; a directory must hold the round that is asked for."""
+        """Return the file; a directory must hold the requested round."""
         given = Path(self.path)
         if not given.is_dir():
             return given
@@ -72,7 +70,7 @@ class Checkpoint:
         return _digest(file, facts.st_mtime_ns, facts.st_size)
 
     def load(self, model: Model) -> Model:
-        """Return the network holding the weights and buffers of the file, after checking that they are its own."""
+        """Return the network with the weights and buffers of the file, after checking that they belong to it."""
         file = self.file()
         if self.sha256 and self.digest() != self.sha256:
             raise InputError(f"{file} is not the file it was: its content differs from sha256 {self.sha256[:12]}...")
@@ -100,10 +98,7 @@ def file_name(number: int) -> str:
 
 
 def pack_checkpoint(model: Model, parameters: Tree, buffers: Tree, about: Mapping[str, object]) -> bytes:
-    """Return the bytes of a checkpoint; `about` (round, accuracy ...) is written beside the values.
-
-    Private parameters are left out: they never leave the client.
-    """
+    """Return the bytes of a checkpoint without private parameters; `about` (round, accuracy ...) is its metadata."""
     from safetensors.torch import save
 
     flat = {**model.shared(parameters), **buffers}
@@ -113,13 +108,13 @@ def pack_checkpoint(model: Model, parameters: Tree, buffers: Tree, about: Mappin
 
 
 def read_checkpoint(file: Path) -> tuple[Tree, dict[str, object]]:
-    """Return the tensors of a file and what stands beside them; nothing there if leakscope did not write it."""
+    """Return the tensors and metadata of a file; the metadata is empty if leakscope did not write it."""
     with _opened(file) as tensors:
         return {name: tensors.get_tensor(name) for name in tensors.keys()}, _about(tensors)  # noqa: SIM118
 
 
 def read_about(file: Path) -> dict[str, object]:
-    """Return what stands beside the tensors of a file."""
+    """Return the metadata of a file."""
     with _opened(file) as tensors:
         return _about(tensors)
 
@@ -138,14 +133,14 @@ def _opened(file: Path) -> Iterator[Any]:
     except (SafetensorError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:120]
         raise InputError(f"{file} is not a sound safetensors file ({reason})") from None
-    except FileNotFoundError:  # safetensors gives no strerror with it
+    except FileNotFoundError:  # safetensors sets no strerror
         raise InputError(_missing(file)) from None
     except OSError as error:
         raise InputError(f"cannot read the checkpoint {file} ({error.strerror or error})") from None
 
 
 def check_scaling(checkpoint: Checkpoint, scaling: str) -> None:
-    """Refuse weights of a training that scaled its inputs otherwise, where the file says how it did."""
+    """Raise if the checkpoint's training used another scaling, as far as the file says."""
     file = checkpoint.file()
     theirs = read_about(file).get("scaling", scaling)
     if theirs != scaling:
@@ -157,7 +152,7 @@ def _missing(file: Path) -> str:
 
 
 def with_values(model: Model, values: Tree, about: Mapping[str, object], source: str) -> Model:
-    """Return the network holding these values, or raise what of them is another network's."""
+    """Return the network with these values; raise if they belong to another network."""
     if "curve" in about:
         raise InputError(
             f"{source} is the state of a training: name its directory and a round, or a file in checkpoints/"
@@ -176,7 +171,7 @@ def with_values(model: Model, values: Tree, about: Mapping[str, object], source:
 
 
 def architecture(model: Model) -> str:
-    """Return the layers of a network as text, without dropouts (which hold no weights); nothing where they are not known."""
+    """Return the layers of a network as text, without dropouts (which hold no weights); empty if unknown."""
     if not isinstance(model.apply, Functional):
         return ""
     return "\n".join(line for line in repr(model.apply.module).splitlines() if "Dropout" not in line)
@@ -206,7 +201,7 @@ def _title(name: object, shape: object, classes: object) -> str:
 
 
 def _other_tensors(model: Model, values: Tree) -> str:
-    """Return the first name or shape that does not fit; private parameters may be absent, and so may buffers."""
+    """Return the first name or shape that does not fit; private parameters and buffers may be absent."""
     for name, value in model.parameters.items():
         if name in values and values[name].shape != value.shape:
             return f"{name} is {tuple(values[name].shape)}, {model.name} needs {tuple(value.shape)}"
@@ -221,7 +216,7 @@ def _other_tensors(model: Model, values: Tree) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _digest(file: Path, changed: int, size: int) -> str:
-    """Return the SHA-256 of a file; read again when its time or size changes."""
+    """Return the SHA-256 of a file, cached until its time or size changes."""
     del changed, size
     digest = hashlib.sha256()
     with file.open("rb") as stream:

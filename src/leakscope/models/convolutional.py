@@ -1,10 +1,10 @@
-"""Convolutional networks in a row of layers: AlexNet and VGG16 of the SPN paper, ATS's ConvNet, SME's two small ones.
+"""Sequential convolutional networks: AlexNet and VGG16 of the SPN paper, ATS's ConvNet, SME's two small ones.
 
 - `alexnet` and `vgg16`: Fan et al. 2020, arXiv:2006.11601, tables 4 and 5. Table 4 names no activation; torchvision's AlexNet has
   ReLU, and its dropout is not in the table. Table 5 contradicts itself: it keeps 8x8 through the pools after stages 3 and 4, and its
-  hidden layer reads 4096 numbers, while 512 filters at 4x4 give 8192. The sizes are kept: pools after stages 1, 2 and 5, and a
-  hidden layer as wide as what reaches it; `pooled=(1, 2, 3, 4, 5)` is VGG16 as its authors built it. The number of groups is not
-  given; 32 is the default of Wu and He 2018, arXiv:1803.08494.
+  hidden layer reads 4096 numbers, while 512 filters at 4x4 give 8192. We keep the sizes: pools after stages 1, 2 and 5, and a
+  hidden layer of matching width; `pooled=(1, 2, 3, 4, 5)` is the original VGG16. The number of groups is not given; 32 is the
+  default of Wu and He 2018, arXiv:1803.08494.
 - `convnet`: Gao et al. 2021, "Privacy-preserving collaborative learning with automatic transformation search", after Geiping et al.
   2020: 2304 features for width 64 on 28x28 and 32x32.
 - `cnn_mnist`, `cnn_cifar`: Zhu, Yao and Blaschko 2023 (SME), arXiv:2306.00127; DLFA (Dimitrov et al. 2022) attacks the same two.
@@ -33,7 +33,7 @@ CONVNET_POOL = 3
 def alexnet(
     *, input_shape: Shape = (3, 32, 32), classes: int = 10, activation: str = "relu", width: int = 64, hidden: int = 256
 ) -> nn.Module:
-    """Return AlexNet for small pictures: 64, 192, 384, 256, 256 filters, then 4096-256-10 on 32x32."""
+    """Return AlexNet for small images: 64, 192, 384, 256, 256 filters, then 4096-256-10 on 32x32."""
     channels, height, breadth = image_shape("alexnet", input_shape, smallest=8)
     size = positive("width", width)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
@@ -80,7 +80,7 @@ def _pooled_stages(pooled: Sequence[int]) -> frozenset[int]:
 
 
 def _stage(convolutions: int, channels: int, filters: int, groups: int, activation: str) -> nn.Module:
-    """Return convolutions of 3x3, each with group norm and an activation."""
+    """Return 3x3 convolutions, each with group norm and an activation."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for number in range(1, convolutions + 1):
         layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=1)

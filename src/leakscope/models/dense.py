@@ -1,4 +1,4 @@
-"""Networks of dense layers on the flattened input: of any shape, so for tables as well as for images."""
+"""Networks of dense layers on the flattened input, for tables and images."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mlp(
     hidden: Sequence[int] = (256,),
     activation: str = "relu",
 ) -> nn.Module:
-    """Return dense layers of the widths `hidden` with an activation after each, then a dense layer to the classes."""
+    """Return dense layers of the widths `hidden`, each with an activation, then a dense layer to the classes."""
     if not isinstance(hidden, Sequence) or not hidden:
         raise InputError(f"hidden must be a list of widths such as (256,), got {hidden!r}; for none, use 'linear'")
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
@@ -44,7 +44,7 @@ def mlp_sme(
 ) -> nn.Module:
     """Return SME's MLP: 784-1000-1000-62 with ReLU after every layer, the logits too (Zhu et al. 2023, appendix G).
 
-    Logits that cannot be negative do not come straight from a dense layer, so labels cannot be read off its gradient.
+    Because of the last ReLU, labels cannot be read from the last layer's gradient.
     """
     module = mlp(input_shape=input_shape, classes=classes, hidden=hidden)
     module.add_module("output", nn.ReLU())

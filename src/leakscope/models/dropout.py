@@ -1,9 +1,7 @@
-"""Dropout whose mask is a pure function of the key that the running call was given.
+"""Dropout whose mask is a pure function of the key of the current call.
 
-`nn.Dropout` draws from torch's global generator: the mask then depends on who drew before, and under `vmap` on the
-neighbours. Here the adapter opens `drawing_from(key)` for the time of one call; every dropout executed in it takes the
-next number of that call, folds it into the key, and draws its mask from the result. A layer that runs twice in one call
-thus draws two masks, and the same key always gives the same masks.
+`nn.Dropout` draws from torch's global generator, so its mask depends on earlier draws and, under `vmap`, on neighbours. The
+adapter opens `drawing_from(key)` for one call; each dropout executed in it folds a running number into the key.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _RUNNING: ContextVar[tuple[Tensor, Iterator[int]] | None] = ContextVar("key_of_t
 
 @contextmanager
 def drawing_from(key: Tensor) -> Iterator[None]:
-    """Let every `KeyedDropout` executed inside draw from `key`; calls in other threads keep their own."""
+    """Let every `KeyedDropout` executed inside draw from `key`; other threads are not affected."""
     token = _RUNNING.set((key, itertools.count()))
     try:
         yield
@@ -33,10 +31,7 @@ def drawing_from(key: Tensor) -> Iterator[None]:
 
 
 class KeyedDropout(nn.Module):
-    """Zero each entry with probability `p` and scale the rest by 1 / (1 - p); the identity in eval mode.
-
-    `whole_channels` zeroes entry [n, c] of the first two dimensions as a whole, as `nn.Dropout2d` does.
-    """
+    """Zero each entry (channel, with `whole_channels`) with probability `p` and scale the rest by 1 / (1 - p); identity in eval mode."""
 
     def __init__(self, p: float = 0.5, *, whole_channels: bool = False) -> None:
         super().__init__()
@@ -67,7 +62,7 @@ _CHANNEL_KINDS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 def replace_dropout(module: nn.Module) -> None:
-    """Put a `KeyedDropout` in the place of every torch dropout of `module` that is in train mode."""
+    """Replace every torch dropout of `module` in train mode by a `KeyedDropout`."""
     replacements: dict[nn.Module, KeyedDropout] = {}
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if layer.training and type(layer) in (nn.Dropout, *_CHANNEL_KINDS):

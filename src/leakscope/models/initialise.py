@@ -1,8 +1,4 @@
-"""First weights of many trials, each drawn from its trial's key.
-
-Every parameter folds its own name into the key, so a trial's weights depend on its key alone: not on its neighbours,
-nor on the order of the layers.
-"""
+"""Initial weights of many trials; each parameter folds its name into the trial's key, so weights depend on the key alone."""
 
 from __future__ import annotations
 
@@ -22,13 +18,13 @@ from leakscope.core.tree import Tree
 from leakscope.models.adapter import Functional
 from leakscope.models.checkpoint import Checkpoint
 
-_CUT_DEVIATION = 0.8796256610342398  # of a standard normal cut off at 2
-_AT_ONCE = 2**22  # numbers drawn at once: a bound on memory, without effect on the result
+_CUT_DEVIATION = 0.8796256610342398  # of a standard normal truncated at 2
+_AT_ONCE = 2**22  # numbers drawn at once: limits memory, without effect on the result
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The range [low, high) that a parameter is drawn from; a constant where both are equal."""
+    """The range [low, high) of a parameter's draw; a constant if both are equal."""
 
     low: float
     high: float
@@ -87,8 +83,8 @@ class Kaiming:
 class Lecun:
     """Draw weights of dense layers and convolutions from a normal of variance 1 / fan_in, biases 0; the rest as `Torch` does.
 
-    The normal is cut off at two of its deviations and widened to that variance, as JAX's `lecun_normal`, from which DLFA's
-    networks start (arXiv:2206.12395). With `Torch`'s u from U(-1, 1): `sqrt 2 erfinv(erf(sqrt 2) u)`.
+    The normal is truncated at two deviations and rescaled to that variance, as JAX's `lecun_normal`, which initialises DLFA's
+    networks (arXiv:2206.12395). With `Torch`'s u from U(-1, 1): `sqrt 2 erfinv(erf(sqrt 2) u)`.
     """
 
     def draw(self, model: Model, keys: Tensor) -> Tree:
@@ -110,7 +106,7 @@ class Lecun:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Keep the values that the model holds, the same for every trial."""
+    """Keep the model's values, the same for every trial."""
 
     def draw(self, model: Model, keys: Tensor) -> Tree:
         """Return one copy of the parameters per key."""
@@ -133,7 +129,7 @@ INITS: dict[str, Callable[..., Init]] = {
 
 
 def draw_parameters(model: Model, scheme: Init, keys: Tensor) -> Tree:
-    """Return the first parameters of T trials, with leading dimension T, on the device of the T keys."""
+    """Return the initial parameters of T trials, with leading dimension T, on the device of the T keys."""
     if keys.ndim != 1 or keys.dtype != torch.int64:
         raise InputError(f"keys must be a vector of int64, one key per trial, got {tuple(keys.shape)} of {keys.dtype}")
     return scheme.draw(model, keys)
@@ -165,8 +161,8 @@ _NORMS = (
 def torch_bounds(module: nn.Module) -> dict[str, Bound]:
     """Return the range that PyTorch's constructors draw each parameter from.
 
-    - dense layers and convolutions: weight and bias from U(-b, b), b = 1 / sqrt(fan_in). (PyTorch writes the weight's
-      range as Kaiming's with a = sqrt(5): sqrt(6 / ((1 + 5) fan_in)), which is the same.)
+    - dense layers and convolutions: weight and bias from U(-b, b), b = 1 / sqrt(fan_in). (PyTorch writes the weight's range as
+      Kaiming's with a = sqrt(5): sqrt(6 / ((1 + 5) fan_in)), which is the same.)
     - norm layers: weight 1, bias 0
     - recurrent layers: all from U(-b, b), b = 1 / sqrt(hidden size)
     - attention: input projections from Glorot's sqrt(6 / (fan_in + fan_out)), all biases 0
@@ -187,7 +183,7 @@ def torch_bounds(module: nn.Module) -> dict[str, Bound]:
 
 
 def _bound(layer: nn.Module, name: str, value: Tensor) -> Bound | None:
-    """Return the range of one parameter of one layer, or None where it is not known."""
+    """Return the range of one parameter of one layer, or None if unknown."""
     if isinstance(layer, _FAN_IN) and name in ("weight", "bias"):
         if name == "bias" and isinstance(layer, NonDynamicallyQuantizableLinear):  # the output layer of attention
             return Bound(0.0, 0.0)
@@ -202,7 +198,7 @@ def _bound(layer: nn.Module, name: str, value: Tensor) -> Bound | None:
         return Bound(0.0, 0.0)
     if isinstance(layer, nn.PReLU):
         return Bound(layer.init, layer.init)
-    drawn_from = getattr(layer, "drawn_from", None)  # a layer of our own says so itself
+    drawn_from = getattr(layer, "drawn_from", None)  # set by our own layers
     return Bound(*drawn_from) if isinstance(drawn_from, tuple) else None
 
 

@@ -1,14 +1,11 @@
 """The LeNets of gradient-leakage work: three convolutions (DLG), four (CPL), and the classical one with tanh (SME).
 
-Of the first two, each convolution has `width` filters of 5x5, padding 2 and an activation after it; a dense layer reads the flattened
-features. A convolution of stride 2 turns side n into ceil(n / 2), so 32x32 gives 12 * 8 * 8 = 768 features and 28x28
-gives 12 * 7 * 7 = 588.
+In the first two, each convolution has `width` filters of 5x5, padding 2 and an activation; a dense layer reads the flattened
+features. Stride 2 turns side n into ceil(n / 2), so 32x32 gives 12 * 8 * 8 = 768 features and 28x28 gives 12 * 7 * 7 = 588. With
+pooling, a stride of 2 becomes stride 1 and a 2x2 pool in ceil mode after the activation: the number of features stays the same.
 
-With pooling, a convolution of stride 2 becomes one of stride 1, its activation, and a 2x2 pool of stride 2 that also
-pools a half-empty last row (ceil mode): the number of features, hence the dense layer, stays the same for every side.
-
-Zhu et al. 2019, "Deep leakage from gradients", arXiv:1906.08935; Wei et al. 2020, "A framework for evaluating gradient
-leakage attacks in federated learning" (CPL), arXiv:2004.10397. Both draw every weight and bias from U(-0.5, 0.5): see
+Zhu et al. 2019, "Deep leakage from gradients", arXiv:1906.08935; Wei et al. 2020, "A framework for evaluating gradient leakage
+attacks in federated learning" (CPL), arXiv:2004.10397. Both draw every weight and bias from U(-0.5, 0.5): see
 `leakscope.models.initialise.Uniform`.
 """
 
@@ -48,8 +45,7 @@ def lenet_sme(
 ) -> nn.Module:
     """Return SME's LeNet: two 5x5 convolutions, each with tanh and a padded 2x2 average pool, then 400-120-84-62 on 28x28.
 
-    The authors put a softmax between these outputs and the cross entropy: train it with the loss 'softmax_cross_entropy' at
-    rate 0.4. Zhu et al. 2023, arXiv:2306.00127, appendix G.
+    The authors add a softmax: use the loss 'softmax_cross_entropy' at rate 0.4. Zhu et al. 2023, arXiv:2306.00127, appendix G.
     """
     channels, height, breadth = image_shape("lenet_sme", input_shape, smallest=12)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
@@ -105,5 +101,5 @@ def lenet_dlg(**settings: Unpack[LeNetSettings]) -> nn.Module:
 
 @settings_of(_lenet, classes=106)
 def lenet_cpl(**settings: Unpack[LeNetSettings]) -> nn.Module:
-    """Return CPL's LeNet: four convolutions of strides 2, 2, 1, 1 and a dense layer; others call it DLNet."""
+    """Return CPL's LeNet: four convolutions of strides 2, 2, 1, 1 and a dense layer; also known as DLNet."""
     return _lenet("lenet_cpl", (2, 2, 1, 1), **settings)

@@ -1,11 +1,10 @@
 """ResNet20 for small images, the smooth variant that gradient-leakage papers attack, and SME's ResNet8.
 
-He et al. 2016, "Deep residual learning for image recognition", arXiv:1512.03385, section 4.2: a 3x3 stem, three stages
-of three basic blocks with w, 2w and 4w filters, the mean over all positions, a dense layer. Where a block changes the
-number of filters or the side, its shortcut is a 1x1 convolution with batch norm (the paper's option B).
-
-Attacks and clients run it with batch norm in eval mode; `leakscope.models.build` sets that. With `batch_statistics` it always
-normalises by the batch at hand (the positions of one picture, for a batch of one), as a network does that is attacked in train mode.
+He et al. 2016, "Deep residual learning for image recognition", arXiv:1512.03385, section 4.2: a 3x3 stem, three stages of three
+basic blocks with w, 2w and 4w filters, global average pooling, a dense layer. Where a block changes the number of filters or the
+side, its shortcut is a 1x1 convolution with batch norm (the paper's option B). Batch norm is in eval mode
+(`leakscope.models.build`); with `batch_statistics` it always uses the current batch (the positions of one image, for a batch of
+one), as in train mode.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNetSettings(TypedDict, total=False):
-    """The settings of `resnet20` and `resnet20_dlg` beside `batch_statistics`."""
+    """The settings of `resnet20` and `resnet20_dlg` except `batch_statistics`."""
 
     input_shape: Shape
     classes: int
@@ -95,8 +94,8 @@ def resnet20(*, batch_statistics: bool = False, **settings: Unpack[ResNetSetting
 def resnet20_dlg(*, batch_statistics: bool = False, **settings: Unpack[ResNetSettings]) -> nn.Module:
     """Return DLG's ResNet20: sigmoid instead of ReLU and no strides, so that gradients stay informative.
 
-    With running statistics twenty sigmoids wash the picture out: the gradients of any two differ by less than 1e-5. Attack it
-    with `batch_statistics` and PyTorch's first weights.
+    With running statistics twenty sigmoids erase the image: the gradients of any two differ by less than 1e-5. Attack it with
+    `batch_statistics` and PyTorch's initial weights.
     """
     return _resnet("resnet20_dlg", (1, 1, 1), running=not batch_statistics, **settings)
 
@@ -111,7 +110,7 @@ def resnet8(
 ) -> nn.Module:
     """Return SME's ResNet8: one basic block of 32, 64 and 128 filters each, then two dense layers (2048-1000-62 on 28x28).
 
-    A 2x2 average pool with padding 1 in front of them, no activation between them. Zhu et al. 2023, arXiv:2306.00127, appendix G.
+    A 2x2 average pool (padding 1) precedes them; no activation is between them. Zhu et al. 2023, arXiv:2306.00127, appendix G.
     """
     channels, height, breadth = image_shape("resnet8", input_shape)
     size = positive("width", width)

@@ -1,4 +1,4 @@
-"""The rules that the settings of a network must keep, checked once by its builder."""
+"""Checks of network settings, used by the builders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def positive(field: str, value: int) -> int:
-    """Return `value`, a whole number of at least 1."""
+    """Return `value`, an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{field} must be a whole number of at least 1, got {value!r}")
     return value
@@ -52,7 +52,7 @@ def classify(layers: dict[str, nn.Module], features: int, hidden: int, classes: 
 
 
 def shape_of(field: str, value: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of one input: whole numbers of at least 1."""
+    """Return the shape of one input: integers of at least 1."""
     if not isinstance(value, Sequence) or not value:
         raise InputError(f"{field} must be the shape of ONE input, such as (1, 28, 28), got {value!r}")
     return tuple(positive(f"every entry of {field}", size) for size in value)

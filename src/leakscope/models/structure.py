@@ -1,10 +1,9 @@
-"""What one example tells about a network: which dense layer makes its output, which one reads its input.
+"""Which dense layer computes a network's output and which one reads its input, found by running one example.
 
-The example runs once with every function of torch watched. Two kinds of tensors are marked: those that cannot hold a
-negative number (the output of a sigmoid, ReLU, softplus or softmax, and what pooling, reshaping and dropout make of it)
-and those that are the input itself, reshaped. A mark holds as long as nobody writes into the tensor. A dense layer
-counts only if its weight and bias enter one single computation, so that their gradient is this layer's alone. Whatever
-this does not prove is answered with no.
+The example runs once with every torch function watched. Two kinds of tensors are marked: those that cannot be negative (outputs
+of sigmoid, ReLU, softplus or softmax, also after pooling, reshaping and dropout) and the input itself, reshaped. A mark is void
+once the tensor is written to. A dense layer counts only if its weight and bias are used once, so that their gradient belongs to
+this layer alone. Anything not proven is answered with no.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ _ROUNDED = frozenset(
         "erf",
         "logsigmoid",
     }
-)  # functions whose last bit depends on the instructions that compute them
+)  # functions whose last bit depends on the CPU instructions used
 _RESHAPING = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze", "contiguous"})
 _POOLING = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_max", "adaptive_avg") for n in (1, 2, 3))
 _PRESERVING = _RESHAPING | _POOLING | {"mean", "permute", "transpose", "clone"}
 
 
 class _Marks:
-    """Tensors known by identity and by the number of writes they have seen."""
+    """Tensors identified by id and version counter."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Tensor, int]] = {}
@@ -66,7 +65,7 @@ class _Marks:
 
 
 class _Watch(TorchFunctionMode):
-    """Marks what each function of torch gives back."""
+    """Marks the results of torch functions."""
 
     def __init__(self, x: Tensor) -> None:
         super().__init__()
@@ -96,7 +95,7 @@ class _Watch(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One execution of a dense layer: copies of what went in and came out, and the very tensor that came out."""
+    """One execution of a dense layer: copies of its input and output, and the output tensor itself."""
 
     layer: str
     entering: Tensor
@@ -109,7 +108,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Trace:
-    """What was executed, in order: layers with parameters of their own, and calls of dense layers."""
+    """The executed layers with parameters, in order, and calls of dense layers."""
 
     layers: list[str] = field(default_factory=list)
     calls: list[_Call] = field(default_factory=list)
@@ -117,10 +116,7 @@ class _Trace:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The example's output, the dense layer it comes from and the dense layer the input enters, if any.
-
-    `narrowest` is how many numbers an example has in the narrowest layer whose function rounds (sigmoid, tanh, ...).
-    """
+    """The example's output, the dense layers at output and input if any, and the values per example in the narrowest rounding layer."""
 
     output: object
     head: Dense | None
@@ -131,7 +127,7 @@ class Structure:
 def find_structure(
     run: Callable[[Tensor], object], module: nn.Module, weights: Mapping[str, Tensor], x: Tensor
 ) -> Structure:
-    """Return what `run(x)`, which executes `module` with the values `weights`, tells about the module."""
+    """Return the structure of `module`, which `run(x)` executes with the values `weights`."""
     trace = _Trace()
     with torch.no_grad(), ExitStack() as hooks, _Watch(x) as watch:
         _register(hooks, module, trace, watch)
@@ -179,12 +175,12 @@ def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch)
 
 
 def _values(call: _Call, weights: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
-    """Return the layer's weight and bias; None where it has none under its own name."""
+    """Return the layer's weight and bias; None if it has none under its name."""
     return weights.get(_parameter(call.layer, "weight")), weights.get(_parameter(call.layer, "bias"))
 
 
 def _is_dense(call: _Call, weights: Mapping[str, Tensor]) -> bool:
-    """Return whether the layer did what a dense layer does: a hook of the user may have changed it."""
+    """Return whether the layer computed a dense layer's function: a user's hook may have changed it."""
     weight, bias = _values(call, weights)
     if weight is None or call.leaving.ndim != 2:
         return False
@@ -192,7 +188,7 @@ def _is_dense(call: _Call, weights: Mapping[str, Tensor]) -> bool:
 
 
 def _is_alone(call: _Call, weights: Mapping[str, Tensor], uses: Counter[int]) -> bool:
-    """Return whether this call is all that the layer's weight and bias were used for."""
+    """Return whether this call is the only use of the layer's weight and bias."""
     return all(value is None or uses[id(value)] == 1 for value in _values(call, weights))
 
 
@@ -206,5 +202,5 @@ def _dense(call: _Call, weights: Mapping[str, Tensor], nonnegative: bool) -> Den
 
 
 def _parameter(layer: str, name: str) -> str:
-    """Return a parameter's name in the whole network; the network may be the layer itself."""
+    """Return a parameter's name in the network; the network may be the layer itself."""
     return f"{layer}.{name}" if layer else name

@@ -1,12 +1,9 @@
-"""A small vision transformer as SME attacks it: by default the whole picture is one patch.
+"""A small vision transformer as SME attacks it: by default the whole image is one patch.
 
-Dosovitskiy et al. 2021, arXiv:2010.11929: patches and a class token, a learned position for each, blocks of attention and a
-two-layer network, each with a layer norm in front and a skip around; the class token goes through a last layer norm into
-the head. In the first block nothing but the attention stands between the embedding and the rest (no layer norm, no skip),
-which is architecture A of APRIL (Lu et al. 2021, arXiv:2112.14087): it lets the input be read off the gradient. Sizes as in
-Zhu et al. 2023, arXiv:2306.00127, appendix G.
-
-Attention has no second derivative in its fused forms, so the plain one is asked for.
+Dosovitskiy et al. 2021, arXiv:2010.11929: patches and a class token with learned positions, pre-norm blocks of attention and a
+two-layer network, a last layer norm and a head on the class token. The attention of the first block has no layer norm and no
+skip: architecture A of APRIL (Lu et al. 2021, arXiv:2112.14087), which lets the input be read from the gradient. Sizes as in Zhu
+et al. 2023, arXiv:2306.00127, appendix G. Attention uses its plain form: fused ones have no second derivative.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from leakscope.models.settings import image_shape, positive
 
 
 class Tokens(nn.Module):
-    """The class token in front of the patches, and a position added to each; both start at 0."""
+    """The class token before the patches, and a position added to each; both start at 0."""
 
     drawn_from = (0.0, 0.0)  # read by `leakscope.models.initialise`
 
@@ -39,7 +36,7 @@ class Tokens(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention with several heads of every token to every token."""
+    """Multi-head self-attention."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -78,7 +75,7 @@ class Block(nn.Module):
 
 
 class Patches(nn.Module):
-    """The picture cut into patches of (height, width), each through the same dense layer."""
+    """The image cut into patches of (height, width), each through the same dense layer."""
 
     def __init__(self, channels: int, sides: tuple[int, int], width: int) -> None:
         super().__init__()
@@ -112,7 +109,7 @@ def vit(
 ) -> nn.Module:
     """Return SME's ViT: one 28x28 patch and a class token, width 384, 4 heads, 4 blocks, head 384-768-62 with GELU.
 
-    `patch` is the side of the squares that a picture is cut into; None takes it whole.
+    `patch` is the side of square patches; None uses the whole image.
     """
     channels, height, breadth = image_shape("vit", input_shape)
     sides = (height, breadth) if patch is None else (positive("patch", patch), patch)

@@ -1,7 +1,7 @@
 """ViT-B/16 with the layers, names and shapes of torchvision's vit_b_16, so that its state_dict loads.
 
 Dosovitskiy et al. 2021, arXiv:2010.11929, table 1: patches of 16x16, a class token, 12 blocks of width 768 with 12 heads.
-Attention has no second derivative in its fused forms, so the plain one is asked for.
+Attention uses its plain form: fused ones have no second derivative.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leakscope.models.settings import image_shape, positive
 
 
 class SelfAttention(nn.Module):
-    """Attention with several heads; parameters named as those of nn.MultiheadAttention."""
+    """Multi-head attention; parameters named as those of nn.MultiheadAttention."""
 
     drawn_from = (-0.05, 0.05)  # read by `leakscope.models.initialise`
 
@@ -41,7 +41,7 @@ class SelfAttention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention, then a two-layer network, each with a layer norm in front and a skip around."""
+    """Attention, then a two-layer network, each with a layer norm before and a skip connection."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Encoder(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Patches through a convolution, a class token in front, the encoder, and a dense head on the class token."""
+    """Patches by a convolution, a class token, the encoder, and a dense head on the class token."""
 
     drawn_from = (0.0, 0.0)
 
@@ -108,7 +108,7 @@ def vit_b16(
     heads: int = 12,
     depth: int = 12,
 ) -> nn.Module:
-    """Return ViT-B/16, or a smaller one of its kind."""
+    """Return ViT-B/16, or a smaller variant."""
     channels, height, breadth = image_shape("vit_b16", input_shape)
     if height % positive("patch", patch) or breadth % patch:
         raise InputError(f"vit_b16 cuts images into patches of side {patch}, which does not divide {height}x{breadth}")

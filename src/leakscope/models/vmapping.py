@@ -1,4 +1,4 @@
-"""Whether `vmap` can run what attacks do with a model, and if not, why."""
+"""Whether `vmap` can run an attack's computations on a model, and if not, why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leakscope.models.adapter import Functional
 
 
 class Lack(enum.Enum):
-    """What a model lacks: many trials in one `vmap`, a second derivative, or any derivative that `torch.func` can take."""
+    """What a model lacks: `vmap` over trials, a second derivative, or any derivative by `torch.func`."""
 
     VMAP = "vmap"
     SECOND = "second derivative"
@@ -28,8 +28,8 @@ class Lack(enum.Enum):
 def find_shortfall(model: Model) -> Shortfall | None:
     """Return what a model lacks for attacks that match gradients; None if nothing.
 
-    Tried on two trials with weights of their own and buffers in common: the gradient with respect to x of
-    ||grad_w sum(output(w, x)^2)||^2, the second-order step of every attack that matches gradients.
+    Tested on two trials with separate weights and shared buffers: the gradient with respect to x of ||grad_w sum(output(w,
+    x)^2)||^2, the second-order step of every such attack.
     """
     like = next(iter(model.parameters.values()))
     keys = random.key([0, 1], like.device)
@@ -64,24 +64,24 @@ def _gradient(model: Model, w: Tree, x: Tensor, key: Tensor) -> Tree:
 
 
 def _gradient_norm(model: Model, w: Tree, x: Tensor, key: Tensor) -> Tensor:
-    """Return the squared length of that gradient."""
+    """Return the squared norm of that gradient."""
     gradient = _gradient(model, w, x, key)
     return dot(gradient, gradient)
 
 
 def _works(attempt: Callable[[], object]) -> bool:
-    """Return whether an attempt ends well; what it is short of memory for is not the model's fault."""
+    """Return whether an attempt succeeds; out-of-memory errors are raised."""
     try:
         attempt()
     except torch.OutOfMemoryError:
         raise
-    except Exception:  # as above; the answer is all we need
+    except Exception:  # as above; only the answer matters
         return False
     return True
 
 
 def _sentence(model: Model, problem: Exception, lack: Lack) -> str:
-    """Return what went wrong, naming the layer in which it happened if that can be told."""
+    """Return a description of the problem, naming the layer if possible."""
     text = (str(problem) or type(problem).__name__).splitlines()[0].rstrip(".")
     layer = _layer_of(problem) or _recurrent_layer(model)
     where = f"layer {layer} of {model.name}" if layer else model.name
@@ -96,14 +96,14 @@ def _sentence(model: Model, problem: Exception, lack: Lack) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """What a model lacks, and the sentence that says so."""
+    """What a model lacks, and a sentence about it."""
 
     lack: Lack
     sentence: str
 
 
 def _layer_of(problem: BaseException) -> str | None:
-    """Return the type of the innermost layer that was running when the error was raised."""
+    """Return the type of the innermost layer that raised the error."""
     layer: str | None = None
     step: TracebackType | None = problem.__traceback__
     while step is not None:
@@ -115,7 +115,7 @@ def _layer_of(problem: BaseException) -> str | None:
 
 
 def _recurrent_layer(model: Model) -> str | None:
-    """Return the type of a recurrent layer: their errors come from the derivative, where no layer is running."""
+    """Return the type of a recurrent layer: their errors come from the derivative, outside any layer."""
     if not isinstance(model.apply, Functional):
         return None
     return next((type(m).__name__ for m in model.apply.module.modules() if isinstance(m, nn.RNNBase)), None)

@@ -1,8 +1,8 @@
-"""SME's bounds on `min over the line of 1 - cos(w_0 - w_T, grad l(w_hat))`, with constants measured where the training went.
+"""SME's bounds on `min over the line of 1 - cos(w_0 - w_T, grad l(w_hat))`, with constants measured along the training.
 
-Zhu et al. 2023, arXiv:2306.00127, Theorems 4.3 and 4.5. With L the Lipschitz constant of the loss, beta that of its gradient, gamma
-its strong convexity, G_2 the part of gradients outside the best plane, eta the rate, T the steps, D = l(w_0) - l(w_T) the fall of the
-loss, E the largest gradient noise and w* the minimum:
+Zhu et al. 2023, arXiv:2306.00127, Theorems 4.3 and 4.5. With L the Lipschitz constant of the loss, beta that of its gradient,
+gamma its strong convexity, G_2 the part of gradients outside the best plane, eta the rate, T the steps, D = l(w_0) - l(w_T) the
+decrease of the loss, E the largest gradient noise and w* the minimum:
 
     G^2   = G_2^2 eta / (1 - eta beta / 2)
     C_GD  = sqrt(T G^2 L^2 / D)
@@ -10,9 +10,9 @@ loss, E the largest gradient noise and w* the minimum:
     (10)  2 eta + 2 eta^2 beta^2 T / (gamma (1 - G_2^2)) * D' / (l(w'_T) - l(w*))
           + (1 + G_2) / ((1 - sqrt eta) (1 - C_GD)) * (C_GD + L T E eta (1 + eta beta)^(T-1) / D') + G_2^2       SGD
 
-(8) holds up to an error that vanishes with eta; (10) with the probability `1 - 3 T exp(-r)` of Eq. 9. D', w'_T belong to gradient descent
-from the same w_0. The theorems want L, beta and gamma everywhere; here they are the worst over the paths and their lines, which is where
-the proofs use them. A bound whose conditions fail is given all the same, with the conditions beside it.
+(8) holds up to an error that vanishes with eta; (10) with the probability `1 - 3 T exp(-r)` of Eq. 9. D', w'_T belong to gradient
+descent from the same w_0. L, beta and gamma are the worst over the paths and their lines, where the proofs use them, not over all
+weights as in the theorems. A bound whose conditions fail is still reported, with the conditions.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from leakscope_papers.theory.flows import best_place, descend
 from leakscope_papers.theory.plane import off_plane, shares_in_plane
 
 Value = Callable[[Tensor], Tensor]
-MOST = 4096  # weights: the Hessian is written out
+MOST = 4096  # weights: the Hessian is dense
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The worst over a set of points: slope of the loss, largest and smallest curvature."""
+    """The worst over a set of points: gradient norm of the loss, largest and smallest curvature."""
 
     lipschitz: float
     smoothness: float
@@ -55,9 +55,9 @@ def local_constants(loss: Value, points: Tensor) -> Constants:
 
 
 def lowest_near(loss: Value, start: Tensor, *, most: int = 100) -> float:
-    """Return the loss at the minimum of a strongly convex loss, by Newton's method with halved steps; never below the minimum.
+    """Return the minimum of a strongly convex loss, by Newton's method with halved steps; never below the true minimum.
 
-    Curvatures are taken by their size and at least a millionth of the largest, so that every step goes down.
+    Curvatures are replaced by their absolute value, at least 1e-6 of the largest, so that every step goes down.
 
     >>> round(lowest_near(lambda w: (w - 3).square().sum() + 2, torch.zeros(2, dtype=torch.float64)), 9)
     2.0
@@ -79,7 +79,7 @@ def lowest_near(loss: Value, start: Tensor, *, most: int = 100) -> float:
 
 
 def c_gd(g2: float, constants: Constants, *, rate: float, steps: int, fall: float) -> float:
-    """Return C_GD of Theorem 4.5; infinity where the loss did not fall or the rate is too large."""
+    """Return C_GD of Theorem 4.5; infinity if the loss did not decrease or the rate is too large."""
     room = 1 - rate * constants.smoothness / 2
     if not fall > 0 or not room > 0:
         return math.inf
@@ -94,7 +94,7 @@ def bound_gd(g2: float, constants: Constants, *, rate: float, steps: int, fall: 
 def bound_sgd(
     g2: float, constants: Constants, *, rate: float, steps: int, fall: float, above: float, noise: float
 ) -> float:
-    """Return the right side of (10); `above` is l(w'_T) - l(w*), `noise` E_max. Infinity where a denominator is not above 0."""
+    """Return the right side of (10); `above` is l(w'_T) - l(w*), `noise` E_max. Infinity if a denominator is not positive."""
     share = c_gd(g2, constants, rate=rate, steps=steps, fall=fall)
     if not (share < 1 and rate < 1 and constants.convexity > 0 and above > 0 and g2 < 1):
         return math.inf
@@ -105,9 +105,9 @@ def bound_sgd(
 
 
 def confidence(constants: Constants, *, rate: float, steps: int, fall: float, noise: float) -> float:
-    """Return `1 - 3 T exp(-r)` with r of Eq. 9; below 0 it says nothing.
+    """Return `1 - 3 T exp(-r)` with r of Eq. 9; below 0 it is vacuous.
 
-    Eq. 9 prints c where its own lemma (Eq. 59) has c^2 in the first term; the lemma's is used.
+    Eq. 9 prints c where its lemma (Eq. 59) has c^2 in the first term; we use the lemma.
     """
     if noise == 0:
         return 1.0
@@ -118,7 +118,7 @@ def confidence(constants: Constants, *, rate: float, steps: int, fall: float, no
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The measured error, both bounds, what went into them, and which of their conditions hold."""
+    """The measured error, both bounds, their inputs, and which of their conditions hold."""
 
     measured: float
     gd: float
@@ -138,11 +138,11 @@ class Bounds:
 def bounds_of(
     loss: Value, path: Tensor, *, rate: float, noise: float = 0.0, lowest: float | None = None, points: int = 21
 ) -> Bounds:
-    """Return the bounds for a training that took the `path` (steps + 1 rows of weights) at a rate.
+    """Return the bounds for a training along `path` (steps + 1 rows of weights) at a rate.
 
-    `loss` is the true loss of flat weights, `noise` the largest gradient noise on the way (0 for gradient descent), `lowest`
-    the loss at the minimum; left out, it is searched for (`lowest_near`). Constants and G_2 are taken at the path and at `points` places
-    on its line, with noise also at those of gradient descent from the same weights; L_sim is searched for on the line of the path.
+    `loss` is the true loss of flat weights, `noise` the largest gradient noise on the path (0 for gradient descent), `lowest` the
+    minimum of the loss (default: `lowest_near`). Constants and G_2 are measured on the path and at `points` places on its line;
+    with noise also on those of gradient descent from the same weights. L_sim is the best on the line of the path.
     """
     _check_training(path, rate)
     slope, steps = torch.func.grad(loss), len(path) - 1
@@ -155,7 +155,7 @@ def bounds_of(
     _, cosine = best_place(slope, path[0], path[-1], points=points)
     fall = float(loss(path[0]) - loss(straight[-1]))
     share = c_gd(g2, constants, rate=rate, steps=steps, fall=fall)
-    if lowest is None:  # without strong convexity (10) says nothing, and there may be no minimum
+    if lowest is None:  # without strong convexity (10) is vacuous, and there may be no minimum
         lowest = lowest_near(loss, straight[-1]) if constants.convexity > 0 else math.inf
     above = float(loss(straight[-1])) - lowest
     return Bounds(
@@ -178,7 +178,7 @@ def bounds_of(
 
 
 def _check_training(path: Tensor, rate: float) -> None:
-    """Raise where there is no training to speak of: a rate not above 0, no step, or weights that are not finite."""
+    """Raise for an invalid training: a rate not above 0, no step, or weights that are not finite."""
     if not 0 < rate < math.inf:
         raise InputError(f"bounds_of(rate=...) must be in (0, inf), got {rate}")
     if path.ndim != 2 or len(path) < 2:
@@ -189,12 +189,12 @@ def _check_training(path: Tensor, rate: float) -> None:
 
 
 def _line(way: Tensor, points: int) -> Tensor:
-    """Return places on the straight line between the ends of a way."""
+    """Return points on the straight line between the ends of a path."""
     alphas = torch.linspace(0, 1, points, dtype=way.dtype, device=way.device)
     return way[0] + alphas[:, None] * (way[-1] - way[0])
 
 
 def _least_cosine(slope: Value, way: Tensor) -> float:
-    """Return the smallest cosine between the gradients on a way and its update."""
+    """Return the smallest cosine between the gradients on a path and its update."""
     gradients = torch.stack([slope(point) for point in way])
     return float(torch.nn.functional.cosine_similarity(gradients, (way[0] - way[-1])[None], dim=1).min())

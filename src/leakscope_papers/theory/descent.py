@@ -1,14 +1,13 @@
-"""CPL's convergence theorem, and why it says nothing about gradient matching: the function it asks for is convex.
+"""CPL's convergence theorem, and why it does not apply to gradient matching: it needs a convex function.
 
-Theorem 1 of Wei et al. 2020 (arXiv:2004.10397, equation 1): for f convex with an L-Lipschitz gradient and x* a minimum,
-gradient descent with step 1/L has
+Theorem 1 of Wei et al. 2020 (arXiv:2004.10397, equation 1): for f convex with an L-Lipschitz gradient and x* a minimum, gradient
+descent with step 1/L has
 
-    f(x_T) - f(x*) <= 2 L |x_0 - x*|^2 / T.
+    f(x_T) - f(x*) <= 2 L |x_0 - x*|^2 / T,
 
-That is the textbook theorem, with a factor to spare (L |x_0 - x*|^2 / (4 T + 2) holds: Drori and Teboulle 2014). The paper takes
-f to be the attack's mismatch, "generally" convex because the guess can be seen as a linear network. It is not: the gradient of
-one dense layer is a PRODUCT of the output's error and the input, and the error depends on the input as well. See
-`linear_match` and docs/theory.md.
+a loose form of the textbook theorem (L |x_0 - x*|^2 / (4 T + 2): Drori and Teboulle 2014). The paper takes f to be the attack's
+mismatch, "generally" convex because the guess can be seen as a linear network. It is not convex: the gradient of one dense layer
+is a PRODUCT of the output's error and the input, and the error depends on the input too. See `linear_match` and docs/theory.md.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 def bulge(function: Function, first: Tensor, second: Tensor, share: float = 0.5) -> Tensor:
-    """Return how far f lies above the straight line between two of its points: above 0 is a proof that f is not convex.
-
-    f(a x + (1 - a) y) - a f(x) - (1 - a) f(y)
-    """
+    """Return f(a x + (1 - a) y) - a f(x) - (1 - a) f(y): a value above 0 proves that f is not convex."""
     between = share * first + (1 - share) * second
     return function(between) - share * function(first) - (1 - share) * function(second)
 

@@ -2,11 +2,8 @@
 
     cosine(a) = cos(w_0 - w_T, grad l((1 - a) w_0 + a w_T))       (figures 4, 8 and 10 of SME, arXiv:2306.00127)
 
-At a = 0 this is what IG assumes to be 1; `1 - cosine(0)` is its intrinsic objective error (Eq. 2). SME looks for the largest. The
-paper's Eq. 5 counts a from the other end; its Table 1 and ours count from w_0.
-
-`cosines_on_line` is a function of ONE trial; `sample_lines` plays many clients and `describe` gives the rows of tables 1, 4
-and 5.
+IG assumes cosine(0) = 1; `1 - cosine(0)` is its intrinsic objective error (Eq. 2). SME searches for the largest. The paper's Eq.
+5 counts a from the other end; its Table 1 and this module count from w_0.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ def cosines_on_line(
     alphas: Tensor,
     key: Tensor,
 ) -> Tensor:
-    """Return the cosine between `before - after` and the gradient of all samples at every place on the line."""
+    """Return the cosine between `before - after` and the gradient of all samples at every point on the line, for ONE trial."""
     places = [interpolate(before, after, alpha) for alpha in alphas]
     gradients = full_gradients(model, loss, places, buffers, inputs, targets, mask, key).double()
     update = torch.cat([value.reshape(-1) for value in subtract(before, after).values()]).double()
@@ -52,10 +49,7 @@ def cosines_on_line(
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """What T clients showed: `shares` T x steps in the best plane, `cosines` T x A at the places `alphas` (A).
-
-    A step in which a client has no example, because it is padded, has the share NaN.
-    """
+    """Results of T clients: `shares` T x steps in the best plane (NaN for padded steps), `cosines` T x A at the points `alphas` (A)."""
 
     alphas: Tensor
     shares: Tensor
@@ -74,7 +68,7 @@ class Lines:
 
     @property
     def at_before(self) -> Tensor:
-        """Return the cosine at the weights before, per client: 1 less the objective error of IG (Eq. 2)."""
+        """Return the cosine at the weights before, per client: 1 minus the objective error of IG (Eq. 2)."""
         return self.cosines[:, 0]
 
     @property
@@ -84,7 +78,7 @@ class Lines:
 
     @property
     def best_alpha(self) -> Tensor:
-        """Return where on the line it is, per client."""
+        """Return the position of the largest cosine, per client."""
         return self.alphas[self.cosines.argmax(1)]
 
 
@@ -103,8 +97,8 @@ def sample_lines(
 ) -> Lines:
     """Return shares and cosines of T clients; `inputs` T x N x ... in network space, `weights` one set per client.
 
-    The order of the samples comes from each key. `chunk` clients are played at once: each holds steps x parameters numbers. A
-    client with fewer samples than N (`mask`) is measured as if alone: steps of padding repeat a point and count nowhere.
+    The order of the samples comes from each key. `chunk` clients run at once: each holds steps x parameters numbers. Padding
+    (`mask`) does not change a client's result.
     """
     if points < 2:
         raise InputError(f"sample_lines(points=...) must be at least 2, got {points}")
@@ -128,7 +122,7 @@ def sample_lines(
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and standard deviation over `n` samplings, as tables 1, 4 and 5 print them."""
+    """Mean and standard deviation over `n` samplings, as printed in tables 1, 4 and 5."""
 
     mean: float
     deviation: float
@@ -136,7 +130,7 @@ class Spread:
 
 
 def describe(lines: Lines) -> Mapping[str, Spread]:
-    """Return the rows of tables 1, 4 and 5, and the objective error of IG and the best place beside them."""
+    """Return the rows of tables 1, 4 and 5, and the objective error of IG and the best position."""
     measured = {
         "least_share": lines.least_share,
         "cosine_before": lines.at_before,

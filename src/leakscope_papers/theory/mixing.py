@@ -1,11 +1,11 @@
-"""Why some batches mix: what the gradient of one dense layer says about its inputs.
+"""Why some batches mix: what the gradient of one dense layer reveals about its inputs.
 
 With inputs x_i, outputs o_i = W x_i + b and errors e_i = d loss_i / d o_i, the gradient of the mean loss over N samples is
 
     dL/dW = 1/N sum_i e_i x_i^T         dL/db = 1/N sum_i e_i.
 
-Row c is a mixture of the inputs with weights e_ic. Where the errors of two samples point different ways, rows separate them; where
-they are parallel, every row holds the same mixture. See docs/mixing.md.
+Row c is a mixture of the inputs with weights e_ic. Rows separate samples whose errors point in different directions; if the
+errors are parallel, every row holds the same mixture. See docs/mixing.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def output_errors(output: Tensor, target: Tensor, loss: Loss) -> Tensor:
 
 
 def alignment(errors: Tensor) -> Tensor:
-    """Return the mean |cos| between the errors of two samples of a batch (N x C): 0 separate, 1 wholly mixed."""
+    """Return the mean |cos| between the errors of two samples of a batch (N x C): 0 separate, 1 fully mixed."""
     samples = errors.shape[-2]
     if samples < 2:
         raise InputError(f"alignment needs at least 2 samples, got {samples}")
@@ -43,14 +43,14 @@ def dense_gradient(weight: Tensor, bias: Tensor, inputs: Tensor, target: Tensor,
 
 
 def turned(inputs: Tensor, angle: float) -> Tensor:
-    """Return three or more inputs (N x D) turned among themselves about their mean: other inputs with the same sum and products.
+    """Return at least three inputs (N x D) rotated among themselves about their mean: other inputs with the same sum and products.
 
-    The first three samples are rotated by `angle` about the direction (1, 1, 1), an orthogonal mixture Q with Q 1 = 1. Sum s = sum x_i
-    and second moment M = sum x_i x_i^T stay as they are. With MSE and equal labels y the gradient of a dense layer is
+    The first three samples are rotated by `angle` about the direction (1, 1, 1), an orthogonal mixture Q with Q 1 = 1, which
+    keeps the sum s = sum x_i and second moment M = sum x_i x_i^T. With MSE and equal labels y the gradient of a dense layer,
 
         dL/dW = 2/(CN) (W M + (b - y) s^T)        dL/db = 2/(CN) (W s + N (b - y)),
 
-    a function of M and s alone: it is the same for every angle.
+    depends on M and s alone and is the same for every angle.
     """
     if inputs.ndim != 2 or len(inputs) < 3:
         raise InputError(f"turned needs at least 3 inputs N x D, got shape {tuple(inputs.shape)}")

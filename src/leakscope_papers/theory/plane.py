@@ -1,14 +1,13 @@
-"""How flat the way of local training is: the share of every step's gradient in the best plane through the origin.
+"""How planar local training is: the share of every step's gradient in the best plane through the origin.
 
-SME (Zhu et al. 2023, arXiv:2306.00127, section 5.1, Assumption 4.2) collects the gradients of the whole local data at the
-weights of every step, takes the two directions that hold most of them (singular vectors, nothing subtracted) and reports
+SME (Zhu et al. 2023, arXiv:2306.00127, section 5.1, Assumption 4.2) collects the gradients of all local data at the weights of
+every step, takes their two leading singular directions (without centring) and reports
 
     ||P_2 grad l(w_t)|| / ||grad l(w_t)||,   t = 0 .. T - 1       (figures 3, 7 and 9)
 
-If all of them lie in a plane, a point on the line from w_0 to w_T has its gradient along the update (Proposition 4.1). What is
-left over is `G_2` of the bounds (8) and (10): the smallest number with ||P_2 g||^2 >= (1 - G_2^2) ||g||^2 for all of them.
-
-Functions here are of ONE trial; `leakscope.core.tree.lift` makes them functions of many. Inputs are in network space.
+If all of them lie in a plane, a point on the line from w_0 to w_T has its gradient along the update (Proposition 4.1). The rest
+is `G_2` of the bounds (8) and (10): the smallest number with ||P_2 g||^2 >= (1 - G_2^2) ||g||^2 for all of them. Functions are of
+ONE trial (see `leakscope.core.tree.lift`). Inputs are in network space.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ def local_path(
 ) -> list[Tree]:
     """Return the weights w_0, w_1, .. w_T of a local training.
 
-    Plain SGD goes on from point to point. With momentum, Adam or a proximal term, whose memory `train` does not hand out,
-    every point is trained from the beginning. A network that draws (dropout) draws alike in every step of plain SGD.
+    Plain SGD continues from point to point (with the same dropout draws in every step). With momentum, Adam or a proximal term,
+    whose state `train` does not return, every point is trained from the start.
     """
     path = [weights]
     plain = local.optimiser == "sgd" and not local.momentum and not local.proximal
@@ -69,10 +68,9 @@ def full_gradients(
 
 
 def shares_in_plane(gradients: Tensor, *, rank: int = 2) -> Tensor:
-    """Return ||P g_t|| / ||g_t|| for every row, P onto the `rank` directions that hold most of all rows together.
+    """Return ||P g_t|| / ||g_t|| for every row (1 for zero rows), with P onto the `rank` leading singular directions of all rows.
 
-    With the rows G = U S V^T, P g_t has the coordinates s_k U_tk. U and S come from the small matrix G G^T = U S^2 U^T; each row
-    counts with its length, as in the paper. A row of zeros lies in every plane.
+    With the rows G = U S V^T, P g_t has the coordinates s_k U_tk, computed from the small matrix G G^T = U S^2 U^T.
 
     >>> shares_in_plane(torch.tensor([[3.0, 0, 0], [0, 2, 0], [0, 0, 1]]))
     tensor([1., 1., 0.])
@@ -87,5 +85,5 @@ def shares_in_plane(gradients: Tensor, *, rank: int = 2) -> Tensor:
 
 
 def off_plane(shares: Tensor) -> Tensor:
-    """Return G_2 of Assumption 4.2 on the points measured: sqrt(1 - min share^2); a share that is NaN is of no point."""
+    """Return G_2 of Assumption 4.2 on the measured points: sqrt(1 - min share^2); NaN shares are ignored."""
     return (1 - shares.nan_to_num(nan=1.0).amin(-1).square()).clamp_min(0).sqrt()

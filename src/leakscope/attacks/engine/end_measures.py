@@ -1,6 +1,6 @@
-"""Numbers taken once, where the trials of an attack ended. Nothing minimises them, and nothing is decided by them.
+"""Values measured once, at the end of each trial; nothing is optimised or selected by them.
 
-DLFA compares weights layer by layer, and SME's paper prints for it the similarity loss `1 - cos` too (tables 2, 6 and 7).
+An example is the similarity loss `1 - cos` of DLFA, which SME's paper prints (tables 2, 6 and 7) but DLFA does not minimise.
 """
 
 from __future__ import annotations
@@ -33,23 +33,19 @@ def measure_ends(
     measures: Mapping[str, Objective],
     execution: Execution = DEFAULT,
 ) -> Tree:
-    """Return each measure at the last guess of every trial, on the CPU; rounds are averaged as those of an objective are.
-
-    `ended` has one row for each trial, `lane` says which of the lanes of `facts` it is. Trials are measured one by one in the forms
-    that evaluate them so, else together, as many as fit into memory.
-    """
+    """Return each measure at the last guess of every trial, on the CPU, averaged over rounds; `lane` maps trials to lanes of `facts`."""
     on_device = to(dict(measures), device=torch.device(execution.device), dtype=DTYPES[execution.dtype])
     with precision(execution.tf32):
         return {name: _Ends(model, facts, ended, lane, each, execution).values() for name, each in on_device.items()}
 
 
 def value_at(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> Tensor:
-    """Return the objective of ONE trial at its unknowns; rounds are averaged. Nothing is differentiated in the unknowns."""
+    """Return the objective of ONE trial at its unknowns, averaged over rounds; no gradient."""
     return torch.stack([facts.pieces.objective(view) for view in views_of(model, unknowns, facts, iteration)]).mean()
 
 
 class _Ends:
-    """One measure at the ends of all trials, in parts that fit into memory."""
+    """One measure at the ends of all trials, in batches that fit into memory."""
 
     def __init__(
         self, model: Model, facts: Facts, ended: Finished, lane: Tensor, measure: Objective, execution: Execution
@@ -78,7 +74,7 @@ class _Ends:
         return max(min(width, limit // each - self.spare), 1)
 
     def _together(self, part: Tensor) -> Tensor:
-        """Return the measure of some trials at once, spare copies behind them; one by one where memory runs out after all."""
+        """Return the measure of some trials as one padded batch; one by one if memory runs out."""
         mode = Im2col if self.execution.form in ("im2col", "compiled") else contextlib.nullcontext
         try:
             with torch.no_grad(), mode():

@@ -1,15 +1,12 @@
-"""The ways to evaluate many trials: vmap (whole, or a part per core), with im2col, single trials in threads (their pictures
-and filters as they are or with channels last), a loop, compiled.
+"""The forms of evaluating many trials: vmap (whole or split over cores), im2col, single trials in threads, a loop, compiled.
 
-Every form computes the same thing, the gradient of (mismatch + priors) with respect to the unknowns of each trial that are wanted
-(one that rests is an input like the others, but nothing is differentiated in it); which is fastest depends on network, shape and
-device, so the engine measures (see `plan`). Always vmap(grad(f)): summing over a vmapped f and calling backward gives wrong
-gradients through normalisation layers.
+Every form computes the gradient of (mismatch + priors) with respect to the wanted unknowns of each trial. The fastest depends on
+network, shape and device, so the engine measures (see `plan`). Always vmap(grad(f)): summing over a vmapped f and calling
+backward gives wrong gradients through normalisation layers.
 
-After a few calls the vmapped forms are traced into a flat graph of tensor operations. It runs the same operations, so the bits
-stay, without the cost of the function transforms: half the time of a narrow batch. What depends on the facts alone is computed
-once (see `hoist`). On a CUDA device a whole tick is recorded instead (see `tick`); the single trials of a loop then run side by side
-on streams of their own.
+After a few calls the vmapped forms are traced into a flat graph of the same tensor operations: equal bits, without the cost of
+the function transforms (half the time of a narrow batch). What depends on the facts alone is computed once (see `hoist`). On a
+CUDA device a whole tick is recorded instead (see `tick`), with the trials of a loop on parallel streams.
 """
 
 from __future__ import annotations
@@ -47,12 +44,12 @@ THREADED = ("parallel", "channels_last")  # forms that run the traced graph of a
 ALONE = (*THREADED, "loop")  # forms that evaluate each trial by itself
 ON_CUDA = ("native", "im2col", "loop", "compiled")  # forms for a CUDA device; the others are for the cores of a CPU
 STREAMS = 8  # single trials that a recorded loop runs side by side
-TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) is about to pay
+TRACE_AFTER = 40  # calls after which tracing (1 to 6 s) pays
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Gradient of the total with respect to each unknown wanted, the total and the mismatch as reported, per trial."""
+    """Per trial: gradient of the total for each wanted unknown, the total, and the mismatch as reported."""
 
     gradient: Tree
     total: Tensor
@@ -60,7 +57,7 @@ class Evaluation:
 
 
 def views_of(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> Iterator[View]:
-    """Yield what objectives and priors see of ONE trial in each round, simulated as it is asked for."""
+    """Yield the View of ONE trial in each round, simulated on demand."""
     clock = Clock(iteration, facts.key)
     for seen in facts.observation.rounds:
         simulated = facts.pieces.simulate(model, unknowns, seen, facts.knowledge, clock)
@@ -71,10 +68,7 @@ def views_of(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> I
 def evaluate_one(
     model: Model, unknowns: Tree, facts: Facts, iteration: Tensor, wanted: Sequence[str] | None = None
 ) -> tuple[Tree, Tensor, Tensor]:
-    """Return (gradient, total, mismatch) of ONE trial; rounds are averaged. The gradient is in the unknowns `wanted`, or in all.
-
-    The total is what the objective and the priors say; the mismatch may be in another unit (`reported`).
-    """
+    """Return (gradient in the `wanted` unknowns, total, mismatch in its reported unit) of ONE trial, averaged over rounds."""
     objective = facts.pieces.objective
 
     def total(varied: Tree) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -99,7 +93,7 @@ def evaluate_one(
 def evaluate_alone(
     model: Model, unknowns: Tree, facts: Facts, iteration: Tensor, wanted: Sequence[str] | None = None
 ) -> tuple[Tree, Tensor, Tensor]:
-    """Return what `evaluate_one` returns, outside vmap: by plain autograd where no training is simulated."""
+    """Return what `evaluate_one` returns, outside vmap: by plain autograd if no training is simulated."""
     if LocalSteps in simulator_kinds(facts.pieces.simulate):
         return evaluate_one(model, unknowns, facts, iteration, wanted)
     with plain_autograd():
@@ -108,7 +102,7 @@ def evaluate_alone(
 
 
 class Evaluator:
-    """Evaluates all trials of a chunk in one form; holds the chunk's facts flattened once."""
+    """Evaluates all trials of a chunk in one form; flattens the chunk's facts once."""
 
     def __init__(
         self,
@@ -121,10 +115,7 @@ class Evaluator:
         trace_after: int | None = None,
         real: int | None = None,
     ) -> None:
-        """Prepare; `unknowns` only show names and shapes, `wanted` are those to differentiate in (None: all).
-
-        Lanes from `real` on are copies of the first and are not evaluated where each trial is evaluated by itself.
-        """
+        """Prepare; `unknowns` give names and shapes, `wanted` are differentiated (None: all), lanes from `real` on are padding."""
         if form not in FORMS:
             raise InputError(f"unknown form {form!r}; known: {', '.join(FORMS)}")
         strange = sorted(set(wanted or ()) - set(unknowns))
@@ -160,7 +151,7 @@ class Evaluator:
             return self._packed(call(*moving))
 
     def _ready(self, moving: Flat, parts: Sequence[Flat]) -> list[Callable[..., Flat]]:
-        """Return the evaluation of each part of a batch (what is fixed about it): vmapped at first, traced after a few calls."""
+        """Return the evaluation of each part of a batch: vmapped at first, traced after a few calls."""
         flat = (*moving, *parts[0])
         if self._staged is None:
             self._staged = Staged(None, self._trace_after, find_graph(self._key(flat)))
@@ -171,11 +162,11 @@ class Evaluator:
         return self._bound
 
     def _key(self, flat: Flat) -> Key:
-        form = "native" if self.form == "split" else self.form  # a part runs the graph a whole batch of its width would
+        form = "native" if self.form == "split" else self.form  # a part runs the graph of a whole batch of its width
         return graph_key(f"evaluation, {form}", same=(self.model,), constants=self.wanted, inputs=self.facts, flat=flat)
 
     def _kept(self, flat: Flat) -> Callable[..., Flat] | None:
-        """Return the traced (or compiled) evaluation, kept for the next chunk of this shape; None where it cannot be traced."""
+        """Return the traced (or compiled) evaluation, cached for chunks of this shape; None if it cannot be traced."""
         traced = self._traced(flat)
         if traced is None:
             return None
@@ -212,7 +203,7 @@ class Evaluator:
         return call
 
     def _traced(self, flat: Flat) -> torch.fx.GraphModule | None:
-        """Return the flat graph of the vmapped evaluation; None where it cannot be traced."""
+        """Return the flat graph of the vmapped evaluation; None if it cannot be traced."""
         try:
             graph = flat_graph(self._lifted(), flat)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -222,7 +213,7 @@ class Evaluator:
         return graph
 
     def _compiled(self, graph: torch.fx.GraphModule) -> Callable[..., Flat]:
-        """Return the traced graph of vmap(grad(f)) with im2col, compiled: far quicker than compiling untraced."""
+        """Return the traced graph of vmap(grad(f)) with im2col, compiled: much faster than compiling it untraced."""
         copy_before_writing(graph)
         cut_long_sums(graph)
         graph.recompile()
@@ -246,10 +237,7 @@ class Evaluator:
             torch.set_num_threads(threads)
 
     def _parallel(self, moving: Flat) -> Evaluation:
-        """Run one traced graph of a single trial on every trial, one core each: no grouped kernels, no barriers.
-
-        A trial is computed by itself on one thread, so its bits cannot depend on its neighbours.
-        """
+        """Run the traced graph of a single trial on every trial, one core each, so its bits cannot depend on its neighbours."""
         if not self._bound:
             single = self._single(tuple(t[0] for t in (*moving, *self.fixed)))
             self._bound = [bind(single, tuple(t[i] for t in self.fixed)) for i in range(self.real)]
@@ -260,7 +248,7 @@ class Evaluator:
     def _split(self, moving: Flat) -> Evaluation:
         """Run the vmapped evaluation on equal parts of the batch, one core each: small kernels gain little from two threads.
 
-        Every part ends in its own spare lanes, as a chunk does, so bits do not depend on how the trials are split.
+        Every part ends in spare lanes of its own, so the bits do not depend on the split.
         """
         if not self._parts:
             self._parts = self._cut()
@@ -273,7 +261,7 @@ class Evaluator:
         return self._packed(tuple(torch.cat([t, t[:1].expand(more, *t.shape[1:])]) for t in whole))
 
     def _cut(self) -> list[tuple[Tensor, Flat]]:
-        """Return for each part its lanes and what is fixed about them; all parts have one shape and share one graph."""
+        """Return the lanes and the fixed inputs of each part; all parts have one shape and share one graph."""
         device = self.fixed[0].device
         each = -(-self.real // torch.get_num_threads())
         width = lanes(each, spare_lanes(self.model, self.facts.knowledge, device))
@@ -282,7 +270,7 @@ class Evaluator:
         return [(index, tuple(t[index] for t in self.fixed)) for index in cut]
 
     def _single(self, flat: Flat) -> Callable[..., Flat]:
-        """Return the traced graph of one trial, kept like those of many."""
+        """Return the traced graph of one trial, from the cache."""
         key = self._key(flat)
         known = find_graph(key)
         if known is not None:

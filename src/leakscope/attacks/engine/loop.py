@@ -1,11 +1,9 @@
-"""The one loop: advances all live trials tick by tick and retires those that are done.
+"""The one attack loop: advances all live trials tick by tick and retires those that are done.
 
-A tick is one evaluation of the batch (see `tick`); trials need not be in the same iteration. Only where they are may an unknown rest
-(`Rule`). On a CPU the host looks after every tick. On a CUDA device it plays several ticks before it looks, and compacts at multiples
-of `LOOK_EVERY` only, so that results do not depend on how often it looked.
-
-A CPU run does not depend on a trial's neighbours, to the bit: every chunk ends in spare copies of its first lane (see
-`lanes`), and weights are per trial.
+A tick is one evaluation of the batch (see `tick`); trials may be in different iterations, unless an unknown rests (`Rule`). On a
+CPU the host checks after every tick. On a CUDA device it runs several ticks between checks and compacts only at multiples of
+`LOOK_EVERY`, so that results do not depend on how often it checks. On a CPU the bits of a trial do not depend on its neighbours:
+every chunk ends in spare copies of its first lane (see `lanes`), and weights are per trial.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ from leakscope.core.types import Outcome
 from leakscope.kernels.checkpoint import Checkpoint
 from leakscope.kernels.lanes import lanes, padded, spare_lanes
 
-LOOK_EVERY = 32  # ticks on a CUDA device between two looks at who is done
+LOOK_EVERY = 32  # ticks on a CUDA device between two checks of who is done
 
 
 class Engine:
-    """Runs one chunk to its end; may save its state on the way and go on from a saved one."""
+    """Runs one chunk to its end; can save its state and resume from it."""
 
     def __init__(
         self,
@@ -46,7 +44,7 @@ class Engine:
         checkpoint: Checkpoint | None = None,
         record: bool = True,
     ) -> None:
-        """Check the rules; `record` says whether a CUDA device may play recorded ticks."""
+        """Check the rules; `record` allows recorded ticks on a CUDA device."""
         missing = sorted(set(problem.unknowns) - set(problem.rules))
         if missing:
             raise InputError(f"every unknown needs a rule; none for {', '.join(missing)}")
@@ -61,12 +59,12 @@ class Engine:
         self.running = self.laid_out = self.total
         self.results: State | None = None
         self.ledger = torch.zeros(self.total, dtype=torch.int64)
-        self.seconds: list[float] = []  # of a tick, at every look
+        self.seconds: list[float] = []  # per tick, at every check
         self.recorded = False  # whether any tick was played from a recording
         self._reported_at = 0.0
 
     def run(self) -> Finished:
-        """Return every trial's end."""
+        """Return the final state of every trial."""
         state = self._resumed() or self._begin()
         ticker = self._bind(state)
         while True:
@@ -91,10 +89,7 @@ class Engine:
         return self._finished()
 
     def _ahead(self) -> int:
-        """Return how many ticks to run before the host looks: one on a CPU, else up to the next multiple of `LOOK_EVERY`.
-
-        No more than the run can have left, and no more than about a second's, so that progress shows and a run can be cut.
-        """
+        """Return how many ticks to run before the next check: 1 on a CPU, else up to a multiple of `LOOK_EVERY` and about a second."""
         if self.device.type == "cpu":
             return 1
         left = int(self.stop.iterations * self.problem.optimiser.evaluations) + 1 - self.tick
@@ -102,7 +97,7 @@ class Engine:
         return max(min(LOOK_EVERY - self.tick % LOOK_EVERY, left, soon), 1)
 
     def _look(self, state: State) -> None:
-        """Read who is still running: on a CUDA device this waits for all ticks played."""
+        """Read which trials are still running; on a CUDA device this synchronises."""
         self.running = state.outcome.tolist().count(Outcome.RUNNING)
 
     # -- layout
@@ -112,7 +107,7 @@ class Engine:
         return self._lay_out(index, self.total)
 
     def width(self, live: int) -> int:
-        """Return the lanes laid out for so many live trials."""
+        """Return the number of lanes for so many live trials."""
         return lanes(live, self.spare)
 
     def _lay_out(self, index: Tensor, live: int) -> State:
@@ -142,7 +137,7 @@ class Engine:
         )
 
     def _bind(self, state: State) -> Ticker:
-        """Return what advances the lanes now in the state."""
+        """Return the ticker for the lanes now in the state."""
         index = state.lane.clamp_min(0)
         pads = state.lane < 0
         if bool(pads.any()):
@@ -167,7 +162,7 @@ class Engine:
     # -- compaction, results, saving
 
     def _should_compact(self, state: State) -> bool:
-        """Return whether enough trials had ended at the last look."""
+        """Return whether enough trials had ended at the last check."""
         if self.device.type != "cpu" and self.tick % LOOK_EVERY:
             return False
         if self.form in ALONE:

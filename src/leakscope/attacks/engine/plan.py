@@ -1,7 +1,7 @@
-"""How a run is carried out: which trials share a chunk, in which form, dtype and threads. Frozen once, then followed.
+"""The plan of a run: its chunks, form, dtype and threads. It is fixed once and then followed.
 
-In float32 the forms round differently, on CUDA widths do too, and L-BFGS amplifies that; so the plan is part of a result:
-under the same plan a CPU run gives the same bits.
+In float32 the forms round differently, on CUDA widths do too, and L-BFGS amplifies that. So the plan is part of a result: under
+the same plan a CPU run gives the same bits.
 """
 
 from __future__ import annotations
@@ -31,22 +31,17 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 SHARE_OF_FREE = 0.6
 WIDEST = {"cpu": 128, "cuda": 4096}
 COMPILE_PAYS_AFTER = 120.0
-MEASURING_PAYS_AFTER = (
-    20.0  # seconds of plain single evaluations: recording each form of a large network takes one or two
-)
-FEW = 40  # evaluations of single trials: choosing a form takes as many
+MEASURING_PAYS_AFTER = 20.0  # seconds of plain evaluations: recording a form of a large network takes 1 or 2 s
+FEW = 40  # evaluations of single trials, as many as choosing a form takes
 LONG = 600.0  # seconds of work from which measurements take their full time
-MEASURING = 0.015  # the share of the work that may go into finding the fastest form
-GAINS = {
-    "loop": 1.7,
-    "vmap": 1.5,
-}  # what tracing may gain for single trials and for many at once; seen: 1.1 to 1.6, 1.4
-TRACING_PAYS_AFTER = 400  # evaluations of one trial on a CPU: tracing takes up to a hundred and gains a third
+MEASURING = 0.015  # largest share of the work for finding the fastest form
+GAINS = {"loop": 1.7, "vmap": 1.5}  # assumed speed-up by tracing single trials and batches; seen: 1.1 to 1.6, 1.4
+TRACING_PAYS_AFTER = 400  # evaluations of one trial on a CPU: tracing costs up to 100 and saves a third
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What a user may say about how to run; None lets the engine choose and write down its choice."""
+    """The user's choices of how to run; None lets the engine choose and record its choice."""
 
     device: str = "cpu"
     dtype: str = "float32"
@@ -79,7 +74,7 @@ _RATES: dict[
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The frozen plan: chunk borders, form, dtype, device, threads, and the timings that led to the form."""
+    """The fixed plan: chunk borders, form, dtype, device, threads, and the timings behind the choice of form."""
 
     form: str
     dtype: str
@@ -92,7 +87,7 @@ class Plan:
     bytes_fixed: int = 0
 
     def write(self, directory: Path, stamp: str) -> None:
-        """Write the plan down, atomically; the last one written counts."""
+        """Write the plan atomically; the last one written counts."""
         directory.mkdir(parents=True, exist_ok=True)
         temporary = directory / "plan.json.part"
         temporary.write_text(json.dumps({"stamp": stamp, **asdict(self)}, indent=2) + "\n", encoding="utf-8")
@@ -100,7 +95,7 @@ class Plan:
 
     @staticmethod
     def read(directory: Path, stamp: str) -> Plan | None:
-        """Return the plan of a run that was begun here, or None."""
+        """Return the plan of a run started in this directory, or None."""
         path = directory / "plan.json"
         if not path.exists():
             return None
@@ -127,10 +122,7 @@ def narrow(problem: Problem, width: int) -> Problem:
 def measure_form(
     model: Model, problem: Problem, form: str, *, seconds: float = 0.5, least: int = 2, traced: bool = False
 ) -> float:
-    """Return trial-evaluations per second of a form at the problem's width (the best of a few calls).
-
-    Those of a long run: `traced` on a CPU, recorded on a CUDA device.
-    """
+    """Return trial-evaluations per second of a form at the problem's width (best of a few calls), traced or recorded as in a long run."""
     width = trials(problem.unknowns)
     device = next(iter(problem.unknowns.values())).device
     on_cuda = device.type == "cuda"
@@ -159,7 +151,7 @@ def _wait(device: torch.device) -> None:
 
 
 def predict_bytes(model: Model, problem: Problem, form: str) -> tuple[int, int]:
-    """Return (bytes per trial, bytes at width 0) of one evaluation plus everything that stays, by two narrow runs."""
+    """Return (bytes per trial, bytes at width 0) of one evaluation and all persistent tensors, from two narrow runs."""
     form = "im2col" if form == "compiled" else form
     sizes = []
     widths = (1, 3)
@@ -187,13 +179,11 @@ def choose_form(
     native: float | None = None,
     live: int | None = None,
 ) -> tuple[str, dict[str, float]]:
-    """Return the fastest form for this network, shape and device, and the measured rates of `live` trials at once (its own width).
+    """Return the fastest form for this network, shape and device, and the measured rates for `live` trials (default: all).
 
-    Where lanes are laid out in spare (see `lanes`) the forms that evaluate them too are the slower for it: a single trial of a
-    network with two classes has 16 copies beside it.
-
-    Measuring ends when it has taken `MEASURING` of the work: two plain forms always, then the others, those that are traced last and
-    the likeliest first. `native` is a rate measured before.
+    Spare lanes (see `lanes`) slow down the forms that evaluate them: a single trial of a network with two classes has 16 copies.
+    Measuring stops after a share `MEASURING` of the work: two plain forms always, then the likeliest of the others, traced forms
+    last. `native` is a rate measured before.
     """
     if device.type == "cuda":
         return _choose_on_cuda(model, problem, evaluations)
@@ -231,7 +221,7 @@ def choose_form(
 
 
 def form_of_one(model: Model, problem: Problem, evaluations: float) -> str:
-    """Return the form of a single trial, chosen without a measurement: on the network's own kernels, traced if that pays on a CPU."""
+    """Return the form of a single trial without measuring: native kernels, traced if that pays on a CPU."""
     on_cpu = next(iter(problem.unknowns.values())).device.type == "cpu"
     if not on_cpu or evaluations < TRACING_PAYS_AFTER:
         return "loop"
@@ -245,12 +235,10 @@ def form_of_one(model: Model, problem: Problem, evaluations: float) -> str:
 
 
 def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple[str, dict[str, float]]:
-    """Return the form for a CUDA device, and the recorded rates that were measured, if the work repays that.
+    """Return the form for a CUDA device, and the recorded rates if measuring pays.
 
-    A run that ends about as soon as a measurement would is not measured: its
-    trials run as one batch, or side by side where each has more images than there are trials. Where a batch is fastest and the run
-    long enough to repay it, it is compiled without a measurement: that was the fastest by far in every case measured
-    (docs/performance.md).
+    Short runs are not measured: they use one batch, or streams if a trial has more images than there are trials. For long runs
+    where a batch is fastest it is compiled without measuring, which was fastest in every case measured (docs/performance.md).
     """
     width = trials(problem.unknowns)
     plain = measure_form(model, narrow(problem, 1), "loop", seconds=0.0, least=1)
@@ -277,7 +265,7 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
 
 
 def _hopeful_forms(model: Model, rates: dict[str, float], shares: dict[str, float]) -> list[str]:
-    """Return the forms on a CPU that may be faster than all measured so far, if tracing gains as much as it was seen to gain."""
+    """Return the CPU forms that may beat all measured so far, given the typical gain from tracing."""
     threads = torch.get_num_threads()
     hopes = dict.fromkeys(THREADED, GAINS["loop"] * rates["loop"] * threads)
     if len(model.input_shape) != 3:
@@ -286,16 +274,16 @@ def _hopeful_forms(model: Model, rates: dict[str, float], shares: dict[str, floa
         hopes["split"] = GAINS["vmap"] * rates["native"] * threads * shares["split"] / shares["native"]
     hopes |= {form: GAINS["vmap"] * rates[form] for form in ("native", "im2col") if form in rates}
     hopeful = [form for form, rate in hopes.items() if rate > max(rates.values())]
-    return [] if len(hopeful) == 1 and hopeful[0] in rates else hopeful  # one alone has nothing to be compared with
+    return [] if len(hopeful) == 1 and hopeful[0] in rates else hopeful  # a single form needs no comparison
 
 
 def _may_be_compiled(model: Model, problem: Problem) -> bool:
-    """Return whether an evaluation may be compiled: compiled draws are not trusted, and simulated steps are many operations."""
+    """Return whether an evaluation may be compiled: not with random draws (unreliable) or simulated steps (too many operations)."""
     return not model.draws and LocalSteps not in simulator_kinds(problem.facts.pieces.simulate)
 
 
 def _share_live(form: str, live: int, model: Model, problem: Problem, device: torch.device) -> float:
-    """Return the share of the lanes a form evaluates that count, with so many live trials."""
+    """Return the share of the lanes evaluated by a form that belong to live trials."""
     if form in ALONE:
         return 1.0
     spare = spare_lanes(model, problem.facts.knowledge, device)
@@ -315,14 +303,11 @@ def _fitting(model: Model, problem: Problem, execution: Execution, device: torch
 
 
 def make_plan(model: Model, problem: Problem, execution: Execution, evaluations: float) -> Plan:
-    """Return the plan for a problem that is already on its device and in its dtype.
-
-    `evaluations` is how many a trial may need at most; it decides whether compiling pays.
-    """
+    """Return the plan for a problem on its device and in its dtype; `evaluations` per trial (at most) decide whether compiling pays."""
     total = trials(problem.unknowns)
     device = torch.device(execution.device)
     each, fixed, fits = 0, 0, total
-    planned = total == 1 or (execution.form and execution.chunk)  # one trial is one chunk, whatever it takes
+    planned = total == 1 or (execution.form and execution.chunk)  # one trial is always one chunk
     if execution.memory or not planned:
         each, fixed, fits = _fitting(model, problem, execution, device)
     width = min(execution.chunk or WIDEST[device.type], fits, total)

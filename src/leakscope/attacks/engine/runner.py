@@ -1,4 +1,4 @@
-"""Carrying out a plan: chunk after chunk, halving a chunk that does not fit, saving the state of the one in hand."""
+"""Runs a plan chunk by chunk, halves chunks that do not fit into memory, and saves the state of the current one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from leakscope.kernels.memory import is_out_of_memory
 def run_problem(
     model: Model, problem: Problem, stop: Stop, execution: Execution, stamp: str, evaluations: float
 ) -> Finished:
-    """Return the end of every trial, following the plan kept in `execution.directory` if there is one."""
+    """Return the end of every trial, following the plan in `execution.directory` if there is one."""
     plan = Plan.read(execution.directory, stamp) if execution.directory else None
     with precision(execution.tf32 if plan is None else plan.tf32):
         if plan is None:
@@ -40,7 +40,7 @@ def run_problem(
 
 
 def form_without_vmap(model: Model, problem: Problem) -> str | None:
-    """Return 'loop' where vmap cannot do the model, after saying so; None where it can."""
+    """Return 'loop', with a message, if vmap does not support the model; else None."""
     two = narrow(problem, 2)
     iteration = torch.zeros(2, dtype=torch.int64, device=next(iter(two.unknowns.values())).device)
     try:
@@ -60,7 +60,7 @@ def form_without_vmap(model: Model, problem: Problem) -> str | None:
 
 
 class _Run:
-    """One run of a plan; the plan may shrink its chunks on the way."""
+    """One run of a plan; out-of-memory errors may shrink its chunks."""
 
     def __init__(
         self, model: Model, problem: Problem, stop: Stop, execution: Execution, stamp: str, plan: Plan
@@ -70,7 +70,7 @@ class _Run:
         self.done: list[Progress] = []
 
     def finish(self) -> Finished:
-        """Return all chunks put together."""
+        """Return the results of all chunks."""
         parts: list[Finished] = []
         position = 0
         while position < len(self.plan.chunks):
@@ -86,7 +86,7 @@ class _Run:
         return map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
 
     def _halve(self, position: int) -> None:
-        """Split every chunk from here on, and write the new plan down."""
+        """Split every chunk from this position on, and write the new plan."""
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         smaller: list[tuple[int, int]] = []
@@ -143,10 +143,7 @@ class _Run:
 
 @contextlib.contextmanager
 def precision(tf32: bool) -> Iterator[None]:
-    """Set TF32 for products and convolutions on CUDA as the plan says, and put it back afterwards.
-
-    Convolutions use TF32 by default; that alone doubled the steps an L-BFGS attack takes.
-    """
+    """Set TF32 for CUDA matrix products and convolutions, and restore it; its default for convolutions doubled the L-BFGS steps."""
     before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32

@@ -1,7 +1,6 @@
-"""What an engine works on: the problem of a chunk, its moving state, when trials stop, and what is recorded on the way.
+"""The engine's data: the problem of a chunk, its state, when trials stop, and what is recorded.
 
-Every tensor of the state leads with the trial dimension, so that compaction, padding, splitting and saving are one map
-over the tree.
+Every tensor of the state has a leading trial dimension, so compaction, padding, splitting and saving are one map over the tree.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
 
 TRACE_POINTS = 256
-LAST = 10  # iterations before the last that a trace always holds, and a film where asked: did the attack come to rest?
+LAST = 10  # final iterations that a trace always holds, and a film on request: has the attack settled?
 SNAPSHOTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """When a trial ends: mismatch under `threshold`, `iterations` done, or no gain of `gain` (relative) in `patience`.
+    """When a trial ends: mismatch under `threshold`, `iterations` done, or no relative gain of `gain` in `patience` iterations.
 
-    `film_end` keeps the guess at each of the last `LAST` iterations that a trial may take, and at the one before them.
+    `film_end` also keeps the guess at each of the last `LAST` possible iterations and the one before them.
     """
 
     iterations: int = 300
@@ -46,7 +45,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What one chunk optimises: every tensor inside leads with the trial dimension."""
+    """What one chunk optimises; every tensor has a leading trial dimension."""
 
     unknowns: Tree
     facts: Facts
@@ -56,7 +55,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands: trials in all, done, converged, diverged; iteration of the slowest; a note if it waits."""
+    """Progress of a run: trials in all, done, converged, diverged; iteration of the slowest; a note while waiting."""
 
     total: int
     done: int
@@ -69,7 +68,7 @@ class Progress:
 
 @dataclass(slots=True)
 class State:
-    """The moving part of a chunk; every tensor leads with the lane dimension. `lane` is -1 for padding."""
+    """The changing part of a chunk; every tensor has a leading lane dimension. `lane` is -1 for padding."""
 
     lane: Tensor
     unknowns: Tree
@@ -88,7 +87,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What the engine hands back for every trial, on the CPU; `courses` are the single numbers where `trace` is the mismatch."""
+    """The engine's result for every trial, on the CPU; `courses` trace the scalar unknowns as `trace` does the mismatch."""
 
     unknowns: Tree
     mismatch: Tensor
@@ -103,7 +102,7 @@ class Finished:
 
 
 def single_numbers(unknowns: Tree) -> Tree:
-    """Return the unknowns beside the guess that are one number for each trial, such as SME's alpha."""
+    """Return the unknowns other than the guess that are one number per trial, such as SME's alpha."""
     return {name: value for name, value in unknowns.items() if name != GUESS and value.ndim == 1}
 
 
@@ -128,7 +127,7 @@ def spaced(last: int, points: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Where in `trace` and `snapshots` each iteration goes."""
+    """The slots of `trace` and `snapshots` for each iteration."""
 
     stop: Stop
     trace_at: list[int] = field(init=False)
@@ -146,10 +145,7 @@ class Recorder:
         return torch.tensor(self.trace_at, device=device), torch.tensor(self.snapshots_at, device=device)
 
     def write(self, state: State, boundary: Tensor, marks: tuple[Tensor, Tensor]) -> None:
-        """Put mismatch, single numbers and guess of the trials at a boundary into their slots, if their iteration has one.
-
-        `marks` are those of `on` for the state's device, which is not asked anything: it would have to wait for the answer.
-        """
+        """Store mismatch, scalars and guess of trials at a recorded iteration; `marks` (see `on`) avoid a synchronisation."""
         along = [(state.trace, state.mismatch)]
         along += [(course, state.unknowns[name]) for name, course in state.courses.items()]
         lanes = torch.arange(len(state.lane), device=state.lane.device)

@@ -1,9 +1,8 @@
-"""One tick: evaluate all lanes, settle whose iteration ended, judge who is done, write down traces, move the rest.
+"""One tick: evaluate all lanes, find whose iteration ended and who is done, record traces, move the rest.
 
-A tick reads nothing back to the host. On a CUDA device its kernels are therefore recorded and played in one launch, and several
-ticks are played before the host looks. A trial that has ended stays as it was: every change of the state is masked by who is live.
-Ticks that run the same operations share a recording (`Optimiser.phase`). What depends on the number of a tick alone
-(`Optimiser.numbers`) lies in device memory, where the recording reads it.
+A tick reads nothing back to the host, so on a CUDA device its kernels are recorded and replayed in one launch, several ticks
+between two checks by the host. All changes are masked by live trials. Ticks with the same operations share a recording
+(`Optimiser.phase`); numbers that depend on the tick alone (`Optimiser.numbers`) are read from device memory.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from leakscope.core.tree import Tree, rows
 from leakscope.core.types import Outcome
 from leakscope.kernels.recordings import Fetched, record_update, update_in_place
 
-AHEAD = 32  # ticks whose numbers lie in device memory at one time
+AHEAD = 32  # ticks whose numbers are in device memory at a time
 
 
 class Ticker:
-    """Advances the state of a chunk tick by tick; on a CUDA device a kind of tick that ran once before is recorded."""
+    """Advances the state of a chunk tick by tick; on a CUDA device a kind of tick is recorded from its second run on."""
 
     def __init__(
         self,
@@ -55,9 +54,7 @@ class Ticker:
             self._try_recording(kind, state, tick)
         if kind in self._recordings:
             self._recordings[kind]()
-        elif (
-            self.record
-        ):  # the first of its kind runs plainly, in the memory that recordings write to, and sets up its kernels
+        elif self.record:  # the first of its kind runs directly, in the recordings' memory, and sets up its kernels
             with Fetched() as fetched:
                 update_in_place(partial(self.step, tick=tick), state)
             self._constants[kind] = fetched.values
@@ -70,24 +67,24 @@ class Ticker:
         return bool(self._recordings)
 
     def _try_recording(self, kind: Hashable, state: State, tick: int) -> None:
-        """Record a kind of tick; where that fails, all ticks run plainly from now on."""
+        """Record a kind of tick; if that fails, all later ticks run without recordings."""
         play = record_update(partial(self.step, tick=tick), state, self._constants[kind], self._pool)
         if play is None:
             self.record = False
-            self._recordings.clear()  # what runs plainly from now on makes new tensors
+            self._recordings.clear()  # direct runs create new tensors
         else:
             self._recordings[kind] = play
 
     @torch.no_grad()
     def step(self, state: State, tick: int) -> None:
-        """Evaluate, settle, judge, write down and move: the one way a state advances on any device."""
+        """Evaluate, settle, judge, record and move: the only way a state advances, on any device."""
         turn = moving(state.unknowns, self.problem.rules, tick)
         evaluation = self.evaluators(turn)(state.unknowns, state.iteration)
         self._move(state, self._read(state, evaluation, tick))
         self.numbers.pass_tick()
 
     def _read(self, state: State, evaluation: Evaluation, tick: int) -> Moment:
-        """Take an evaluation in: whose iteration ended, what it was worth, who is done."""
+        """Update iteration counts, mismatches and outcomes from an evaluation."""
         live = state.outcome == Outcome.RUNNING
         before = Moment(evaluation.gradient, evaluation.total, state.iteration, tick, self.numbers.now())
         ended, vanished = self.problem.optimiser.settle(state.memory, before)
@@ -117,7 +114,7 @@ class Ticker:
         _mark(state, live & ~finite, Outcome.DIVERGED)
 
     def _under(self, state: State) -> Tensor:
-        """Return who is under the threshold; 0 means never, though rounding lets a cosine fall below 0."""
+        """Return who is under the threshold; 0 means never, even if rounding makes a cosine distance negative."""
         return (state.mismatch < self.stop.threshold) & (self.stop.threshold > 0)
 
     def _move(self, state: State, moment: Moment) -> None:
@@ -136,7 +133,7 @@ class Ticker:
 
 
 class _TickNumbers:
-    """What a step needs that depends on the tick alone, as a table and a counter on a CUDA device; a CPU computes it."""
+    """Inputs of a step that depend on the tick alone: a table and a counter on a CUDA device, computed directly on a CPU."""
 
     def __init__(self, problem: Problem, device: torch.device) -> None:
         self.problem = problem
@@ -157,14 +154,14 @@ class _TickNumbers:
             self.clock.zero_()
 
     def now(self) -> Numbers:
-        """Return the numbers of this tick for each unknown; none where they need not be read from the device."""
+        """Return the numbers of this tick for each unknown; empty on a CPU."""
         if not self.on_device:
             return {}
         row = self.table.index_select(0, self.clock)[0]
         return {name: tuple(numbers.unbind()) for name, numbers in zip(self.names, row.unbind(), strict=True)}
 
     def pass_tick(self) -> None:
-        """Go on to the next tick, on the device too."""
+        """Advance to the next tick, on the device too."""
         if self.on_device:
             self.clock.add_(1)
 

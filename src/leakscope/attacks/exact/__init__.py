@@ -1,1 +1,1 @@
-"""Exact attacks: they solve for the private input, and optimise nothing."""
+"""Exact attacks: they solve for the private input without optimisation."""

@@ -1,10 +1,8 @@
-"""Exact recovery from a first dense layer with a bias: no optimisation.
+"""Exact recovery from a first dense layer with a bias, without optimisation. Aono et al. 2017; Phong et al. 2018.
 
-For a layer `z = W x + b` the gradients of unit k are `dL/dW_k = (dL/dz_k) x` and `dL/db_k = dL/dz_k`, so for one example
-`x = dL/dW_k / dL/db_k` for every unit with a non-zero bias gradient. For a batch both are sums over the examples; a unit
-that only one example activates gives that example, any other a mixture. Aono et al. 2017; Phong et al. 2018.
-
-Told which coordinates were sent (`Knowledge.mask`), one example is read off the pairs of which both were.
+For a layer `z = W x + b` the gradients of unit k are `dL/dW_k = (dL/dz_k) x` and `dL/db_k = dL/dz_k`, so for one example `x =
+dL/dW_k / dL/db_k` for every unit with a non-zero bias gradient. For a batch both are sums over the examples: a unit that only one
+example activates gives that example, any other a mixture.
 """
 
 from __future__ import annotations
@@ -34,12 +32,10 @@ FEW = 2  # bits
 class Analytic:
     """Divide the first dense layer's weight gradient by its bias gradient.
 
-    One example: the mean of `dW_k / db_k` over units weighted by `db_k^2` (least squares, exact without noise). Where a mask is told
-    each input takes the units whose pair was sent; one without a pair stays 0, and what was sent of it is not explained. N examples:
-    the rows are clustered greedily by farthest point into N candidates; exact only for units that one example alone
-    activates. An update whose relative residual is above `threshold` (noise, several examples in one unit) is not explained:
-    its attack counts as exhausted. Pictures need no labels: where these are neither told nor to be read (another loss than
-    cross entropy, no dense last layer) they are drawn at random, with a warning.
+    One example: the mean of `dW_k / db_k` over units weighted by `db_k^2` (least squares, exact without noise). With a known mask
+    each input uses the units whose pair was sent; an input without a pair stays 0 and counts as residual. N examples: the rows
+    are clustered greedily by farthest point into N candidates, exact only for units that one example alone activates. A relative
+    residual above `threshold` makes the trial exhausted. Labels that cannot be read are drawn at random with a warning.
     """
 
     name: str = "analytic"
@@ -75,14 +71,14 @@ class Analytic:
 
 
 def labels_of(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> Tensor:
-    """Return the labels as told, read off the update, or drawn at random with a warning."""
+    """Return the labels: known, read from the update, or drawn at random with a warning."""
     if knowledge.labels is not None:
         return knowledge.labels
     rule = "idlg" if knowledge.samples == 1 else "counts"
     try:
         return LABEL_RULES[rule](model, observation, knowledge, random.key(list(seeds)))
-    except InputError as error:  # pictures need no labels
-        why = str(error).partition("; use ")[0]  # no other rule is asked for here
+    except InputError as error:  # images need no labels
+        why = str(error).partition("; use ")[0]  # the hint to use another label rule does not apply
         warnings.warn(f"labels are drawn at random, they cannot be read: {why}", stacklevel=3)
         device = next(iter(observation.rounds[0].sent.values())).device
         return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
@@ -91,16 +87,16 @@ def labels_of(model: Model, observation: Observation, knowledge: Knowledge, seed
 def first_layer(
     weight: str, bias: str, observation: Observation, knowledge: Knowledge
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the layer's mean gradients over rounds, T x K x F and T x K, and the pairs that count, T x K x F; None where all do."""
+    """Return the layer's mean gradients over rounds, T x K x F and T x K, and the usable pairs, T x K x F (None: all)."""
     seen = [direction(r, observation.shares) for r in observation.rounds]
     rows = torch.stack([s[weight] for s in seen]).mean(0)
     return rows, torch.stack([s[bias] for s in seen]).mean(0), _pairs(weight, bias, knowledge)
 
 
 def _pairs(weight: str, bias: str, knowledge: Knowledge) -> Tensor | None:
-    """Return where both dW_kj and db_k were sent, T x K x F; None where that is not told, or there are several examples.
+    """Return where both dW_kj and db_k were sent, T x K x F; None if unknown or if there are several examples.
 
-    All count where bits are told and `FEW`: most zeros are then rounded ones, and say that a gradient is small.
+    With known `bits` of at most `FEW` all pairs count: most zeros come from rounding and mean a small gradient.
     """
     if knowledge.mask is None or knowledge.samples != 1:
         return None
@@ -109,7 +105,7 @@ def _pairs(weight: str, bias: str, knowledge: Knowledge) -> Tensor | None:
 
 
 def _recover_one(weight: Tensor, bias: Tensor, pairs: Tensor) -> Tensor:
-    """Return T x 1 x F inputs by least squares over the pairs of each: `x_j = sum_k m_kj W_kj b_k / sum_k m_kj b_k^2`; 0 without one."""
+    """Return T x 1 x F inputs by least squares over the pairs of each: `x_j = sum_k m_kj W_kj b_k / sum_k m_kj b_k^2`; 0 without pairs."""
     strength = (bias.square()[..., None] * pairs).sum(1).clamp_min(TINY**2)
     return ((weight * bias[..., None] * pairs).sum(1) / strength)[:, None]
 
@@ -135,11 +131,7 @@ def _recover(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:
 
 
 def relative_residual(weight: Tensor, bias: Tensor, flat: Tensor, pairs: Tensor | None = None) -> Tensor:
-    """Return how far each row is from its bias gradient times the nearest recovered input, relative to all rows.
-
-    Of the rows' coordinates in `pairs`, and all of an input that has none: nothing explains those. NaN where nothing counts: there is
-    nothing to read.
-    """
+    """Return the distance of each row from its bias gradient times the nearest input, relative to all rows; inputs without pairs count."""
     if pairs is not None:
         counted = pairs | ~pairs.any(1, keepdim=True)
         weight, bias = weight * counted, bias[..., None] * pairs
@@ -150,7 +142,7 @@ def relative_residual(weight: Tensor, bias: Tensor, flat: Tensor, pairs: Tensor 
 
 
 def exact_result(pictures: Tensor, labels: Tensor, fit: Tensor, threshold: float) -> Reconstruction:
-    """Return the result of an attack of one step: explained (converged) where the residual `fit` is at most the threshold."""
+    """Return the result of a one-step attack: converged where the residual `fit` is at most the threshold."""
     T = len(pictures)
     ended = torch.where(fit <= threshold, int(Outcome.CONVERGED), int(Outcome.EXHAUSTED))
     ones = torch.ones(T, dtype=torch.int64)

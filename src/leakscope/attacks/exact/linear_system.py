@@ -1,9 +1,8 @@
 """Theorem 2.1 of the SPN paper as an attack: for one sample and a first dense layer, solve B x = W. No optimisation.
 
-Fan et al. 2020, arXiv:2006.11601. The index set takes the unit with the largest bias gradient for every input, so x = W_m / B_m.
-`analytic` weighs all units by least squares, which is better under noise; this is the theorem as it stands, whose error
-`analysis/linear_system.py` bounds. Told which coordinates were sent, it takes for every input the largest of the units whose pair
-was: the theorem holds for any index set.
+Fan et al. 2020, arXiv:2006.11601. The index set takes the unit with the largest bias gradient for every input, so x = W_m / B_m;
+with a known mask, the largest among units whose pair was sent (the theorem holds for any index set). `analytic` is better under
+noise because it weighs all units by least squares. `analysis/linear_system.py` bounds the error of this attack.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ from leakscope.learning.dense_system import select, solve, strongest_unit
 
 @dataclass(frozen=True, slots=True)
 class LinearSystem:
-    """Solve B x = W for the first dense layer, with the unit of the largest bias gradient; one sample a trial.
+    """Solve B x = W for the first dense layer, with the unit of the largest bias gradient; one sample per trial.
 
-    A singular system is a trial that diverged: its inputs are NaN, and a warning says that the theory does not apply. One whose
-    relative residual over all units is above `threshold` is not explained and counts as exhausted.
+    A singular system diverges (inputs NaN, with a warning). A residual over all units above `threshold` counts as exhausted.
     """
 
     name: str = "linear_system"
@@ -61,7 +59,7 @@ class LinearSystem:
 
 
 def index_set(weight: Tensor, bias: Tensor, pairs: Tensor | None) -> Tensor:
-    """Return the unit of every input, T x F: the largest bias gradient, of the pairs sent where an input has any."""
+    """Return the unit of every input, T x F: the largest bias gradient, among the sent pairs if an input has any."""
     strongest = strongest_unit(bias, weight.shape[-1])
     if pairs is None:
         return strongest
@@ -69,7 +67,7 @@ def index_set(weight: Tensor, bias: Tensor, pairs: Tensor | None) -> Tensor:
 
 
 def _warn_of_singular(diagonal: Tensor) -> None:
-    """Say how many systems are singular: of those nothing is known, which is no defence that held."""
+    """Warn how many systems are singular: the theorem says nothing about them, so they do not show that a defence works."""
     singular = (diagonal == 0).any(-1)
     if bool(singular.any()):
         warnings.warn(

@@ -1,7 +1,4 @@
-"""Adam, Adagrad and SGD with momentum, batched over trials; each follows torch.optim's rules.
-
-An unknown that rests (see `Rule`) keeps its value, its moments and its count: to its optimiser no step was taken.
-"""
+"""Adam, Adagrad and SGD with momentum, batched over trials, as in torch.optim; a resting unknown (see `Rule`) keeps its moments."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from leakscope.core.types import Knowledge
 
 
 class _OneEvaluation(Protocol):
-    """What holds for optimisers whose iterations are one evaluation each."""
+    """Common part of optimisers with one evaluation per iteration."""
 
     __slots__ = ()
 
@@ -43,7 +40,7 @@ class _OneEvaluation(Protocol):
         return 1
 
     def check(self, rules: Rules) -> None:
-        """Follow any rules but those under which all rest at once."""
+        """Raise for rules under which all unknowns rest at once."""
         check_turns(rules)
 
     def phase(self, tick: int) -> Hashable:
@@ -62,7 +59,7 @@ class _OneEvaluation(Protocol):
         return ended, torch.zeros_like(ended)
 
     def midway(self, state: Memory, moment: Moment) -> Tensor:
-        """Return that no trial is."""
+        """Return False for every trial."""
         del state
         return torch.zeros_like(moment.value, dtype=torch.bool)
 
@@ -80,7 +77,7 @@ class _OneEvaluation(Protocol):
         return {**unknowns, **projected(new, rules, knowledge)}, self.midway(state, moment)
 
     def step(self, g: Tensor, memory: Tree, rate: Tensor | float, numbers: Sequence[float | Tensor]) -> Tensor:
-        """Return the step of one unknown down its gradient; what is remembered of it changes in place."""
+        """Return the step of one unknown; its memory changes in place."""
 
 
 def _zeros(unknowns: Tree) -> Tree:
@@ -103,9 +100,9 @@ class Adam(_OneEvaluation):
         return {"first": _zeros(unknowns), "second": _zeros(unknowns)}
 
     def numbers(self, rule: Rule, tick: int) -> tuple[float, ...]:
-        """Return by what the moments are divided, since they began at zero."""
+        """Return the bias corrections of the two moments."""
         b1, b2 = self.betas
-        number = tick // rule.every + 1  # of the unknown's moves
+        number = tick // rule.every + 1  # moves of the unknown so far
         return 1 - b1**number, (1 - b2**number) ** 0.5
 
     def step(self, g: Tensor, memory: Tree, rate: Tensor | float, numbers: Sequence[float | Tensor]) -> Tensor:

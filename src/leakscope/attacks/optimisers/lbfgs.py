@@ -1,19 +1,18 @@
 """L-BFGS for T trials at once, with the rules of torch.optim.LBFGS without line search.
 
-One iteration is one `step()` of torch's: up to `inner` directions from one memory that lives on between steps. Trials
-need not agree where they are: each has its own inner counter, memory and stopping, and one evaluation of the batch
-advances them all.
+One iteration is one `step()` of torch's: up to `inner` directions, with a memory that persists between steps. Each trial has its
+own inner counter, memory and stopping; one evaluation of the batch advances them all.
 
-The direction is torch's two-loop recursion written as products. With S, Y the stored steps and gradient changes (oldest
-first), R the upper triangle of S^T Y and gamma = s^T y / y^T y of the newest pair,
+The direction is torch's two-loop recursion written as products. With S, Y the stored steps and gradient changes (oldest first), R
+the upper triangle of S^T Y and gamma = s^T y / y^T y of the newest pair,
 
     alpha = R^-1 S^T g          (first loop, a back substitution)
     r     = gamma (g - Y alpha)
     c     = alpha - beta,  R^T beta' = Y^T r + ...   (second loop, a forward substitution)
     d     = -(r + S c)
 
-Loop i of the second pass reads  rho_i^-1 beta_i = y_i^T r + sum_{j<i} (s_j^T y_i) c_j, and with c = alpha - beta that is
-R^T c = D alpha - Y^T r  (D the diagonal of R). So both loops are triangular solves and the rest is four batched products.
+Loop i of the second pass reads  rho_i^-1 beta_i = y_i^T r + sum_{j<i} (s_j^T y_i) c_j, and with c = alpha - beta that is R^T c =
+D alpha - Y^T r  (D the diagonal of R). So both loops are triangular solves and the rest is four batched products.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from leakscope.core.tree import Tree, rows
 from leakscope.core.types import Knowledge
 
 CURVATURE = 1e-10
-BLOCKS = {"cpu": 8, "cuda": 32}  # pairs by which the part of the memory in use grows; a CUDA device records each size
+BLOCKS = {"cpu": 8, "cuda": 32}  # pairs by which the used memory grows; a CUDA device records each size
 
 
 def flatten(tree: Tree) -> Tensor:
@@ -46,7 +45,7 @@ def unflatten(flat: Tensor, like: Tree) -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class LBFGS:
-    """L-BFGS as torch.optim.LBFGS(line_search_fn=None): fixed rate, `inner` directions an iteration."""
+    """L-BFGS as torch.optim.LBFGS(line_search_fn=None): fixed rate, `inner` directions per iteration."""
 
     rate: float | Tensor = 1.0
     inner: int = 20
@@ -60,7 +59,7 @@ class LBFGS:
             raise InputError(f"LBFGS.inner and LBFGS.history must be at least 1, got {self.inner}, {self.history}")
 
     def check(self, rules: Rules) -> None:
-        """Refuse sign rules and schedules (a quasi-Newton step of a signed gradient means nothing), and unknowns that rest."""
+        """Raise for sign rules and schedules (meaningless in a quasi-Newton step) and for unknowns that rest."""
         for name, rule in rules.items():
             if rule.sign or rule.schedule is not None:
                 raise InputError(
@@ -73,7 +72,7 @@ class LBFGS:
                 )
 
     def phase(self, tick: int) -> Hashable:
-        """Return how many pairs the memory can hold by now on a CUDA device, in blocks; 0 at the first tick."""
+        """Return how many pairs the memory may hold at this tick on a CUDA device, in blocks; 0 at the first tick."""
         return self._depth(tick, BLOCKS["cuda"])
 
     def numbers(self, rule: Rule, tick: int) -> tuple[float, ...]:
@@ -116,11 +115,11 @@ class LBFGS:
 
     @property
     def evaluations(self) -> int:
-        """Return the directions of an iteration: each is evaluated once."""
+        """Return the directions per iteration: each is evaluated once."""
         return self.inner
 
     def midway(self, state: Memory, moment: Moment) -> Tensor:
-        """Return which trials have taken some of the directions of an iteration."""
+        """Return which trials are between the directions of an iteration."""
         del moment
         begun: Tensor = state["inner"] > 0
         return begun
@@ -128,7 +127,7 @@ class LBFGS:
     def move(
         self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
     ) -> tuple[Tree, Tensor]:
-        """Return the unknowns one direction further, and which trials have no descent left."""
+        """Return the unknowns after one direction, and which trials have no descent direction."""
         g = flatten(moment.gradient)
         rate = column(self.rate, g)
         if moment.tick == 0:
@@ -156,7 +155,7 @@ class LBFGS:
         )
 
     def _direction(self, state: Memory, g: Tensor, tick: int) -> Tensor:
-        """Return -H g after taking the newest pair into the memory."""
+        """Return -H g after storing the newest pair."""
         y, s = g - state["gradient"], state["step"]
         ys = (y * s).sum(1)
         curved = ys > CURVATURE
@@ -169,7 +168,7 @@ class LBFGS:
         state["head"] = torch.where(curved, (slot + 1) % self.history, slot)
         state["count"] = torch.where(curved, (state["count"] + 1).clamp_max(self.history), state["count"])
 
-        # as many rows as the memory can hold by now: the same for every trial whoever its neighbours are
+        # rows that the memory may hold at this tick: independent of a trial's neighbours
         depth = self._depth(tick, BLOCKS[g.device.type])
         S, Y = state["s"][:, :depth], state["y"][:, :depth]
         products = torch.bmm(torch.stack([g, y], dim=1), S.mT)  # twice as fast on CPU as S times a column
@@ -199,17 +198,14 @@ class LBFGS:
         return d
 
     def _aged(self, gram: Tensor, order: Tensor) -> Tensor:
-        """Return the Gram matrices with rows and columns from oldest to newest.
-
-        Columns are stored twice over, side by side, so that a row read from its oldest column on is one piece of memory.
-        """
+        """Return the Gram matrices ordered from oldest to newest; stored columns are duplicated so that each row is contiguous."""
         T, H, _ = gram.shape
         row_numbers = torch.arange(T, device=gram.device)[:, None] * H + order
         windows = gram.reshape(-1).unfold(0, H, 1)
         return windows.index_select(0, (row_numbers * 2 * H + order[:, :1]).flatten()).reshape(T, H, H)
 
     def _by_age(self, state: Memory, depth: int) -> tuple[Tensor | None, Tensor]:
-        """Return the slots from oldest to newest (None while no memory has wrapped) and which of them are in use."""
+        """Return the slots from oldest to newest (None until a memory wraps) and which of them are in use."""
         index = torch.arange(depth, device=state["count"].device)
         used = index < state["count"][:, None]
         if depth < self.history:

@@ -1,4 +1,4 @@
-"""How each unknown moves: rate, sign of its gradient, schedule, projection, how often; and what an optimiser offers."""
+"""How each unknown moves (rate, gradient sign, schedule, projection, interval), and the protocol of optimisers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Projection = Callable[[Tensor, Knowledge], Tensor]
 
 
 def into_box(value: Tensor, knowledge: Knowledge) -> Tensor:
-    """Return the guess pushed into the valid box of the network's input."""
+    """Return the guess clamped to the valid box of the network's input."""
     return knowledge.scaling.clamp(value, len(knowledge.input_shape))
 
 
@@ -69,7 +69,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one unknown moves: `rate` times the optimiser's own, sign or value of the gradient, schedule, projection.
+    """How one unknown moves: `rate` times the optimiser's, sign or value of the gradient, schedule, projection.
 
     It moves in iterations 0, `every`, 2 `every`, ... and rests in between, where its gradient is not computed.
     """
@@ -95,7 +95,7 @@ Rules = Mapping[str, Rule]
 
 
 def moving(unknowns: Iterable[str], rules: Rules, iteration: int) -> tuple[str, ...]:
-    """Return the names of the unknowns that move in an iteration; the others rest.
+    """Return the names of the unknowns that move in an iteration.
 
     >>> moving(["guess", "alpha"], {"guess": Rule(), "alpha": Rule(every=3)}, 4)
     ('guess',)
@@ -103,15 +103,12 @@ def moving(unknowns: Iterable[str], rules: Rules, iteration: int) -> tuple[str, 
     return tuple(name for name in unknowns if iteration % rules[name].every == 0)
 
 
-Numbers = Mapping[str, tuple[float | Tensor, ...]]  # by unknown: what a step needs that depends on the tick alone
+Numbers = Mapping[str, tuple[float | Tensor, ...]]  # by unknown: inputs of a step that depend on the tick alone
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What an evaluation gave: the gradient and value per trial, each trial's iteration, and the engine's tick.
-
-    The gradient has the unknowns that move (see `moving`). `numbers` are those of the optimiser for this tick.
-    """
+    """One evaluation: gradient (of the moving unknowns) and value per trial, each trial's iteration, the tick and its `numbers`."""
 
     gradient: Tree
     value: Tensor
@@ -120,38 +117,35 @@ class Moment:
     numbers: Numbers = field(default_factory=dict)
 
 
-Memory = dict[str, Any]  # an optimiser's own: nested dicts of tensors, every one with the trial dimension in front
+Memory = dict[str, Any]  # of an optimiser: nested dicts of tensors with a leading trial dimension
 
 
 class Optimiser(Protocol):
-    """Advances T trials. `settle` reads an evaluation and says whose iteration just ended; `move` takes the step.
-
-    Both may change `state` in place: the engine owns it, and passes it on without looking inside.
-    """
+    """Advances T trials: `settle` reads an evaluation and says whose iteration ended, `move` takes the step; both may change `state`."""
 
     @property
     def evaluations(self) -> int:
-        """Return how many evaluations an iteration takes at most."""
+        """Return the most evaluations of an iteration."""
 
     def check(self, rules: Rules) -> None:
-        """Refuse rules this optimiser cannot follow."""
+        """Raise for rules this optimiser cannot follow."""
 
     def phase(self, tick: int) -> Hashable:
-        """Return what of a tick's number decides which operations run on a CUDA device: equal phases share a recording."""
+        """Return a key of the operations that a tick runs on a CUDA device: equal phases share a recording."""
         ...
 
     def numbers(self, rule: Rule, tick: int) -> tuple[float, ...]:
-        """Return what a step of an unknown needs that depends on the tick alone; equally many at every tick."""
+        """Return the inputs of a step that depend on the tick alone; the same count at every tick."""
         ...
 
     def begin(self, unknowns: Tree) -> Memory:
         """Return the state before the first evaluation."""
 
     def settle(self, state: Memory, moment: Moment) -> tuple[Tensor, Tensor]:
-        """Return (iteration just ended, nothing left to gain) per trial."""
+        """Return (iteration just ended, gradient vanished) per trial."""
 
     def midway(self, state: Memory, moment: Moment) -> Tensor:
-        """Return which trials have evaluated an iteration in part: one that cannot move ends it."""
+        """Return which trials are inside an iteration of several evaluations; one that cannot move ends it."""
 
     def move(
         self, unknowns: Tree, state: Memory, moment: Moment, rules: Rules, knowledge: Knowledge
@@ -160,7 +154,7 @@ class Optimiser(Protocol):
 
 
 def column(value: float | Tensor, like: Tensor) -> Tensor | float:
-    """Return a per-trial scalar shaped to broadcast over a T x ... tensor; a plain number as it is."""
+    """Return a per-trial scalar shaped to broadcast over a T x ... tensor; a plain number unchanged."""
     if not isinstance(value, Tensor):
         return value
     value = value.to(like)
@@ -176,7 +170,7 @@ def projected(new: Tree, rules: Rules, knowledge: Knowledge) -> Tree:
 
 
 def check_turns(rules: Rules) -> None:
-    """Refuse rules under which there are iterations in which every unknown rests."""
+    """Raise for rules under which every unknown rests in some iteration."""
     if rules and all(rule.every > 1 for rule in rules.values()):
         turns = ", ".join(f"{name} {rule.every}" for name, rule in rules.items())
         raise InputError(
@@ -185,7 +179,7 @@ def check_turns(rules: Rules) -> None:
 
 
 def check_rate(name: str, rate: float | Tensor) -> None:
-    """Refuse a rate that is not positive."""
+    """Raise for a rate that is not positive."""
     given = torch.as_tensor(rate)
     if not bool(((given > 0) & given.isfinite()).all()):
         raise InputError(f"{name}.rate must be a number above 0, got {rate}")
