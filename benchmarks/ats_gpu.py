@@ -36,7 +36,7 @@ from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.known_policy import ig_policy
 from leakscope.attacks.recipes import ig
 from leakscope.attacks.translate import BOUNDS, ig_shift
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
@@ -146,8 +146,8 @@ def face(model: Model, batch: Batch, policies: Sequence[str], *, aware: bool = F
     for policy in policies:
         client = Client(scaling=COLOUR if model.input_shape[0] == 3 else GREY, on_data=Transform(policy))
         observation = client.observe(model, weights, batch, seeds)
-        own = told(model, client, batch, labels=True)
-        knowledge.append(tell_defences(own, client, observation) if aware else own)
+        own = attacker_knowledge(model, client, batch, labels=True)
+        knowledge.append(knowledge_of_defences(own, client, observation) if aware else own)
         parts.append(observation)
         moved.append(client.transformed(batch, seeds).inputs)
     seen, know = map_tensors(

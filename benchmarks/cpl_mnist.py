@@ -16,7 +16,7 @@ import torch
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl, dlg
 from leakscope.attacks.starts import Normal
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.types import make_batch
 from leakscope.data import load
@@ -41,7 +41,7 @@ def main() -> None:
     seeds = [told_.seed + i for i in range(n)]
     weights = draw_parameters(model, Uniform(0.5), random.key(seeds))
     client = Client()
-    observation, knowledge = client.observe(model, weights, batch, seeds), told(model, client, batch)
+    observation, knowledge = client.observe(model, weights, batch, seeds), attacker_knowledge(model, client, batch)
     attacks = {
         "CPL patterned": cpl(iterations=told_.iterations),
         "CPL random": cpl(start=Normal(), iterations=told_.iterations),

@@ -21,7 +21,7 @@ import torch
 
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl, dlg, ig
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.tree import map_tensors, take
 from leakscope.core.types import Observation, Reconstruction, make_batch
@@ -63,7 +63,7 @@ def main() -> None:
         "dlg": dlg(iterations=asked.iterations, threshold=asked.threshold),
         "ig": ig(iterations=asked.ig_iterations),
     }
-    knowledge = told(model, client, batch)
+    knowledge = attacker_knowledge(model, client, batch)
     width = asked.chunk or 2000
     for name in asked.attacks:
         began, parts = time.perf_counter(), []

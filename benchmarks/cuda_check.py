@@ -1,18 +1,21 @@
-"""What must hold on a GPU: evaluations agree with the CPU and do not feel their neighbours; whole runs agree in rates.
+"""What must hold on a GPU: evaluations agree with the CPU and do not depend on their neighbours; whole runs agree in rates; recorded
+ticks have the bits of plain ones (cuda_ticks.py). Exits 1 where ticks differ.
 
 python benchmarks/cuda_check.py
 """
 
 from __future__ import annotations
 
+import sys
 import time
 
 import torch
 
-from leakscope.attacks.engine.forms import RECORDED, Evaluator
+from cuda_ticks import main as compare_ticks
+from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.tree import lift, take, to
 from leakscope.core.types import Outcome, make_batch
@@ -40,19 +43,19 @@ def main() -> None:
     )
     client = Client()
     weights = draw_parameters(model, Uniform(0.5), keys)
-    observation, knowledge = client.observe(model, weights, batch, seeds), told(model, client, batch)
+    observation, knowledge = client.observe(model, weights, batch, seeds), attacker_knowledge(model, client, batch)
 
     results = {}
     for device in ("cpu", "cuda"):
         how = Execution(device=device, dtype="float64")
         problem, _ = cpl().prepare(model, to(observation, dtype=torch.float64), knowledge, seeds, how)
-        for form in ("native", "im2col", *(("compiled",) if device == "cuda" else ())):
+        for form in ("native", "im2col", "loop", *(("compiled",) if device == "cuda" else ())):
             zero = torch.zeros(trials, dtype=torch.int64, device=device)
             made = Evaluator(model, problem.unknowns, problem.facts, form)(problem.unknowns, zero)
             results[device, form] = made.gradient["guess"].cpu()
-            kept = Evaluator(model, problem.unknowns, problem.facts, form, trace_after=1)
-            again = [kept(problem.unknowns, zero).gradient["guess"].cpu() for _ in range(3)][-1]
-            if device == "cuda" and form in RECORDED:
+            if device == "cuda":
+                play = captured(Evaluator(model, problem.unknowns, problem.facts, form), (problem.unknowns, zero))
+                again = play(problem.unknowns, zero).gradient["guess"].cpu()
                 differ = int((again != results[device, form]).sum())
                 print(f"a recorded evaluation ({form}) and the evaluation: {differ} of {again.numel()} differ")
         if device == "cuda":
@@ -86,3 +89,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.exit(compare_ticks(["native"]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from leakscope.attacks.engine.state import Finished, Problem, Progress
 from leakscope.attacks.optimisers import SGD, Adagrad, Adam
 from leakscope.attacks.recipes import cpl, dlg, ig, matching
 from leakscope.attacks.surrogate import sme
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.core.tree import flat_names
@@ -54,7 +55,7 @@ def problem_of(
         weights = draw_parameters(model, init, random.fold(keys, number))
         seen.append(client.observe(model, weights, batch, seeds))
     observation = Observation(tuple(r for s in seen for r in s.rounds), seen[0].shares, seen[0].samples)
-    knowledge = told(model, client, batch)
+    knowledge = attacker_knowledge(model, client, batch)
     problem, _ = attack.prepare(model, observation, knowledge, seeds, Execution(device="cuda"))
     return model, problem
 
@@ -97,13 +98,12 @@ def differing(a: Finished, b: Finished) -> list[str]:
     return [name for name in left if not torch.equal(left[name].nan_to_num(7.7), right[name].nan_to_num(7.7))]
 
 
-def main() -> int:
+def main(forms: Sequence[str] = ()) -> int:
     wrong = 0
     torch.backends.cudnn.deterministic = True  # else two plain runs of convolutions differ by themselves
-    forms = sys.argv[1:] or ["native", "im2col", "loop"]
     for name, (attack, settings) in CASES.items():
         model, problem = problem_of(attack, **settings)  # type: ignore[arg-type]
-        for form in forms:
+        for form in forms or ("native", "im2col", "loop"):
             plain = end_of(model, problem, attack, form, record=False)
             again = differing(end_of(model, problem, attack, form, record=False), plain)
             engine = Engine(model, problem, attack.stop, form)
@@ -123,4 +123,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -25,7 +25,7 @@ from leakscope.attacks.aware import aware
 from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.types import Knowledge, make_batch
 from leakscope.defences import (
@@ -73,8 +73,8 @@ def cases(defences: tuple[Defence, ...], trials: int) -> tuple[Case, Case]:
     weights = draw_parameters(model, Uniform(0.5), random.key(seeds))
     client = Client(defences=defences)
     seen = client.observe(model, weights, batch, seeds)
-    plain = told(model, client, batch, labels=True)
-    informed = tell_defences(plain, client, seen)
+    plain = attacker_knowledge(model, client, batch, labels=True)
+    informed = knowledge_of_defences(plain, client, seen)
     iteration = torch.zeros(trials, dtype=torch.int64)
 
     def case(attack: Matching, knowledge: Knowledge) -> Case:

@@ -28,7 +28,7 @@ import torch
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl, ig
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.types import Batch, make_batch
 from leakscope.data import load
@@ -121,7 +121,7 @@ def attack(chunk: Chunk) -> Span:
     observation = client.observe(model, draw_parameters(model, draw, random.key(seeds)), batch, seeds)
     make: Callable[..., Matching] = cpl if chunk.case == "cpl" else ig
     how = make(iterations=case.iterations, threshold=0.0)
-    knowledge = told(model, client, batch, labels=True)
+    knowledge = attacker_knowledge(model, client, batch, labels=True)
     began, busy, own = time.monotonic(), busy_seconds(), time.process_time()
     how.run(model, observation, knowledge, seeds, Execution(form=case.form))
     return Span(began, time.monotonic(), (busy, busy_seconds()), time.process_time() - own, case.trials)

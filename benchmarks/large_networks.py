@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.runner import precision
 from leakscope.attacks.recipes import ig
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.tree import to
 from leakscope.core.types import Knowledge, Observation, make_batch
@@ -58,7 +58,7 @@ def set_up(network: str, side: int, trials: int, images: int, tf32: bool) -> Set
     weights = to(draw_parameters(model, Torch(), keys), device="cuda")
     model_there, batch_there = to((model, batch), device="cuda")
     observation = client.observe(model_there, weights, batch_there, seeds)
-    knowledge = told(model, client, batch, labels=True)
+    knowledge = attacker_knowledge(model, client, batch, labels=True)
 
     def run(iterations: int) -> object:
         execution = Execution(device="cuda", tf32=tf32)

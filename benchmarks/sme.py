@@ -37,7 +37,7 @@ from leakscope.attacks.engine.state import Problem, Stop
 from leakscope.attacks.optimisers.rules import moving
 from leakscope.attacks.recipes import dlfa, ig_update, sme
 from leakscope.attacks.simulate import ALPHA
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -85,7 +85,7 @@ def play(
     first = draw_parameters(model, Torch(), random.key(seeds, device=device)) if weights is None else weights
     client = Client(local, scaling=scaling)
     seen = client.observe(model, first, batch, seeds)
-    return World(model, batch, seen, told(model, client, batch, labels=True), seeds)
+    return World(model, batch, seen, attacker_knowledge(model, client, batch, labels=True), seeds)
 
 
 def random_batch(network: str, trials: int, samples: int) -> Batch:

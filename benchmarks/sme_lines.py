@@ -20,7 +20,7 @@ import torch
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.labels import counts
 from leakscope.attacks.recipes import ig_update, sme
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.scaling import Scaling
 from leakscope.core.types import LocalTraining, make_batch
@@ -58,7 +58,7 @@ def labels(args: argparse.Namespace) -> None:
     client, seeds = Client(local_of(args), scaling=scaling), list(range(args.clients))
     seen = client.observe(model, draw_parameters(model, Torch(), random.key(seeds)), batch, seeds)
     for known in (True, False):
-        read = counts(model, seen, told(model, client, batch, local=known), random.key(seeds))
+        read = counts(model, seen, attacker_knowledge(model, client, batch, local=known), random.key(seeds))
         right = label_overlap(batch.labels, read)
         mean, low, high = mean_of(right)
         whole = int((right == 1).sum())
@@ -89,7 +89,7 @@ def optimisers(args: argparse.Namespace) -> None:
         client = Client(local, scaling=FASHION)
         seen, knowledge = (
             client.observe(model, weights, batch, seeds),
-            told(model, client, batch, labels=True, local=False),
+            attacker_knowledge(model, client, batch, labels=True, local=False),
         )
         for attack in (sme(iterations=args.iterations), ig_update(iterations=args.iterations)):
             began = time.perf_counter()

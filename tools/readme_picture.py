@@ -17,7 +17,7 @@ from torch import Tensor
 
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.types import Batch, Reconstruction, make_batch
 from leakscope.data import load
@@ -37,7 +37,9 @@ def attack(images: int, steps: int) -> tuple[Batch, Reconstruction, Scores, Summ
     model, client, seeds = build("lenet_cpl", data.input_shape, data.classes), Client(), list(range(images))
     weights = draw_parameters(model, Uniform(0.5), random.key(seeds))
     seen = client.observe(model, weights, private, seeds)
-    made = cpl(iterations=steps).run(model, seen, told(model, client, private), seeds, Execution(form="native"))
+    made = cpl(iterations=steps).run(
+        model, seen, attacker_knowledge(model, client, private), seeds, Execution(form="native")
+    )
     scores = score(private.inputs, private.labels, made.inputs, made.labels)
     summary = summarise(scores, outcomes=made.outcome, iterations=made.iterations)
     return private, made, scores, summary, data.class_names

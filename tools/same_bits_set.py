@@ -58,6 +58,8 @@ PLACES = {
         "leakscope.studies.frontier:measure_frontier",
         "leakscope.experiments.frontier:measure_frontier",
     ),
+    "attacker_knowledge": ("leakscope.clients:attacker_knowledge", "leakscope.clients:told"),
+    "knowledge_of_defences": ("leakscope.clients:knowledge_of_defences", "leakscope.clients:tell_defences"),
     "membership": ("leakscope.inference:membership", "leakscope.inference.membership:membership"),
     "trace": ("leakscope.inference:trace", "leakscope.inference.tracing:trace"),
     "fit_property": ("leakscope.inference:fit_property", "leakscope.inference.property:fit_property"),
@@ -421,7 +423,7 @@ def play_by_hand(place: Path) -> object:
     client = leakscope.Client(defences=(leakscope.Clip(1.0), leakscope.GaussianNoise(1e-3)))
     model = leakscope.build("lenet_cpl", (1, 8, 8), 10, {"width": 4})
     private, seen = observed(client, model, *digits(2, 1))
-    knowledge = leakscope.tell_defences(leakscope.told(model, client, private), client, seen)
+    knowledge = locate("knowledge_of_defences")(locate("attacker_knowledge")(model, client, private), client, seen)
     attack = leakscope.aware(leakscope.cpl(iterations=2), knowledge)
     made = attack.run(model, seen, knowledge, [0, 1], leakscope.Execution(form="native"))
     scores = leakscope.score(private.inputs, private.labels, made.inputs, made.labels, mask=private.mask)

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from leakscope.attacks.recipes import analytic as analytic, cpl as cpl, dlg as dlg, idlg as idlg, ig as ig
     from leakscope.attacks.surrogate import sme as sme
     from leakscope.auditing import Audit as Audit, Target as Target, audit as audit, audit_captures as audit_captures
-    from leakscope.clients import Client as Client, tell_defences as tell_defences, told as told
+    from leakscope.clients import (
+        Client as Client,
+        knowledge_of_defences as knowledge_of_defences,
+        attacker_knowledge as attacker_knowledge,
+    )
     from leakscope.clients.private import PrivateClient as PrivateClient
     from leakscope.core import random as random, tree as tree
     from leakscope.core.errors import InputError as InputError

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leakscope.attacks.distances import cosine
 from leakscope.attacks.objectives import Match
-from leakscope.scenario.pieces import KINDS
+from leakscope.scenario.components import KINDS
 from leakscope_papers.comparing import CONVERGENCE, NO_THRESHOLD
 from leakscope_papers.measures import NONE, Value, gradient_ratios, image_ratios, measure
 from leakscope_papers.naming import setting_at

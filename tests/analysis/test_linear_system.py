@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from leakscope.analysis.linear_system import NOT_FINITE, SINGULAR, SystemReport, inspect_layer, inspect_matrix
 from leakscope.attacks.recipes import ATTACKS
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import to
@@ -58,7 +58,7 @@ def test_the_system_gives_back_the_input_exactly_for_every_index_set() -> None:
 
 def test_the_attack_solves_it_and_equals_the_least_squares_one_without_noise() -> None:
     seen, x, labels = played()
-    knowledge = told(MODEL, Client(), make_batch(x, labels, classes=4))
+    knowledge = attacker_knowledge(MODEL, Client(), make_batch(x, labels, classes=4))
     made = ATTACKS["linear_system"]().run(MODEL, seen, knowledge, SEEDS)
     other = ATTACKS["analytic"]().run(MODEL, seen, knowledge, SEEDS)
     assert_close(made.inputs, x, rtol=1e-8, atol=1e-10)
@@ -73,8 +73,8 @@ def test_the_attack_told_what_was_sent_takes_for_every_input_the_strongest_unit_
     _, x, labels = played()
     batch = make_batch(x, labels, classes=4)
     seen = client.observe(MODEL, weights, batch, SEEDS)
-    plain = told(MODEL, client, batch, labels=True)
-    made = ATTACKS["linear_system"]().run(MODEL, seen, tell_defences(plain, client, seen), SEEDS)
+    plain = attacker_knowledge(MODEL, client, batch, labels=True)
+    made = ATTACKS["linear_system"]().run(MODEL, seen, knowledge_of_defences(plain, client, seen), SEEDS)
     rows, bias = (seen.rounds[0].sent[name] for name in ("dense1.weight", "dense1.bias"))
     read = ((rows != 0) & (bias != 0)[..., None]).any(1)[:, None]
     assert 0.5 < read.double().mean() < 1.0
@@ -86,7 +86,7 @@ def test_the_attack_told_what_was_sent_takes_for_every_input_the_strongest_unit_
 
 def test_the_attack_refuses_what_the_theorem_does_not_cover() -> None:
     seen, x, labels = played(samples=2)
-    knowledge = told(MODEL, Client(), make_batch(x, labels, classes=4))
+    knowledge = attacker_knowledge(MODEL, Client(), make_batch(x, labels, classes=4))
     with pytest.raises(InputError, match=r"one sample.*2"):
         ATTACKS["linear_system"]().run(MODEL, seen, knowledge, SEEDS)
     lenet = build("lenet_dlg", (1, 8, 8), 4, {"width": 2})
@@ -94,7 +94,7 @@ def test_the_attack_refuses_what_the_theorem_does_not_cover() -> None:
     batch = make_batch(torch.rand(1, 1, 1, 8, 8), torch.zeros(1, 1).long(), classes=4)
     with pytest.raises(InputError, match="a dense layer"):
         ATTACKS["linear_system"]().run(
-            lenet, Client().observe(lenet, weights, batch, [1]), told(lenet, Client(), batch), [1]
+            lenet, Client().observe(lenet, weights, batch, [1]), attacker_knowledge(lenet, Client(), batch), [1]
         )
 
 
@@ -253,7 +253,7 @@ def test_a_layer_that_is_not_finite_is_said_to_be_so() -> None:
 
 def test_the_attack_says_that_a_singular_system_is_no_defence_that_held() -> None:
     seen, x, labels = played()
-    knowledge = told(MODEL, Client(), make_batch(x, labels, classes=4))
+    knowledge = attacker_knowledge(MODEL, Client(), make_batch(x, labels, classes=4))
     for name in ("dense1.weight", "dense1.bias"):
         seen.rounds[0].sent[name][[1, 3]] = 0.0
     with pytest.warns(UserWarning, match="2 of 5 .*singular"):
@@ -294,7 +294,7 @@ def test_the_attack_on_a_zero_update_diverges_and_does_not_crash() -> None:
         seen.shares,
         seen.samples,
     )
-    knowledge = told(MODEL, Client(), make_batch(x, labels, classes=4))
+    knowledge = attacker_knowledge(MODEL, Client(), make_batch(x, labels, classes=4))
     with pytest.warns(UserWarning, match="5 of 5 .*singular"):
         made = ATTACKS["linear_system"]().run(MODEL, silent, knowledge, SEEDS)
     assert (made.outcome == int(Outcome.DIVERGED)).all()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, to
@@ -54,7 +54,9 @@ def world(
     weights = to(draw_parameters(model, Uniform(a), random.key(seeds)), dtype=dtype)
     client = Client(local=local)
     observation = client.observe(model, weights, batch, seeds)
-    return World(model, client, batch, weights, observation, told(model, client, batch, labels=labels), seeds)
+    return World(
+        model, client, batch, weights, observation, attacker_knowledge(model, client, batch, labels=labels), seeds
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from leakscope.attacks.recipes import analytic
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -54,7 +54,7 @@ def play(
     batch = make_batch(x, y, classes=model.classes)
     if weights is None:
         weights = to(draw_parameters(model, Torch(), random.key(list(seeds))), dtype=torch.float64)
-    return client.observe(model, weights, batch, seeds), told(model, client, batch), batch
+    return client.observe(model, weights, batch, seeds), attacker_knowledge(model, client, batch), batch
 
 
 def recover(model: Model, x: Tensor, client: Client = Client(), **given: Tree) -> tuple[Reconstruction, Batch]:  # noqa: B008
@@ -159,7 +159,7 @@ def test_every_trial_is_read_as_it_is_alone() -> None:
 def test_who_knows_what_was_sent_reads_each_input_off_its_pairs(client: Client) -> None:
     model = network("mlp tanh")
     seen, plain, batch = play(model, draw(0, 6, 1, *SHAPE), client)
-    knowledge = tell_defences(plain, client, seen)
+    knowledge = knowledge_of_defences(plain, client, seen)
     found = analytic().run(model, seen, knowledge, SEEDS)
     assert knowledge.mask is not None
     both = (knowledge.mask["dense1.weight"] != 0) & (knowledge.mask["dense1.bias"] != 0)[..., None]
@@ -175,7 +175,7 @@ def test_who_knows_what_was_sent_reads_each_input_off_its_pairs(client: Client) 
 def test_the_pairs_are_weighed_by_least_squares_under_noise() -> None:
     model, client = network("mlp tanh"), Client(defences=(GaussianNoise(0.01), RandomMask(0.6)))
     seen, plain, _ = play(model, draw(0, 6, 1, *SHAPE), client)
-    found = analytic().run(model, seen, tell_defences(plain, client, seen), SEEDS).inputs.flatten(1)
+    found = analytic().run(model, seen, knowledge_of_defences(plain, client, seen), SEEDS).inputs.flatten(1)
     rows, bias = (seen.rounds[0].sent[name] for name in ("dense1.weight", "dense1.bias"))
     for trial in range(2):
         for j in range(rows.shape[-1]):
@@ -204,7 +204,7 @@ def test_what_was_sent_of_an_input_without_a_pair_is_not_explained() -> None:
 def test_zeros_of_few_bits_are_read_as_small_whether_a_mask_is_told_or_not(defence: Defence) -> None:
     model, client = network("mlp tanh"), Client(defences=(RandomMask(0.7), defence))
     seen, plain, _ = play(model, draw(0, 6, 1, *SHAPE), client)
-    knowledge = tell_defences(plain, client, seen)
+    knowledge = knowledge_of_defences(plain, client, seen)
     assert knowledge.mask is not None
     assert_close(analytic().run(model, seen, knowledge, SEEDS).inputs, analytic().run(model, seen, plain, SEEDS).inputs)
 
@@ -212,7 +212,7 @@ def test_zeros_of_few_bits_are_read_as_small_whether_a_mask_is_told_or_not(defen
 def test_rounds_are_read_as_their_mean_on_the_pairs_sent_in_any_of_them() -> None:
     model, client = network("mlp tanh"), Client(defences=(RandomMask(0.3),), rounds=3)
     seen, plain, _ = play(model, draw(0, 6, 1, *SHAPE), client)
-    knowledge = tell_defences(plain, client, seen)
+    knowledge = knowledge_of_defences(plain, client, seen)
     mean = {n: torch.stack([each.sent[n] for each in seen.rounds]).mean(0) for n in seen.rounds[0].sent}
     merged = replace(seen, rounds=(replace(seen.rounds[0], sent=mean),))
     found = [analytic().run(model, each, knowledge, SEEDS).inputs for each in (seen, merged)]
@@ -224,7 +224,7 @@ def test_batches_are_read_alike_whether_a_mask_is_told_or_not() -> None:
     model, client = network("mlp tanh"), Client(defences=(RandomMask(0.5),))
     seen, plain, batch = play(model, draw(0, 6, 2, *SHAPE), client)
     plain = replace(plain, labels=batch.labels)
-    found = [analytic().run(model, seen, k, SEEDS).inputs for k in (plain, tell_defences(plain, client, seen))]
+    found = [analytic().run(model, seen, k, SEEDS).inputs for k in (plain, knowledge_of_defences(plain, client, seen))]
     assert torch.equal(found[0], found[1])
 
 

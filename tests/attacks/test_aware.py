@@ -28,9 +28,9 @@ from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine
 from leakscope.attacks.surrogate import ig_update, sme
 from leakscope.attacks.translate import ThroughMap
 from leakscope.attacks.units import AtLeast, InNoiseUnits, PerGradient, Scaled, ToLength
-from leakscope.attacks.view import Clock, Facts, Pieces, Simulated, View
-from leakscope.clients import Client, told
-from leakscope.clients.client import tell_defences
+from leakscope.attacks.view import Clock, Components, Facts, Simulated, View
+from leakscope.clients import Client, attacker_knowledge
+from leakscope.clients.client import knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -77,7 +77,7 @@ def seen_by(
     seeds = list(range(batch.trials))
     weights = to(draw_parameters(model, Uniform(0.5), random.key(seeds)), dtype=dtype)
     seen = client.observe(model, weights, batch, seeds)
-    return seen, tell_defences(told(model, client, batch), client, seen)
+    return seen, knowledge_of_defences(attacker_knowledge(model, client, batch), client, seen)
 
 
 def without_pull(objective: Any) -> Any:
@@ -379,7 +379,7 @@ def mismatch_of(attack: Matching, seen: Observation, knowledge: Knowledge, guess
     """Return mismatch and gradient of every trial at a guess, in float64, the labels known."""
     model = to(network(), dtype=torch.float64)
     knowledge = replace(to(knowledge, dtype=torch.float64), labels=digits().labels)
-    facts = Facts(seen, knowledge, Pieces(attack.simulate, attack.objective, attack.priors), random.key(SEEDS))
+    facts = Facts(seen, knowledge, Components(attack.simulate, attack.objective, attack.priors), random.key(SEEDS))
     rows = [evaluate_one(model, {GUESS: guess[i]}, take(facts, i), torch.tensor(0)) for i in range(len(guess))]
     return torch.stack([row[2] for row in rows]), torch.stack([row[0][GUESS] for row in rows])
 
@@ -449,8 +449,8 @@ def test_who_knows_is_not_behind_on_a_dense_network(defence: Defence) -> None:
     model = build("mlp", (1, 8, 8), 10, {"hidden": [32]})
     private, client = digits(), Client(defences=(defence,))
     seen = client.observe(model, draw_parameters(model, Torch(), random.key(SEEDS)), private, SEEDS)
-    bare = told(model, client, private)
-    knowledge = tell_defences(bare, client, seen)
+    bare = attacker_knowledge(model, client, private)
+    knowledge = knowledge_of_defences(bare, client, seen)
     attack, errors = cpl(iterations=30), []
     for how, known in ((attack, bare), (aware(attack, knowledge), knowledge)):
         made = how.run(model, seen, known, SEEDS, Execution(form="native"))

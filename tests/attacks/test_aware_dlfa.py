@@ -13,8 +13,8 @@ from leakscope.attacks.dlfa import COPIES, LayerMatch, dlfa
 from leakscope.attacks.engine.forms import evaluate_one
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.priors import GUESS
-from leakscope.clients import told
-from leakscope.clients.client import client_keys, tell_defences
+from leakscope.clients import attacker_knowledge
+from leakscope.clients.client import client_keys, knowledge_of_defences
 from leakscope.core.errors import InputError
 from leakscope.core.tree import take
 from leakscope.core.types import Knowledge, LocalTraining
@@ -33,8 +33,8 @@ def guarded(*defences: Defence) -> tuple[World, Knowledge]:
     )  # fmt: skip
     client = replace(w.client, defences=defences)
     seen = client.observe(w.model, w.weights, w.batch, w.seeds)
-    plain = told(w.model, client, w.batch, labels=True)
-    return replace(w, client=client, observation=seen, knowledge=plain), tell_defences(plain, client, seen)
+    plain = attacker_knowledge(w.model, client, w.batch, labels=True)
+    return replace(w, client=client, observation=seen, knowledge=plain), knowledge_of_defences(plain, client, seen)
 
 
 def at_truth(w: World, knowledge: Knowledge, *, knows: bool) -> list[float]:

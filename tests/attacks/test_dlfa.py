@@ -33,7 +33,7 @@ from leakscope.attacks.priors import GUESS, TotalVariation
 from leakscope.attacks.simulate import LocalSteps
 from leakscope.attacks.starts import Insider
 from leakscope.attacks.view import Clock, Simulated, View
-from leakscope.clients import told
+from leakscope.clients import attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
@@ -56,7 +56,9 @@ def small(local: LocalTraining = LOCAL, *, trials: int = 2, hidden: tuple[int, .
     )
     client = replace(w.client, scaling=SCALING)
     seen = client.observe(w.model, w.weights, w.batch, w.seeds)
-    return replace(w, client=client, observation=seen, knowledge=told(w.model, client, w.batch, labels=True))
+    return replace(
+        w, client=client, observation=seen, knowledge=attacker_knowledge(w.model, client, w.batch, labels=True)
+    )
 
 
 def view_of(guess: Tensor, copies: Tensor, epochs: int) -> View:
@@ -228,7 +230,7 @@ def test_unequal_clients_adam_and_momentum_simply_work() -> None:
     for local in (LOCAL, replace(LOCAL, momentum=0.9), replace(LOCAL, optimiser="adam", rate=0.01)):
         client = replace(w.client, local=local)
         seen = client.observe(w.model, w.weights, batch, w.seeds)
-        knowledge = told(w.model, client, batch, labels=True)
+        knowledge = attacker_knowledge(w.model, client, batch, labels=True)
         for statistic in ("mean", "features") if local is LOCAL else ("mean",):
             how = dlfa(iterations=2, statistic=statistic)  # type: ignore[arg-type]
             made = how.run(w.model, seen, knowledge, w.seeds, DOUBLE)

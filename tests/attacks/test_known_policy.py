@@ -16,7 +16,7 @@ from leakscope.attacks.known_policy import KnownPolicy, ig_policy, learn_policy,
 from leakscope.attacks.recipes import ig
 from leakscope.attacks.starts import Insider
 from leakscope.attacks.translate import ig_shift
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
@@ -38,7 +38,7 @@ def world(policy: str, samples: int = 1) -> tuple[Batch, Batch, Observation, Kno
     batch = make_batch(pictures, data.labels("test", range(number)).reshape(3, samples), classes=10)
     client = Client(scaling=Scaling((0.3,), (0.35,)), on_data=Transform(policy))
     seen = client.observe(MODEL, draw_parameters(MODEL, Uniform(0.4), random.key(SEEDS)), batch, SEEDS)
-    knowledge = tell_defences(told(MODEL, client, batch, labels=True), client, seen)
+    knowledge = knowledge_of_defences(attacker_knowledge(MODEL, client, batch, labels=True), client, seen)
     return batch, client.transformed(batch, SEEDS), seen, knowledge
 
 

@@ -16,7 +16,7 @@ from leakscope.attacks.labels import JOINT, LABEL_RULES, _apportion, _length, co
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.recipes import dlg, ig
 from leakscope.attacks.simulate import LABEL
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -72,7 +72,7 @@ def play(
     batch = make_batch(x, torch.randint(model.classes, shape, generator=generator), classes=model.classes)
     weights = draw_parameters(model, init, random.key(list(seeds)))
     client = replace(client, scaling=scaling or Scaling())
-    return client.observe(model, weights, batch, seeds), told(model, client, batch), batch
+    return client.observe(model, weights, batch, seeds), attacker_knowledge(model, client, batch), batch
 
 
 # -- one example
@@ -284,7 +284,7 @@ def test_counts_survive_a_clip_that_the_attacker_is_told_of(
     length = float(lift(norm)({model.head.bias: sent[model.head.bias]} if each and model.head else sent).median())
     client = Client(local, defences=(Clip(share * length, each=each),))
     seen, _, _ = play(model, 6, client=client)
-    read = counts(model, seen, tell_defences(knowledge, client, seen), KEYS)
+    read = counts(model, seen, knowledge_of_defences(knowledge, client, seen), KEYS)
     assert overlap(read, batch.labels, 20) >= 0.95
 
 

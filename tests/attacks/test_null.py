@@ -24,7 +24,7 @@ from leakscope.attacks.priors import LabelRegulariser, Norm, TotalVariation
 from leakscope.attacks.recipes import ATTACKS, cpl, dlg, ig, prior_only
 from leakscope.attacks.simulate import ALPHA, OneGradient, OnTheLine
 from leakscope.attacks.starts import Normal, Patterned, Uniform
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -57,7 +57,7 @@ def played(
     labels = torch.randint(CLASSES, (trials, SAMPLES), generator=torch.Generator().manual_seed(seed))
     batch = make_batch(draw(seed, trials, SAMPLES, *shape), labels, classes=CLASSES)
     weights = draw_parameters(model, Torch(), random.key([seed + s for s in SEEDS]))
-    return model, client.observe(model, weights, batch, SEEDS), told(model, client, batch)
+    return model, client.observe(model, weights, batch, SEEDS), attacker_knowledge(model, client, batch)
 
 
 def same_bytes(one: object, other: object) -> None:

@@ -18,7 +18,7 @@ from leakscope.attacks.priors import GUESS
 from leakscope.attacks.recipes import ATTACKS, dlg
 from leakscope.attacks.starts import Patterned
 from leakscope.attacks.view import Clock, View
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -50,7 +50,7 @@ def world(
     if guard is not None:
         secret = guard.draw(guard.polarise(model), random.fold(random.key(SEEDS), "client"))
         truth |= secret | {CODES: LARGE * secret[CODES]}
-    return model, seen, told(model, client, batch, labels=True), batch, truth
+    return model, seen, attacker_knowledge(model, client, batch, labels=True), batch, truth
 
 
 @pytest.mark.parametrize("samples", [1, 3])
@@ -141,7 +141,7 @@ def test_every_attacker_runs_through_the_engine_and_gets_closer(name: str, local
 
 def test_labels_are_read_off_the_public_head_however_strong_the_defence() -> None:
     model, seen, _, batch, _ = world(guard=Polarisation(100.0, bits=BITS))
-    blind = told(model, Client(), batch)
+    blind = attacker_knowledge(model, Client(), batch)
     made = spn_head(iterations=1).run(model, seen, blind, SEEDS, NATIVE)
     assert torch.equal(made.labels, batch.labels)
 

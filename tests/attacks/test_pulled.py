@@ -19,7 +19,7 @@ from leakscope.attacks.pulled import PULL, UNIT, Pulled, learn_pull, spn_pull
 from leakscope.attacks.recipes import cpl
 from leakscope.attacks.simulate import LocalSteps
 from leakscope.attacks.translate import ThroughMap
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -52,7 +52,7 @@ def world(samples: int, guard: Polarisation) -> tuple[Model, Client, Observation
         model,
         client,
         seen,
-        told(model, client, batch, labels=True),
+        attacker_knowledge(model, client, batch, labels=True),
         batch,
         {GUESS: batch.inputs, PULL: pulls / UNIT},
     )
@@ -110,7 +110,7 @@ def test_who_is_told_of_the_defence_learns_the_pull_whatever_the_attack() -> Non
     strengths = torch.tensor([0.125, 0.5, 2.0], dtype=torch.float64)
     guard = Polarisation(0.5, bits=BITS)
     model, _, seen, knowledge, _, truth = world(1, guard)
-    informed = tell_defences(knowledge, Client(on_model=replace(guard, alpha2=strengths)), seen)
+    informed = knowledge_of_defences(knowledge, Client(on_model=replace(guard, alpha2=strengths)), seen)
     assert informed.private_head is not None
     assert set(informed.private_head) == {"bits", "alpha1", "alpha2", "margin"}
     assert_close(informed.private_head["alpha2"].double(), strengths)
@@ -163,7 +163,7 @@ def test_who_knows_gets_the_picture_that_who_does_not_know_misses() -> None:
     model = build("dlnet", (1, 28, 28), 10)
     client = Client(on_model=Polarisation(0.1, spread=0.3))
     weights = draw_parameters(model, Uniform(0.3), random.key(seeds))
-    seen, knowledge = client.observe(model, weights, batch, seeds), told(model, client, batch)
+    seen, knowledge = client.observe(model, weights, batch, seeds), attacker_knowledge(model, client, batch)
     error = {}
     for attack in (spn_unaware(iterations=20), spn_pull(iterations=20)):
         made = attack.run(model, seen, knowledge, seeds, Execution(form="native"))

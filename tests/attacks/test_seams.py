@@ -23,7 +23,7 @@ from leakscope.attacks.recipes import cpl, dlg
 from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, shift
 from leakscope.attacks.starts import Insider, Normal
 from leakscope.attacks.translate import ThroughMap
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.tree import Tree, rows, take
 from leakscope.core.types import LocalTraining, Observation, make_batch
@@ -233,6 +233,8 @@ def test_a_weight_update_of_one_step_with_a_known_rate_is_attacked_like_its_grad
     client = Client(local=LocalTraining(rate=0.01))
     w = world(2)
     observation = client.observe(w.model, w.weights, w.batch, w.seeds)
-    made = cpl(iterations=15, threshold=1e-3).run(w.model, observation, told(w.model, client, w.batch), w.seeds, SINGLE)
+    made = cpl(iterations=15, threshold=1e-3).run(
+        w.model, observation, attacker_knowledge(w.model, client, w.batch), w.seeds, SINGLE
+    )
     assert made.labels.tolist() == w.batch.labels.tolist()
     assert (made.inputs - w.batch.inputs).square().mean() < 0.02

@@ -28,7 +28,7 @@ from leakscope.attacks.simulate import (
 from leakscope.attacks.starts import Uniform as UniformStart
 from leakscope.attacks.translate import Moved, ThroughMap, on_black
 from leakscope.attacks.view import Clock, Simulated, Simulator
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -57,7 +57,7 @@ def play(model: Model, client: Client, seeds: Sequence[int] = SEEDS) -> tuple[Ob
     batch = make_batch(x, y, classes=CLASSES)
     weights = to(draw_parameters(model, Uniform(), random.key(list(seeds))), dtype=torch.float64)
     client = replace(client, scaling=SCALING)
-    return client.observe(model, weights, batch, seeds), told(model, client, batch, labels=True), batch
+    return client.observe(model, weights, batch, seeds), attacker_knowledge(model, client, batch, labels=True), batch
 
 
 def truth(model: Model, batch: Batch) -> Tensor:

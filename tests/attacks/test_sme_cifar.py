@@ -9,7 +9,7 @@ import torch
 
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import ig_update, sme
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.scaling import Scaling
 from leakscope.core.types import LocalTraining, make_batch
@@ -29,7 +29,7 @@ def test_sme_reconstructs_better_than_ig_after_twenty_local_steps(data_directory
     model = build("cnn_cifar", (3, 32, 32), 100)
     client = Client(LocalTraining(epochs=20, rate=0.004), scaling=SCALING)
     seen = client.observe(model, draw_parameters(model, Torch(), random.key([0])), private, [0])
-    blind = told(model, client, private, local=False)  # neither labels nor local training
+    blind = attacker_knowledge(model, client, private, local=False)  # neither labels nor local training
     psnr, mismatch = {}, {}
     for attack in (sme(iterations=80), ig_update(iterations=80)):
         made = attack.run(model, seen, blind, [0], Execution(form="loop"))

@@ -19,7 +19,7 @@ from leakscope.attacks.labels import counts
 from leakscope.attacks.recipes import ATTACKS, ig, ig_update, sme
 from leakscope.attacks.simulate import ALPHA
 from leakscope.attacks.starts import Insider
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -38,7 +38,9 @@ def small(name: str = "mlp", *, dtype: torch.dtype = torch.float64, local: Local
     w = world(2, name=name, shape=(1, 8, 8), samples=3, local=local, labels=True, dtype=dtype, a=0.2)
     client = replace(w.client, scaling=SCALING)
     seen = client.observe(w.model, w.weights, w.batch, w.seeds)
-    return replace(w, client=client, observation=seen, knowledge=told(w.model, client, w.batch, labels=True))
+    return replace(
+        w, client=client, observation=seen, knowledge=attacker_knowledge(w.model, client, w.batch, labels=True)
+    )
 
 
 def ends(how: Matching, w: World, observation: Observation | None = None) -> Tree:
@@ -214,7 +216,7 @@ def test_clients_of_unequal_size_are_attacked_together() -> None:
     mask = torch.tensor([[True, True, True], [True, False, False]])
     batch = make_batch(w.batch.inputs, w.batch.labels, classes=10, mask=mask)
     seen = w.client.observe(w.model, w.weights, batch, w.seeds)
-    knowledge = told(w.model, w.client, batch, labels=True)
+    knowledge = attacker_knowledge(w.model, w.client, batch, labels=True)
     made = sme(iterations=3).run(w.model, seen, knowledge, w.seeds, Execution(form="native"))
     alone = sme(iterations=3).run(w.model, w.observation, w.knowledge, w.seeds, Execution(form="native"))
     assert_close(made.inputs[0], alone.inputs[0])
@@ -247,7 +249,7 @@ def played(
     return (
         model,
         client.observe(model, weights, batch, seeds),
-        told(model, client, batch, labels=True, local=False),
+        attacker_knowledge(model, client, batch, labels=True, local=False),
         inputs,
     )
 

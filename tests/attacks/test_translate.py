@@ -17,7 +17,7 @@ from leakscope.attacks.recipes import ATTACKS, ig
 from leakscope.attacks.simulate import shift
 from leakscope.attacks.starts import Insider
 from leakscope.attacks.translate import BOUNDS, Within, bend, identity, ig_affine, ig_shift
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
@@ -38,7 +38,7 @@ def world(on_data: Transform | None) -> tuple[Batch, Batch, Observation, Knowled
     batch = make_batch(data.pictures("test", range(2))[:, None], data.labels("test", range(2))[:, None], classes=10)
     client = Client(scaling=SCALING, on_data=on_data)
     seen = client.observe(MODEL, draw_parameters(MODEL, Uniform(0.4), random.key(SEEDS)), batch, SEEDS)
-    return batch, client.transformed(batch, SEEDS), seen, told(MODEL, client, batch, labels=True)
+    return batch, client.transformed(batch, SEEDS), seen, attacker_knowledge(MODEL, client, batch, labels=True)
 
 
 def mismatch_at(attack: Matching, extras: dict[str, Tensor], on_data: Transform) -> Tensor:

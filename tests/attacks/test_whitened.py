@@ -16,7 +16,7 @@ from leakscope.attacks.objectives import Match
 from leakscope.attacks.recipes import cpl
 from leakscope.attacks.units import InNoiseUnits
 from leakscope.attacks.view import Simulated, View
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
@@ -86,8 +86,8 @@ def seen_by(client: Client) -> tuple[Observation, Knowledge, Knowledge]:
     data, index, seeds = load("digits"), torch.arange(TRIALS), list(range(TRIALS))
     private = make_batch(data.pictures("test", index)[:, None], data.labels("test", index)[:, None], classes=10)
     weights = draw_parameters(MODEL, Uniform(0.5), random.key(seeds))
-    seen, plain = client.observe(MODEL, weights, private, seeds), told(MODEL, client, private)
-    return seen, plain, tell_defences(plain, client, seen)
+    seen, plain = client.observe(MODEL, weights, private, seeds), attacker_knowledge(MODEL, client, private)
+    return seen, plain, knowledge_of_defences(plain, client, seen)
 
 
 def errors(client: Client, iterations: int) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from leakscope.studies import frontier
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def attacker_knowledge(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Return what is measured and which command the page gets; nothing is measured."""
     seen = SimpleNamespace(settings=None, command="")
     monkeypatch.setattr(opacus, "promise_of", lambda **_: None)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -338,12 +338,12 @@ def test_what_is_told_is_what_the_scenario_says_and_no_more() -> None:
     model = network()
     batch = batch_of(model)
     client = Client(LocalTraining(epochs=2), loss="mse", scaling=SCALING, defences=(GaussianNoise(1.0),))
-    plain = told(model, client, batch)
+    plain = attacker_knowledge(model, client, batch)
     assert (plain.input_shape, plain.classes, plain.samples) == ((1, 8, 8), CLASSES, 4)
     assert (plain.loss, plain.scaling, plain.local) == ("mse", SCALING, client.local)
     assert plain.labels is plain.order is plain.sigma is plain.mask is None
-    assert told(model, client, batch, local=False).local is None
-    assert told(model, client, batch, labels=True).labels is batch.labels
+    assert attacker_knowledge(model, client, batch, local=False).local is None
+    assert attacker_knowledge(model, client, batch, labels=True).labels is batch.labels
 
 
 # -- what is refused

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -69,9 +69,9 @@ def test_a_trial_does_not_feel_its_neighbours() -> None:
 def test_an_attacker_is_told_the_policy_only_with_the_defences_and_never_the_draws() -> None:
     model, weights, batch = world()
     client = Client(on_data=Transform("3-0"))
-    knowledge = told(model, client, batch)
+    knowledge = attacker_knowledge(model, client, batch)
     assert knowledge.policies is None
-    aware = tell_defences(knowledge, client, client.observe(model, weights, batch, SEEDS))
+    aware = knowledge_of_defences(knowledge, client, client.observe(model, weights, batch, SEEDS))
     assert aware.policies == ((("translate_x", pytest.approx(0.4532, abs=1e-4)), ("invert", 0.0)),)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -290,7 +290,7 @@ def test_fedavg_under_a_clip_ends_near_where_it_began() -> None:
 
 def aware(client: Client) -> tuple[Knowledge, Observation]:
     seen = observe(client)
-    return tell_defences(told(network(), client, batch_of()), client, seen), seen
+    return knowledge_of_defences(attacker_knowledge(network(), client, batch_of()), client, seen), seen
 
 
 def inside(value: object) -> Iterator[object]:
@@ -330,7 +330,7 @@ def test_facts_are_told_and_never_a_defence(defences: tuple[Defence, ...], local
     assert (knowledge.bound is not None) is (Clip in kinds)
     assert (knowledge.bits is not None) is bool(kinds & {Sign, Quantise})
     assert (knowledge.sigma is not None) is bool(kinds & {GaussianNoise, LaplaceNoise})
-    unaware = told(network(), client, batch_of())
+    unaware = attacker_knowledge(network(), client, batch_of())
     assert unaware.mask is unaware.bound is unaware.bits is unaware.sigma is None
     for field in dataclasses.fields(Knowledge):
         if field.name not in ("mask", "bound", "bits", "sigma"):

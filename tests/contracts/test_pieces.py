@@ -86,7 +86,7 @@ from leakscope.attacks.polarised import Uncertain
 from leakscope.attacks.pulled import Zeros as NoPulls
 from leakscope.attacks.translate import AFFINE, AddSeen, identity, no_shift
 from leakscope.attacks.units import InNoiseUnits, PerGradient, Scaled
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.core.registry import summary
@@ -186,7 +186,12 @@ def played(
     batch = make_batch(inputs.to(dtype), labels, classes=CLASSES)
     client = Client(local, scaling=SCALING)
     weights = to(draw_parameters(model, Torch(), KEYS), dtype=dtype)
-    return model, client.observe(model, weights, batch, SEEDS), told(model, client, batch, labels=True), batch
+    return (
+        model,
+        client.observe(model, weights, batch, SEEDS),
+        attacker_knowledge(model, client, batch, labels=True),
+        batch,
+    )
 
 
 def all_unknowns(dtype: torch.dtype) -> Tree:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from leakscope.attacks import LBFGS, OPTIMISERS, Adam, Execution, Matching, cpl, ig, matching
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.tree import flat_names, take
 from leakscope.core.types import Reconstruction, make_batch
@@ -17,7 +17,7 @@ SHAPE, CLASSES = (1, 8, 8), 4
 MODEL = build("lenet_dlg", SHAPE, CLASSES, {"width": 2})
 BATCH = make_batch(random.uniform(random.key(1), (3, 1, *SHAPE)), torch.tensor([[0], [3], [1]]), classes=CLASSES)
 OBSERVED = Client().observe(MODEL, draw_parameters(MODEL, Uniform(0.5), random.key(SEEDS)), BATCH, SEEDS)
-KNOWN = told(MODEL, Client(), BATCH)
+KNOWN = attacker_knowledge(MODEL, Client(), BATCH)
 ATTACKED: dict[str, Matching] = {
     "adam": ig(iterations=2),
     "lbfgs": cpl(optimiser=LBFGS(inner=5), iterations=1),

@@ -12,7 +12,7 @@ from leakscope.attacks.aware import aware
 from leakscope.attacks.defended import Sent
 from leakscope.attacks.objectives import find_link
 from leakscope.attacks.recipes import cpl
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.tree import Tree, lift
 from leakscope.core.types import Knowledge, Observation, make_batch
@@ -64,7 +64,7 @@ def seen_by(client: Client) -> tuple[Observation, Knowledge]:
     inputs = torch.rand(3, 1, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     batch = make_batch(inputs, torch.tensor([[0], [1], [2]]), classes=4)
     seen = client.observe(model, weights, batch, range(3))
-    return seen, tell_defences(told(model, client, batch), client, seen)
+    return seen, knowledge_of_defences(attacker_knowledge(model, client, batch), client, seen)
 
 
 def test_one_who_knows_is_told_what_was_sent_and_how_much_noise_there_is() -> None:

@@ -31,7 +31,7 @@ from leakscope.defences import (
     Sparsify,
     UpdateDefence,
 )
-from leakscope.scenario.pieces import KINDS
+from leakscope.scenario.components import KINDS
 from leakscope.scenario.schema import check_cell
 
 TRIALS = 3

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -291,7 +291,7 @@ def test_no_checkpoint_of_an_attack_holds_a_secret(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(Checkpoint, "save", save)
     how = Execution(form="native", directory=tmp_path / "work", save_every=0.0)
-    cpl(iterations=1).run(model, seen, told(model, client, batch), SEEDS, how)
+    cpl(iterations=1).run(model, seen, attacker_knowledge(model, client, batch), SEEDS, how)
     assert kept
     assert not leaks([*kept, *(p for p in (tmp_path / "work").rglob("*") if p.is_file())], secrets_of(model))
 

@@ -22,7 +22,7 @@ from leakscope.attacks.recipes import ATTACKS
 from leakscope.cli import app
 from leakscope.data import SOURCES
 from leakscope.scenario import schema
-from leakscope.scenario.pieces import piece_type
+from leakscope.scenario.components import component_type
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -60,7 +60,7 @@ def own_tables() -> Iterator[None]:
 
 def forget_names() -> None:
     """Make the next scenario look at the tables as they are now: their names are read once in a process."""
-    for remembered in (piece_type, schema.cell_model, schema.file_model):
+    for remembered in (component_type, schema.cell_model, schema.file_model):
         remembered.cache_clear()
 
 

@@ -72,7 +72,7 @@ def attack(chunk: Chunk) -> dict[str, Tensor]:
     """Play four clients on bundled pictures, attack them by CPL for one step of twenty evaluations, and return the reconstruction."""
     from leakscope.attacks.engine.plan import Execution
     from leakscope.attacks.recipes import cpl
-    from leakscope.clients import Client, told
+    from leakscope.clients import Client, attacker_knowledge
     from leakscope.core import random
     from leakscope.core.types import make_batch
     from leakscope.data import load
@@ -87,5 +87,5 @@ def attack(chunk: Chunk) -> dict[str, Tensor]:
     weights = draw_parameters(model, Uniform(0.5), random.key(seeds))
     observation = client.observe(model, weights, batch, seeds)
     execution = Execution(form="native", progress=reporter(chunk.name))
-    made = cpl(iterations=1).run(model, observation, told(model, client, batch), seeds, execution)
+    made = cpl(iterations=1).run(model, observation, attacker_knowledge(model, client, batch), seeds, execution)
     return {"inputs": made.inputs, "mismatch": made.mismatch, "trace": made.trace, "outcome": made.outcome}

@@ -10,7 +10,7 @@ from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.recipes import sme
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.types import LocalTraining, make_batch
 from leakscope.kernels import graph_cache as graphs
@@ -81,7 +81,7 @@ def test_a_compiled_evaluation_has_short_sums_and_the_gradient_of_the_plain_one(
     client = Client(LocalTraining(epochs=2, rate=0.1))
     first = {n: w.double() for n, w in draw_parameters(model, Torch(), random.key(seeds)).items()}
     seen = client.observe(model, first, batch, seeds)
-    knowledge = told(model, client, batch, labels=True)
+    knowledge = attacker_knowledge(model, client, batch, labels=True)
     problem, _ = sme().prepare(model, seen, knowledge, seeds, Execution(dtype="float64"))
     found = {}
     for form in ("native", "compiled"):

@@ -18,7 +18,7 @@ from leakscope.attacks.priors import GUESS, Norm
 from leakscope.attacks.recipes import dlg, matching
 from leakscope.attacks.simulate import LocalSteps
 from leakscope.attacks.view import View
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.model import Model
 from leakscope.core.types import LocalTraining, make_batch
@@ -40,7 +40,7 @@ def problem(seed: int, model: Model = MODEL, **pieces: object) -> Problem:
     batch = make_batch(random.uniform(keys, (1, 1, 4, 4)), (keys % 3)[:, None], classes=3)
     client = Client()
     seen = client.observe(model, draw_parameters(model, Uniform(0.5), keys), batch, seeds)
-    made, _ = matching(**pieces).prepare(model, seen, told(model, client, batch), seeds, Execution())  # type: ignore[arg-type]
+    made, _ = matching(**pieces).prepare(model, seen, attacker_knowledge(model, client, batch), seeds, Execution())  # type: ignore[arg-type]
     return made
 
 
@@ -210,8 +210,8 @@ def test_a_simulated_training_is_recorded_on_cuda_and_never_compiled(
 
     monkeypatch.setattr(plan, "measure_form", rate)
     made = problem(1)
-    pieces = replace(made.facts.pieces, simulate=LocalSteps()) if simulated else made.facts.pieces
-    made = replace(made, facts=replace(made.facts, pieces=pieces))
+    pieces = replace(made.facts.components, simulate=LocalSteps()) if simulated else made.facts.components
+    made = replace(made, facts=replace(made.facts, components=pieces))
     best, _ = plan.choose_form(MODEL, made, torch.device("cuda"), 1e6)
     assert best == expected
     assert ("im2col", True) in measured

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core.tree import take
 from leakscope.core.types import Batch, Observation, Outcome, Reconstruction, Round, Shares, make_batch
 from leakscope.metrics import score, summarise
@@ -56,7 +56,7 @@ def exposed(batch: Batch, seeds: tuple[int, ...]) -> Exposure:
     sent = Round({}, {}, {"w": torch.ones(batch.trials, 3)})
     observation = Observation((sent,), Shares.GRADIENT, torch.ones(batch.trials))
     model = build("mlp", tuple(batch.inputs.shape[2:]), 20, {"hidden": [2]})
-    return Exposure(model, Client(), batch, seeds, observation, told(model, Client(), batch))
+    return Exposure(model, Client(), batch, seeds, observation, attacker_knowledge(model, Client(), batch))
 
 
 def tell(samples: int = 1, attacks: int = 2, noise: bool = True, exact: bool = True) -> Demonstration:

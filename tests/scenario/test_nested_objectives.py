@@ -18,7 +18,7 @@ from leakscope.attacks.objectives import Match
 from leakscope.attacks.units import GAINS, AtLeast, InNoiseUnits, PerGradient, Scaled, ToLength
 from leakscope.scenario import scenario_of
 from leakscope.scenario.catalogue import catalogue
-from leakscope.scenario.pieces import KINDS
+from leakscope.scenario.components import KINDS
 from leakscope.scenario.schema import check_cell
 from leakscope.store import Run
 from leakscope.sweep.chunk import Chunk, expose_chunk

@@ -15,8 +15,8 @@ from leakscope.core.errors import InputError
 from leakscope.data.resizing import resize
 from leakscope.scenario import ScenarioError, json_schema, read_scenario, scenario_of
 from leakscope.scenario.cell import read_settings
+from leakscope.scenario.components import KINDS
 from leakscope.scenario.identity import cell_id
-from leakscope.scenario.pieces import KINDS
 from leakscope.scenario.scenario import scenario_from_text
 from leakscope.scenario.schema import check_cell
 from leakscope.scenario.text import read_text

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import ig
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.types import make_batch
@@ -96,6 +96,8 @@ def test_attack_scores_are_those_of_each_policy_attacked_alone() -> None:
         client = Client(scaling=data.statistics, on_data=how)
         batch = make_batch(x[:, None], y[:, None], classes=10)
         seen = client.observe(model, draw_parameters(model, Given(), random.key([3, 4])), batch, [3, 4])
-        alone = ig(iterations=3).run(model, seen, told(model, client, batch, labels=True), [3, 4], execution)
+        alone = ig(iterations=3).run(
+            model, seen, attacker_knowledge(model, client, batch, labels=True), [3, 4], execution
+        )
         slow = psnr(batch.inputs, alone.inputs.clamp(0, 1)).mean()
         torch.testing.assert_close(made[number], slow, rtol=1e-4, atol=1e-4)

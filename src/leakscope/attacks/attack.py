@@ -21,7 +21,7 @@ from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.simulate import LABEL, LocalSteps, OneGradient, OnTheLine, simulator_kinds
 from leakscope.attacks.starts import Patterned, Start
-from leakscope.attacks.view import Facts, Objective, Pieces, Prior, Simulator
+from leakscope.attacks.view import Components, Facts, Objective, Prior, Simulator
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -116,7 +116,7 @@ class Matching:
         observation = self._comparable(observation, knowledge)
         lanes = torch.arange(len(seeds), device=device).repeat_interleave(self.restarts)
         number = torch.arange(self.restarts, device=device).repeat(len(seeds))
-        pieces = Pieces(self.simulate, self.objective, self.priors)
+        pieces = Components(self.simulate, self.objective, self.priors)
         settings = to((pieces, dict(self.rules), self.optimiser, self.start), device=device, dtype=dtype)
         facts, rules, optimiser, start = take((Facts(observation, knowledge, settings[0], keys), *settings[1:]), lanes)
         unknowns = self._unknowns(model, facts, start, random.fold(random.fold(facts.key, "start"), number), dtype)
@@ -192,7 +192,7 @@ class Matching:
     def _stamp(self, model: Model, problem: Problem) -> str:
         """Return a fingerprint of everything that determines the result, so that a run is never resumed as another."""
         plain = (self.name, self.stop, self.labels, self.restarts, problem.rules, problem.optimiser)
-        seen = (problem.facts.pieces, problem.facts.knowledge, problem.facts.observation.shares, describe(model))
+        seen = (problem.facts.components, problem.facts.knowledge, problem.facts.observation.shares, describe(model))
         digest = hashlib.sha256(readable(map_tensors(lambda t: t.new_zeros(()), (plain, seen))).encode())
         for name, value in flat_names(problem).items():
             digest.update(name.encode())

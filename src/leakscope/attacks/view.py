@@ -51,7 +51,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Components:
     """The components that the engine lifts over trials; a tensor inside one is a per-trial setting."""
 
     simulate: Simulator
@@ -69,5 +69,5 @@ class Facts:
 
     observation: Observation
     knowledge: Knowledge
-    pieces: Pieces
+    components: Components
     key: Tensor

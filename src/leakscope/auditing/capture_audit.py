@@ -41,7 +41,7 @@ from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences
 from leakscope.auditing.target import Criterion, Target, UntestedError, check_batch, make_client
 from leakscope.auditing.target_audit import CLIENTS, MINUTES, scored_audit
-from leakscope.clients import tell_defences
+from leakscope.clients import knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.devices import find_device
 from leakscope.core.errors import InputError
@@ -130,7 +130,7 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
     seeds = tuple(request.seed * 100_000 + t for t in range(len(chosen.captures)))
     device = find_device(target.device, target.model.parameters())
     model, observation = to((model, observation), device=device)
-    informed = tell_defences(knowledge, client, observation) if is_defended(client) else None
+    informed = knowledge_of_defences(knowledge, client, observation) if is_defended(client) else None
     return Exposure(model, client, batch, seeds, observation, knowledge, informed), truth is not None
 
 

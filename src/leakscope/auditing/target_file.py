@@ -36,7 +36,7 @@ from leakscope.defences.on_data import Transform
 from leakscope.defences.on_model import Polarisation
 from leakscope.models import Init, draw_parameters, from_module
 from leakscope.scenario.cell import ModelChoice
-from leakscope.scenario.pieces import KINDS, STRICT, AlsoByName, list_of, model_of, piece_type
+from leakscope.scenario.components import KINDS, STRICT, AlsoByName, component_type, list_of, model_of
 from leakscope.scenario.reader import read_user_file
 from leakscope.scenario.settings import DataChoice
 
@@ -134,11 +134,11 @@ def file_model() -> type[BaseModel]:
     data: Any = Annotated[model_of(DataChoice, "data"), BeforeValidator(_by_name), AlsoByName(tuple(SOURCES))]
     parts: dict[str, Any] = {
         "build": (str | None, None),
-        "model": (piece_type("model") | None, None),
+        "model": (component_type("model") | None, None),
         "data": (data | None, None),
-        "weights": (piece_type("weights"), {"name": "uniform", "a": 0.5}),
+        "weights": (component_type("weights"), {"name": "uniform", "a": 0.5}),
         "client": (model_of(LocalTraining, "client") | None, None),
-        "defences": (list_of(piece_type("defences")), []),
+        "defences": (list_of(component_type("defences")), []),
         "on_data": (model_of(Transform, "on_data") | None, None),
         "on_model": (model_of(Polarisation, "on_model") | None, None),
         "loss": (str | None, None),

@@ -1,5 +1,5 @@
 """The client: local computation on private data, and the Observation that leaves it."""
 
-from leakscope.clients.client import Client, client_keys, tell_defences, told
+from leakscope.clients.client import Client, client_keys, knowledge_of_defences, attacker_knowledge
 
-__all__ = ["Client", "client_keys", "tell_defences", "told"]
+__all__ = ["Client", "attacker_knowledge", "client_keys", "knowledge_of_defences"]

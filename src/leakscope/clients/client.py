@@ -192,7 +192,9 @@ def client_keys(seeds: Sequence[int], device: torch.device | None = None) -> Ten
     return random.fold(random.key(list(seeds), device=device), "client")
 
 
-def told(model: Model, client: Client, batch: Batch, *, labels: bool = False, local: bool = True) -> Knowledge:
+def attacker_knowledge(
+    model: Model, client: Client, batch: Batch, *, labels: bool = False, local: bool = True
+) -> Knowledge:
     """Return the Knowledge of a server that knows network, loss, scaling and sample count, optionally `labels` and `local`."""
     return Knowledge(
         input_shape=tuple(model.input_shape),
@@ -206,7 +208,7 @@ def told(model: Model, client: Client, batch: Batch, *, labels: bool = False, lo
     )
 
 
-def tell_defences(knowledge: Knowledge, client: Client, observation: Observation) -> Knowledge:
+def knowledge_of_defences(knowledge: Knowledge, client: Client, observation: Observation) -> Knowledge:
     """Return Knowledge with the facts about the client's defences, not their draws; coordinates sent in any round count as sent."""
     updates = [direction(seen, observation.shares) for seen in observation.rounds]
     rounds = [revealed(client.defences, update) for update in updates]

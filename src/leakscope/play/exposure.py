@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree, map_tensors, to
 from leakscope.core.types import Batch, Knowledge, Observation
@@ -66,9 +66,9 @@ def expose(
     device = next((value.device for value in weights.values()), torch.device("cpu"))
     here, placed = (client, batch) if device.type == "cpu" else to((client, batch), device=device)
     observation = here.observe(model, weights, placed, seeds)
-    knowledge = told(model, client, batch, labels=labels, local=local)
+    knowledge = attacker_knowledge(model, client, batch, labels=labels, local=local)
     wanted = is_defended(client) if informed is None else informed
-    facts = tell_defences(knowledge, here, observation) if wanted else None
+    facts = knowledge_of_defences(knowledge, here, observation) if wanted else None
     return Exposure(model, client, batch, tuple(seeds), observation, knowledge, facts)
 
 

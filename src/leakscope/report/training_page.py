@@ -16,7 +16,7 @@ from leakscope.metrics.interval import Estimate
 from leakscope.report import numbers
 from leakscope.report.charts import Drawing, Line, Panel, draw_panel
 from leakscope.report.page import render_page, write_page
-from leakscope.scenario.pieces import KINDS, describe_field
+from leakscope.scenario.components import KINDS, describe_field
 from leakscope.training.file import TRAINING_KINDS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 from leakscope.attacks.attack import Attack
 from leakscope.clients import Client
 from leakscope.models import Init
-from leakscope.scenario.pieces import KINDS
+from leakscope.scenario.components import KINDS
 from leakscope.scenario.schema import make_client
 from leakscope.scenario.settings import DataChoice, KnowledgeChoice, Precision
 

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from leakscope.core.errors import InputError
-from leakscope.scenario.pieces import KINDS, Kind
+from leakscope.scenario.components import KINDS, Kind
 from leakscope.scenario.problems import Problem, ScenarioError
 from leakscope.scenario.schema import message_of, problem_of
 from leakscope.scenario.text import Text, read_text

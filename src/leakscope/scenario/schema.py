@@ -16,7 +16,17 @@ from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
 from leakscope.defences.stack import check_stack
-from leakscope.scenario.pieces import KINDS, LISTS, NUMBER, STRICT, AlsoByName, Kind, list_of, model_of, piece_type
+from leakscope.scenario.components import (
+    KINDS,
+    LISTS,
+    NUMBER,
+    STRICT,
+    AlsoByName,
+    Kind,
+    component_type,
+    list_of,
+    model_of,
+)
 from leakscope.scenario.problems import Path, Problem
 from leakscope.scenario.settings import DataChoice, KnowledgeChoice, Precision
 
@@ -43,14 +53,14 @@ def cell_model() -> type[BaseModel]:
     client = model_of(Client, "client", frozenset({"scaling", "defences"}))
     fields: dict[str, Any] = {
         "data": (data, Field(description="Which private examples the clients hold; a name alone will do.")),
-        "model": (piece_type("model"), Field(description="The network; a name alone will do.")),
+        "model": (component_type("model"), Field(description="The network; a name alone will do.")),
         "weights": (
-            piece_type("weights"),
+            component_type("weights"),
             Field({"name": "uniform", "a": 0.5}, description="First weights of a trial."),
         ),
         "client": (client, Field({}, description="What a client does between download and upload.")),
-        "defences": (list_of(piece_type("defences")), Field([], description="Applied to the update, in order.")),
-        "attack": (piece_type("attack"), Field(description="The attack; use `attacks` for several.")),
+        "defences": (list_of(component_type("defences")), Field([], description="Applied to the update, in order.")),
+        "attack": (component_type("attack"), Field(description="The attack; use `attacks` for several.")),
         "knowledge": (model_of(KnowledgeChoice, "knowledge"), Field({}, description="What the attacker is told.")),
         "trials": (
             Annotated[int, Field(ge=1, le=MOST_TRIALS)],
@@ -78,10 +88,10 @@ def file_model() -> type[BaseModel]:
     axis = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field()]
     base = cell_model()
     fields: dict[str, Any] = {name: (field.annotation, field) for name, field in base.model_fields.items()}
-    fields["attack"] = (piece_type("attack") | None, Field(None, description="The attack."))
+    fields["attack"] = (component_type("attack") | None, Field(None, description="The attack."))
     fields |= {
         "name": (str, Field("", description="The title of the page.")),
-        "attacks": (list_of(piece_type("attack")), Field([], description="Several attacks on the same trials.")),
+        "attacks": (list_of(component_type("attack")), Field([], description="Several attacks on the same trials.")),
         "grid": (axis, Field({}, description="Path of a field -> its values; every combination is run.")),
         "zip": (axis | list[axis], Field({}, description="Paths whose values go together, of equal length.")),
     }

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.recipes import ig
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -203,7 +203,9 @@ def attack_scores(
     parts = []
     for transform in transforms:
         client = Client(scaling=scaling, on_data=transform)
-        parts.append((client.observe(model, weights, batch, seeds), told(model, client, batch, labels=True)))
+        parts.append(
+            (client.observe(model, weights, batch, seeds), attacker_knowledge(model, client, batch, labels=True))
+        )
     seen, knowledge = map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])  # all policies as one batch
     reconstruction = ig(iterations=iterations).run(model, seen, knowledge, seeds * len(transforms), execution)
     truth = batch.inputs.repeat(len(transforms), 1, 1, 1, 1)

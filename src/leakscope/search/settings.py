@@ -10,7 +10,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
 from leakscope.models import MODELS
-from leakscope.scenario.pieces import model_of
+from leakscope.scenario.components import model_of
 from leakscope.scenario.problems import Problem
 from leakscope.scenario.reader import read_user_file
 from leakscope.search.accuracy_score import THRESHOLD

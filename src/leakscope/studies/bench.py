@@ -21,7 +21,7 @@ from leakscope.attacks.engine.plan import Execution, choose_form, measure_form, 
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.optimisers import LBFGS
 from leakscope.attacks.recipes import cpl
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
@@ -216,7 +216,9 @@ def optimiser_share(device: str, trials: int = 64, iterations: int = 12) -> dict
     client = Client()
     observation = client.observe(model, draw_parameters(model, Uniform(0.5), keys), batch, seeds)
     how = cpl(iterations=iterations, threshold=0.0)
-    problem, _ = how.prepare(model, observation, told(model, client, batch), seeds, Execution(device=device))
+    problem, _ = how.prepare(
+        model, observation, attacker_knowledge(model, client, batch), seeds, Execution(device=device)
+    )
     form = "native" if device == "cpu" else "im2col"
     engine = Engine(model, problem, how.stop, form)
     engine.run()

@@ -17,7 +17,7 @@ from leakscope.attacks.optimisers import Adam
 from leakscope.attacks.priors import TotalVariation
 from leakscope.attacks.recipes import cpl
 from leakscope.attacks.starts import Normal
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -85,7 +85,7 @@ def set_up(case: Case, device: str, trials: int | None = None) -> Setup:
     weights = draw_parameters(model, Uniform(0.5) if case.uniform else Torch(), keys)
     client = Client()
     observation = client.observe(model, weights, batch, seeds)
-    knowledge = told(model, client, batch, labels=True)
+    knowledge = attacker_knowledge(model, client, batch, labels=True)
     execution = Execution(device=device)
     problem, _ = case.matching.prepare(model, observation, knowledge, seeds, execution)
     return Setup(model, observation, knowledge, problem, seeds)
@@ -103,7 +103,7 @@ def plain_loop(setup: Setup, device: str) -> Callable[[int], Tensor]:
         raise InputError("the benchmark's loop needs known labels")
     seen = facts.observation.rounds[0]
     names = [name for name, _ in module.named_parameters()]
-    tv = bool(facts.pieces.priors)
+    tv = bool(facts.components.priors)
 
     def evaluate(i: int) -> Tensor:
         guess = unknowns[i].clone().requires_grad_()

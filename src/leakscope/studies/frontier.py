@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from leakscope.attacks.aware import aware
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.recipes import cpl
-from leakscope.clients import Client, tell_defences, told
+from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.clients.private import PrivateClient
 from leakscope.core import random
 from leakscope.core.devices import find_device
@@ -201,8 +201,8 @@ def _knowledge(model: Model, client: Client | PrivateClient, truth: Batch, seen:
     """Return the knowledge of an informed attacker."""
     if isinstance(client, PrivateClient):
         plain = Client(loss=client.loss, scaling=client.scaling)
-        return client.tell(told(model, plain, truth), truth.trials)
-    return tell_defences(told(model, client, truth), client, seen)
+        return client.tell(attacker_knowledge(model, plain, truth), truth.trials)
+    return knowledge_of_defences(attacker_knowledge(model, client, truth), client, seen)
 
 
 def _network(seed: int) -> tuple[Model, Tree]:

@@ -22,7 +22,7 @@ from leakscope.defences.stack import check_stack
 from leakscope.federated import SELECTIONS, SERVERS, Count, Decay, Federation, Selection, Server
 from leakscope.models import Init
 from leakscope.scenario.cell import ModelChoice
-from leakscope.scenario.pieces import KINDS, STRICT, AlsoByName, Kind, kind_type, list_of, model_of, piece_type
+from leakscope.scenario.components import KINDS, STRICT, AlsoByName, Kind, component_type, kind_type, list_of, model_of
 from leakscope.scenario.problems import Path, Problem, ScenarioError
 from leakscope.scenario.reader import UserFile, read_user_file, user_file_of
 from leakscope.scenario.schema import closer, make_client
@@ -122,13 +122,13 @@ def file_model() -> type[BaseModel]:
         "name": (str, Field("", description="The title of the page.")),
         "data": (data, Field(description="What is dealt out to the clients; a name alone will do.")),
         "partition": (kind_type(TRAINING_KINDS["partition"]), Field(description="Which client holds which examples.")),
-        "model": (piece_type("model"), Field(description="The network; a name alone will do.")),
-        "weights": (piece_type("weights"), Field({"name": "pytorch"}, description="First weights of the server.")),
+        "model": (component_type("model"), Field(description="The network; a name alone will do.")),
+        "weights": (component_type("weights"), Field({"name": "pytorch"}, description="First weights of the server.")),
         "client": (
             model_of(Client, "client", CLIENT_HIDDEN),
             Field({}, description="What a client does between download and upload."),
         ),
-        "defences": (list_of(piece_type("defences")), Field([], description="Applied to every update, in order.")),
+        "defences": (list_of(component_type("defences")), Field([], description="Applied to every update, in order.")),
         "selection": (
             kind_type(TRAINING_KINDS["selection"]),
             Field({"name": "share"}, description="Who answers in a round."),

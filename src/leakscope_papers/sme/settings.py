@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from leakscope.attacks.attack import Matching
-from leakscope.scenario.pieces import KINDS
+from leakscope.scenario.components import KINDS
 from leakscope_papers.files import file_dataclass
 from leakscope_papers.programs.settings import DataName, Network, PieceSettings
 

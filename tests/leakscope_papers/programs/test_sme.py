@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.surrogate import sme
-from leakscope.clients import Client, told
+from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
@@ -135,7 +135,7 @@ def test_quality_is_that_of_the_attack_run_by_hand(tmp_path: Path) -> None:
     batch, model = clients_of(ink, 2, 2), build("mlp", (1, 8, 8), 10, {"hidden": (16,)})
     client = Client(LocalTraining(epochs=2, batch_size=2, rate=0.1), scaling=ink.scaling)
     seen = client.observe(model, draw_parameters(model, Torch(), random.key([0, 1])), batch, [0, 1])
-    knowledge = told(model, client, batch, labels=True, local=False)
+    knowledge = attacker_knowledge(model, client, batch, labels=True, local=False)
     made = sme(iterations=2).run(model, seen, knowledge, [0, 1], Execution(form="native"))
     scores = score(batch.inputs, batch.labels, made.inputs, made.labels)
     assert row.values["psnr"] == pytest.approx(scores.psnr.mean(1).tolist(), abs=1e-4)

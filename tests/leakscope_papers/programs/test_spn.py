@@ -17,8 +17,8 @@ from torch.testing import assert_close
 from leakscope.analysis.characteristic import Characteristic, measured
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Stop
-from leakscope.clients import Client, tell_defences
-from leakscope.clients import told as knows
+from leakscope.clients import Client, knowledge_of_defences
+from leakscope.clients import attacker_knowledge as knows
 from leakscope.core import random
 from leakscope.core.record import Plain
 from leakscope.core.tree import take
@@ -230,7 +230,7 @@ def test_no_attacker_stops_at_a_threshold_of_its_own(curve: Curve, kinds: list[s
     strengths = torch.full((4,), 0.1)
     client = client_of(curve, strengths)
     seen = client.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
-    knowledge = tell_defences(knows(attacked.model, client, attacked.batch), client, seen)
+    knowledge = knowledge_of_defences(knows(attacked.model, client, attacked.batch), client, seen)
     for kind in kinds:
         assert attack_of(kind, client, knowledge, strengths, 7).stop == Stop(iterations=7, threshold=0.0), kind
 
@@ -273,7 +273,7 @@ def test_ppdl_chooses_by_the_gradient_and_adds_noise_to_what_it_sends() -> None:
         assert_close(value, torch.where(chosen, noisy[name], 0.0))
         assert (value[chosen] != clean[name][chosen]).all()
     seen = client.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
-    facts = tell_defences(knows(attacked.model, client, attacked.batch), client, seen)
+    facts = knowledge_of_defences(knows(attacked.model, client, attacked.batch), client, seen)
     assert facts.mask is not None
     assert facts.sigma is not None
     assert_close(facts.sigma, strengths)
@@ -302,7 +302,9 @@ def test_strength_0_changes_nothing_and_of_ppdl_leaves_the_choice() -> None:
     chosen = client_of(NONE["ppdl"], nothing)
     assert chosen.defences == (Sparsify(share=0.3),)
     seen = chosen.observe(attacked.model, attacked.weights, attacked.batch, attacked.seeds)
-    assert tell_defences(knows(attacked.model, chosen, attacked.batch), chosen, seen).largest  # nothing else was done
+    assert knowledge_of_defences(
+        knows(attacked.model, chosen, attacked.batch), chosen, seen
+    ).largest  # nothing else was done
 
 
 def test_no_defence_is_a_row_without_a_ratio_and_in_no_cap() -> None:
@@ -338,7 +340,7 @@ def test_the_reader_is_algorithm_5_but_for_where_labels_come_from() -> None:
     assert replace(reader, labels=unaware.labels) == unaware
     made = reader.run(attacked.model, seen, blind, attacked.seeds, Execution(form="native"))
     assert torch.equal(made.labels, attacked.batch.labels)  # the private loss never reaches the public head
-    informed = tell_defences(blind, client, seen)
+    informed = knowledge_of_defences(blind, client, seen)
     aware = attack_of("aware", client, informed, strengths, 1)
     assert aware.labels == reader.labels
     assert aware.simulate != reader.simulate

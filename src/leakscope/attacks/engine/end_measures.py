@@ -41,7 +41,9 @@ def measure_ends(
 
 def value_at(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> Tensor:
     """Return the objective of ONE trial at its unknowns, averaged over rounds; no gradient."""
-    return torch.stack([facts.pieces.objective(view) for view in views_of(model, unknowns, facts, iteration)]).mean()
+    return torch.stack(
+        [facts.components.objective(view) for view in views_of(model, unknowns, facts, iteration)]
+    ).mean()
 
 
 class _Ends:
@@ -96,5 +98,5 @@ class _Ends:
         ended = take((self.ended.unknowns, self.ended.iteration), part)
         unknowns, iteration = to(ended, device=self.device)
         facts = take(self.facts, self.lane[part].to(self.device))
-        pieces = replace(facts.pieces, objective=take(self.measure, part.to(self.device)))
-        return unknowns, replace(facts, pieces=pieces), iteration
+        components = replace(facts.components, objective=take(self.measure, part.to(self.device)))
+        return unknowns, replace(facts, components=components), iteration

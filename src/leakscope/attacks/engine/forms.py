@@ -60,7 +60,7 @@ def views_of(model: Model, unknowns: Tree, facts: Facts, iteration: Tensor) -> I
     """Yield the View of ONE trial in each round, simulated on demand."""
     clock = Clock(iteration, facts.key)
     for seen in facts.observation.rounds:
-        simulated = facts.pieces.simulate(model, unknowns, seen, facts.knowledge, clock)
+        simulated = facts.components.simulate(model, unknowns, seen, facts.knowledge, clock)
         observed = direction(seen, facts.observation.shares)
         yield View(unknowns, simulated, observed, seen, facts.knowledge, clock, facts.observation.shares)
 
@@ -69,7 +69,7 @@ def evaluate_one(
     model: Model, unknowns: Tree, facts: Facts, iteration: Tensor, wanted: Sequence[str] | None = None
 ) -> tuple[Tree, Tensor, Tensor]:
     """Return (gradient in the `wanted` unknowns, total, mismatch in its reported unit) of ONE trial, averaged over rounds."""
-    objective = facts.pieces.objective
+    objective = facts.components.objective
 
     def total(varied: Tree) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         point = {**unknowns, **varied}
@@ -79,7 +79,7 @@ def evaluate_one(
         for view in views_of(model, point, facts, iteration):
             values.append(objective(view))
             mismatches.append(reported(objective, view, values[-1]))
-            penalties.extend(prior(view) for prior in facts.pieces.priors)
+            penalties.extend(prior(view) for prior in facts.components.priors)
         value = torch.stack(values).mean()
         for penalty in penalties:
             value = value + penalty / len(values)
@@ -94,7 +94,7 @@ def evaluate_alone(
     model: Model, unknowns: Tree, facts: Facts, iteration: Tensor, wanted: Sequence[str] | None = None
 ) -> tuple[Tree, Tensor, Tensor]:
     """Return what `evaluate_one` returns, outside vmap: by plain autograd if no training is simulated."""
-    if LocalSteps in simulator_kinds(facts.pieces.simulate):
+    if LocalSteps in simulator_kinds(facts.components.simulate):
         return evaluate_one(model, unknowns, facts, iteration, wanted)
     with plain_autograd():
         gradient, total, mismatch = evaluate_one(model, unknowns, facts, iteration, wanted)

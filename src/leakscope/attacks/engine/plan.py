@@ -279,7 +279,7 @@ def _hopeful_forms(model: Model, rates: dict[str, float], shares: dict[str, floa
 
 def _may_be_compiled(model: Model, problem: Problem) -> bool:
     """Return whether an evaluation may be compiled: not with random draws (unreliable) or simulated steps (too many operations)."""
-    return not model.draws and LocalSteps not in simulator_kinds(problem.facts.pieces.simulate)
+    return not model.draws and LocalSteps not in simulator_kinds(problem.facts.components.simulate)
 
 
 def _share_live(form: str, live: int, model: Model, problem: Problem, device: torch.device) -> float:

@@ -16,7 +16,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
 from leakscope.scenario.attackers import handles_private_heads
 from leakscope.scenario.cell import CellSettings, read_settings
-from leakscope.scenario.pieces import KINDS, describe_field
+from leakscope.scenario.components import KINDS, describe_field
 from leakscope.scenario.settings import DataChoice
 from leakscope.store import Run
 from leakscope.sweep.objects import data_of

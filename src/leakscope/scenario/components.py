@@ -139,9 +139,9 @@ def list_of(item: Any) -> Any:
 def _said_type(name: str, hint: Any) -> Any:
     """Return the type that pydantic checks for an argument, or None if a file cannot express it."""
     if name in LISTS:
-        return list_of(piece_type(name))
+        return list_of(component_type(name))
     if name in SINGLE and hint is not str:
-        return piece_type(name)
+        return component_type(name)
     if name in NESTED and hint not in PLAIN:
         return ForwardRef(f"piece_of_{name}")
     if name == "distance":
@@ -194,7 +194,7 @@ class AlsoByName:
 
 
 @functools.cache
-def piece_type(kind_name: str) -> Any:
+def component_type(kind_name: str) -> Any:
     """Return the pydantic type of a component: a name, or a mapping with a name and its settings."""
     return kind_type(KINDS[kind_name])
 
@@ -211,7 +211,7 @@ def kind_type(kind: Kind) -> Any:
         AlsoByName((*kind.table, *kind.words)),
     ]
     held = {name for model in models.values() for name in NESTED & model.model_fields.keys()}
-    types = {f"piece_of_{name}": checked if KINDS[name] is kind else piece_type(name) for name in held}
+    types = {f"piece_of_{name}": checked if KINDS[name] is kind else component_type(name) for name in held}
     for model in models.values():
         model.model_rebuild(_types_namespace=types)
     return checked
