@@ -45,6 +45,7 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, make_batch
 from leakscope.kernels.memory import peak_bytes
+from leakscope.kernels.recordings import captured
 from leakscope.metrics.image import psnr
 from leakscope.models import Torch, build, draw_parameters
 
@@ -236,9 +237,13 @@ def steps(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def evaluations(w: World, problem: Problem, form: str, device: str, *, kept: bool = False) -> Callable[[], Evaluation]:
-    """Return an evaluation of all trials; `kept`, its second call records its kernels (on a CPU traces it) and later ones play them."""
-    evaluator = Evaluator(w.model, problem.unknowns, problem.facts, form, trace_after=1 if kept else NEVER)
+    """Return an evaluation of all trials; `kept`: recorded on a CUDA device, traced by its second call on a CPU."""
+    trace_after = 1 if kept and device == "cpu" else NEVER
+    evaluator = Evaluator(w.model, problem.unknowns, problem.facts, form, trace_after=trace_after)
     zero = torch.zeros(len(w.seeds), dtype=torch.int64, device=device)
+    if kept and device != "cpu":
+        play = captured(evaluator, (problem.unknowns, zero))
+        return lambda: play(problem.unknowns, zero)
     return lambda: evaluator(problem.unknowns, zero)
 
 
