@@ -19,7 +19,7 @@ from leakscope.attacks.recipes import cpl, dlg, ig, matching
 from leakscope.attacks.surrogate import sme
 from leakscope.core.tree import fill, flat_names, tensors
 from leakscope.core.types import LocalTraining
-from leakscope.kernels.recordings import update_in_place
+from leakscope.kernels.recordings import NotRecordableError, update_in_place
 
 LOCAL = LocalTraining(epochs=2, batch_size=2, rate=0.01)
 CASES: dict[str, tuple[Matching, dict[str, Any]]] = {
@@ -82,6 +82,20 @@ def test_a_tick_recorded_once_serves_every_tick_of_its_kind(name: str, monkeypat
     assert engine.recorded
     monkeypatch.setattr(Engine, "_ahead", lambda self: 7)  # a trial that ends between two looks stays as it was
     assert differing(Engine(model, problem, attack.stop, "native").run(), plain) == []
+
+
+@pytest.mark.usefixtures("recording")
+def test_what_cannot_be_recorded_runs_plainly_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise NotRecordableError("it looks at a number")
+
+    model, problem, attack = prepared("adam")
+    plain = Engine(model, problem, attack.stop, "native", record=False).run()
+    monkeypatch.setattr(tick_module, "record_update", refuse)
+    engine = Engine(model, problem, attack.stop, "native")
+    with pytest.warns(UserWarning, match=r"recorded \(it looks at a number\)"):
+        assert differing(engine.run(), plain) == []
+    assert not engine.recorded
 
 
 def test_numbers_read_from_a_table_have_the_bits_of_those_computed() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +37,7 @@ from leakscope.sweep.engines import (
 )
 from leakscope.sweep.engines.contract import Order, name_of
 from leakscope.sweep.engines.driving import Job, Lost, drive
-from leakscope.sweep.engines.local import START_UP, workers_for
+from leakscope.sweep.engines.local import START_UP, visible_gpus, workers_for
 from leakscope.sweep.engines.parcels import attempt, pack, seldom, unpack
 from leakscope.sweep.engines.processes import _Crew
 
@@ -226,7 +227,7 @@ def test_processes_share_one_gpu_when_asked() -> None:
 
 
 def test_chunks_share_the_memory_that_was_free_when_the_first_began() -> None:
-    crew: _Crew[int] = _Crew(3, False, None)
+    crew: _Crew[int] = _Crew(3, False, (), None)
     assert crew.takes(Needs(memory=2**60)), "alone, a chunk may try"
     crew.room = 100
     crew.held = {None: (None, Job(0, Needs(memory=60), b""))}  # type: ignore[dict-item]
@@ -302,6 +303,36 @@ print(len(list(processes(2)(str, chunks, stop=lambda: bool(asked)))), flush=True
 
 
 # -- the default
+
+
+def card_of(_: object) -> str:
+    time.sleep(0.3)  # so that no process takes both chunks
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def card_or_death(path: Path) -> str:
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_each_process_has_a_card_of_its_own_where_there_are_several(tmp_path: Path) -> None:
+    chunks = [(n, Needs(gpus=1)) for n in range(2)]
+    assert sorted(card for _, card in local(gpus=("3", "5"))(card_of, iter(chunks))) == ["3", "5"]
+    with pytest.raises(InputError, match=r"2 workers.*1"):
+        processes(2, gpus=("0",))
+    again = list(processes(1, gpus=("7",))(card_or_death, [(tmp_path / "died", Needs(gpus=1))]))
+    assert again == [(tmp_path / "died", "7")]  # the card of a dead worker is used again
+
+
+def test_the_cards_of_a_machine_are_those_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_gpus() == ("0", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-6")
+    assert visible_gpus() == ("4", "GPU-6")
 
 
 @given(chunks=st.integers(1, 1000), cores=st.integers(1, 128))

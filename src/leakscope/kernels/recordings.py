@@ -75,10 +75,14 @@ def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Recording[V]:
     return Recording(recording, inputs, tuple(outputs), form[0], constants.values)
 
 
+class NotRecordableError(Exception):
+    """A function that reads a tensor on the host, branches on one, or needs more memory than the device has left."""
+
+
 def record_update(
     step: Callable[[V], None], value: V, constants: Sequence[Tensor | None], pool: Any = None
-) -> Callable[[], None] | None:
-    """Return a launch that does `step(value)` in the memory of the tensors of `value`; None if it cannot be recorded.
+) -> Callable[[], None]:
+    """Return a launch that does `step(value)` in the memory of the tensors of `value`; `NotRecordableError` if it cannot be recorded.
 
     `step` may replace or overwrite tensors of its argument. It must have run before on the same shapes under `Fetched`, which
     gives `constants`. Recordings with one `pool` share memory and must not run at the same time.
@@ -95,8 +99,8 @@ def record_update(
             Fetched(constants),
         ):
             update_in_place(step, value)
-    except Exception:  # CUDA has no error class for this; run directly, the step raises its own errors
-        return None
+    except Exception as error:  # CUDA has no error class for this; run directly, the step raises its own errors
+        raise NotRecordableError((str(error).strip() or type(error).__name__).splitlines()[0]) from None
 
     def play() -> None:
         with torch.cuda.device(device):

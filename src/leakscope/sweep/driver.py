@@ -21,7 +21,7 @@ from leakscope.scenario.attackers import cost_of_knowing
 from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Landing, Run, Writer
 from leakscope.sweep.chunk import Chunk, on, play_chunk
-from leakscope.sweep.engines import Engine, Needs, Note, local, never, processes, serial, usable_cores
+from leakscope.sweep.engines import Engine, Needs, Note, local, never, processes, serial, usable_cores, visible_gpus
 from leakscope.sweep.fit_checks import MisfitError, attack_misfits, part_misfits
 from leakscope.sweep.plan import Plan, chunks_of, make_plan
 from leakscope.sweep.trials import Trial, baseline_cells, trials_of, unique_cells
@@ -203,7 +203,7 @@ def run_scenario(
             done = Done(len(sweep.trials), len(before))
             watcher.planned(done.wanted, done.before, len(chunks), seconds)
             done.overhead_seconds = time.perf_counter() - began
-            for landing, spent in _results(engine or _engine(workers, seconds), chunks, watcher, stop, done):
+            for landing, spent in _results(engine or _engine(workers, seconds, device), chunks, watcher, stop, done):
                 start = time.perf_counter()
                 writer.land(landing)
                 _tidy(run, landing)
@@ -213,9 +213,9 @@ def run_scenario(
     return done
 
 
-def _engine(workers: int | None, seconds: float) -> Engine:
+def _engine(workers: int | None, seconds: float, device: str) -> Engine:
     if workers is None:
-        return local(seconds=seconds or None)
+        return local(seconds=seconds or None, gpus=visible_gpus() if device == "cuda" else ())
     return serial if workers == 1 else processes(workers, share_gpu=True)
 
 

@@ -30,7 +30,7 @@ from leakscope.kernels.memory import available
 from leakscope.scenario.cell import read_baseline, read_settings
 from leakscope.scenario.settings import DataChoice
 from leakscope.sweep.chunk import Chunk, begun, client_key, expose_chunk, informed
-from leakscope.sweep.engines import threads_for, usable_cores
+from leakscope.sweep.engines import threads_for, usable_cores, visible_gpus
 from leakscope.sweep.engines.contract import torch_threads
 from leakscope.sweep.merging import shape_of
 from leakscope.sweep.trials import Trial
@@ -167,6 +167,8 @@ def _width(group: Group, table: Mapping[int, Cell], device: str, cores: int) -> 
     total, widest = len(group.trials), WIDEST["cuda" if device.startswith("cuda") else "cpu"]
     if device == "cpu" and total >= 2 * LEAST_WORTH_SPLITTING:
         widest = min(widest, max(LEAST_WORTH_SPLITTING, -(-total // cores)))
+    if device == "cuda":  # each GPU of the machine gets a chunk
+        widest = min(widest, -(-total // max(1, len(visible_gpus()))))
     return widest
 
 

@@ -7,6 +7,7 @@ between two checks by the host. All changes are masked by live trials. Ticks wit
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from leakscope.attacks.engine.state import Problem, Recorder, State, Stop
 from leakscope.attacks.optimisers.rules import Moment, Numbers, moving
 from leakscope.core.tree import Tree, rows
 from leakscope.core.types import Outcome
-from leakscope.kernels.recordings import Fetched, record_update, update_in_place
+from leakscope.kernels.recordings import Fetched, NotRecordableError, record_update, update_in_place
 
 AHEAD = 32  # ticks whose numbers are in device memory at a time
 
@@ -68,12 +69,13 @@ class Ticker:
 
     def _try_recording(self, kind: Hashable, state: State, tick: int) -> None:
         """Record a kind of tick; if that fails, all later ticks run without recordings."""
-        play = record_update(partial(self.step, tick=tick), state, self._constants[kind], self._pool)
-        if play is None:
+        try:
+            step = partial(self.step, tick=tick)
+            self._recordings[kind] = record_update(step, state, self._constants[kind], self._pool)
+        except NotRecordableError as error:
             self.record = False
             self._recordings.clear()  # direct runs create new tensors
-        else:
-            self._recordings[kind] = play
+            warnings.warn(f"a step could not be recorded ({error}): same results, slower", stacklevel=2)
 
     @torch.no_grad()
     def step(self, state: State, tick: int) -> None:

@@ -14,5 +14,5 @@ from leakscope.sweep.engines.contract import (
 from leakscope.sweep.engines.contract import OnNote as OnNote, engine_of as engine_of, listening as listening
 from leakscope.sweep.engines.contract import never as never, report as report, reporter as reporter
 from leakscope.sweep.engines.local import local as local, serial as serial, threads_for as threads_for
-from leakscope.sweep.engines.local import usable_cores as usable_cores
+from leakscope.sweep.engines.local import usable_cores as usable_cores, visible_gpus as visible_gpus
 from leakscope.sweep.engines.processes import processes as processes

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from leakscope.core.errors import InputError
 from leakscope.sweep.engines.contract import C, Engine, Needs, Order, R, engine_of, listening, name_of, torch_threads
-from leakscope.sweep.engines.processes import processes
+from leakscope.sweep.engines.processes import VISIBLE, processes
 
 START_UP = 8.0  # seconds until fresh workers have imported torch and traced their first chunk (docs/scale.md)
 
@@ -35,20 +35,34 @@ def threads_for(chunks: int, cores: int) -> int:
     return max(1, cores // max(chunks, 1))
 
 
-def local(cores: int | None = None, *, seconds: float | None = None) -> Engine:
-    """Return an engine that keeps the machine's cores busy.
+def visible_gpus() -> tuple[str, ...]:
+    """Return the GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
 
-    Serial for one chunk, for GPU chunks, for chunks that use all cores, and if `seconds` (an estimate of the whole run on one
-    core) is too short to repay starting processes; else as many processes as the chunks' threads leave room for.
+    number = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    return tuple(named[:number] or map(str, range(number)))
+
+
+def local(cores: int | None = None, *, seconds: float | None = None, gpus: Sequence[str] = ()) -> Engine:
+    """Return an engine that keeps the machine's cores, or its `gpus`, busy.
+
+    Serial for one chunk, for chunks of one GPU, for chunks that use all cores, and if `seconds` (an estimate of the whole run on
+    one core) is too short to repay starting processes; else as many processes as the chunks' threads leave room for. Chunks for
+    a GPU run in one process for each of `gpus`.
     """
     if cores is not None and cores < 1:
         raise InputError(f"local(cores) must be at least 1, got {cores}")
     most = cores or usable_cores()
 
     def run(order: Order[C, R]) -> Iterator[tuple[C, R]]:
-        first = list(itertools.islice(order.chunks, most))
-        workers = workers_for([needs for _, needs in first], most, seconds)
-        chosen: Engine = serial if workers == 1 else processes(workers)
+        first = list(itertools.islice(order.chunks, max(most, len(gpus))))
+        if any(needs.gpus for _, needs in first):
+            workers = min(len(first), len(gpus))
+            chosen: Engine = serial if workers < 2 else processes(workers, gpus=gpus)
+        else:
+            workers = workers_for([needs for _, needs in first[:most]], most, seconds)
+            chosen = serial if workers == 1 else processes(workers)
         chunks = itertools.chain(first, order.chunks)
         return chosen(order.work, chunks, stop=order.stop, on_note=order.on_note)
 

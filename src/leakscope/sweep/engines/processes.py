@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Generic, cast
 
@@ -20,23 +20,30 @@ from leakscope.sweep.engines.contract import C, Engine, Needs, Note, OnNote, eng
 from leakscope.sweep.engines.driving import Job, Lost, drive
 
 LOOK = 1.0  # seconds between checks that the workers are alive
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def processes(workers: int, *, share_gpu: bool = False) -> Engine:
-    """Return an engine of `workers` processes, fewer while `Needs.memory` does not fit; `share_gpu`: all use the GPU of this process."""
+def processes(workers: int, *, share_gpu: bool = False, gpus: Sequence[str] = ()) -> Engine:
+    """Return an engine of `workers` processes, fewer while `Needs.memory` does not fit.
+
+    `share_gpu`: all use the GPU of this process. `gpus` are one for each process, as CUDA_VISIBLE_DEVICES names them.
+    """
     if workers < 1:
         raise InputError(f"processes(workers) must be at least 1, got {workers}")
     if os.name != "posix":
         raise InputError("processes need Linux or macOS; use the serial engine here")
 
-    return engine_of(lambda order: drive(_Crew(workers, share_gpu, order.on_note), order))
+    if gpus and len(gpus) < workers:
+        raise InputError(f"processes(gpus) must name one GPU for each of {workers} workers, got {len(gpus)}")
+    return engine_of(lambda order: drive(_Crew(workers, share_gpu, tuple(gpus), order.on_note), order))
 
 
 class _Worker:
     """One process and the driver's end of its pipe."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, gpu: str | None = None) -> None:
+        self.gpu = gpu
         self.pipe, theirs = multiprocessing.Pipe()
         number = theirs.fileno()
         code = (
@@ -45,7 +52,7 @@ class _Worker:
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", code],
-            env={**os.environ, **dict.fromkeys(THREADS, str(threads))},
+            env={**os.environ, **dict.fromkeys(THREADS, str(threads)), **({} if gpu is None else {VISIBLE: gpu})},
             stdin=subprocess.DEVNULL,
             pass_fds=(number,),
             process_group=0,  # Ctrl-C in the terminal is for the driver alone
@@ -73,8 +80,9 @@ class _Worker:
 class _Crew(Generic[C]):
     """At most `workers` processes, started when first needed."""
 
-    def __init__(self, workers: int, share_gpu: bool, on_note: OnNote | None) -> None:
-        self.workers, self.share_gpu, self.on_note = workers, share_gpu, on_note
+    def __init__(self, workers: int, share_gpu: bool, gpus: tuple[str, ...], on_note: OnNote | None) -> None:
+        self.workers, self.share_gpu, self.on_note = workers, share_gpu or bool(gpus), on_note
+        self.free_gpus = list(gpus)
         self.idle: list[_Worker] = []
         self.held: dict[Connection[object, object], tuple[_Worker, Job[C]]] = {}
         self.room: int | None = None
@@ -101,7 +109,8 @@ class _Crew(Generic[C]):
 
     def start(self, job: Job[C]) -> None:
         """Give a job to an idle worker or a new one."""
-        worker = self.idle.pop() if self.idle else _Worker(job.needs.threads)
+        gpu = self.free_gpus.pop(0) if self.free_gpus and not self.idle else None
+        worker = self.idle.pop() if self.idle else _Worker(job.needs.threads, gpu)
         self.held[worker.pipe] = worker, job
         with contextlib.suppress(OSError):  # a dead worker is noticed when its pipe is read
             worker.pipe.send((job.packed, job.needs.threads, self.on_note is not None))
@@ -131,6 +140,7 @@ class _Crew(Generic[C]):
             del self.held[pipe]
             fate = worker.fate()
             worker.end()
+            self.free_gpus += [] if worker.gpu is None else [worker.gpu]
             return job, Lost(fate)
         if isinstance(heard, Note):
             if self.on_note is not None:
