@@ -118,7 +118,12 @@ def frontier(
 
 @app.command()
 def bench(
-    cases: Annotated[list[str] | None, typer.Argument(help="lenet, resnet20, cnn_cifar; all if none is named.")] = None,
+    cases: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="lenet, resnet20, cnn_cifar (these if none is named), or few trials: lenet-1x4, resnet20-8x16, ..."
+        ),
+    ] = None,
     device: Device = "auto",
     pairs: Annotated[int, typer.Option(help="Interleaved pairs of loop and engine.")] = 20,
     form: Annotated[str | None, typer.Option(help="Force a form instead of measuring.", show_default=False)] = None,
@@ -127,10 +132,10 @@ def bench(
 ) -> None:
     """Measure the speed of the engine against the usual autograd loop, side by side."""
     from leakscope.studies import bench as benchmark
-    from leakscope.studies.bench_cases import CASES
+    from leakscope.studies.bench_cases import MAIN
 
     device = choose_device(device).partition(":")[0]
-    timings = benchmark.run(cases or list(CASES), device, pairs=pairs, tf32=tf32, form=form, say=print_lines())
+    timings = benchmark.run(cases or list(MAIN), device, pairs=pairs, tf32=tf32, form=form, say=print_lines())
     shares = benchmark.optimiser_share(device)
     typer.echo((benchmark.as_json if as_json else benchmark.as_text)(timings, shares))
 

@@ -17,7 +17,7 @@ import torch
 
 from leakscope.attacks.engine.forms import TRACE_AFTER, Evaluator
 from leakscope.attacks.engine.loop import Engine
-from leakscope.attacks.engine.plan import Execution, choose_form, measure_form, narrow
+from leakscope.attacks.engine.plan import Execution, make_plan, measure_form, narrow
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.optimisers import LBFGS
 from leakscope.attacks.recipes import cpl
@@ -26,8 +26,9 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
 from leakscope.core.types import make_batch
+from leakscope.kernels.recordings import captured
 from leakscope.models import Uniform, build, draw_parameters
-from leakscope.studies.bench_cases import CASES, Case, Setup, loop_attack, plain_loop, set_up
+from leakscope.studies.bench_cases import CASES, MAIN, Case, Setup, loop_attack, plain_loop, set_up
 
 PAIRS = 20
 
@@ -107,7 +108,7 @@ def measure(
     torch.backends.cudnn.allow_tf32 = tf32
     setup, number = set_up(case, device), case.trials[device]
     loop = plain_loop(setup, device)
-    form, rates, engine = _warm_engine(case, setup, device, form, loop, say)
+    form, rates, engine = _warm_engine(case, setup, device, form, say)
     few = min(number, 8)
     best = _best_threads(lambda: [loop(i) for i in range(few)], device)
     say(
@@ -141,30 +142,25 @@ def measure(
 
 
 def _warm_engine(
-    case: Case, setup: Setup, device: str, form: str | None, loop: Callable[[int], object], say: Callable[[str], None]
+    case: Case, setup: Setup, device: str, form: str | None, say: Callable[[str], None]
 ) -> tuple[str, dict[str, float], Callable[[], object]]:
-    """Return the form (the fastest if not given), the rates of the forms, and one warmed-up evaluation in it."""
-    rates: dict[str, float] = {}
+    """Return the form (of a long run if not given), the rates of the forms, and one evaluation in it as a long run has it."""
+    number, rates = case.trials[device], dict[str, float]()
     if form is None:
         say(f"{case.name}: measuring the forms")
-        form, rates = choose_form(setup.model, setup.problem, torch.device(device), 1e9 if device == "cpu" else 0)
-        form = "compiled" if device == "cuda" else form
-    number = case.trials[device]
+        plan = make_plan(setup.model, setup.problem, Execution(device=device, chunk=number), 1e9)
+        form, rates = plan.form, plan.measured
     evaluator = Evaluator(setup.model, setup.problem.unknowns, setup.problem.facts, form, trace_after=1)
-    iteration = torch.zeros(number, dtype=torch.int64, device=device)
-
-    def engine() -> object:
-        if form == "loop":
-            return [loop(i) for i in range(number)]
-        return evaluator(setup.problem.unknowns, iteration)
-
+    arguments = setup.problem.unknowns, torch.zeros(number, dtype=torch.int64, device=device)
     say(f"{case.name}: warming up ({form}{', compiling' if form == 'compiled' else ''})")
     began = time.perf_counter()
-    for _ in range(3):
-        engine()
+    evaluator(*arguments)
+    play = captured(evaluator, arguments) if device == "cuda" else evaluator
+    for _ in range(2):
+        play(*arguments)
     if form == "compiled":
         rates["compile_seconds"] = time.perf_counter() - began
-    return form, rates, engine
+    return form, rates, lambda: play(*arguments)
 
 
 def _interleaved(
@@ -279,7 +275,7 @@ def as_text(timings: list[Timing], shares: dict[str, float] | None) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark from the command line without further dependencies."""
     parser = argparse.ArgumentParser(prog="leakscope bench", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("cases", nargs="*", default=list(CASES), help=f"any of {', '.join(CASES)}")
+    parser.add_argument("cases", nargs="*", default=list(MAIN), help=f"any of {', '.join(CASES)}")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--form", default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -60,6 +61,12 @@ CASES: dict[str, Case] = {
     "resnet20": Case(_TV, "resnet20", "resnet20", 10, {"cpu": 16, "cuda": 512}, {"cpu": 1, "cuda": 1}),
     "cnn_cifar": Case(_TV, "cnn_cifar", "cnn_cifar", 100, {"cpu": 4, "cuda": 16}, {"cpu": 10, "cuda": 50}),
 }
+MAIN = tuple(CASES)
+for _name, _network in (("lenet", "lenet_dlg"), ("resnet20", "resnet20")):  # few trials, of one image and of several
+    for _trials, _images in itertools.product((1, 2, 8), (1, 4, 16)):
+        _title = f"{_name}-{_trials}x{_images}"
+        _sizes = {"cpu": _trials, "cuda": _trials}, {"cpu": _images, "cuda": _images}
+        CASES[_title] = Case(_TV, _title, _network, 10, *_sizes)
 
 
 @dataclass(frozen=True, slots=True)
