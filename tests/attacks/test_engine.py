@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching, best_restart
 from leakscope.attacks.engine import plan
+from leakscope.attacks.engine import plan as plan_module
 from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.loop import Engine
 from leakscope.attacks.engine.plan import Execution, make_plan
@@ -548,3 +549,29 @@ def test_a_diverged_restart_is_never_the_best() -> None:
     )
     assert best_restart(finished, 3).tolist() == [2]  # type: ignore[arg-type]
     assert w.model.draws is False
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "one_thread", "traceable", "form"),
+    [(399, 1.0, True, "loop"), (400, 1.0, True, "parallel"), (400, 1.0, False, "loop"), (400, 0.1, True, "loop")],
+)
+def test_a_single_trial_is_traced_for_one_core_where_that_pays(
+    evaluations: int, one_thread: float, traceable: bool, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one thread a large network would wait for the others; what cannot be traced runs as it is."""
+
+    def rate(_: object, __: object, name: str, **___: object) -> float:
+        if name == "parallel" and not traceable:
+            raise RuntimeError("it cannot be traced")
+        return one_thread if torch.get_num_threads() == 1 else 1.0
+
+    monkeypatch.setattr(plan_module, "measure_form", rate)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        w = world(1)
+        problem, _ = cpl().prepare(w.model, w.observation, w.knowledge, w.seeds)
+        assert plan_module.form_of_one(w.model, problem, evaluations) == form
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

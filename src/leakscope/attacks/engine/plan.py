@@ -221,9 +221,21 @@ def choose_form(
 
 
 def form_of_one(model: Model, problem: Problem, evaluations: float) -> str:
-    """Return the form of a single trial without measuring: native kernels, traced if that pays on a CPU."""
-    on_cpu = next(iter(problem.unknowns.values())).device.type == "cpu"
-    if not on_cpu or evaluations < TRACING_PAYS_AFTER:
+    """Return the form of a single trial: on the network's own kernels, or on a CPU their trace on one core where that pays.
+
+    It pays for long runs of networks too small to gain from several threads, which two evaluations on each number show.
+    """
+    if next(iter(problem.unknowns.values())).device.type != "cpu" or evaluations < TRACING_PAYS_AFTER:
+        return "loop"
+    threads = torch.get_num_threads()
+    rates = []
+    for number in (threads, 1):
+        torch.set_num_threads(number)
+        try:
+            rates.append(measure_form(model, problem, "loop", seconds=0.0, least=1))
+        finally:
+            torch.set_num_threads(threads)
+    if GAINS["loop"] * rates[1] < rates[0]:
         return "loop"
     try:
         measure_form(model, problem, "parallel", seconds=0.0, least=1)
