@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching, best_restart
 from leakscope.attacks.engine import plan
-from leakscope.attacks.engine import plan as plan_module
 from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.loop import Engine
 from leakscope.attacks.engine.plan import Execution, make_plan
@@ -565,13 +564,13 @@ def test_a_single_trial_is_traced_for_one_core_where_that_pays(
             raise RuntimeError("it cannot be traced")
         return one_thread if torch.get_num_threads() == 1 else 1.0
 
-    monkeypatch.setattr(plan_module, "measure_form", rate)
+    monkeypatch.setattr(plan, "measure_form", rate)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         w = world(1)
         problem, _ = cpl().prepare(w.model, w.observation, w.knowledge, w.seeds)
-        assert plan_module.form_of_one(w.model, problem, evaluations) == form
+        assert plan.form_of_one(w.model, problem, evaluations) == form
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
