@@ -17,7 +17,7 @@ from leakscope.studies import frontier
 
 
 @pytest.fixture
-def attacker_knowledge(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def seen(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Return what is measured and which command the page gets; nothing is measured."""
     seen = SimpleNamespace(settings=None, command="")
     monkeypatch.setattr(opacus, "promise_of", lambda **_: None)
@@ -34,23 +34,23 @@ def run(*words: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_the_page_names_the_command_that_made_it(told: SimpleNamespace, tmp_path: Path) -> None:
+def test_the_page_names_the_command_that_made_it(seen: SimpleNamespace, tmp_path: Path) -> None:
     words = ["--out", str(tmp_path / "a b"), "--clients", "20", "--rounds", "3", "--iterations", "2"]
     words += ["--delta", "0.001", "--accountant", "rdp", "--seed", "7"]
     run(*words)
-    first, settings = told.command, told.settings
+    first, settings = seen.command, seen.settings
     assert all(word in first for word in ("--rounds 3", "--delta 0.001", "--accountant rdp", "--seed 7", "a b'"))
     run(*shlex.split(first)[2:])
-    assert (told.command, told.settings) == (first, settings)
+    assert (seen.command, seen.settings) == (first, settings)
 
 
 @pytest.mark.parametrize(("clients", "attacked"), [(1, 1), (5, 5), (300, frontier.ATTACKED)])
-def test_few_clients_are_all_attacked(told: SimpleNamespace, clients: int, attacked: int) -> None:
+def test_few_clients_are_all_attacked(seen: SimpleNamespace, clients: int, attacked: int) -> None:
     run("--clients", str(clients))
-    assert (told.settings.clients, told.settings.attacked) == (clients, attacked)
+    assert (seen.settings.clients, seen.settings.attacked) == (clients, attacked)
 
 
-def test_no_clients_are_refused_by_the_name_of_the_option(told: SimpleNamespace) -> None:
+def test_no_clients_are_refused_by_the_name_of_the_option(seen: SimpleNamespace) -> None:
     with pytest.raises(InputError, match=r"clients .* 1, got 0") as refused:
         run("--clients", "0")
     assert "attacked" not in str(refused.value)

@@ -368,8 +368,8 @@ def test_cuda_without_cuda_is_one_clear_line(here: Path, monkeypatch: pytest.Mon
     output = leakscope("run", write(here / "t.yaml", TINY), "--device", "cuda")
     assert output.code == 2
     (line,) = output.err.splitlines()
-    assert line.startswith("leakscope: --device cuda: ")
-    assert "--device cpu" in line
+    assert line.startswith("leakscope: --device 'cuda': ")
+    assert "cpu" in line
     assert inside(here) == ["t.yaml"]
 
 

@@ -51,7 +51,7 @@ def choose_device(name: str, *, quiet: bool = False) -> str:
     try:
         device = str(find_device(name))
     except InputError as error:
-        raise InputError(f"--device: {error}") from None
+        raise InputError(f"--{error}") from None
     if name == AUTO and device != "cpu" and not quiet:
         typer.echo(f"device: {device}", err=True)
     return device
