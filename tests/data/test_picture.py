@@ -14,7 +14,7 @@ from PIL import Image
 
 from leakscope.core.errors import InputError
 from leakscope.data.folder import read_folder
-from leakscope.data.picture import own_picture
+from leakscope.data.picture import read_image
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -33,7 +33,7 @@ def test_a_picture_of_the_right_shape_comes_back_pixel_for_pixel(pixels: np.ndar
     with TemporaryDirectory() as folder:
         path = Path(folder) / "p.png"
         Image.fromarray(pixels).save(path)
-        taken = own_picture(path, (3, height, width))
+        taken = read_image(path, (3, height, width))
     assert taken.dtype == torch.float32
     assert torch.equal(taken, torch.from_numpy(pixels.transpose(2, 0, 1).copy()) / 255)
 
@@ -43,7 +43,7 @@ def test_a_picture_of_the_right_shape_comes_back_pixel_for_pixel(pixels: np.ndar
 def test_the_shape_is_the_one_asked_for(tmp_path: Path, shape: tuple[int, int, int], size: tuple[int, int]) -> None:
     path = tmp_path / "p.jpg"
     halves(*size).save(path)
-    taken = own_picture(str(path), shape)
+    taken = read_image(str(path), shape)
     assert taken.shape == shape
     assert taken.min() >= 0
     assert taken.max() <= 1
@@ -53,14 +53,14 @@ def test_the_crop_is_centred(tmp_path: Path) -> None:
     image = Image.new("RGB", (30, 10), RED)
     image.paste(BLUE, (10, 0, 20, 10))
     image.save(tmp_path / "p.png")
-    assert torch.equal(own_picture(tmp_path / "p.png", (3, 10, 10))[2], torch.ones(10, 10))
+    assert torch.equal(read_image(tmp_path / "p.png", (3, 10, 10))[2], torch.ones(10, 10))
 
 
 def test_the_orientation_of_the_camera_is_honoured(tmp_path: Path) -> None:
     turned = Image.Exif()
     turned[0x0112] = 6  # to be shown after a quarter turn clockwise: left becomes top
     halves(16, 16).save(tmp_path / "p.png", exif=turned)
-    taken = own_picture(tmp_path / "p.png", (3, 16, 16))
+    taken = read_image(tmp_path / "p.png", (3, 16, 16))
     assert torch.equal(taken[0, :8], torch.ones(8, 16))
     assert torch.equal(taken[2, 8:], torch.ones(8, 16))
 
@@ -68,20 +68,20 @@ def test_the_orientation_of_the_camera_is_honoured(tmp_path: Path) -> None:
 def test_odd_kinds_of_pixels(tmp_path: Path) -> None:
     path = tmp_path / "p.png"
     Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(path)
-    assert torch.equal(own_picture(path, (3, 4, 4)), torch.ones(3, 4, 4))
+    assert torch.equal(read_image(path, (3, 4, 4)), torch.ones(3, 4, 4))
     Image.fromarray(np.full((4, 4), 65535, np.uint16)).save(path)
-    assert torch.equal(own_picture(path, (1, 4, 4)), torch.ones(1, 4, 4))
+    assert torch.equal(read_image(path, (1, 4, 4)), torch.ones(1, 4, 4))
     Image.fromarray(np.full((4, 4), 128 * 257, np.uint16)).save(path)
-    assert torch.equal(own_picture(path, (3, 4, 4)), torch.full((3, 4, 4), 128 / 255))
+    assert torch.equal(read_image(path, (3, 4, 4)), torch.full((3, 4, 4), 128 / 255))
     Image.new("1", (4, 4), 1).save(path)
-    assert torch.equal(own_picture(path, (1, 4, 4)), torch.ones(1, 4, 4))
+    assert torch.equal(read_image(path, (1, 4, 4)), torch.ones(1, 4, 4))
     halves(4, 4).convert("P").save(path)
-    assert own_picture(path, (3, 4, 4))[0, 0].tolist() == [1, 1, 0, 0]
+    assert read_image(path, (3, 4, 4))[0, 0].tolist() == [1, 1, 0, 0]
     Image.new("CMYK", (4, 4)).save(tmp_path / "p.jpg")
-    assert own_picture(tmp_path / "p.jpg", (3, 4, 4)).shape == (3, 4, 4)
+    assert read_image(tmp_path / "p.jpg", (3, 4, 4)).shape == (3, 4, 4)
     Image.fromarray(np.zeros((4, 4), np.float32)).save(tmp_path / "p.tif")
     with pytest.raises(InputError, match="8 bits"):
-        own_picture(tmp_path / "p.tif", (1, 4, 4))
+        read_image(tmp_path / "p.tif", (1, 4, 4))
 
 
 @pytest.mark.filterwarnings("ignore:::PIL")
@@ -96,7 +96,7 @@ def test_a_truncated_picture_never_raises_anything_else(data: st.DataObject, suf
         path.write_bytes(whole[:cut])
         message = ""
         try:
-            own_picture(path, (3, 12, 12))
+            read_image(path, (3, 12, 12))
         except InputError as error:
             message = str(error)
     assert "\n" not in message
@@ -105,13 +105,13 @@ def test_a_truncated_picture_never_raises_anything_else(data: st.DataObject, suf
 
 def test_pictures_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
-        own_picture(tmp_path / "nothing.png", (3, 4, 4))
+        read_image(tmp_path / "nothing.png", (3, 4, 4))
     with pytest.raises(InputError, match="a directory"):
-        own_picture(tmp_path, (3, 4, 4))
+        read_image(tmp_path, (3, 4, 4))
     halves(4, 4).save(tmp_path / "p.png")
     for shape in [(2, 4, 4), (3, 0, 4), (4, 4)]:
         with pytest.raises(InputError, match="1 or 3, height, width"):
-            own_picture(tmp_path / "p.png", shape)  # type: ignore[arg-type]
+            read_image(tmp_path / "p.png", shape)  # type: ignore[arg-type]
 
 
 def plant(folder: Path, *names: str) -> None:

@@ -79,12 +79,12 @@ def test_settings_that_cannot_work_are_refused(changed: dict[str, object]) -> No
 def test_the_attacker_of_a_private_client_is_told_what_it_may_know() -> None:
     from leakscope.core.types import Knowledge, LocalTraining
 
-    one = PrivateClient(bound=2.0, multiplier=0.5).tell(Knowledge((1, 8, 8), 10, 1), 3)
+    one = PrivateClient(bound=2.0, multiplier=0.5).inform(Knowledge((1, 8, 8), 10, 1), 3)
     assert one.sigma is not None
     assert one.bound is not None
     assert one.sigma.tolist() == [1.0] * 3
     assert one.bound.tolist() == [2.0] * 3
-    many = PrivateClient(bound=2.0, multiplier=0.5, local=LocalTraining(epochs=4, rate=0.1)).tell(
+    many = PrivateClient(bound=2.0, multiplier=0.5, local=LocalTraining(epochs=4, rate=0.1)).inform(
         Knowledge((1, 8, 8), 10, 8), 1
     )
     assert many.bound is None

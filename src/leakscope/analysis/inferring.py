@@ -40,7 +40,9 @@ GAP = 0.03  # the first singular value left out, over the last that counts
 ROOM = 0.85  # of the full rank; units active for the same few examples keep it slightly lower
 ADAM_SPREAD = 0.02
 SPREAD = 0.1  # mean distance of predictions from their mean (half the sum over classes); fresh networks have 0.03
-TELLS_APART = "the network already tells inputs apart, so its mean prediction on others says little about the client's"
+TRAINED_NETWORK = (
+    "the network already tells inputs apart, so its mean prediction on others says little about the client's"
+)
 COUNTER = "num_batches_tracked"
 UNMOVED = "the last bias did not move, or not by a number"
 SAME = "every weight moved by the same amount: signs or one step of Adam, which hide the size of the gradient"
@@ -173,7 +175,7 @@ def _labels(
     held = [before] if shares is Shares.GRADIENT else [before, {**before, **sent}]
     predictions = [_predictions(model, weights, public) for weights in held]
     if float((predictions[0] - predictions[0].mean(0)).abs().sum(-1).mean()) / 2 > SPREAD:
-        return Guess(None, Sure.UNKNOWN, TELLS_APART), None, TELLS_APART
+        return Guess(None, Sure.UNKNOWN, TRAINED_NETWORK), None, TRAINED_NETWORK
     mean = torch.stack([each.mean(0) for each in predictions]).mean(0)
     drop = change[head.bias].double()
     if shares is Shares.GRADIENT:

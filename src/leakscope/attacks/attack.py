@@ -161,7 +161,7 @@ class Matching:
         return to_gradient(observation, local.length(sizes_of(knowledge, observation.trials)))
 
     def _with_labels(self, model: Model, observation: Observation, knowledge: Knowledge, keys: Tensor) -> Knowledge:
-        rule = chosen_rule(self.labels, knowledge.samples, told=knowledge.labels is not None)
+        rule = chosen_rule(self.labels, knowledge.samples, known=knowledge.labels is not None)
         if rule == JOINT:
             return replace(knowledge, labels=None)
         read: LabelRule = LABEL_RULES[rule]

@@ -83,7 +83,7 @@ class EpochCopies:
         samples, present = guess.shape[0], present_of(guess, knowledge)
         order = draw_order(local, samples, clock.key, present) if knowledge.order is None else knowledge.order
         epoch = torch.arange(order.shape[0], device=order.device) // (order.shape[0] // local.epochs)
-        own_copy = torch.where(order < 0, order, order + samples * epoch[:, None])
+        shifted_order = torch.where(order < 0, order, order + samples * epoch[:, None])
         wide = {**unknowns, GUESS: every_copy(unknowns, local.epochs).flatten(0, 1)}
         if LABEL in unknowns:
             wide[LABEL] = unknowns[LABEL].repeat(local.epochs, 1)
@@ -93,7 +93,7 @@ class EpochCopies:
             samples=samples * local.epochs,
             labels=labels,
             present=present.repeat(local.epochs),
-            order=own_copy,
+            order=shifted_order,
         )
         segment = math.isqrt(order.shape[0]) if self.inner.segment is None else self.inner.segment
         return replace(self.inner, segment=segment, shown=samples)(model, wide, seen, copied, clock)

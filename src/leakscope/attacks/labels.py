@@ -59,15 +59,15 @@ def _last_layer(model: Model, observation: Observation) -> tuple[Tensor, Tensor 
     return weight, bias
 
 
-def chosen_rule(labels: str, samples: int, *, told: bool) -> str:
+def chosen_rule(labels: str, samples: int, *, known: bool) -> str:
     """Return the rule that an attack's `labels` means; 'auto' uses known labels, else the rule for this number of examples.
 
-    >>> chosen_rule("auto", 1, told=False), chosen_rule("auto", 4, told=False), chosen_rule("idlg", 1, told=True)
+    >>> chosen_rule("auto", 1, known=False), chosen_rule("auto", 4, known=False), chosen_rule("idlg", 1, known=True)
     ('cpl', 'counts', 'idlg')
     """
     if labels != "auto":
         return labels
-    return "known" if told else ("cpl" if samples == 1 else "counts")
+    return "known" if known else ("cpl" if samples == 1 else "counts")
 
 
 def _cross_entropy_only(rule: str, knowledge: Knowledge) -> None:

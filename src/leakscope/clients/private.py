@@ -90,7 +90,7 @@ class PrivateClient:
         shares = Shares.GRADIENT if self.local is None else Shares.WEIGHTS
         return Observation((Round(before, buffers, sent),), shares, batch.mask.sum(1))
 
-    def tell(self, knowledge: Knowledge, trials: int) -> Knowledge:
+    def inform(self, knowledge: Knowledge, trials: int) -> Knowledge:
         """Return Knowledge with the noise level per coordinate, and the clip if it bounds the update (one gradient of one example)."""
         samples = knowledge.samples
         each = self.multiplier * self.bound / self.size(samples)

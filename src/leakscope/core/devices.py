@@ -36,6 +36,6 @@ def find_device(name: str | torch.device | None, values: Iterable[Tensor] = ()) 
     if device.type == "cuda":
         number = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= number:
-            there = f"only {', '.join(f'cuda:{i}' for i in range(number))}" if number else "no CUDA device"
-            raise InputError(f"device {str(name)!r}: PyTorch finds {there} on this machine; cpu runs everywhere")
+            devices = f"only {', '.join(f'cuda:{i}' for i in range(number))}" if number else "no CUDA device"
+            raise InputError(f"device {str(name)!r}: PyTorch finds {devices} on this machine; cpu runs everywhere")
     return device

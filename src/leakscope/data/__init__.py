@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         IID as IID, PARTITIONS as PARTITIONS, ByClass as ByClass, ByWriter as ByWriter, Dirichlet as Dirichlet,
         Partition as Partition,
     )  # fmt: skip
-    from leakscope.data.picture import own_picture as own_picture
+    from leakscope.data.picture import read_image as read_image
     from leakscope.data.resizing import resize as resize
     from leakscope.data.small_letters import read_small_letters as read_small_letters
     from leakscope.data.sources import SOURCES as SOURCES, Download as Download, Form as Form, Source as Source

@@ -31,7 +31,7 @@ def _random(labels: Tensor, samples: int, key: Tensor) -> Iterator[Places]:
 
 
 def _equal(labels: Tensor, samples: int, key: Tensor) -> Iterator[Places]:
-    return (places for _, places in _shuffled(_pieces(labels, samples), key))
+    return (places for _, places in _shuffled(_groups(labels, samples), key))
 
 
 def _two(labels: Tensor, samples: int, key: Tensor) -> Iterator[Places]:
@@ -41,7 +41,7 @@ def _two(labels: Tensor, samples: int, key: Tensor) -> Iterator[Places]:
         return
     larger = -(-samples // 2)
     waiting: deque[Piece] = deque()  # all of one class
-    for piece in _shuffled(_pieces(labels, larger), key):
+    for piece in _shuffled(_groups(labels, larger), key):
         if waiting and waiting[0][0] != piece[0]:
             yield (*waiting.popleft()[1], *piece[1][: samples - larger])
         else:
@@ -51,7 +51,7 @@ def _two(labels: Tensor, samples: int, key: Tensor) -> Iterator[Places]:
 CUTS: dict[str, Callable[[Tensor, int, Tensor], Iterator[Places]]] = {"random": _random, "equal": _equal, "two": _two}
 
 
-def _pieces(labels: Tensor, size: int) -> list[Piece]:
+def _groups(labels: Tensor, size: int) -> list[Piece]:
     """Return each class's examples, in their order, cut into parts of `size`; a remainder is left out."""
     order = torch.argsort(labels, stable=True)
     numbers = torch.bincount(labels).tolist() if len(labels) else []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 
 
-def own_picture(path: Path | str, shape: tuple[int, int, int]) -> Tensor:
+def read_image(path: Path | str, shape: tuple[int, int, int]) -> Tensor:
     """Return an image of any format Pillow reads as a float tensor of shape (C, H, W) in [0, 1]; C is 1 or 3."""
     return torch.from_numpy(read_picture(Path(path), shape).astype(np.float32) / np.float32(255))
 

@@ -84,8 +84,8 @@ def score_rows(
         )
     counted = torch.ones(truth.shape[:2], dtype=torch.bool) if scored is None else scored
     shown = clean(guess)
-    true_rows, made_rows = (decode(rows.reshape(-1, rows.shape[-1])) for rows in (truth, shown))
-    right = matches(true_rows, made_rows, spans, tolerance=tolerance).reshape(*truth.shape[:2], -1)
+    true_rows, guessed_rows = (decode(rows.reshape(-1, rows.shape[-1])) for rows in (truth, shown))
+    right = matches(true_rows, guessed_rows, spans, tolerance=tolerance).reshape(*truth.shape[:2], -1)
     names = list(true_rows[0])
     return TableScores(
         columns={name: estimate_rate(right[..., place], counted) for place, name in enumerate(names)},

@@ -64,11 +64,11 @@ def expose(
     knows the defences (None: where there are any).
     """
     device = next((value.device for value in weights.values()), torch.device("cpu"))
-    here, placed = (client, batch) if device.type == "cpu" else to((client, batch), device=device)
-    observation = here.observe(model, weights, placed, seeds)
+    placed_client, placed = (client, batch) if device.type == "cpu" else to((client, batch), device=device)
+    observation = placed_client.observe(model, weights, placed, seeds)
     knowledge = attacker_knowledge(model, client, batch, labels=labels, local=local)
     wanted = is_defended(client) if informed is None else informed
-    facts = knowledge_of_defences(knowledge, here, observation) if wanted else None
+    facts = knowledge_of_defences(knowledge, placed_client, observation) if wanted else None
     return Exposure(model, client, batch, tuple(seeds), observation, knowledge, facts)
 
 

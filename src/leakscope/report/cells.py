@@ -121,7 +121,7 @@ def knows_head(cell: Cell) -> bool:
     return handles_private_heads(str(attack.get("name")))
 
 
-def simulates_if_told(cell: Cell) -> bool:
+def simulates_if_informed(cell: Cell) -> bool:
     """Return whether the attacker of a cell simulates local steps because it knows them; SME and DLFA always do."""
     attack, knowledge = cell.settings.get(ATTACK), cell.settings.get("knowledge")
     if not isinstance(attack, Mapping) or not isinstance(knowledge, Mapping) or not knowledge.get("local"):

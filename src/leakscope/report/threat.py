@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leakscope.core.record import Cell
-from leakscope.report.cells import axis_value_text, knows_head, simulates_if_told
+from leakscope.report.cells import axis_value_text, knows_head, simulates_if_informed
 from leakscope.report.page_data import Threat
 
 KNOWLEDGE, DEFENCE = "knowledge", "defence"
@@ -105,7 +105,7 @@ def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]
         return {DEFENDED: known or knows_head(cell)}
     if DEFENCE not in knowledge:
         return {}
-    simulates = _steps(cell) > 1 and simulates_if_told(cell)
+    simulates = _steps(cell) > 1 and simulates_if_informed(cell)
     return ({SIMULATED: known} if simulates else {}) | ({AVERAGED: known} if _drops(cell) else {})
 
 

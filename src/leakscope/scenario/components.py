@@ -54,7 +54,7 @@ class Kind:
         """Return the settings of a component of this registry."""
         for name, make in self.table.items():
             if make is type(piece) and dataclasses.is_dataclass(piece):
-                known = said_fields(make, self.hidden)
+                known = file_fields(make, self.hidden)
                 return {"name": name} | {key: describe_field(key, getattr(piece, key)) for key in known}
         raise InputError(f"{piece!r} is no {self.name} that a file can name")
 
@@ -98,7 +98,7 @@ def describe_field(name: str, value: Any) -> Any:
     if name == "distance":
         return next(word for word, distance in DISTANCES.items() if distance is value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {key: describe_field(key, getattr(value, key)) for key in said_fields(type(value), frozenset())}
+        return {key: describe_field(key, getattr(value, key)) for key in file_fields(type(value), frozenset())}
     return [describe_field("", item) for item in value] if isinstance(value, tuple | list) else value
 
 
@@ -106,14 +106,14 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def said_fields(make: Callable[..., Any], hidden: frozenset[str]) -> dict[str, tuple[Any, Any]]:
+def file_fields(make: Callable[..., Any], hidden: frozenset[str]) -> dict[str, tuple[Any, Any]]:
     """Return name -> (type, default) of the arguments that a file can set; `...` without a default."""
     hints = get_type_hints(make) if not isinstance(make, type) else get_type_hints(make, include_extras=True)
     fields: dict[str, tuple[Any, Any]] = {}
     for name, argument in inspect.signature(make).parameters.items():
         if name in hidden or (name == "name" and argument.default is not inspect.Parameter.empty):
             continue
-        checked = _said_type(name, hints.get(name))
+        checked = _file_type(name, hints.get(name))
         if checked is not None:
             fields[name] = (
                 checked,
@@ -136,7 +136,7 @@ def list_of(item: Any) -> Any:
     return list.__class_getitem__(item)
 
 
-def _said_type(name: str, hint: Any) -> Any:
+def _file_type(name: str, hint: Any) -> Any:
     """Return the type that pydantic checks for an argument, or None if a file cannot express it."""
     if name in LISTS:
         return list_of(component_type(name))
@@ -149,13 +149,13 @@ def _said_type(name: str, hint: Any) -> Any:
     if hint in PLAIN or hint is type(None) or get_origin(hint) is Literal:
         return hint
     if get_origin(hint) in (Union, types.UnionType):
-        parts = [_said_type("", part) for part in get_args(hint) if not _in_python_alone(part)]
+        parts = [_file_type("", part) for part in get_args(hint) if not _in_python_alone(part)]
         return None if None in parts or not parts else functools.reduce(lambda a, b: a | b, parts)
     if get_origin(hint) is Sequence:
-        inside = _said_type("", get_args(hint)[0])
+        inside = _file_type("", get_args(hint)[0])
         return None if inside is None else list_of(inside)
     if get_origin(hint) is tuple:
-        inner = [part if part is ... else _said_type("", part) for part in get_args(hint)]
+        inner = [part if part is ... else _file_type("", part) for part in get_args(hint)]
         if None in inner:
             return None
         if inner[-1] is ...:
@@ -179,7 +179,7 @@ def model_of(
     fields: dict[str, Any] = {"name": (Literal[tag], ...)} if tag else {}
     if tag in ATTACKS and make is ATTACKS[tag]:
         fields["label"] = (str, "")
-    fields |= said_fields(make, hidden)
+    fields |= file_fields(make, hidden)
     return create_model(title, __config__=STRICT, __doc__=summary(make) or None, **fields)
 
 

@@ -33,7 +33,7 @@ from leakscope.scenario.settings import DataChoice, KnowledgeChoice, Precision
 OUTSIDE = ("name", "attacks", "grid", "zip")
 MOST_TRIALS = 10_000_000
 STRENGTHS = {"sparsify": ("drop", "share"), "gaussian_noise": ("sigma",), "laplace_noise": ("sigma", "scale")}
-MADE: dict[str, Callable[..., object]] = {"data": DataChoice, "knowledge": KnowledgeChoice, "precision": Precision}
+CHOICES: dict[str, Callable[..., object]] = {"data": DataChoice, "knowledge": KnowledgeChoice, "precision": Precision}
 
 
 def _by_name(value: Any) -> Any:
@@ -149,8 +149,8 @@ def _built(name: str, value: Any) -> list[Problem]:
     """Return the problems that constructors report."""
     if name == "client":
         problems = _refused((name,), value, lambda item: make_client(item, ()), most=1)
-    elif name in MADE:
-        problems = _refused((name,), value, lambda item: MADE[name](**item))
+    elif name in CHOICES:
+        problems = _refused((name,), value, lambda item: CHOICES[name](**item))
     elif name in LISTS:
         problems = [p for i, item in enumerate(value) for p in _refused((name, i), item, KINDS[name].build)]
     else:

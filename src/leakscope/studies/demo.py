@@ -61,9 +61,9 @@ def private_pictures(settings: DemoSettings) -> tuple[Batch, tuple[str, ...]]:
     labels = torch.as_tensor(source.labels("test", range(settings.images)))
     names = source.class_names
     if settings.image is not None:
-        from leakscope.data import own_picture
+        from leakscope.data import read_image
 
-        pictures = torch.cat([own_picture(settings.image, SHAPE)[None], pictures])
+        pictures = torch.cat([read_image(settings.image, SHAPE)[None], pictures])
         labels = torch.cat([labels.new_zeros(1), labels])
     batch = make_batch(pictures[:, None], labels[:, None], classes=len(names))
     class_names = tuple(names[int(y)] for y in labels)

@@ -201,7 +201,7 @@ def _knowledge(model: Model, client: Client | PrivateClient, truth: Batch, seen:
     """Return the knowledge of an informed attacker."""
     if isinstance(client, PrivateClient):
         plain = Client(loss=client.loss, scaling=client.scaling)
-        return client.tell(attacker_knowledge(model, plain, truth), truth.trials)
+        return client.inform(attacker_knowledge(model, plain, truth), truth.trials)
     return knowledge_of_defences(attacker_knowledge(model, client, truth), client, seen)
 
 

@@ -125,7 +125,7 @@ def _update_misfit(settings: CellSettings, attack: Matching) -> str:
 def _rule_misfit(settings: CellSettings, attack: Matching, model: Model) -> str:
     """Return why the attack's rule cannot read the labels (the loss is checked elsewhere); "" if it can."""
     samples, knows_labels = settings.data.samples, settings.knowledge.labels
-    rule = chosen_rule(attack.labels, samples, told=knows_labels)
+    rule = chosen_rule(attack.labels, samples, known=knows_labels)
     if rule == JOINT:
         return ""
     if rule == "known":
@@ -229,7 +229,7 @@ def _label_misfits(settings: CellSettings) -> list[Problem]:
     loss, asked = settings.client.loss, settings.recipe.label_rule
     if loss == "cross_entropy" or asked is None:
         return []
-    rule = chosen_rule(asked, settings.data.samples, told=settings.knowledge.labels)
+    rule = chosen_rule(asked, settings.data.samples, known=settings.knowledge.labels)
     if rule in (JOINT, "known"):
         return []
     other = "knowledge.labels: true" + ("" if asked == "auto" else " with attack.labels: auto")

@@ -116,8 +116,8 @@ class _Run:
 
     def _reporter(self) -> Callable[[Progress], None] | None:
         """Return a callback that adds the chunks already done to this one's progress."""
-        tell = self.execution.progress
-        if tell is None:
+        progress = self.execution.progress
+        if progress is None:
             return None
         before = list(self.done)
         self.done.append(Progress(0, 0, 0, 0, 0, 0))
@@ -126,7 +126,7 @@ class _Run:
 
         def report(now: Progress) -> None:
             self.done[slot] = now
-            tell(
+            progress(
                 Progress(
                     total,
                     now.done + sum(p.done for p in before),
