@@ -240,6 +240,15 @@ def test_out_of_memory_halves_the_chunk_writes_the_plan_and_goes_on(
     assert json.loads((tmp_path / "plan.json").read_text())["chunks"] == [[0, 2], [2, 3], [3, 5], [5, 6]]
 
 
+def test_a_trial_that_does_not_fit_by_itself_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(_: Engine) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr(Engine, "run", no_memory)
+    with pytest.raises(InputError, match=r"one trial .*cpu.*fewer images"):
+        attack(world(1), [0])
+
+
 def test_the_memory_limit_shrinks_chunks_and_too_little_is_said_so() -> None:
     w = world(8)
     problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)

@@ -14,6 +14,7 @@ from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.loop import Engine
 from leakscope.attacks.engine.plan import Execution, Plan, make_plan, narrow
 from leakscope.attacks.engine.state import Finished, Problem, Progress, Stop
+from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import map_tensors, take, trials
 from leakscope.kernels.checkpoint import Checkpoint
@@ -78,8 +79,13 @@ class _Run:
             try:
                 parts.append(self._chunk(first, last))
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or last - first < 2:
+                if not is_out_of_memory(error):
                     raise
+                if last - first < 2:
+                    raise InputError(
+                        f"one trial does not fit into the memory of {self.execution.device}: attack fewer images at a time, "
+                        "a device with more memory, or (simulated training) fewer steps in a segment"
+                    ) from error
                 self._halve(position)
                 continue
             position += 1
