@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +23,7 @@ from leakscope_papers.comparing import Measured
 from leakscope_papers.measures import Value
 from leakscope_papers.naming import Column
 from leakscope_papers.planned import Settings
-from leakscope_papers.programs.rows import Curve
+from leakscope_papers.programs.rows import Curve, CurveData
 from leakscope_papers.registry import papers
 
 FORMAT, DIGITS = 1, 6
@@ -205,14 +205,14 @@ def _row(data: Mapping[str, Any], file: Mapping[str, Any]) -> Measured:
     )
 
 
-def _value(data: list[Any], trials: int) -> Value:
+def _value(data: Sequence[float | str | None], trials: int) -> Value:
     mean, low, high = (math.nan if number is None else float(number) for number in [*data[:3], None, None, None][:3])
-    n = int(data[3]) if len(data) > 3 else trials if math.isfinite(mean) else 0
+    n = int(cast(int, data[3])) if len(data) > 3 else trials if math.isfinite(mean) else 0
     over = str(data[4]) if len(data) > 4 else ""
-    return Value(Estimate(mean, low, high, n, int(data[5]) if len(data) > 5 else n), over)
+    return Value(Estimate(mean, low, high, n, int(cast(int, data[5])) if len(data) > 5 else n), over)
 
 
-def _curve(data: Mapping[str, Any]) -> Curve:
+def _curve(data: CurveData) -> Curve:
     return Curve(tuple(data["x"]), tuple(tuple(client) for client in data["y"]))
 
 
@@ -253,24 +253,26 @@ def changes(old: Settings, new: Settings) -> dict[str, object]:
     return dict(sorted(changed.items()))
 
 
-def changed_settings(old: Settings, changed: Mapping[str, Any]) -> dict[str, object]:
+def changed_settings(old: Settings, changed: Mapping[str, object]) -> dict[str, object]:
     """Return settings with the changes of `changes` applied."""
     settings = dict(old)
     for key, change in changed.items():
         if isinstance(change, Mapping):
             settings[key] = changed_settings(cast(Settings, settings[key]), change)
         elif change:
-            settings[key] = change[0]
+            settings[key] = cast(Sequence[object], change)[0]
         else:
             del settings[key]
     return settings
 
 
-def _all_settings(data: Mapping[str, Any]) -> dict[str, Settings]:
+def _all_settings(data: Mapping[str, Settings]) -> dict[str, Settings]:
     settings: dict[str, Settings] = {}
     for digest, each in data.items():
         alike = isinstance(each, Mapping) and set(each) == {"like", "but"}
-        settings[digest] = changed_settings(settings[each["like"]], each["but"]) if alike else each
+        settings[digest] = (
+            changed_settings(settings[cast(str, each["like"])], cast(Settings, each["but"])) if alike else each
+        )
     return settings
 
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -174,8 +173,8 @@ def _with_steps(simulate: Simulator) -> Simulator:
     inner = getattr(simulate, "inner", None)
     if inner is None:
         raise InputError(f"{type(simulate).__name__} holds no OneGradient whose place local steps could take")
-    wrapper: Any = simulate
-    replaced: Simulator = replace(wrapper, inner=_with_steps(inner))
+    wrapper: Simulator = simulate
+    replaced: Simulator = replace(wrapper, inner=_with_steps(inner))  # type: ignore[type-var]
     return replaced
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -125,8 +125,8 @@ def wrap_innermost(objective: Objective, wrap: Callable[[Objective], Objective])
     inner = getattr(objective, "inner", None)
     if inner is None:
         return wrap(objective)
-    outer: Any = objective
-    wrapped: Objective = replace(outer, inner=wrap_innermost(inner, wrap))
+    outer: Objective = objective
+    wrapped: Objective = replace(outer, inner=wrap_innermost(inner, wrap))  # type: ignore[type-var]
     return wrapped
 
 
@@ -159,8 +159,8 @@ def without_unneeded(objective: Objective, knowledge: Knowledge) -> Knowledge:
     needed = facts_needed(objective)
     if needed is None:
         return knowledge
-    unneeded: dict[str, Any] = {f.name: f.default for f in fields(Knowledge) if f.name in DEFENCE_FACTS - needed}
-    return replace(knowledge, **unneeded)
+    unneeded: dict[str, object] = {f.name: f.default for f in fields(Knowledge) if f.name in DEFENCE_FACTS - needed}
+    return replace(knowledge, **unneeded)  # type: ignore[arg-type]
 
 
 # -- the length of an update

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -123,6 +123,6 @@ def _in_place(simulate: Simulator, pulled: Pulled) -> Simulator:
     inner = getattr(simulate, "inner", None)
     if inner is None:
         raise InputError(f"{type(simulate).__name__} holds no OneGradient that a private head could pull at")
-    wrapper: Any = simulate
-    replaced: Simulator = replace(wrapper, inner=_in_place(inner, pulled))
+    wrapper: Simulator = simulate
+    replaced: Simulator = replace(wrapper, inner=_in_place(inner, pulled))  # type: ignore[type-var]
     return replaced

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leakscope.auditing.attack_runs import MEANING, CutShort
 from leakscope.auditing.descriptions import client_facts, known_facts
@@ -231,7 +231,7 @@ def _names(named: Sequence[tuple[str, str]], reason: str) -> str:
     return ", ".join(name for name, why in named if why == reason)
 
 
-def audit_record(audit: Audit) -> dict[str, Any]:
+def audit_record(audit: Audit) -> dict[str, object]:
     """Return the audit as plain data."""
     asr = audit.measures.asr
     return {
@@ -268,14 +268,14 @@ def audit_record(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _labels(read: LabelReading) -> dict[str, Any]:
+def _labels(read: LabelReading) -> dict[str, object]:
     plain = asdict(read)
     return {
         "value" if name == "share" else name: plain[name] for name in ("rule", "share", "low", "high", "n", "guessing")
     }
 
 
-def _remedy(remedy: Remedy) -> dict[str, Any]:
+def _remedy(remedy: Remedy) -> dict[str, object]:
     return {
         "name": remedy.name,
         "strength": remedy.strength,
@@ -288,7 +288,7 @@ def _remedy(remedy: Remedy) -> dict[str, Any]:
     }
 
 
-def _run(run: AttackResult) -> dict[str, Any]:
+def _run(run: AttackResult) -> dict[str, object]:
     return {
         "name": run.name,
         "note": run.note,

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.aware import aware
@@ -135,7 +134,7 @@ def _specialised(informed: Knowledge, settings: _Settings) -> list[Entry]:
 
 def _through_policy(settings: _Settings, informed: Knowledge) -> Callable[[int], Attack]:
     def make(iterations: int) -> Attack:
-        given: dict[str, Any] = {"iterations": iterations, "labels": settings.labels}
+        given: dict[str, object] = {"iterations": iterations, "labels": settings.labels}
         attack = ATTACKS["ig_policy"](**given)
         if not isinstance(attack, KnownPolicy):
             raise TypeError("ig_policy is no attack through a policy")
@@ -148,7 +147,7 @@ def _dummy_head(settings: _Settings, informed: Knowledge) -> Callable[[int], Att
     head = {name: float(value.double().mean()) for name, value in (informed.private_head or {}).items()}
 
     def make(iterations: int) -> Attack:
-        given: dict[str, Any] = {"iterations": iterations, "labels": settings.labels}
+        given: dict[str, object] = {"iterations": iterations, "labels": settings.labels}
         given |= {**head, "bits": round(head["bits"])}
         attack = ATTACKS["spn_aware"](**given)
         if not isinstance(attack, Matching):
@@ -188,7 +187,7 @@ def labels_problem(model: Model, knowledge: Knowledge, shares: Shares) -> str | 
 
 
 def _recipe(name: str, iterations: int, settings: _Settings) -> Matching:
-    given: dict[str, Any] = {"iterations": iterations, "labels": settings.labels}
+    given: dict[str, object] = {"iterations": iterations, "labels": settings.labels}
     if name != "cpl" and not settings.pictures:
         given["tv"] = 0.0  # columns of a table have no spatial order
     attack = ATTACKS[name](**given)

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, create_model
 from torch import nn
@@ -151,7 +151,7 @@ def file_model() -> type[BaseModel]:
     return create_model("audit", __config__=STRICT, **parts)
 
 
-def _by_name(value: Any) -> Any:
+def _by_name(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -175,22 +175,22 @@ class AuditFile:
     fail_above: Mapping[str, float]
 
 
-def _asked(path: Path, fields: Mapping[str, Any]) -> AuditFile:
+def _asked(path: Path, fields: Mapping[str, object]) -> AuditFile:
     """Return the checked fields of a file as values."""
 
     def value(name: str, make: Callable[..., V]) -> V | None:
-        return None if fields[name] is None else make(**fields[name])
+        return None if fields[name] is None else make(**cast(dict[str, object], fields[name]))
 
     plain = {name: fields[name] for name in ("build", "loss", "examples", "minutes", "clients", "seed")}
-    limits = {name: limit for name, limit in (fields["fail_above"] or {}).items() if limit is not None}
+    limits = {name: limit for name, limit in (fields["fail_above"] or {}).items() if limit is not None}  # type: ignore[attr-defined]
     try:
         return AuditFile(
-            **plain,
-            model=None if fields["model"] is None else ModelChoice.of(fields["model"]),
+            **plain,  # type: ignore[arg-type]
+            model=None if fields["model"] is None else ModelChoice.of(cast(dict[str, object], fields["model"])),
             data=value("data", DataChoice),
-            weights=KINDS["weights"].build(fields["weights"]),
+            weights=KINDS["weights"].build(cast(dict[str, object], fields["weights"])),
             client=value("client", LocalTraining),
-            defences=tuple(KINDS["defences"].build(item) for item in fields["defences"]),
+            defences=tuple(KINDS["defences"].build(item) for item in cast(list[dict[str, object]], fields["defences"])),
             on_data=value("on_data", Transform),
             on_model=value("on_model", Polarisation),
             fail_above=limits,

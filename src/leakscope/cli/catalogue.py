@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -51,25 +51,25 @@ def schema(
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def schema_of(kind: str) -> dict[str, Any]:
+def schema_of(kind: str) -> dict[str, object]:
     """Return the JSON schema of a kind of file: 'scenario', 'train' or 'audit'."""
-    schema: dict[str, Any] = lookup(SCHEMAS, kind, "kind of file")()
+    schema: dict[str, object] = lookup(SCHEMAS, kind, "kind of file")()
     return schema
 
 
-def _scenario() -> dict[str, Any]:
+def _scenario() -> dict[str, object]:
     from leakscope.scenario import json_schema
 
     return json_schema()
 
 
-def _train() -> dict[str, Any]:
+def _train() -> dict[str, object]:
     from leakscope.training.file import file_model
 
     return {"$schema": DIALECT, **file_model().model_json_schema(), "title": "leakscope training"}
 
 
-def _audit() -> dict[str, Any]:
+def _audit() -> dict[str, object]:
     from leakscope.auditing.target_file import file_model
 
     return {"$schema": DIALECT, **file_model().model_json_schema(), "title": "leakscope audit"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from leakscope.core.fields import check_fields
 from leakscope.core.model import Model
 from leakscope.core.registry import lookup
 from leakscope.core.scaling import Scaling
-from leakscope.core.tree import Tree, flat_names, lift, map_tensors, subtract
+from leakscope.core.tree import Tree, V, flat_names, lift, map_tensors, subtract
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Round, Shares, direction
 from leakscope.defences import Defence
 from leakscope.defences.on_data import DataDefence, Transform
@@ -218,13 +218,13 @@ def knowledge_of_defences(knowledge: Knowledge, client: Client, observation: Obs
     if client.on_model is not None:
         facts["private_head"] = client.on_model.facts(observation.samples)
     if "mask" in facts:
-        masks: list[Any] = [each["mask"] for each in rounds]
+        masks: list[Tree] = [cast(Tree, each["mask"]) for each in rounds]
         facts["mask"] = {name: torch.stack([mask[name] for mask in masks]).amax(0) for name in masks[0]}
     if "sigma_each" in facts:  # estimated from the update of each round
         facts |= {name: _over_rounds([each[name] for each in rounds]) for name in ("sigma", "sigma_each")}
     return replace(knowledge, **facts)  # type: ignore[arg-type]
 
 
-def _over_rounds(levels: Sequence[Any]) -> Any:
+def _over_rounds(levels: Sequence[V]) -> V:
     """Return the root mean square over rounds, of tensors or of trees."""
     return map_tensors(lambda *each: torch.stack(each).square().mean(0).sqrt(), levels[0], *levels[1:])

@@ -7,7 +7,7 @@ import functools
 import numbers
 import types
 from collections.abc import Hashable, Sequence
-from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import Union, cast, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -36,23 +36,23 @@ def check_fields(piece: object) -> None:
 
 
 @functools.cache
-def _hints(kind: Hashable) -> dict[str, Any]:
+def _hints(kind: Hashable) -> dict[str, object]:
     """Return the types of the fields of a dataclass."""
     hints = get_type_hints(cast(type, kind))
-    return {field.name: hints[field.name] for field in dataclasses.fields(cast(Any, kind))}
+    return {field.name: hints[field.name] for field in dataclasses.fields(cast(type, kind))}
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
+def _options(hint: object) -> tuple[object, ...]:
     """Return the types of a union, flattened."""
     inner = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
     return tuple(option for one in inner for option in _options(one)) or (hint,)
 
 
-def _holds(hint: Any, value: object) -> bool:
+def _holds(hint: object, value: object) -> bool:
     return any(_is(option, value) for option in _options(hint))
 
 
-def _is(kind: Any, value: object) -> bool:
+def _is(kind: object, value: object) -> bool:
     """Return whether a value has a type; True for types that cannot be checked."""
     if get_origin(kind) is tuple:
         return isinstance(value, tuple | list) and _all_hold(get_args(kind), value)
@@ -67,18 +67,18 @@ def _is(kind: Any, value: object) -> bool:
     return isinstance(value, NUMBERS.get(kind, kind))
 
 
-def _all_hold(kinds: tuple[Any, ...], values: Sequence[object]) -> bool:
+def _all_hold(kinds: tuple[object, ...], values: Sequence[object]) -> bool:
     """Return whether the values match `tuple[kinds]`: any number of one type, or exactly these."""
     if kinds[-1] is ...:
         return all(_holds(kinds[0], value) for value in values)
     return len(kinds) == len(values) and all(map(_holds, kinds, values))
 
 
-def _words(hint: Any) -> str:
-    return " or ".join(WORDS.get(option) or _name(option) for option in _options(hint))
+def _words(hint: object) -> str:
+    return " or ".join(WORDS.get(cast(type, option)) or _name(option) for option in _options(hint))
 
 
-def _name(kind: Any) -> str:
+def _name(kind: object) -> str:
     if get_origin(kind) is tuple:
         first, *rest = get_args(kind)
         inside = f"each {_words(first)}" if rest == [...] else ", ".join(map(_words, (first, *rest)))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, get_type_hints
+from typing import ParamSpec, TypeVar, get_type_hints
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def settings_of(
-    base: Callable[..., Any], *, without: tuple[str, ...] = (), **defaults: object
+    base: Callable[..., object], *, without: tuple[str, ...] = (), **defaults: object
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that adds the settings of `base` with other `defaults`; those in `without` are hidden and keep their default."""
 
@@ -27,8 +27,8 @@ def settings_of(
         @functools.wraps(function)
         def filled(*args: P.args, **given: P.kwargs) -> R:
             signature.bind(*args, **given)
-            settings: Any = {**defaults, **given}
-            return function(*args, **settings)
+            settings: dict[str, object] = {**defaults, **given}
+            return function(*args, **settings)  # type: ignore[arg-type]
 
         filled.__annotations__ = {name: hints[name] for name in (*signature.parameters, "return")}
         filled.__signature__ = signature  # type: ignore[attr-defined]
@@ -37,5 +37,5 @@ def settings_of(
     return decorate
 
 
-def _keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:
+def _keywords(function: Callable[..., object]) -> list[inspect.Parameter]:
     return list(inspect.signature(function).parameters.values())

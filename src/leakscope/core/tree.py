@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -97,16 +97,16 @@ def tensors(value: object) -> Iterator[Tensor]:
 
 def map_tensors(f: Callable[..., Tensor], value: V, *others: V) -> V:
     """Return `value` with every tensor replaced by `f(tensor, ...)`; `others` have the same nesting."""
-    return _map(f, value, others)  # type: ignore[no-any-return]
+    return cast(V, _map(f, value, others))
 
 
-def _map(f: Callable[..., Tensor], value: Any, others: tuple[Any, ...]) -> Any:
+def _map(f: Callable[..., Tensor], value: object, others: tuple[object, ...]) -> object:
     if isinstance(value, Tensor):
         return f(value, *others)
     if isinstance(value, Mapping):
-        return {k: _map(f, v, tuple(o[k] for o in others)) for k, v in value.items()}
+        return {k: _map(f, v, tuple(o[k] for o in others)) for k, v in value.items()}  # type: ignore[index]
     if isinstance(value, tuple | list):
-        return type(value)(_map(f, v, tuple(o[i] for o in others)) for i, v in enumerate(value))
+        return type(value)(_map(f, v, tuple(o[i] for o in others)) for i, v in enumerate(value))  # type: ignore[index]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changed = {
             field.name: _map(f, getattr(value, field.name), tuple(getattr(o, field.name) for o in others))
@@ -116,7 +116,7 @@ def _map(f: Callable[..., Tensor], value: Any, others: tuple[Any, ...]) -> Any:
     return value
 
 
-def _replace(value: Any, changed: dict[str, Any]) -> Any:
+def _replace(value: object, changed: dict[str, object]) -> object:
     """Return a copy of a dataclass with new field values, without its checks (they may not trace)."""
     copy = object.__new__(type(value))
     for name, item in changed.items():
@@ -151,7 +151,7 @@ def trials(value: object) -> int:
 
 
 def flattened(
-    f: Callable[..., V], args: tuple[Any, ...]
+    f: Callable[..., V], args: tuple[object, ...]
 ) -> tuple[Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]], list[V]]:
     """Return `f` as a function from the tensors in `args` to those of its result, and a list that holds the last result."""
     shape: list[V] = []
@@ -171,7 +171,7 @@ def lift(f: Callable[..., V], chunk: int | None = None) -> Callable[..., V]:
     tensor's value) is called trial by trial.
     """
 
-    def many(*args: Any) -> Any:
+    def many(*args: object) -> V:
         one, shape = flattened(f, args)
         try:
             flat = torch.func.vmap(one, randomness="error", chunk_size=chunk)(tuple(tensors(args)))

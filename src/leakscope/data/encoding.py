@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -111,7 +110,7 @@ class Encoding:
             raise InputError(f"a row lacks the column {missing[0]!r}")
         return np.concatenate([c.encode([row[c.name] for row in rows]) for c in self.columns], axis=1)
 
-    def decode(self, x: npt.NDArray[Any] | Tensor) -> list[dict[str, Value]]:
+    def decode(self, x: npt.NDArray[np.generic] | Tensor) -> list[dict[str, Value]]:
         """Return the valid row nearest to each real-valued row: clamped, rounded, one word a column; NaN counts as 0."""
         real = np.asarray(x.detach().cpu() if isinstance(x, Tensor) else x, dtype=np.float64)
         if real.ndim != 2 or real.shape[1] != self.width:

@@ -7,7 +7,6 @@ import tokenize
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -121,7 +120,7 @@ def _scaled(x: Array, encoding: Encoding) -> npt.NDArray[np.float32]:
     return np.asarray((x - low) / span, dtype=np.float32)
 
 
-def _class_names(path: Path, names: Array | None, labels: list[npt.NDArray[Any]]) -> tuple[str, ...]:
+def _class_names(path: Path, names: Array | None, labels: list[Array]) -> tuple[str, ...]:
     """Return the stored names, or the numbers up to the largest label."""
     if names is not None:
         if names.ndim != 1 or names.dtype.kind != "U":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ Around = Callable[[], AbstractContextManager[object]]
 
 
 def answering(
-    one: Callable[..., Answer], client: Client, model: Model, arguments: tuple[Any, ...], steps: int, around: Around
+    one: Callable[..., Answer], client: Client, model: Model, arguments: tuple[object, ...], steps: int, around: Around
 ) -> Callable[[], Answer]:
     """Return a function that computes the answers of a group: `one` lifted over its clients, or its graph after enough similar groups.
 
@@ -41,7 +40,7 @@ def answering(
     returned function may run in any thread.
     """
 
-    def transformed(*arguments: Any) -> Answer:
+    def transformed(*arguments: object) -> Answer:
         with around():
             return lift(one)(*arguments)
 
@@ -65,7 +64,7 @@ def forget() -> None:
     forget_graphs(PURPOSE)
 
 
-def _traced(one: Callable[..., Answer], arguments: tuple[Any, ...], around: Around) -> Callable[..., Answer] | None:
+def _traced(one: Callable[..., Answer], arguments: tuple[object, ...], around: Around) -> Callable[..., Answer] | None:
     """Return the graph; None if it cannot be lifted or traced (clients then train without it and raise their own errors)."""
     flat_one, shape = flattened(one, arguments)
     lifted = torch.func.vmap(flat_one, randomness="error")
@@ -82,7 +81,7 @@ def _traced(one: Callable[..., Answer], arguments: tuple[Any, ...], around: Arou
         return None
     empty: Answer = map_tensors(lambda _: torch.empty(0), shape[0])
 
-    def play(*arguments: Any) -> Answer:
+    def play(*arguments: object) -> Answer:
         with torch.no_grad():
             return fill(empty, list(graph(*tensors(arguments))))
 

@@ -15,6 +15,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from types import ModuleType
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -37,7 +38,7 @@ STATE = "leakscope.protecting"
 TRAIN = "train"
 
 
-def import_flower() -> Any:
+def import_flower() -> ModuleType:
     """Return Flower's `flwr.app`; raise with the install command if it is missing."""
     try:
         return importlib.import_module("flwr.app")
@@ -77,13 +78,13 @@ class _Watch:
         self,
         recorder: Recorder,
         configure: Callable[..., Iterable[Any]],
-        aggregate: Callable[..., tuple[Any, Any]],
+        aggregate: Callable[..., tuple[object, object]],
         examples: str,
     ) -> None:
         self.recorder, self.configure, self.aggregate, self.examples = recorder, configure, aggregate, examples
         self.handed_out: dict[str, tuple[list[Tree], dict[str, Plain]]] = {}
 
-    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Iterable[Any]:
+    def configure_train(self, server_round: int, arrays: object, config: object, grid: object) -> Iterable[Any]:
         """Return the strategy's messages, after storing what each client is given."""
         messages = list(self.configure(server_round, arrays, config, grid))
         self.handed_out = {}
@@ -91,7 +92,7 @@ class _Watch:
             self._safely(lambda: self._note(messages))
         return messages
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[Any, Any]:
+    def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[object, object]:
         """Return the strategy's aggregate, after recording the replies."""
         replies = list(replies)
         self._safely(lambda: self._record(server_round, replies))
@@ -142,7 +143,7 @@ class _Watch:
         )
 
 
-def _answers(given: list[Tree], replied: Iterable[Any]) -> Iterator[tuple[Tree, Tree]]:
+def _answers(given: list[Tree], replied: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Tree, Tree]]:
     """Yield (given, returned) for each reply record with the names and shapes of a given one."""
     for arrays in replied:
         sent = tree_of(arrays)
@@ -152,7 +153,7 @@ def _answers(given: list[Tree], replied: Iterable[Any]) -> Iterator[tuple[Tree, 
                 yield before, sent
 
 
-def plain_config(records: Mapping[str, Any]) -> dict[str, Plain]:
+def plain_config(records: Mapping[str, Mapping[str, object]]) -> dict[str, Plain]:
     """Return the server's configuration for a client as plain values; lists, bytes and non-finite numbers are left out."""
     return {
         str(name): value
@@ -162,7 +163,7 @@ def plain_config(records: Mapping[str, Any]) -> dict[str, Plain]:
     }
 
 
-def _whole(metrics: Mapping[str, Any], name: str) -> int | None:
+def _whole(metrics: Mapping[str, Mapping[str, object]], name: str) -> int | None:
     """Return a whole number from a client's metrics, None if there is none."""
     for record in metrics.values():
         value = record.get(name)

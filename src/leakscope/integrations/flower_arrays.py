@@ -23,7 +23,7 @@ def tree_of(arrays: Any) -> Tree:
     return {name: torch.from_numpy(numbers(array)) for name, array in arrays.items()}
 
 
-def numbers(array: Any) -> np.ndarray[Any, Any]:
+def numbers(array: Any) -> np.typing.NDArray[np.generic]:
     """Return a Flower Array as a numpy array with its own memory; unusual forms go through `Array.numpy()`."""
     data = array.data
     if array.stype == NUMPY and data.startswith(MAGIC):
@@ -37,7 +37,7 @@ def numbers(array: Any) -> np.ndarray[Any, Any]:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def read_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
+def read_header(header: bytes) -> tuple[np.dtype[np.generic], tuple[int, ...]] | None:
     """Return dtype and shape of an .npy header, None unless it is the usual form: plain numbers, row by row."""
     try:
         shape, columns_first, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(header))

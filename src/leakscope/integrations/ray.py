@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, Generic
 
 from leakscope.core.errors import InputError
@@ -51,7 +52,7 @@ def ray_engine(address: str | None = None, *, cores: int | None = None, in_fligh
     return engine_of(run)
 
 
-def _import_ray() -> Any:
+def _import_ray() -> ModuleType:
     try:
         return importlib.import_module("ray")
     except ImportError:
@@ -59,7 +60,7 @@ def _import_ray() -> Any:
 
 
 @contextlib.contextmanager
-def _connected(ray: Any, address: str | None, cores: int | None) -> Iterator[bool]:
+def _connected(ray: ModuleType, address: str | None, cores: int | None) -> Iterator[bool]:
     """Connect to a cluster or start a Ray, unless connected; yield whether it was started here."""
     if ray.is_initialized():
         yield False
@@ -131,14 +132,14 @@ class _Ears:
 class _Crew(Generic[C]):
     """The cluster, with at most as many chunks as it can run."""
 
-    def __init__(self, ray: Any, in_flight: int | None, on_note: OnNote | None, *, fixed: bool) -> None:
+    def __init__(self, ray: ModuleType, in_flight: int | None, on_note: OnNote | None, *, fixed: bool) -> None:
         self.ray, self.in_flight, self.on_note, self.fixed = ray, in_flight, on_note, fixed
-        self.held: dict[Any, Job[C]] = {}
+        self.held: dict[object, Job[C]] = {}
         self.task = ray.remote(max_retries=0)(_attempt)
         self.ears: Any = ray.remote(num_cpus=0)(_Ears).remote() if on_note is not None else None
         self.nodes: list[dict[str, float]] = []
         self.looked = self.listened = -NODES
-        self.asked: Any = None
+        self.asked: object = None
         self.warned = False
 
     def takes(self, needs: Needs) -> bool:
@@ -191,7 +192,7 @@ class _Crew(Generic[C]):
             job = self.held.pop(reference)
             yield job, self._reply(reference)
 
-    def _reply(self, reference: Any) -> bytes | Lost:
+    def _reply(self, reference: object) -> bytes | Lost:
         try:
             reply: bytes = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:  # never an error of the work, which arrives as a reply

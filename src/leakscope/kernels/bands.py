@@ -13,7 +13,7 @@ No columns are copied, and the derivatives are the same products transposed. Eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -63,7 +63,7 @@ class _Convolution(torch.autograd.Function):
         return out[0], bands[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Sizes], output: Any) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Sizes], output: Sequence[Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
         save(ctx, inputs[0], output[1], *inputs[2:])
 

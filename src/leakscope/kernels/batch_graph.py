@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
@@ -87,8 +88,8 @@ class _Tracer(TorchDispatchMode):
     def __init__(self, batch: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = Graph()
-        self.constants: dict[str, Any] = {}
-        self.alive: list[Any] = [batch]
+        self.constants: dict[str, Tensor] = {}
+        self.alive: list[object] = [batch]
         self.nodes = {id(batch): self.graph.placeholder("batch")}
         self.places = {batch.untyped_storage().data_ptr()}
 
@@ -109,7 +110,7 @@ class _Tracer(TorchDispatchMode):
             self._write(func, args, named, out)
         return out
 
-    def _write(self, func: Any, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
+    def _write(self, func: OpOverload, args: tuple[object, ...], named: dict[str, object], out: object) -> None:
         if func._schema.is_mutable and id(args[0]) not in self.nodes:
             raise NotTraceableError  # a constant would change at every call
         node = self.graph.call_function(func, *tree_map_only(Tensor, self._node, (args, named)))
@@ -156,7 +157,7 @@ def _merged(few: GraphModule, more: GraphModule) -> GraphModule:
     return few
 
 
-def _both(count: Node, a: Any, b: Any) -> Any:
+def _both(count: Node, a: object, b: object) -> object:
     """Return an argument for `count` examples, from those for SIZES."""
     if isinstance(a, Node) and isinstance(b, Node) and a.name == b.name:
         return a
@@ -184,7 +185,7 @@ def _spare_copies(graph: Graph) -> None:
                 node.target, node.args = ATEN.add_.Tensor, (node.args[free[0]], node.args[1 - free[0]])
 
 
-def _is_free(value: Any, reader: Node) -> bool:
+def _is_free(value: object, reader: Node) -> bool:
     """Return whether a node owns its memory and matches the shape and type of its only reader's result."""
     if not isinstance(value, Node) or len(value.users) > 1 or value.meta.get("kind") != reader.meta["kind"]:
         return False

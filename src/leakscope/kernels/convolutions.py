@@ -194,12 +194,12 @@ def _all_clients(
         return to_x, nothing, cotangent.sum((1, 3, 4)) if needs[2] else nothing
 
 
-def _one_client(cotangent: Tensor, x: Tensor, kernel: Tensor, *settings: Any) -> tuple[Tensor, ...]:
-    return tuple(value[0] for value in _all_clients(cotangent[None], x[None], kernel[None], *settings))
+def _one_client(cotangent: Tensor, x: Tensor, kernel: Tensor, *settings: object) -> tuple[Tensor, ...]:
+    return tuple(value[0] for value in _all_clients(cotangent[None], x[None], kernel[None], *settings))  # type: ignore[arg-type]
 
 
 def _batched(
-    info: Any, dims: Dims, cotangent: Tensor, x: Tensor, kernel: Tensor, *settings: Any
+    info: Any, dims: Dims, cotangent: Tensor, x: Tensor, kernel: Tensor, *settings: object
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     tensors = (leading(v, d, info.batch_size) for v, d in zip((cotangent, x, kernel), dims, strict=False))
     values: tuple[Tensor, ...] = torch.ops.leakscope.all_cotangents(*tensors, *settings)

@@ -57,7 +57,7 @@ class Staged(Generic[G]):
         return self.graph
 
 
-_CACHE: OrderedDict[Key, Staged[Any]] = OrderedDict()
+_CACHE: OrderedDict[Key, Staged[Graph]] = OrderedDict()
 _LOCK = RLock()  # trainings in several threads count and trace one at a time
 
 
@@ -112,7 +112,7 @@ def forget(purpose: str | None = None) -> None:
             del _CACHE[key]
 
 
-def flat_graph(f: Callable[..., Any], inputs: Iterable[Tensor]) -> GraphModule:
+def flat_graph(f: Callable[..., object], inputs: Iterable[Tensor]) -> GraphModule:
     """Return the flat graph of the tensor operations of `f` on inputs of these shapes; raises the tracer's errors."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -122,7 +122,7 @@ def flat_graph(f: Callable[..., Any], inputs: Iterable[Tensor]) -> GraphModule:
     return graph
 
 
-def _keep(key: Key, staged: Staged[Any]) -> None:
+def _keep(key: Key, staged: Staged[Graph]) -> None:
     with _LOCK:
         _CACHE[key] = staged
         _CACHE.move_to_end(key)

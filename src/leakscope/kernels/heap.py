@@ -9,14 +9,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from typing import Any
 
 # names in malloc.h
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 
 
 @functools.cache
-def _glibc() -> Any:
+def _glibc() -> ctypes.CDLL | None:
     """Return the C library if it is glibc, else None."""
     if sys.platform != "linux":
         return None

@@ -87,7 +87,7 @@ class Conv(torch.autograd.Function):
         return torch.conv2d(x, weight, bias, *settings)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient by x."""
         x, weight, bias = ctx.saved_tensors
         g = g.contiguous()
@@ -119,7 +119,7 @@ class ConvNorm(torch.autograd.Function):
         return torch.conv2d(x, scaled, shift, *settings)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient by x."""
         (x, scaled), (weight, bias, settings), (gamma, beta, mean, inverse) = ctx.saved_tensors, ctx.layer, ctx.norm
         g, scale, centred = g.contiguous(), gamma * inverse, -mean if bias is None else bias - mean
@@ -145,7 +145,7 @@ class Linear(torch.autograd.Function):
         return F.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient by x."""
         x, weight, bias = ctx.saved_tensors
         ctx.take(weight, g[:, :, None] * x[:, None, :])
@@ -168,7 +168,7 @@ class Norm(torch.autograd.Function):
         return torch.addcmul((beta - mean * scale)[:, None, None], x, scale[:, None, None])
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient by x."""
         (x,), (gamma, beta, mean, inverse) = ctx.saved_tensors, ctx.norm
         total = g.sum((2, 3))

@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from leakscope.core.tree import V
 from leakscope.kernels.convolutions import Convolving, ConvSettings, Dims, Pair
 
 Needs = tuple[bool, bool, bool]
@@ -99,11 +100,11 @@ class _Backward(torch.autograd.Function):
         return _backward(cotangent, x, weight, setting, needs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: object, inputs: object, output: object) -> None:
         del ctx, inputs, output
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> None:
+    def backward(ctx: object, *cotangents: Tensor) -> None:
         del ctx, cotangents
         raise RuntimeError("client by client is for training: it has no second derivative")
 
@@ -112,7 +113,7 @@ class _Backward(torch.autograd.Function):
         info: Any, dims: Dims, cotangent: Tensor, x: Tensor, weight: Tensor, setting: Setting, needs: Needs
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         parts = _parts((cotangent, x, weight), dims, info.batch_size, setting)
-        values = _spread(lambda one: _backward(one[0], one[1], one[2], setting, needs), parts)
+        values = _spread(lambda one: _backward(one[0], one[1], cast(Tensor, one[2]), setting, needs), parts)
         return tuple(_stacked(list(each), setting) for each in zip(*values, strict=True)), (0, 0, 0)
 
 
@@ -135,10 +136,12 @@ def _backward(
     return to_x, to_weight, to_bias
 
 
-def _parts(values: Sequence[Tensor | None], dims: Dims, number: int, setting: Setting) -> list[tuple[Any, ...]]:
+def _parts(
+    values: Sequence[Tensor | None], dims: Dims, number: int, setting: Setting
+) -> list[tuple[Tensor, Tensor, Tensor | None]]:
     """Return the arguments of each client, in the layout of the setting."""
     split = (_split(value, dim, number, setting) for value, dim in zip(values, dims, strict=False))
-    return list(zip(*split, strict=True))
+    return cast("list[tuple[Tensor, Tensor, Tensor | None]]", list(zip(*split, strict=True)))
 
 
 def _split(value: Tensor | None, dim: int | None, number: int, setting: Setting) -> Sequence[Tensor | None]:
@@ -155,7 +158,9 @@ def _stacked(values: list[Tensor], setting: Setting) -> Tensor:
     return torch.stack([value.permute(0, 2, 3, 1) for value in values]).permute(0, 1, 4, 2, 3)
 
 
-def _spread(f: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+def _spread(
+    f: Callable[[tuple[Tensor, Tensor, Tensor | None]], V], items: list[tuple[Tensor, Tensor, Tensor | None]]
+) -> list[V]:
     """Return f of every item, on the pool's threads if there is one; a CUDA device runs them in sequence."""
     pool = None if items[0][0].is_cuda else _POOL.get()
     return [f(item) for item in items] if pool is None else list(pool.map(f, items))

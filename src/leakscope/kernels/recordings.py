@@ -33,7 +33,7 @@ class Recording(Generic[V]):
     form: V
     constants: Sequence[Tensor | None]
 
-    def __call__(self, *new: Any) -> V:
+    def __call__(self, *new: object) -> V:
         """Return the function of these arguments, which have the shapes of the recording."""
         for place, value in zip(self.inputs, tensors(new), strict=True):
             place.copy_(value)
@@ -42,7 +42,7 @@ class Recording(Generic[V]):
         return fill(self.form, [t.clone() for t in self.outputs])
 
 
-def recorded(f: Callable[..., V], arguments: tuple[Any, ...]) -> Callable[..., V] | None:
+def recorded(f: Callable[..., V], arguments: tuple[object, ...]) -> Callable[..., V] | None:
     """Return `f` as a recording; None if the card is half full or if `f` does something forbidden while recording."""
     torch.cuda.empty_cache()  # what is cached is free
     free, total = torch.cuda.mem_get_info(next(tensors(arguments)).device)
@@ -54,7 +54,7 @@ def recorded(f: Callable[..., V], arguments: tuple[Any, ...]) -> Callable[..., V
         return None
 
 
-def captured(f: Callable[..., V], arguments: tuple[Any, ...]) -> Recording[V]:
+def captured(f: Callable[..., V], arguments: tuple[object, ...]) -> Recording[V]:
     """Return `f` recorded with these arguments, whose tensors are on one CUDA device; without gradients."""
     flat_f, form = flattened(f, arguments)
     inputs = tuple(t.clone() for t in tensors(arguments))
@@ -80,7 +80,7 @@ class NotRecordableError(Exception):
 
 
 def record_update(
-    step: Callable[[V], None], value: V, constants: Sequence[Tensor | None], pool: Any = None
+    step: Callable[[V], None], value: V, constants: Sequence[Tensor | None], pool: torch.cuda._POOL_HANDLE | None = None
 ) -> Callable[[], None]:
     """Return a launch that does `step(value)` in the memory of the tensors of `value`; `NotRecordableError` if it cannot be recorded.
 

@@ -9,9 +9,9 @@ through these layers only; otherwise nothing is returned.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -149,9 +149,9 @@ def _conv(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor:
     if isinstance(padding, str) or groups != 1 or x.ndim != 4:
@@ -165,13 +165,13 @@ def _conv(
     return place
 
 
-def _linear(watched: _Watched, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+def _linear(watched: _Watched, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if x.ndim != 2:
         raise MixesExamplesError
     watched.uses(weight, bias)
     if watched.take is None:
         return F.linear(x, weight, bias)
-    return Linear.apply(x, weight, bias, watched.anchor, watched.take)  # type: ignore[no-untyped-call]
+    return cast(Tensor, Linear.apply(x, weight, bias, watched.anchor, watched.take))  # type: ignore[no-untyped-call]
 
 
 def _norm(
@@ -184,7 +184,7 @@ def _norm(
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Any:
+) -> Tensor:
     del momentum
     if training or mean is None or var is None or weight is None or bias is None or x.ndim != 4:
         raise MixesExamplesError
@@ -198,6 +198,6 @@ def _norm(
         watched.uses(one.weight, one.bias)
         return torch.conv2d(one.x, *folded(one.weight, one.bias, norm), *one.settings)
     if one is None or alone or one.weight[0].numel() > MOST_WEIGHTS * x[0, 0].numel():
-        return Norm.apply(watched.computed(x), norm, watched.anchor, watched.take)  # type: ignore[no-untyped-call]
+        return cast(Tensor, Norm.apply(watched.computed(x), norm, watched.anchor, watched.take))  # type: ignore[no-untyped-call]
     watched.uses(one.weight, one.bias)
-    return ConvNorm.apply(one.x, (one.weight, one.bias, one.settings), norm, watched.anchor, watched.take)  # type: ignore[no-untyped-call]
+    return cast(Tensor, ConvNorm.apply(one.x, (one.weight, one.bias, one.settings), norm, watched.anchor, watched.take))  # type: ignore[no-untyped-call]

@@ -46,7 +46,7 @@ class _Convolution(torch.autograd.Function):
         return convolve(x[None], weight[None], None if bias is None else bias[None], sizes)[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Sizes], output: Any) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None, Sizes], output: Tensor) -> None:
         del output
         save(ctx, *inputs)
 

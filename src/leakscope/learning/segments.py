@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -16,12 +16,12 @@ from leakscope.core.tree import fill, tensors
 V = TypeVar("V")
 
 
-def recompute(f: Callable[..., V], *args: Any) -> V:
+def recompute(f: Callable[..., V], *args: object) -> V:
     """Return `f(*args)`, storing only `args` for the backward pass. `f` must be pure and may nest as in `core.tree`.
 
     Only the first derivative with respect to tensors of `args` is defined; closures of `f` and the derivative are constants.
     """
-    shape: list[Any] = []
+    shape: list[V | None] = []
 
     def flat(*leaves: Tensor) -> tuple[Tensor, ...]:
         result = f(*fill(args, list(leaves)))
@@ -37,7 +37,7 @@ def recompute(f: Callable[..., V], *args: Any) -> V:
             return flat(*leaves)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:
+        def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
             ctx.save_for_backward(*inputs)
             ctx.floats = [value.is_floating_point() for value in output]
 
@@ -61,6 +61,6 @@ def recompute(f: Callable[..., V], *args: Any) -> V:
             return tuple(back)
 
     result = Segment.apply(*tensors(args))  # type: ignore[no-untyped-call]
-    output: V = fill(shape[0], list(result))
+    output: V = fill(cast(V, shape[0]), list(result))
     shape[:] = [None]
     return output

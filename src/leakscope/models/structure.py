@@ -147,13 +147,13 @@ def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch)
     """Let `trace` and `watch` see the layers of `module` until `hooks` closes."""
 
     def begin(name: str) -> Callable[..., None]:
-        def note(layer: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG001  torch gives both
+        def note(layer: nn.Module, args: tuple[object, ...]) -> None:  # noqa: ARG001  torch gives both
             trace.layers.append(name)
 
         return note
 
     def end(name: str) -> Callable[..., None]:
-        def note(layer: nn.Module, args: tuple[Any, ...], result: Tensor) -> None:  # noqa: ARG001  torch gives all
+        def note(layer: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> None:  # noqa: ARG001  torch gives all
             if args:
                 x = args[0]
                 seen = (x in watch.nonnegative and bool((x >= 0).all()), x in watch.inputs)
@@ -161,7 +161,7 @@ def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch)
 
         return note
 
-    def keep_mark(layer: nn.Module, args: tuple[Any, ...], result: Tensor) -> None:  # noqa: ARG001  torch gives all
+    def keep_mark(layer: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> None:  # noqa: ARG001  torch gives all
         if args and args[0] in watch.nonnegative:
             watch.nonnegative.add(result)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from leakscope.report import numbers
 from leakscope.report.cells import ATTACK
@@ -57,7 +57,7 @@ class Layout:
     thresholds: tuple[list[Drawing], list[Stroke]]
     update: UpdateDrawing
     widths: Mapping[str, int]
-    data: Mapping[str, Any]
+    data: Mapping[str, object]
 
 
 def lay_out(page: Page) -> Layout:
@@ -173,7 +173,7 @@ def _draw_update(update: Mapping[str, Tensor]) -> UpdateDrawing:
     )
 
 
-def _data(page: Page, shown: Sequence[ShownTile]) -> dict[str, Any]:
+def _data(page: Page, shown: Sequence[ShownTile]) -> dict[str, object]:
     """Return the data for the script; NaN and infinity are null, because JSON has neither."""
     worst = max((one.tile.mse for one in shown if math.isfinite(one.tile.mse)), default=1.0)
     return {
@@ -204,7 +204,7 @@ def _choices(gallery: Gallery | None) -> dict[str, list[str]]:
     return choices
 
 
-def _tile_data(one: ShownTile) -> dict[str, Any]:
+def _tile_data(one: ShownTile) -> dict[str, object]:
     tile = one.tile
     return {
         "key": one.key,

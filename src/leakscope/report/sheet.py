@@ -33,7 +33,7 @@ class Stored(Protocol):
     def cells(self, *, current: bool = True) -> list[Cell]:
         """Return the cells of the scenario, or all that `columns()['cell']` indexes."""
 
-    def columns(self) -> dict[str, npt.NDArray[Any]]:
+    def columns(self) -> Columns:
         """Return one row per sample of every trial of the scenario's cells; rows of a trial are adjacent."""
 
 

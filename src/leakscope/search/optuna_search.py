@@ -34,7 +34,7 @@ class OptunaSearch:
         self.optuna = optuna
         self.shortest, self.longest = shortest, longest
         self.study: Any = optuna.create_study(directions=["minimize", "maximize"], sampler=makers[sampler](seed=seed))
-        self.asked: dict[str, Any] = {}
+        self.asked: dict[str, object] = {}
 
     def ask(self, number: int, known: Sequence[Candidate] = ()) -> list[str]:
         """Return up to `number` new policies; scores of policies already known are reported at once."""
@@ -78,12 +78,12 @@ class OptunaSearch:
         indices = [trial.suggest_categorical(PLACES[i], list(range(len(OPERATIONS)))) for i in range(length)]
         return str(Policy(tuple(int(index) for index in indices)))
 
-    def _earlier(self, each: Candidate) -> Any:
+    def _earlier(self, each: Candidate) -> object:
         indices = [int(part) for part in each.policy.split("-")]
         kinds = self.optuna.distributions
         spread = kinds.CategoricalDistribution(list(range(len(OPERATIONS))))
-        values: dict[str, Any] = {PLACES[i]: index for i, index in enumerate(indices)}
-        spreads: dict[str, Any] = dict.fromkeys(values, spread)
+        values: dict[str, int] = {PLACES[i]: index for i, index in enumerate(indices)}
+        spreads: dict[str, object] = dict.fromkeys(values, spread)
         if self.shortest != self.longest:
             values[LENGTH] = len(indices)
             spreads[LENGTH] = kinds.IntDistribution(self.shortest, self.longest)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.data import Dataset, load
+from leakscope.data import Dataset, Part, load
 from leakscope.defences.on_data import OPERATIONS, Operation, Transform, apply, parse_policies, picture_keys
 from leakscope.defences.on_data.applying import to_bytes
 from leakscope.defences.on_data.policy import Policy
@@ -19,6 +19,7 @@ from leakscope.metrics import PSNR_CAP, Estimate, arrange, clean, estimate_mean,
 from leakscope.store import Run
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
 MOST_PICTURES = 64
@@ -110,7 +111,7 @@ def _cell_psnr(pairs: list[tuple[Tensor, Tensor]]) -> Estimate:
 def _pictures(data: Dataset, number: int) -> Tensor:
     if data.kind != "image":
         raise InputError(f"policies transform pictures; {data.name} holds tables")
-    part: Any = "test" if data.size("test") else "train"
+    part: Part = "test" if data.size("test") else "train"
     if number > data.size(part):
         raise InputError(f"--images must be at most {data.size(part)} for {data.name}, got {number}")
     return to_bytes(data.pictures(part, range(number)))
@@ -124,7 +125,7 @@ def _steps(pictures: Tensor, policy: Policy, signs: Tensor) -> list[Tensor]:
     return steps
 
 
-def _sheet(blocks: list[tuple[str, list[Tensor], tuple[Operation, ...]]]) -> Any:
+def _sheet(blocks: list[tuple[str, list[Tensor], tuple[Operation, ...]]]) -> Image.Image:
     """Return one image: a block of rows for each policy, a row for each image, a column for each step."""
     from PIL import Image, ImageDraw
 
@@ -147,7 +148,7 @@ def _sheet(blocks: list[tuple[str, list[Tensor], tuple[Operation, ...]]]) -> Any
     return sheet
 
 
-def _image(picture: Tensor) -> Any:
+def _image(picture: Tensor) -> Image.Image:
     from PIL import Image
 
     plane = torch.movedim(picture, 0, -1).numpy()

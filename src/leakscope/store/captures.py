@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from leakscope.core.errors import InputError
 from leakscope.store.disk import PART, clear_errors
@@ -106,13 +106,13 @@ def _write(path: str, data: bytes) -> None:
         raise
 
 
-def _lines(about: Mapping[str, Any]) -> bytes:
+def _lines(about: Mapping[str, object]) -> bytes:
     """Return a JSON object with one field per line: readable, and faster than indented JSON."""
     fields = (f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in about.items())
     return "{{\n {}\n}}\n".format(",\n ".join(fields)).encode()
 
 
-def _about(capture: Capture, shared: str, before: Packed, sent: Packed) -> dict[str, Any]:
+def _about(capture: Capture, shared: str, before: Packed, sent: Packed) -> dict[str, object]:
     return {
         "format": FORMAT,
         "round": capture.round,
@@ -152,12 +152,12 @@ def read_capture(path: Path) -> Capture:
         )
     tensors = {part: _tensors(path, part, about[part]) for part in ("before", "sent")}
     capture = Capture(
-        round=about["round"],
-        client=about["client"],
-        partition=about["partition"],
-        examples=about["examples"],
-        shares=about["shares"],
-        config=about["config"],
+        round=cast(int, about["round"]),
+        client=cast(str, about["client"]),
+        partition=cast(int | None, about["partition"]),
+        examples=cast(int | None, about["examples"]),
+        shares=cast(str, about["shares"]),
+        config=cast(Mapping[str, Plain], about["config"]),
         before=tensors["before"],
         sent=tensors["sent"],
     )

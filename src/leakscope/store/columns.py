@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -54,7 +54,7 @@ def read_columns(connection: sqlite3.Connection, cells: Sequence[int], names: Se
     """Return the named columns of these cells (by number), ordered by cell, number, landing and sample."""
     fields = {name: _field(name, connection) for name in (*names, *_ORDER)}
     cursor = connection.execute(_query([expression for expression, _ in fields.values()], connection, cells))
-    batches: dict[str, list[np.ndarray[Any, Any]]] = {name: [np.empty(0, kind)] for name, (_, kind) in fields.items()}
+    batches: dict[str, list[np.typing.ArrayLike]] = {name: [np.empty(0, kind)] for name, (_, kind) in fields.items()}
     while batch := cursor.fetchmany(_BATCH):
         for (name, (_, kind)), values in zip(fields.items(), zip(*batch, strict=True), strict=True):
             batches[name].append(np.array(_plain(name, values), dtype=kind))
@@ -80,13 +80,13 @@ def _field(name: str, connection: sqlite3.Connection) -> tuple[str, type]:
     return lookup({**FIELDS, **MORE_FIELDS}, name, "column")
 
 
-def _plain(name: str, values: Sequence[Any]) -> Sequence[Any]:
+def _plain(name: str, values: Sequence[Value]) -> Sequence[Value]:
     """Return the values of a column in a form that numpy accepts."""
     if name == "trial":
-        return [unpack_trial(value) for value in values]
+        return [unpack_trial(value) for value in cast(Sequence[str | bytes], values)]
     if name.startswith(LEARNED):
         number = name.removeprefix(LEARNED)
-        return [learned_from(value).get(number) for value in values]
+        return [learned_from(value).get(number) for value in cast(Sequence[str | None], values)]
     return values
 
 
@@ -162,19 +162,19 @@ def sample_rows(record: Record, id: int) -> Iterator[Row]:
         )
 
 
-def record_from(row: Sequence[Any], cell: str, samples: tuple[SampleScore, ...]) -> Record:
+def record_from(row: Sequence[Value], cell: str, samples: tuple[SampleScore, ...]) -> Record:
     """Return the record of a row that begins with the columns of RECORD."""
     stored = dict(zip(RECORD.split(", "), row, strict=False))
     return Record(
-        trial=unpack_trial(stored["trial"]),
+        trial=unpack_trial(cast(str | bytes, stored["trial"])),
         cell=cell,
-        items=tuple(json.loads(stored["items"])),
-        mismatch=_float(stored["mismatch"]),
-        label_overlap=_float(stored["label_overlap"]),
-        seconds=float(stored["seconds"]),
+        items=tuple(json.loads(cast(str, stored["items"]))),
+        mismatch=_float(cast(float | str | None, stored["mismatch"])),
+        label_overlap=_float(cast(float | str | None, stored["label_overlap"])),
+        seconds=float(cast(float, stored["seconds"])),
         samples=samples,
-        learned=learned_from(stored["learned"]),
-        **{name: stored[name] for name in ("number", "seed", "outcome", "iterations", "evaluations", "version")},
+        learned=learned_from(cast(str | None, stored["learned"])),
+        **{name: stored[name] for name in ("number", "seed", "outcome", "iterations", "evaluations", "version")},  # type: ignore[arg-type]
     )
 
 
@@ -183,7 +183,9 @@ def learned_from(stored: str | None) -> dict[str, float]:
     return {} if stored is None else json.loads(stored)
 
 
-def sample_from(row: Sequence[Any]) -> SampleScore:
+def sample_from(
+    row: tuple[int, int, int, int, int | None, float | str, float | str, float | str | None, int | None, int, int],
+) -> SampleScore:
     """Return the score of a row with the columns of SAMPLE."""
     return SampleScore(
         sample=row[2],

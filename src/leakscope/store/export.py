@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 
@@ -79,16 +79,16 @@ EXPORTS: Mapping[str, Callable[[Sequence[Column], IO[bytes]], None]] = {
 }
 
 
-def _spoken(column: Column) -> list[Any]:
+def _spoken(column: Column) -> list[object]:
     if column.kind is not Kind.FLAG:
         return column.values
     return [value if value is None else str(value).lower() for value in column.values]
 
 
-def _without_infinity(column: Column) -> list[Any]:
+def _without_infinity(column: Column) -> list[object]:
     if column.kind is not Kind.REAL:
         return column.values
-    return [value if value is None or math.isfinite(value) else None for value in column.values]
+    return [value if value is None or math.isfinite(cast(float, value)) else None for value in column.values]
 
 
 _WHOLE = range(-(2**63), 2**63)
@@ -108,7 +108,7 @@ class Column(NamedTuple):
 
     name: str
     kind: Kind
-    values: list[Any]
+    values: list[object]
 
 
 # Columns of every table, in this order.
@@ -150,9 +150,9 @@ def flat_table(run: Run, *, current: bool = True, settings: Sequence[str] | None
     return [*fixed, *learned, *_of_cells(axes, codes), *_of_cells(_settings(cells, settings), codes)]
 
 
-def _plain(name: str, column: np.ndarray[Any, Any]) -> list[Any]:
+def _plain(name: str, column: np.typing.NDArray[np.generic]) -> list[object]:
     """Return a column as a list, with None for missing values."""
-    values: list[Any] = column.tolist()
+    values: list[object] = column.tolist()
     if name.startswith(LEARNED) or FIXED[name] is Kind.REAL:
         return [None if value != value else value for value in values]
     if name in _NONE_IS_MINUS_ONE:
@@ -162,7 +162,7 @@ def _plain(name: str, column: np.ndarray[Any, Any]) -> list[Any]:
     return values
 
 
-def _of_cells(of_cell: Mapping[str, list[Any]], codes: list[int]) -> Iterator[Column]:
+def _of_cells(of_cell: Mapping[str, list[object]], codes: list[int]) -> Iterator[Column]:
     """Yield columns that repeat a cell's value on each of its rows, in a type that holds the values of all cells."""
     for name, values in of_cell.items():
         kind = _kind(values)
@@ -170,7 +170,7 @@ def _of_cells(of_cell: Mapping[str, list[Any]], codes: list[int]) -> Iterator[Co
         yield Column(name, kind, [fitted[code] for code in codes])
 
 
-def _kind(values: Sequence[Any]) -> Kind:
+def _kind(values: Sequence[object]) -> Kind:
     """Return the narrowest type of flag, whole, real, text that holds all values."""
     types = {type(value) for value in values if value is not None}
     if types == {bool}:
@@ -180,15 +180,15 @@ def _kind(values: Sequence[Any]) -> Kind:
     return Kind.REAL if types and types <= {int, float} else Kind.TEXT
 
 
-def _fit(value: Any, kind: Kind) -> Any:
+def _fit(value: object, kind: Kind) -> object:
     if value is None or (isinstance(value, float) and value != value):
         return None
     if kind is Kind.REAL:
-        return float(value)
+        return float(cast(float, value))
     return value if kind is not Kind.TEXT or isinstance(value, str) else json.dumps(value)
 
 
-def _settings(cells: Sequence[Cell], paths: Sequence[str] | None) -> dict[str, list[Any]]:
+def _settings(cells: Sequence[Cell], paths: Sequence[str] | None) -> dict[str, list[object]]:
     leaves = _spread([dict(_leaves(cell.settings, "setting")) for cell in cells])
     if paths is None:
         return leaves
@@ -212,7 +212,7 @@ def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
         yield path, value
 
 
-def _spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _spread(rows: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
     """Return the sorted union of the rows' names, each with its value in every row, None if absent."""
     names = sorted({name for row in rows for name in row})
     return {name: [row.get(name) for row in rows] for name in names}

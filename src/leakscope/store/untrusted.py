@@ -8,7 +8,7 @@ import math
 import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
 from leakscope.core.errors import InputError
 
@@ -39,7 +39,7 @@ def plain_file(directory: Path, name: object, kind: str) -> Path:
     return path
 
 
-def read_text(path: Path) -> dict[str, Any]:
+def read_text(path: Path) -> dict[str, object]:
     """Return the JSON object in a file; refuse one that is too long, too deeply nested, repeats a name or holds NaN."""
     data = read_bytes(path, MOST_TEXT)
     try:
@@ -131,7 +131,7 @@ def _wholes(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**48 for n in value)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         raise ValueError("a name occurs twice")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 from leakscope.core.provenance import gather_facts
 from leakscope.core.record import Cell
@@ -239,10 +239,10 @@ def _to_do(
     chunks: list[Chunk] = []
     seconds = 0.0
     for stored in reversed(run.plans()):
-        left = chunks_of(stored["plan"], by_id, sweep.cells, pending, device)  # type: ignore[arg-type]
+        left = chunks_of(cast(Mapping[str, object], stored["plan"]), by_id, sweep.cells, pending, device)
         chunks += [on(chunk, plan=int(stored["id"]), work=run.work) for chunk in left]  # type: ignore[call-overload]
         pending -= {trial.id for chunk in left for trial in chunk.trials}
-        seconds += _share(stored["plan"], left)
+        seconds += _share(cast(Mapping[str, object], stored["plan"]), left)
     if pending:
         rest = [trial for trial in sweep.trials if trial.id in pending]
         if plan is None or {t.id for c in plan.chunks for t in c.trials} != pending:
@@ -255,12 +255,12 @@ def _to_do(
     return chunks, seconds
 
 
-def _share(plan: Any, left: Sequence[Chunk]) -> float:
+def _share(plan: Mapping[str, object], left: Sequence[Chunk]) -> float:
     """Return an upper bound on the seconds for the remaining chunks of a stored plan, from its measurements."""
-    whole = sum(len(chunk["trials"]) for chunk in plan["chunks"] if not chunk["baseline"])
+    whole = sum(len(chunk["trials"]) for chunk in plan["chunks"] if not chunk["baseline"])  # type: ignore[attr-defined, misc]
     part = sum(len(chunk.trials) for chunk in left if not chunk.baseline)
     cores = max(1, usable_cores() // max((chunk.threads for chunk in left), default=1))
-    measured = sum(group["seconds"] for group in plan["measured"].values())
+    measured = sum(group["seconds"] for group in plan["measured"].values())  # type: ignore[attr-defined]
     return float(measured * part / whole / cores) if whole else 0.0
 
 

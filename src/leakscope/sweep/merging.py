@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar, cast, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -34,12 +34,12 @@ def merge(values: Sequence[P], repeats: Sequence[int]) -> P:
     """
     times = torch.tensor(list(repeats))
 
-    def stack(strengths: Sequence[Any]) -> Any:
+    def stack(strengths: Sequence[float]) -> object:
         if len(set(strengths)) == 1:
             return strengths[0]
         return torch.tensor([float(s) for s in strengths]).repeat_interleave(times)
 
-    return _walk(list(values), stack)  # type: ignore[no-any-return]
+    return cast(P, _walk(list(values), stack))
 
 
 @functools.cache
@@ -52,7 +52,7 @@ def _strengths(kind: Hashable) -> frozenset[str]:
     return frozenset(name for name, hint in hints.items() if Tensor in get_args(hint) and float in get_args(hint))
 
 
-def _walk(values: list[Any], on_strengths: Any) -> Any:
+def _walk(values: Sequence[object], on_strengths: Callable[..., object]) -> object:
     first = values[0]
     if dataclasses.is_dataclass(first) and not isinstance(first, type):
         names = [field.name for field in dataclasses.fields(first)]
@@ -62,13 +62,13 @@ def _walk(values: list[Any], on_strengths: Any) -> Any:
             object.__setattr__(copy, name, value)
         return copy
     if isinstance(first, tuple | list):
-        return type(first)(_walk([v[i] for v in values], on_strengths) for i in range(len(first)))
+        return type(first)(_walk([v[i] for v in values], on_strengths) for i in range(len(first)))  # type: ignore[index]
     if isinstance(first, Mapping):
-        return {key: _walk([v[key] for v in values], on_strengths) for key in first}
+        return {key: _walk([v[key] for v in values], on_strengths) for key in first}  # type: ignore[index]
     return first
 
 
-def _field(owner: object, name: str, values: list[Any], on_strengths: Any) -> Any:
+def _field(owner: object, name: str, values: Sequence[object], on_strengths: Callable[..., object]) -> object:
     if name in _strengths(cast(Hashable, type(owner))) and all(isinstance(v, float | int) for v in values):
         return on_strengths(values)
     return _walk(values, on_strengths)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -193,22 +193,22 @@ def _chunk(
 
 
 def chunks_of(
-    plain: Mapping[str, Any], by_id: Mapping[str, Trial], cells: Sequence[Cell], pending: set[str], device: str
+    plain: Mapping[str, object], by_id: Mapping[str, Trial], cells: Sequence[Cell], pending: set[str], device: str
 ) -> list[Chunk]:
     """Return the chunks of a stored plan that are entirely pending; none if the plan was measured on another device."""
     table = dict(enumerate(cells))
     return [
         _chunk(
-            chunk["name"],
-            [by_id[trial] for trial in chunk["trials"]],
+            cast(str, chunk["name"]),
+            [by_id[trial] for trial in cast(list[str], chunk["trials"])],
             table,
             chunk["device"],
-            chunk["threads"],
-            chunk["form"],
-            chunk["baseline"],
+            cast(int, chunk["threads"]),
+            cast(str | None, chunk["form"]),
+            cast(bool, chunk["baseline"]),
         )
-        for chunk in plain["chunks"]
-        if chunk["device"] == device and pending.issuperset(chunk["trials"])
+        for chunk in cast(list[dict[str, object]], plain["chunks"])
+        if chunk["device"] == device and pending.issuperset(cast(list[str], chunk["trials"]))
     ]
 
 

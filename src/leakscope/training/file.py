@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model
 
@@ -89,7 +89,7 @@ class Training:
     evaluate: int
     seed: int
     precision: HowToRun
-    plain: Mapping[str, Any] = field(repr=False)  # the file with every default, for the hash of a training
+    plain: Mapping[str, object] = field(repr=False)  # the file with every default, for the hash of a training
     file: UserFile = field(repr=False)
 
     @functools.cached_property
@@ -116,7 +116,7 @@ def _by_name(value: object) -> object:
 @functools.cache
 def file_model() -> type[BaseModel]:
     """Return the pydantic model of a training file."""
-    data: Any = Annotated[model_of(TrainingData, "data"), BeforeValidator(_by_name), AlsoByName(tuple(SOURCES))]
+    data: object = Annotated[model_of(TrainingData, "data"), BeforeValidator(_by_name), AlsoByName(tuple(SOURCES))]
     number = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
     fields: dict[str, Any] = {
         "name": (str, Field("", description="The title of the page.")),
@@ -153,7 +153,7 @@ def read_training(path: FilePath | str) -> Training:
     return _training(read_user_file(path, KIND))
 
 
-def training_of(data: Mapping[str, Any]) -> Training:
+def training_of(data: Mapping[str, object]) -> Training:
     """Return the training of a plain mapping with the fields of a file."""
     return _training(user_file_of(data, KIND))
 
@@ -164,23 +164,24 @@ def _training(file: UserFile) -> Training:
     fields = {name: _build_field(name, value, problems) for name, value in plain.items()}
     if problems:
         raise file.error(problems)
-    training = Training(**fields, plain=plain, file=file)
+    training = Training(**fields, plain=plain, file=file)  # type: ignore[arg-type]  # each built by its maker
     problems = _contradictions(training)
     if problems:
         raise file.error(problems)
     return training
 
 
-def _build_field(name: str, value: Any, problems: list[Problem]) -> Any:
+def _build_field(name: str, value: object, problems: list[Problem]) -> object:
     """Return the typed value of a field; errors of its constructor are added to `problems`."""
     if name == "defences":
         return tuple(
-            _build((name, i), value, partial(KINDS[name].build, item), problems) for i, item in enumerate(value)
+            _build((name, i), value, partial(KINDS[name].build, item), problems)
+            for i, item in enumerate(cast(list[dict[str, object]], value))
         )
     return _build((name,), value, partial(MAKERS[name], value), problems) if name in MAKERS else value
 
 
-def _build(path: Path, value: object, make: Callable[[], object], problems: list[Problem]) -> Any:
+def _build(path: Path, value: object, make: Callable[[], object], problems: list[Problem]) -> object:
     try:
         return make()
     except InputError as error:
@@ -188,7 +189,7 @@ def _build(path: Path, value: object, make: Callable[[], object], problems: list
         return None
 
 
-MAKERS: Mapping[str, Callable[[Any], object]] = {
+MAKERS: Mapping[str, Callable[..., object]] = {
     "data": lambda plain: TrainingData(**plain),
     "model": ModelChoice.of,
     "client": lambda plain: make_client({**plain, "rounds": 1, "server_rate": 0.0}, ()),

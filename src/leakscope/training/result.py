@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from leakscope.core.errors import InputError
 from leakscope.federated import Federation, State, pack_private
@@ -59,13 +58,13 @@ class Result:
         return self.curve[-1].round if self.curve else 0
 
 
-def about_of(path: Path) -> dict[str, Any]:
+def about_of(path: Path) -> dict[str, object]:
     """Return the metadata of a state file."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            about: dict[str, Any] = json.loads((file.metadata() or {})["leakscope"])
+            about: dict[str, object] = json.loads((file.metadata() or {})["leakscope"])
             return about
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())[:120]

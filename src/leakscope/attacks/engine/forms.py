@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -192,7 +192,7 @@ class Evaluator:
     def _lifted(self) -> Callable[..., Flat]:
         lifted: Callable[..., Flat] = torch.func.vmap(self._one, randomness="error")
         compiled = self.form == "compiled"
-        mode: Callable[[], Any] = (
+        mode: Callable[[], AbstractContextManager[object]] = (
             partial(Im2col, compiled=compiled) if compiled or self.form == "im2col" else nullcontext
         )
 

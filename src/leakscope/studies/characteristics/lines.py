@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
@@ -41,13 +41,13 @@ class Line:
         return read_settings(self.cells[0][1].settings)
 
     @property
-    def values(self) -> list[Any]:
+    def values(self) -> list[Mapping[str, object]]:
         """Return the components of the defence, without the strength that varies."""
         plain = _without(self.cells[0][1].settings, self.along)
-        client = plain["client"]
+        client = cast(Mapping[str, Mapping[str, object] | None], plain["client"])
         heads = [] if client["on_model"] is None else [{"name": "spn", **client["on_model"]}]
         policies = [] if client["on_data"] is None else [{"name": "policy", **client["on_data"]}]
-        return [*plain["defences"], *heads, *policies]
+        return [*cast(list[Mapping[str, object]], plain["defences"]), *heads, *policies]
 
 
 def lines_of(run: Run, along: str | None = None) -> list[Line]:
@@ -84,15 +84,15 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _without(settings: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _without(settings: Mapping[str, object], path: str) -> dict[str, object]:
     """Return the settings without the value at a path and without titles."""
     plain = copy.deepcopy(dict(settings))
     plain.pop("name", None)
     *way, last = path.split(".")
-    place: Any = plain
+    place: object = plain
     for word in way:
-        place = place[int(word)] if isinstance(place, list) else place[word]
-    place.pop(last)
+        place = place[int(word)] if isinstance(place, list) else cast(dict[str, object], place)[word]
+    cast(dict[str, object], place).pop(last)
     return plain
 
 
@@ -106,7 +106,7 @@ def name_lines(lines: Sequence[Line]) -> list[tuple[str, str]]:
     ]
 
 
-def defence_name(defence: Sequence[Mapping[str, Any]], among: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+def defence_name(defence: Sequence[Mapping[str, object]], among: Sequence[Sequence[Mapping[str, object]]]) -> str:
     """Return the names of a defence's components, each with the settings in which other defences of these names differ."""
     names = [piece["name"] for piece in defence]
     alike = [other for other in among if [piece["name"] for piece in other] == names]
@@ -149,7 +149,7 @@ def training_under(training: Training, settings: CellSettings) -> Training:
             )
     defences = [KINDS["defences"].describe(defence) for defence in settings.client.defences]
     guards = {name: describe_field(name, getattr(settings.client, name)) for name in ("on_model", "on_data")}
-    changed = training_of({**training.plain, "defences": defences, "client": {**training.plain["client"], **guards}})
+    changed = training_of({**training.plain, "defences": defences, "client": {**training.plain["client"], **guards}})  # type: ignore[dict-item]
     return replace(changed, file=replace(changed.file, source=training.file.source))
 
 

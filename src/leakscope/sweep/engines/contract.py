@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from leakscope.core.errors import InputError
 
@@ -92,7 +92,7 @@ class Order(Generic[C, R]):
     on_note: OnNote | None = None
 
 
-def engine_of(run: Callable[[Order[Any, Any]], Iterator[tuple[Any, Any]]]) -> Engine:
+def engine_of(run: Callable[[Order[object, object]], Iterator[tuple[object, object]]]) -> Engine:
     """Return the engine that runs orders with this function."""
 
     def engine(
@@ -102,7 +102,7 @@ def engine_of(run: Callable[[Order[Any, Any]], Iterator[tuple[Any, Any]]]) -> En
         stop: Callable[[], bool] = never,
         on_note: OnNote | None = None,
     ) -> Iterator[tuple[C, R]]:
-        return run(Order(work, iter(chunks), stop, on_note))
+        return cast(Iterator[tuple[C, R]], run(Order(work, iter(chunks), stop, on_note)))  # type: ignore[arg-type]
 
     return engine
 
