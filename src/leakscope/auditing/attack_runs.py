@@ -129,10 +129,7 @@ def fitting_iterations(exposure: Exposure, entry: Entry, seconds: float) -> int:
 
 
 def measured_pace(exposure: Exposure, entry: Entry) -> float:
-    """Return the seconds per iteration of an attack on a CUDA device, from the beginning of a whole run.
-
-    A few iterations would not do: there a step is recorded first, which takes as long as many played ones.
-    """
+    """Return the seconds per iteration on a CUDA device: of a whole run, since recording a step takes as long as many played ones."""
     pace = Pace()
 
     def hear(progress: Progress) -> None:

@@ -37,12 +37,11 @@ class UntestedError(InputError):
 class Target:
     """What is audited; what `package.module:build` returns.
 
-    `inputs` are as the model takes them, M x ..., `labels` M class numbers (or one-hot rows). `client` is the local training
-    (None: one gradient of all its examples), `examples` how many examples one client computes its update from: the fewer, the
-    more leaks, so give the true number; 1 is the worst case. `mean` and `std` are the normalisation that was applied to
-    pictures in [0, 1]; without them the range of `inputs` is taken for the box of valid values. For captured updates `truth`
-    may give the private data of a partition, and `inputs` may be left out if `input_shape` is given. `device` is where clients
-    and attacks run; None: where the model's weights lie.
+    `inputs` are as the model takes them, M x ...; `labels` are M class numbers or one-hot rows. `client` is the local training
+    (None: one gradient of all examples). `examples` is the number of examples behind one update: fewer leak more, so give the
+    true number; 1 is the worst case. `mean` and `std` are the normalisation of images in [0, 1]; without them the range of
+    `inputs` is the box of valid values. For captures, `truth` may return the data of a partition, and `input_shape` may replace
+    `inputs`. Clients and attacks run on `device`, or where the model's weights are.
     """
 
     model: nn.Module

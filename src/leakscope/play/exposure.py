@@ -58,11 +58,7 @@ def expose(
     local: bool = True,  # whether the attacker knows the local training
     informed: bool | None = None,  # whether one attacker knows the defences; None: if there are any
 ) -> Exposure:
-    """Return what T clients expose: each computes its update from its weights, data and seed, on the device of the weights.
-
-    The attacker has the `labels` and knows the `local` training where told so. `informed` says whether there is an attacker who
-    knows the defences (None: where there are any).
-    """
+    """Return what T clients expose: each computes its update from its weights, data and seed, on the device of the weights."""
     device = next((value.device for value in weights.values()), torch.device("cpu"))
     placed_client, placed = (client, batch) if device.type == "cpu" else to((client, batch), device=device)
     observation = placed_client.observe(model, weights, placed, seeds)

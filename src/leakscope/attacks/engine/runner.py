@@ -82,10 +82,8 @@ class _Run:
                 if not is_out_of_memory(error):
                     raise
                 if last - first < 2:
-                    raise InputError(
-                        f"one trial does not fit into the memory of {self.execution.device}: attack fewer images at a time, "
-                        "a device with more memory, or (simulated training) fewer steps in a segment"
-                    ) from error
+                    where = f"the memory of {self.execution.device}"
+                    raise InputError(f"one trial does not fit into {where}: attack fewer images at a time") from error
                 self._halve(position)
                 continue
             position += 1
