@@ -105,7 +105,7 @@ def test_only_what_is_compared_the_same_way_shares_a_batch() -> None:
     assert not any({1, 2} <= set(numbers) for numbers in lengths)
     configured = conv_trial()
     subject = configured.subject
-    guarded = replace(configured, subject=replace(subject, client=replace(subject.client, defences=(Sparsify(0.5),))))
+    guarded = configured._replace(subject=replace(subject, client=replace(subject.client, defences=(Sparsify(0.5),))))
     assert batches(cases(guarded, GaussianNoise(0.1), Clip(0.1))) == [[0, 1, 2]]
     # alone, sparsification also says that what was not sent was smaller: of use to who compares lengths
     by_length = batches(cases(guarded, GaussianNoise(0.1), Clip(0.1), attack="cpl"))
