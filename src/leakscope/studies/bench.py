@@ -108,7 +108,7 @@ def measure(
     torch.backends.cudnn.allow_tf32 = tf32
     setup, number = set_up(case, device), case.trials[device]
     loop = plain_loop(setup, device)
-    form, rates, engine = _warm_engine(case, setup, device, form, say)
+    asked, (form, rates, engine) = form, _warm_engine(case, setup, device, form, say)
     few = min(number, 8)
     best = _best_threads(lambda: [loop(i) for i in range(few)], device)
     say(
@@ -118,7 +118,7 @@ def measure(
     ratios = [e / p for e, p in zip(engines, loops, strict=True)]
     low, middle, high = (_quantile(ratios, share) for share in (0.025, 0.5, 0.975))
     say(f"{case.name}: {middle:.1f} times the loop")
-    attack = _attack_rates(case, setup, device, form, best, say)
+    attack = _attack_rates(case, setup, device, asked, best, say)
     return Timing(
         name=case.name,
         device=device,
@@ -181,7 +181,7 @@ def _interleaved(
 
 
 def _attack_rates(
-    case: Case, setup: Setup, device: str, form: str, threads: int, say: Callable[[str], None]
+    case: Case, setup: Setup, device: str, form: str | None, threads: int, say: Callable[[str], None]
 ) -> tuple[int, float, float]:
     """Return (iterations, trials per second of the loop, of the engine) of whole attacks, with tracing and optimiser."""
     lbfgs = isinstance(case.matching.optimiser, LBFGS)
@@ -194,11 +194,11 @@ def _attack_rates(
             setup.observation,
             setup.knowledge,
             setup.seeds,
-            Execution(device=device, chunk=len(setup.seeds), form=None if form == "compiled" else form),
+            Execution(device=device, chunk=len(setup.seeds), form=form),
         ),
         device,
     )
-    one = 2
+    one = min(2, len(setup.seeds))
     spent = _on_threads(threads, lambda: [loop_attack(setup, i, device, iterations, lbfgs) for i in range(one)], device)
     return iterations, one / spent, len(setup.seeds) / took
 
