@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from leakscope.auditing.limits import first_line, whole_number
 from leakscope.clients import Client
 from leakscope.core import random
-from leakscope.core.devices import find_device
+from leakscope.core.devices import find_device, runs_on
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
-from leakscope.core.tree import to
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Defence
 from leakscope.defences.on_update import RememberingDefence, UpdateDefence
@@ -100,22 +99,11 @@ def make_subject(target: Target) -> Subject:
     lacks = find_shortfall(model)
     if lacks is not None and lacks.lack is not Lack.SECOND:
         raise UntestedError(lacks.sentence)
-    model = on_device(model, inputs, device, notes)
+    moved = runs_on(model, device, inputs[:2])
+    if isinstance(moved, str):
+        notes.append(f"the model cannot run on {device} ({moved}): it was audited on the CPU")
+    model = model if isinstance(moved, str) else moved
     return Subject(model, client, pictures, labels, examples, tuple(notes), None if lacks is None else lacks.sentence)
-
-
-def on_device(model: Model, inputs: Tensor, device: torch.device, notes: list[str]) -> Model:
-    """Return a model that was checked on the CPU on the device where it is attacked; on the CPU where it cannot run there."""
-    if device.type == "cpu":
-        return model
-    moved = to(model, device=device)
-    try:
-        with torch.no_grad():
-            moved.apply(moved.parameters, moved.buffers, inputs[:2].to(device), random.key(0, device=device))
-    except RuntimeError as error:
-        notes.append(f"the model cannot run on {device} ({first_line(error)}): it was audited on the CPU")
-        return model
-    return moved
 
 
 def check_module(model: object) -> None:

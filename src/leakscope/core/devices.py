@@ -7,7 +7,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.tree import to
 
 AUTO = "auto"
 
@@ -39,3 +42,14 @@ def find_device(name: str | torch.device | None, values: Iterable[Tensor] = ()) 
             devices = f"only {', '.join(f'cuda:{i}' for i in range(number))}" if number else "no CUDA device"
             raise InputError(f"device {str(name)!r}: PyTorch finds {devices} on this machine; cpu runs everywhere")
     return device
+
+
+def runs_on(model: Model, device: torch.device, inputs: Tensor) -> Model | str:
+    """Return the model on a device, or why it cannot run these inputs there (such as a constant that is no buffer)."""
+    moved = model if device.type == "cpu" else to(model, device=device)
+    try:
+        with torch.no_grad():
+            moved.apply(moved.parameters, moved.buffers, inputs.to(device), random.key(0, device=device))
+    except RuntimeError as error:
+        return str(error).strip().splitlines()[0]
+    return moved

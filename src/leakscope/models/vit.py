@@ -35,6 +35,13 @@ class Tokens(nn.Module):
         return torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.position
 
 
+def attend(projected: Tensor, heads: int) -> Tensor:
+    """Return the tokens mixed by attention (N x tokens x width) from their queries, keys and values side by side (3 x width)."""
+    query, key, value = projected.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention."""
 
@@ -46,11 +53,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return tokens of the same shape."""
-        split = self.project(x).unflatten(-1, (3, self.heads, -1))  # N x tokens x 3 x heads x width of a head
-        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        with sdpa_kernel(SDPBackend.MATH):
-            mixed = F.scaled_dot_product_attention(query, key, value)
-        output: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        output: Tensor = self.out(attend(self.project(x), self.heads))
         return output
 
 

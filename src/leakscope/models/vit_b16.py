@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakscope.core.errors import InputError
 from leakscope.models.settings import image_shape, positive
+from leakscope.models.vit import attend
 
 
 class SelfAttention(nn.Module):
@@ -32,11 +32,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return tokens of the same shape."""
-        split = F.linear(x, self.in_proj_weight, self.in_proj_bias).unflatten(-1, (3, self.heads, -1))
-        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        with sdpa_kernel(SDPBackend.MATH):
-            mixed = F.scaled_dot_product_attention(query, key, value)
-        out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
+        out: Tensor = self.out_proj(attend(F.linear(x, self.in_proj_weight, self.in_proj_bias), self.heads))
         return out
 
 

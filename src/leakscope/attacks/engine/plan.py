@@ -32,6 +32,7 @@ SHARE_OF_FREE = 0.6
 WIDEST = {"cpu": 128, "cuda": 4096}
 COMPILE_PAYS_AFTER = 120.0
 MEASURING_PAYS_AFTER = 20.0  # seconds of plain evaluations: recording a form of a large network takes 1 or 2 s
+MOST_RATES = 8  # networks and shapes whose measured rates are kept
 FEW = 40  # evaluations of single trials, as many as choosing a form takes
 LONG = 600.0  # seconds of work from which measurements take their full time
 MEASURING = 0.015  # largest share of the work for finding the fastest form
@@ -258,6 +259,8 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
         return "loop" if width <= problem.facts.knowledge.samples else "im2col", {}
     key = graph_key("rates", same=(model,), inputs=problem.facts, flat=tensors((problem.unknowns, problem.facts)))
     rates: dict[str, float] = _RATES.setdefault(key, {})
+    if len(_RATES) > MOST_RATES:  # a key keeps its network alive
+        del _RATES[next(iter(_RATES))]
     for form in ("im2col", "native", "loop"):
         if form in rates:
             continue
