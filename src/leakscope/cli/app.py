@@ -56,6 +56,13 @@ def run_command(command: typer.Typer) -> None:
         for line in str(error).splitlines():
             sys.stderr.write(f"leakscope: {printable(line)}\n")
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        from leakscope.kernels.memory import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        sys.stderr.write("leakscope: out of memory: attack fewer or smaller images at a time\n")
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("leakscope: stopped\n")
         sys.exit(130)
