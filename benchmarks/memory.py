@@ -3,8 +3,8 @@
 python benchmarks/memory.py [NETWORK ...] [--sides 32 64 96] [--form native] [--attack ig] [--iterations 42] [--limit 6G]
 
 Every case is played in a process of its own: clients, attack, scores, as `leakscope run` does. Measured is the growth of its resident
-memory up to its peak; the process is a fork of one that has played a small case, so all code is loaded. A traced graph runs after 40 evaluations. Cases predicted above
-`--limit` are listed and not run.
+memory up to its peak; the process is a fork of one that has played a small case, so all code is loaded. A traced graph
+runs after 40 evaluations. Cases predicted above `--limit` are listed and not run.
 """
 
 from __future__ import annotations
@@ -56,8 +56,16 @@ def resident(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
+def play_small(iterations: int) -> None:
+    """Play a small case, which loads all code; traced after 40 iterations."""
+    small = {"network": "lenet_cpl", "side": 16, "samples": 2, "trials": 2, "attack": "ig", "form": "native"}
+    for chunk in planned(None, **small, iterations=iterations).chunks:
+        play_chunk(chunk)
+
+
 def play_case(case: dict[str, object], limit: int, answer: Connection) -> None:
     """Send predicted and measured bytes of a case, and the form."""
+    play_small(3)  # a fork maps files anew when they are used
     give_back()
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
@@ -89,9 +97,7 @@ def main() -> int:
     limit = parse_memory(args.limit) or 0
     case = {name: getattr(args, name) for name in ("samples", "trials", "attack", "iterations", "form")}
     torch.set_num_threads(1)
-    small = {**case, "network": "lenet_cpl", "side": 16, "samples": 2, "trials": 2, "iterations": 42}
-    for chunk in planned(None, **small).chunks:
-        play_chunk(chunk)
+    play_small(42)
     print(f"{'network':<14}{'side':>5}{'form':>10}{'predicted':>11}{'measured':>10}{'ratio':>7}   (MiB)", flush=True)
     worst = 0.0
     context = multiprocessing.get_context("fork")

@@ -64,6 +64,7 @@ def test_a_function_is_stopped_when_its_tensors_pass_the_limit() -> None:
         (RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"), True),
         (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes"), True),
         (RuntimeError("std::bad_alloc"), True),
+        (torch.cuda.OutOfMemoryError("CUDA out of memory"), True),
         (RuntimeError("shapes do not fit"), False),
     ],
 )

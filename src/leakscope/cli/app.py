@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from leakscope.cli.text import printable
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, is_out_of_memory
 from leakscope.core.version import __version__
 from leakscope.data.commands import app as data_app
 
@@ -57,8 +57,6 @@ def run_command(command: typer.Typer) -> None:
             sys.stderr.write(f"leakscope: {printable(line)}\n")
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
-        from leakscope.kernels.memory import is_out_of_memory
-
         if not is_out_of_memory(error):
             raise
         sys.stderr.write("leakscope: out of memory: attack fewer or smaller images at a time\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Cannot allocate memory")  # on a CPU
+
 
 class InputError(ValueError):
     """Invalid user input, with a one-line message; the command line prints only the message and exits with code 2."""
@@ -9,3 +11,12 @@ class InputError(ValueError):
 
 class UnknownNameError(InputError):
     """An unknown name; the message lists similar ones."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means out of memory, on CPU or CUDA."""
+    if (
+        isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    ):  # torch's, which is not imported here
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)

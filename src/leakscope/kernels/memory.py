@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from leakscope.core.errors import is_out_of_memory as is_out_of_memory
+
 V = TypeVar("V")
-OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Cannot allocate memory")
 
 
 class OverLimitError(MemoryError):
@@ -110,10 +111,3 @@ def _numbers(path: Path) -> dict[str, int]:
         return {}
     pairs = [("", row[0]) if len(row) == 1 else (row[0], row[1]) for row in rows if row]
     return {name: int(value) for name, value in pairs if value.isdigit()}
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means out of memory, on CPU or CUDA."""
-    return isinstance(error, torch.cuda.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
-    )
