@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from leakscope.core.errors import is_out_of_memory as is_out_of_memory
 
 V = TypeVar("V")
+FILLED = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
 
 
 class OverLimitError(MemoryError):
@@ -35,13 +36,22 @@ class _Live(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        result = func(*args, **(kwargs or {}))
+        options = kwargs or {}
+        if (
+            func.overloadpacket.__name__ in FILLED
+        ):  # large and of known size, such as an optimiser's memory: refused beforehand
+            dtype: torch.dtype = options.get("dtype") or getattr(args[0], "dtype", torch.float32)
+            self._check(math.prod(next(a for a in args if isinstance(a, list | tuple))) * dtype.itemsize)
+        result = func(*args, **options)
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self._count(leaf.untyped_storage())
-        if self.live > self.most:
-            raise OverLimitError(f"one trial needs over {self.live / 2**20:.0f} MiB")
+        self._check()
         return result
+
+    def _check(self, more: int = 0) -> None:
+        if self.live + more > self.most:
+            raise OverLimitError(f"one trial needs over {(self.live + more) / 2**20:.0f} MiB")
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         address = int(storage._cdata)
