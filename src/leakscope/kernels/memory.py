@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from leakscope.core.errors import is_out_of_memory as is_out_of_memory
 
 V = TypeVar("V")
+# large tensors of known size, such as an optimiser's memory, are refused before they are allocated
 FILLED = ("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
 
 
@@ -37,10 +38,9 @@ class _Live(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         options = kwargs or {}
-        if (
-            func.overloadpacket.__name__ in FILLED
-        ):  # large and of known size, such as an optimiser's memory: refused beforehand
-            dtype: torch.dtype = options.get("dtype") or getattr(args[0], "dtype", torch.float32)
+        if func.overloadpacket.__name__ in FILLED:
+            given = options.get("dtype")
+            dtype = args[0].dtype if given is None and isinstance(args[0], Tensor) else given or torch.float32
             self._check(math.prod(next(a for a in args if isinstance(a, list | tuple))) * dtype.itemsize)
         result = func(*args, **options)
         for leaf in tree_leaves(result):
