@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import bisect
-import functools
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -56,27 +55,27 @@ class Footprint:
         return bisect.bisect_right(range(1, MOST_TRIALS), limit, key=self.at)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """A memory limit and what the forms of a run need of it; each form is probed once, when first asked for."""
+    """A memory limit and what the forms of a run need of it; `trial` and `other` are bytes beside the run, see `Footprint`."""
 
-    def __init__(
-        self,
-        model: Model,
-        problem: Problem,
-        stop: Stop,
-        limit: int,
-        *,
-        restarts: int = 1,
-        trial: int = 0,
-        other: int = 0,
-    ) -> None:
-        """Prepare; `trial` and `other` are bytes beside the run, see `Footprint`."""
-        self.model, self.problem, self.stop, self.limit = model, problem, stop, limit
-        self.restarts, self.trial, self.other = restarts, trial, other
-        self.need = functools.cache(self._need)
+    model: Model
+    problem: Problem
+    stop: Stop
+    limit: int
+    restarts: int = 1
+    trial: int = 0
+    other: int = 0
+    _known: dict[str, Footprint] = field(default_factory=dict)
 
-    def _need(self, form: str) -> Footprint:
-        """Return the memory of a form, from one tick of one lane; OverLimitError, within the limit, if one trial does not fit."""
+    def need(self, form: str) -> Footprint:
+        """Return the memory of a form, probed once; OverLimitError if one trial does not fit."""
+        if form not in self._known:
+            self._known[form] = self._probe(form)
+        return self._known[form]
+
+    def _probe(self, form: str) -> Footprint:
+        """Return the memory of a form from one tick of one lane, which is stopped at the limit."""
         probed = {"compiled": "im2col", "split": "native"}.get(form, "loop" if form in ALONE else form)
         engine = Engine(self.model, take(self.problem, slice(0, 1)), self.stop, probed, record=False)
         at_once = 1 if form in ALONE else NARROWEST

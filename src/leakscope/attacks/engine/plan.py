@@ -170,7 +170,8 @@ def choose_form(
     last. `native` is a rate measured before. Forms other than `native` must fit into memory.
     """
     if device.type == "cuda":
-        return _choose_on_cuda(model, problem, evaluations)
+        form, rates = _choose_on_cuda(model, problem, evaluations)
+        return form if fits(form) else "native", rates
     began = time.perf_counter()
     width, threads = trials(problem.unknowns), torch.get_num_threads()
     counts = {form: _share_live(form, live or width, model, problem, device) for form in FORMS}
@@ -315,7 +316,7 @@ def make_plan(
     elif form is None and total * evaluations <= FEW:
         form = "native"
     elif form is None:
-        width = width_in("native" if device.type == "cpu" else "im2col")
+        width = width_in("im2col" if device.type == "cuda" and room.fits("im2col", 1) else "native")
         width = -(-total // -(-total // width))
         sample = narrow(problem, min(max(width, 4), 64) if device.type == "cpu" else width)
         fits = partial(room.fits, trials=trials(sample.unknowns))
