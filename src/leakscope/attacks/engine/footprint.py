@@ -48,7 +48,8 @@ class Footprint:
         at_once = min(threads if self.form in THREADED else 1, live)
         run = width * self.lane + at_once * self.alone
         total = trials * self.trial + max(run, trials * self.other)
-        return int(HEAP * total) + BASE if self.on_cpu else total
+        bases = 1 + threads if self.form == "split" else 1  # a traced graph on a thread of its own takes as much again
+        return int(HEAP * total) + bases * BASE if self.on_cpu else total
 
     def fits(self, limit: int) -> int:
         """Return the most trials of a chunk that needs at most `limit` bytes; 0 if not even one fits."""
