@@ -300,7 +300,10 @@ def test_the_predicted_memory_of_a_chunk_counts_spare_lanes_and_its_form(form: s
     w = world(trials)
     quick = cpl(iterations=1, optimiser=LBFGS(inner=2))
     problem, _ = quick.prepare(w.model, w.observation, w.knowledge, w.seeds)
-    predicted = make_plan(w.model, problem, Execution(form=form, memory=2**40), 10).bytes - footprint.BASE
+    run = Execution(form=form, memory=2**40)
+    predicted = make_plan(w.model, problem, run, 10, quick.stop).bytes - footprint.BASE
+    traced = make_plan(w.model, problem, run, 100, Stop(iterations=100)).bytes - footprint.BASE
+    assert (traced > predicted + footprint.NODE * 100) == (form != "loop")
     stored = sum(t.nbytes for t in tensors(problem))
     counted = stored + peak_bytes(Engine(w.model, problem, Stop(iterations=1), form).run)
     assert counted <= predicted <= 1.5 * counted

@@ -53,8 +53,8 @@ def test_a_function_is_stopped_when_its_tensors_pass_the_limit() -> None:
         count_bytes(many, 10 * 4000)
     with pytest.raises(OverLimitError):
         count_bytes(lambda: made[0].new_zeros(2**50), 2**20)  # before it is allocated
-    _, held, peak = count_bytes(lambda: torch.zeros(1000).add(1))
-    assert (held, peak) == (4000, 8000)
+    _, held, peak, operations = count_bytes(lambda: torch.zeros(1000).add(1))
+    assert (held, peak, operations) == (4000, 8000, 2)
     assert peak_bytes(lambda: torch.zeros(1000)) == 4000
 
 

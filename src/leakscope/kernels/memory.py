@@ -31,7 +31,7 @@ class _Live(TorchDispatchMode):
 
     def __init__(self, most: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = 0
+        self.live = self.peak = self.calls = 0
         self.most = most
         self.seen: set[int] = set()
 
@@ -43,6 +43,7 @@ class _Live(TorchDispatchMode):
             dtype = args[0].dtype if given is None and isinstance(args[0], Tensor) else given or torch.float32
             self._check(math.prod(next(a for a in args if isinstance(a, list | tuple))) * dtype.itemsize)
         result = func(*args, **options)
+        self.calls += 1
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self._count(leaf.untyped_storage())
@@ -68,12 +69,15 @@ class _Live(TorchDispatchMode):
         self.seen.discard(address)
 
 
-def count_bytes(f: Callable[[], V], most: float = math.inf) -> tuple[V, int, int]:
-    """Return the result of `f`, the bytes of tensors created inside that it holds, and their peak; OverLimitError above `most`."""
+def count_bytes(f: Callable[[], V], most: float = math.inf) -> tuple[V, int, int, int]:
+    """Return the result of `f`, the bytes of tensors created inside that it holds, their peak, and how many operations ran.
+
+    Raises OverLimitError above `most` bytes.
+    """
     counter = _Live(most)
     with counter:
         result = f()
-    return result, counter.live, counter.peak
+    return result, counter.live, counter.peak, counter.calls
 
 
 def peak_bytes(f: Callable[[], object]) -> int:

@@ -258,7 +258,7 @@ def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> M
 
 
 def _measure(probe: Chunk, total: int, width: int, limit: int) -> Measured:
-    exposure, held, peak = count_within(limit, lambda: expose_chunk(probe))
+    exposure, held, peak, _ = count_within(limit, lambda: expose_chunk(probe))
     settings, truth, device = probe.settings(), exposure.batch, torch.device(probe.device)
     precision = settings.precision
     execution = Execution(device=probe.device, dtype=precision.dtype, tf32=precision.tf32, form=precision.form)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from leakscope.attacks.engine.forms import ALONE, THREADED
+from leakscope.attacks.engine.forms import ALONE, THREADED, TRACE_AFTER
 from leakscope.attacks.engine.loop import Engine
 from leakscope.attacks.engine.state import Problem, Stop
 from leakscope.core.errors import InputError
@@ -20,6 +20,7 @@ from leakscope.kernels.memory import OverLimitError, V, count_bytes, is_out_of_m
 
 HEAP = 1.15  # bytes of the process per byte of tensors on a CPU: gaps between blocks, workspaces of kernels (benchmarks/memory.py)
 BASE = 32 * 2**20  # bytes of a run on a CPU beside its tensors: graphs, threads, code loaded on the way
+NODE = 24 * 2**10  # bytes of an operation in a graph while it is traced
 MOST_TRIALS = 10**6
 
 
@@ -28,7 +29,7 @@ class Footprint:
     """Bytes of a run in one form: for each lane, for each trial evaluated alone at a time, and for each trial.
 
     A lane holds the state, the facts and, unless trials are evaluated alone, its evaluation. `trial` is held from start to end,
-    `other` by each trial while its client is played and its result is scored.
+    `other` by each trial while its client is played and its result is scored. `graph` is the traced evaluation itself.
     """
 
     form: str
@@ -36,6 +37,7 @@ class Footprint:
     alone: int
     trial: int
     other: int
+    graph: int
     spare: int
     restarts: int
     on_cpu: bool
@@ -49,7 +51,7 @@ class Footprint:
         run = width * self.lane + at_once * self.alone
         total = trials * self.trial + max(run, trials * self.other)
         bases = 1 + threads if self.form == "split" else 1  # a traced graph on a thread of its own takes as much again
-        return int(HEAP * total) + bases * BASE if self.on_cpu else total
+        return int(HEAP * total) + bases * BASE + self.graph if self.on_cpu else total
 
     def fits(self, limit: int) -> int:
         """Return the most trials of a chunk that needs at most `limit` bytes; 0 if not even one fits."""
@@ -80,7 +82,9 @@ class Room:
         probed = {"compiled": "im2col", "split": "native"}.get(form, "loop" if form in ALONE else form)
         engine = Engine(self.model, take(self.problem, slice(0, 1)), self.stop, probed, record=False)
         at_once = 1 if form in ALONE else NARROWEST
-        _, held, peak = count_bytes(engine.rehearse, self.limit // at_once)
+        _, held, peak, operations = count_bytes(engine.rehearse, self.limit // at_once)
+        long = self.stop.iterations * self.problem.optimiser.evaluations > TRACE_AFTER
+        traced = form in THREADED or (long and form != "loop")
         stored = sum(t.numel() * t.element_size() for t in tensors(self.problem)) // trials(self.problem.unknowns)
         need = Footprint(
             form,
@@ -88,6 +92,7 @@ class Room:
             alone=peak - held if form in ALONE else 0,
             trial=self.trial + self.restarts * stored,
             other=self.other,
+            graph=operations * NODE if traced else 0,
             spare=engine.spare,
             restarts=self.restarts,
             on_cpu=engine.device.type == "cpu",
@@ -126,7 +131,7 @@ class Room:
         return self.settle("loop")
 
 
-def count_within(limit: int, f: Callable[[], V]) -> tuple[V, int, int]:
+def count_within(limit: int, f: Callable[[], V]) -> tuple[V, int, int, int]:
     """Return what `count_bytes` returns; an InputError if `f` needs more than `limit`."""
     try:
         return count_bytes(f, limit)
