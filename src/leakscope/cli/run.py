@@ -138,7 +138,7 @@ def describe_plan(
 
     sweep = unfold(scenario)
     with naming_lines(scenario, sweep.cells):
-        plan = make_plan(sweep.cells, sweep.trials, device=device, memory=memory, workers=workers, say=say)
+        plan = make_plan(sweep, sweep.trials, device=device, memory=memory, workers=workers, say=say)
     number = [count(len(sweep.trials), "trial"), count(len(sweep.cells), "cell"), count(len(plan.chunks), "chunk")]
     lines = [f"{title}: {number[0]} in {number[1]}, {number[2]}", *(_axis_line(axis) for axis in scenario.axes)]
     groups = [list(group) for _, group in itertools.groupby(plan.chunks, key=lambda c: c.name.rpartition("-")[0])]
@@ -152,7 +152,7 @@ def describe_plan(
     if Run.exists(directory):
         stored = len(Run.open(directory).done() & {trial.id for trial in sweep.trials})
         lines.append(f"{directory} holds {stored:,} of these trials already")
-    lines += remarks(sweep.cells)
+    lines += remarks(sweep)
     lines.append(f"{at_most(plan.seconds)} for all of them if none stops early; nothing was written")
     return "\n".join(printable(line) for line in lines)
 
