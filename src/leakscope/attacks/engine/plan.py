@@ -250,13 +250,15 @@ def form_of_one(model: Model, problem: Problem, evaluations: float) -> str:
 def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple[str, dict[str, float]]:
     """Return the form for a CUDA device, and the recorded rates if measuring pays.
 
-    Short runs are not measured: they use one batch, or streams if a trial has more images than there are trials. For long runs
-    where a batch is fastest it is compiled without measuring, which was fastest in every case measured (docs/performance.md).
+    Short runs are not measured: they use one batch, or streams if a trial has more images than there are trials; so do runs
+    that one batch, kernel by kernel, does in seconds. For long runs where a batch is fastest it is compiled without measuring,
+    which was fastest in every case measured (docs/performance.md).
     """
     width = trials(problem.unknowns)
     plain = measure_form(model, narrow(problem, 1), "loop", seconds=0.0, least=1)
     if width * evaluations / plain < MEASURING_PAYS_AFTER:
         return "loop" if width <= problem.facts.knowledge.samples else "im2col", {}
+    soon = width * evaluations / (MEASURING_PAYS_AFTER / 4)  # a rate at which measuring does not pay
     key = graph_key("rates", same=(model,), inputs=problem.facts, flat=tensors((problem.unknowns, problem.facts)))
     rates: dict[str, float] = _RATES.setdefault(key, {})
     if len(_RATES) > MOST_RATES:  # a key keeps its network alive
@@ -264,10 +266,12 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
     for form in ("im2col", "native", "loop"):
         if form in rates:
             continue
-        if rates and width * evaluations / max(rates.values()) < MEASURING_PAYS_AFTER / 4:
+        if rates and max(rates.values()) > soon:
             break
         part = narrow(problem, min(width, STREAMS)) if form == "loop" else problem
         try:
+            if form == "im2col" and measure_form(model, problem, form, seconds=0.0, least=1) > soon:
+                return form, {}
             rates[form] = measure_form(model, part, form, seconds=0.2, traced=True)
         except (RuntimeError, InputError) as error:
             if is_out_of_memory(error):
