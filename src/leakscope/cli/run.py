@@ -98,6 +98,7 @@ def run_with_progress(
     workers: int | None = None,
 ) -> Done:
     """Return how a run ended; every error except input errors names `again`, the command to continue with."""
+    from leakscope.store.disk import is_full
     from leakscope.sweep import run_scenario
     from leakscope.sweep.engines import LostChunkError
 
@@ -115,8 +116,10 @@ def run_with_progress(
                 stop=stop,
             )
             progress.ended(done)
-    except (LostChunkError, OSError) as error:
-        raise InputError(f"{_machine_error(error, directory)}; what has landed is saved; go on with: {again}") from None
+    except (LostChunkError, OSError) as error:  # the store reports its own write errors
+        full = isinstance(error, OSError) and is_full(error, directory)
+        problem = f"disk full while working in {directory}" if full else str(error)
+        raise InputError(f"{problem}; what has landed is saved; go on with: {again}") from None
     except KeyboardInterrupt:
         _stop(f"stopped at once; what has landed is saved; go on with: {again}")
     return done
@@ -178,17 +181,6 @@ def _work(chunks: list[Chunk]) -> str:
     sizes = [len(chunk.trials) for chunk in chunks]
     most = f" of at most {max(sizes)}" if len(chunks) > 1 else ""
     return f"{count(sum(sizes), 'trial')} in {count(len(chunks), 'chunk')}{most}"
-
-
-def _machine_error(error: Exception, directory: Path) -> str:
-    """Return an OS error as one line; the store reports its own write errors."""
-    from leakscope.store.disk import is_full
-
-    return (
-        f"disk full while working in {directory}"
-        if isinstance(error, OSError) and is_full(error, directory)
-        else str(error)
-    )
 
 
 def _stop(line: str) -> NoReturn:

@@ -36,11 +36,10 @@ from leakscope.federated import (
 )
 from leakscope.federated.traced import forget
 from leakscope.models.checkpoint import Checkpoint, file_name, pack_checkpoint
-from leakscope.scenario.problems import Problem
 from leakscope.store.disk import PART, clear_errors, locked, replacing
 from leakscope.sweep.objects import fingerprint
 from leakscope.training.file import BESIDE, Training
-from leakscope.training.objects import FORMS, TrainingObjects, choose_form, make_objects
+from leakscope.training.objects import FORMS, TrainingObjects, choose_form, make_objects, naming_field
 from leakscope.training.result import (
     CURVE,
     FILE,
@@ -100,10 +99,8 @@ def check_training(training: Training, device: str = "cpu") -> None:
 
 def _begun(training: Training, device: str) -> tuple[TrainingObjects, State]:
     world = make_objects(training, device)
-    try:
+    with naming_field(training, "selection"):
         return world, begin(world.federation, world.trained, world.holdings.clients, weights=world.weights)
-    except InputError as error:
-        raise training.error([Problem(("selection",), str(error))]) from None
 
 
 class _Run:
