@@ -10,7 +10,7 @@ from typing import Any
 from leakscope.core.record import Plain
 from leakscope.scenario.problems import Path, Problem, dotted
 
-MOST_CELLS = 1_000_000
+MOST_CELLS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
