@@ -42,7 +42,7 @@ class _Loader(yaml.SafeLoader):
 
     values = depth = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Return the next node; more or deeper ones than the limits allow are an error."""
         self.values += 1
         self.depth += 1
@@ -50,7 +50,8 @@ class _Loader(yaml.SafeLoader):
             what = (
                 f"nested deeper than {MOST_DEPTH}" if self.depth > MOST_DEPTH else f"more than {MOST_VALUES:,} values"
             )
-            raise yaml.MarkedYAMLError(problem=what, problem_mark=self.peek_event().start_mark)
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
