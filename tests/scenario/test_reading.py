@@ -96,6 +96,12 @@ def test_only_plain_files_of_limited_length_are_read(tmp_path: Path) -> None:
         {"trials": MOST_TRIALS + 1},
         {"trials": MOST_TRIALS // 2, "seeds": [0, 1, 2]},
         {"seeds": list(range(MOST_SEEDS + 1))},
+        {"model": {"name": "mlp", "hidden": [1] * 5000}},
+        {"defences": ["sign"] * 5000},
+        {"baselines": ["class_mean"] * 5000},
+        {"attack": None, "attacks": ["cpl"] * 5000},
+        {"zip": [{"weights.a": [1.0]}] * 5000},
+        {"grid": {f"attack.k{i}": [1] for i in range(2000)}},
         {"grid": {"weights.a": [1 + i / 1000 for i in range(200)], "data.first": list(range(101))}},
     ],
 )
@@ -104,3 +110,10 @@ def test_counts_are_limited_before_anything_is_expanded(changes: dict[str, Any])
     with pytest.raises(ScenarioError):
         scenario_of({**SMALL, **changes})
     assert time.process_time() - start < 2
+
+
+def test_an_error_of_thousands_of_lines_is_cut() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        scenario_of({**SMALL, **{f"k{i}": 1 for i in range(2000)}, "x" * 10**5: 1})
+    assert len(caught.value.problems) == 2001
+    assert len(str(caught.value)) < 10**5

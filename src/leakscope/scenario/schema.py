@@ -76,7 +76,7 @@ def cell_model() -> type[BaseModel]:
             Field([0], description="Each seed repeats every cell with other weights and starts."),
         ),
         "baselines": (
-            list[Literal[BASELINES]],  # type: ignore[valid-type]
+            list_of(Literal[BASELINES]),
             Field(list(BASELINES), description="What one gets without the update, shown beside the attacks."),
         ),
         "precision": (
