@@ -6,6 +6,17 @@ These names are the stable API, documented in `docs/api.md` and loaded on first 
 
 from __future__ import annotations
 
+import sys
+
+# `python -m leakscope` puts the working directory first, so torch would import its mpmath.py; it goes unless leakscope came from there.
+if (
+    sys.argv[:1] == ["-m"]
+    and {"leakscope", "-mleakscope"} & {*sys.orig_argv}
+    and not sys.flags.safe_path
+    and f"{sys.path[0]}/leakscope" not in __path__
+):
+    del sys.path[0]
+
 from typing import TYPE_CHECKING
 
 from leakscope.core.lazy import load_lazily
