@@ -86,25 +86,29 @@ def compare(first: RunPath, second: RunPath) -> None:
 def export(
     run: RunPath,
     to: Annotated[str, typer.Option(help="csv, json or parquet.")] = "csv",
-    out: Annotated[Path | None, typer.Option(help="File to write; RUN/records.<form> if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write, - for the output; RUN/records.<form> if not given.")
+    ] = None,
 ) -> None:
     """Export the records of a run, one row per sample of each trial."""
     from leakscope.store import Run
     from leakscope.store import export as write
 
-    typer.echo(str(write(Run.open(run), to, out or run / f"records.{to}")))
+    _name_file(write(Run.open(run), to, out or run / f"records.{to}"))
 
 
 @app.command()
 def report(
     run: RunPath,
-    out: Annotated[Path | None, typer.Option(help="File to write; RUN/report.html if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write, - for the output; RUN/report.html if not given.")
+    ] = None,
 ) -> None:
     """Write the page of a run or of a policy search: one self-contained HTML file."""
     from leakscope.cli.search import is_search, report_search
 
     if is_search(run):
-        typer.echo(str(report_search(run, out)))
+        _name_file(report_search(run, out))
         return
     from leakscope.report.page import write
     from leakscope.report.serving import page_of_directory
@@ -112,7 +116,13 @@ def report(
     page = page_of_directory(run, command=shell_command(["report", run], {}))
     path = out or run / "report.html"
     with writing(f"--out {path}"):
-        typer.echo(str(write(page, path)))
+        _name_file(write(page, path))
+
+
+def _name_file(path: Path) -> None:
+    """Print the name of a file that was written; nothing after `-` or a device, whose output it would join."""
+    if path.is_file() and not path.is_symlink():
+        typer.echo(str(path))
 
 
 @app.command()
