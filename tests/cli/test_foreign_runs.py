@@ -322,6 +322,32 @@ def test_a_crafted_schema_is_refused(finished: Path, run: Path, schema: str) -> 
         check_refused(output)
 
 
+REFUSED = {
+    "facts": "UPDATE session SET facts = 'x'",
+    "no session": "DELETE FROM session",
+    "settings": "UPDATE cell SET settings = '[]'",
+    "axes": """UPDATE cell SET axes = '{"a": [1]}'""",
+    "type": "UPDATE record SET outcome = x'ff'",
+    "number": "UPDATE record SET number = 9223372036854775807",
+    "real": "UPDATE sample SET mse = 'x'",
+    "items": """UPDATE record SET items = '[["x"]]'""",
+    "learned": """UPDATE record SET learned = '{"a": "x"}'""",
+    "no such cell": "UPDATE record SET cell = 99",
+    "a cell that is skipped": "UPDATE cell SET id = 99",
+}
+
+
+@pytest.mark.parametrize("statement", REFUSED)
+def test_crafted_values_are_refused(run: Path, statement: str) -> None:
+    change(run, REFUSED[statement])
+    outputs = [leakscope("export", run, "--to", "json"), leakscope("report", run)]
+    assert 2 in {output.code for output in outputs}
+    for output in outputs:
+        if output.code:
+            check_refused(output)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("table", COLUMNS)
 def test_crafted_values_end_in_a_table_or_in_one_line(finished: Path, tmp_path: Path, table: str) -> None:
     for column in COLUMNS[table]:

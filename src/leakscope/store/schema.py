@@ -53,6 +53,8 @@ CREATE TABLE sample (
 """
 
 
+_MOST = 2**48  # of any count, place or label
+
 # Columns of `record` that older runs of this format lack: read as None, added by the next writer.
 LATER = {"learned": "TEXT"}
 
@@ -107,6 +109,8 @@ def _wrong(column: str, kind: str, nullable: int) -> str:
     """Return the SQL condition for a value of the wrong type."""
     types = {"INTEGER": "'integer'", "TEXT": "'text'", "REAL": "'real'", "BLOB": "'blob', 'text'"}[kind]
     allowed = f"{types}, 'null'" if nullable else types
+    if kind == "INTEGER" and column != "seed":
+        return f"(typeof({column}) NOT IN ({allowed}) OR {column} NOT BETWEEN -{_MOST} AND {_MOST})"
     nan = f" AND {column} IS NOT 'nan'" if kind == "REAL" else ""
     return f"(typeof({column}) NOT IN ({allowed}){nan})"
 
@@ -127,9 +131,8 @@ def lay(connection: sqlite3.Connection) -> None:
 def begin_session(connection: sqlite3.Connection, scenario: str, facts: Mapping[str, str]) -> None:
     """Store the scenario and the facts unless they are unchanged."""
     last = connection.execute("SELECT scenario, facts FROM session ORDER BY id DESC LIMIT 1").fetchone()
-    if last is None or (last[0], json.loads(last[1])) != (scenario, dict(facts)):
-        row = [now(), scenario, json.dumps(dict(facts))]
-        connection.execute("INSERT INTO session (started, scenario, facts) VALUES (?, ?, ?)", row)
+    if last != (scenario, text := json.dumps(dict(facts))):
+        connection.execute("INSERT INTO session (started, scenario, facts) VALUES (?, ?, ?)", [now(), scenario, text])
 
 
 def format_of(connection: sqlite3.Connection) -> int | None:
@@ -164,8 +167,8 @@ def migrate(connection: sqlite3.Connection, migrations: Mapping[int, Migration])
 
 DATABASE = "records.sqlite"
 _PATIENCE = 30.0  # seconds to wait for another connection to open or close the file
-_STEP = 1_000_000  # instructions of SQLite between two looks: 10 to 20 ms
-_LEAST_STEPS, _BYTES_A_STEP = 300, 10_000  # a reading takes at most so many steps, and one more for so many bytes
+_STEP = 1_000_000  # instructions of SQLite between two looks: about 0.1 s
+_LEAST_STEPS, _BYTES_A_STEP = 50, 10_000  # a reading takes at most so many steps, and one more for so many bytes
 _NO_SHARED_MEMORY = "mode=ro&vfs=unix-none"
 
 
