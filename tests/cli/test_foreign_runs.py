@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from command_line import TINY, Output, leakscope, write
 from leakscope.store import Run
@@ -332,6 +334,7 @@ REFUSED = {
     "real": "UPDATE sample SET mse = 'x'",
     "items": """UPDATE record SET items = '[["x"]]'""",
     "learned": """UPDATE record SET learned = '{"a": "x"}'""",
+    "no such sample": "UPDATE sample SET sample = 5",
     "no such cell": "UPDATE record SET cell = 99",
     "a cell that is skipped": "UPDATE cell SET id = 99",
 }
@@ -345,6 +348,25 @@ def test_crafted_values_are_refused(run: Path, statement: str) -> None:
     for output in outputs:
         if output.code:
             check_refused(output)
+
+
+@pytest.mark.parametrize("crafted", ["another shape", "no truth", "numbers of words", "a sample less"])
+def test_crafted_tensors_end_in_a_page_or_in_one_line(run: Path, crafted: str) -> None:
+    for path in (run / "tensors").iterdir():
+        tensors = load_file(path)
+        if crafted == "another shape":
+            tensors["truth"] = torch.zeros(1, 2, 3, 4, 5, 6)
+        elif crafted == "no truth":
+            del tensors["truth"]
+        elif crafted == "numbers of words":
+            tensors = {name: value.to(torch.int8) for name, value in tensors.items()}
+        else:
+            tensors = {name: value[:, :0] if value.ndim > 1 else value for name, value in tensors.items()}
+        save_file(tensors, path)
+    output = leakscope("report", run)
+    if output.code:
+        check_refused(output)
+    assert output.code in (0, 2)
 
 
 @pytest.mark.slow

@@ -35,7 +35,6 @@ def show(
     ] = None,
 ) -> None:
     """Show a run as a table: rates and means with n, and the 95 % interval of the content rate; the page shows all intervals."""
-    from leakscope.cli.results import result_table, show_rows
     from leakscope.report.cells import axes_of
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table, tabulate
@@ -62,7 +61,6 @@ def show(
 @app.command()
 def compare(first: RunPath, second: RunPath) -> None:
     """Compare two runs side by side on the cells they share: those with equal settings except titles."""
-    from leakscope.cli.results import comparison_table
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table
     from leakscope.store import Run
@@ -266,8 +264,10 @@ def show_rows(console: Console, run: Run) -> None:
     if not any(isinstance(one, Mapping) and one.get("name") in TABULAR for one in data):
         return  # images: do not import torch
     from leakscope.report.row_tables import row_tables
+    from leakscope.store.untrusted import foreign_content
 
-    tables = row_tables(run)
+    with foreign_content(run.directory):
+        tables = row_tables(run)
     attacks = [table for table in tables if not table.baseline]
     if not attacks:
         return

@@ -92,7 +92,9 @@ def make_folder(path: Path) -> Path:
 @contextmanager
 def writing_to(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file for output that a user named: `-` and devices are written to, a plain file is replaced atomically."""
-    if str(path) != "-" and not _is_stream(path):
+    is_link = path.is_symlink() and path.exists()
+    stdout = str(path) == "-" or (is_link and os.path.samestat(path.stat(), os.fstat(1)))
+    if not stdout and (not path.exists() or path.is_file() or path.is_dir()):
         with replacing(path) as file:
             yield file
         return
@@ -100,19 +102,10 @@ def writing_to(path: Path) -> Iterator[IO[bytes]]:
     yield content
     sys.stdout.flush()
     # without a reader, opening a FIFO fails instead of waiting
-    handle = os.dup(1) if str(path) == "-" or _is_stdout(path) else os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    handle = os.dup(1) if stdout else os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     with open(handle, "wb") as stream:
         os.set_blocking(handle, True)
         stream.write(content.getbuffer())
-
-
-def _is_stream(path: Path) -> bool:
-    """Return whether a path leads to a device, a FIFO or the standard output, which cannot be replaced."""
-    return path.exists() and not path.is_dir() and (_is_stdout(path) or not path.is_file())
-
-
-def _is_stdout(path: Path) -> bool:
-    return path.is_symlink() and os.path.samestat(path.stat(), os.fstat(1))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Record
@@ -55,20 +55,19 @@ class Run:
 
     def scenario(self) -> str:
         """Return the text of the latest scenario."""
-        with reading(self.directory) as connection:
-            (scenario,) = connection.execute("SELECT scenario FROM session ORDER BY id DESC LIMIT 1").fetchone()
-        return str(scenario)
+        return str(self.history()[-1]["scenario"])
 
     def facts(self) -> dict[str, str]:
         """Return the latest facts: versions, revision, machine, command."""
-        with reading(self.directory) as connection:
-            (facts,) = connection.execute("SELECT facts FROM session ORDER BY id DESC LIMIT 1").fetchone()
-            return {name: str(value) for name, value in rows.json_object(facts).items()}
+        facts = self.history()[-1]["facts"]
+        return {name: str(value) for name, value in cast(dict[str, object], facts).items()}
 
     def history(self) -> list[dict[str, object]]:
         """Return every scenario and set of facts of the run, oldest first: id, started, scenario, facts."""
         with reading(self.directory) as connection:
-            sessions = connection.execute("SELECT id, started, scenario, facts FROM session ORDER BY id")
+            sessions = connection.execute("SELECT id, started, scenario, facts FROM session ORDER BY id").fetchall()
+            if not sessions:
+                raise ValueError("there is no scenario")
             return [
                 {"id": id, "started": started, "scenario": scenario, "facts": rows.json_object(facts)}
                 for id, started, scenario, facts in sessions

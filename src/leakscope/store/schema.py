@@ -131,8 +131,13 @@ def lay(connection: sqlite3.Connection) -> None:
 def begin_session(connection: sqlite3.Connection, scenario: str, facts: Mapping[str, str]) -> None:
     """Store the scenario and the facts unless they are unchanged."""
     last = connection.execute("SELECT scenario, facts FROM session ORDER BY id DESC LIMIT 1").fetchone()
-    if last != (scenario, text := json.dumps(dict(facts))):
-        connection.execute("INSERT INTO session (started, scenario, facts) VALUES (?, ?, ?)", [now(), scenario, text])
+    try:
+        same = last is not None and (last[0], json.loads(last[1])) == (scenario, dict(facts))
+    except (ValueError, RecursionError):
+        same = False
+    if not same:
+        row = [now(), scenario, json.dumps(dict(facts))]
+        connection.execute("INSERT INTO session (started, scenario, facts) VALUES (?, ?, ?)", row)
 
 
 def format_of(connection: sqlite3.Connection) -> int | None:
