@@ -243,11 +243,13 @@ def _headline(curves: Curves) -> str:
 
 def _write(curves: Curves, page: CharacteristicPage, directory: Path) -> Path:
     from leakscope.report.characteristic_page import write
+    from leakscope.store.disk import replacing
 
     with writing(f"--out {directory}"):
         path = write(page, directory / PAGE)
         plain = {"command": page.command, "curves": [curve.plain() for curve in curves.curves], "notes": curves.notes}
-        (directory / DATA).write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        with replacing(directory / DATA) as file:
+            file.write((json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
     return path
 
 
