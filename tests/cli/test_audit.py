@@ -21,7 +21,7 @@ from leakscope.cli import app
 from leakscope.core.errors import InputError
 from leakscope.store.captures import Capture, write_capture
 
-BRIEF = ["--minutes", "0.01", "--clients", "2", "--no-remedies", "--quiet"]
+BRIEF = ["--minutes", "0.5", "--clients", "2", "--no-remedies", "--quiet"]
 MODULE = """
 import torch
 from torch import nn
@@ -78,6 +78,22 @@ def test_without_a_gate_a_leak_is_no_error() -> None:
     code, text = run("cli_audited:build", *BRIEF)
     assert code == 0
     assert "cpl" in text
+
+
+def test_an_audit_cut_short_passes_no_gate_and_its_leaks_stand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 10_000, "ig": 10_000})
+    monkeypatch.setattr("leakscope.attacks.exact.analytic.Analytic.run", refuse)
+    short = ["--minutes", "0.02", "--clients", "2", "--no-remedies"]
+    code, _ = run("cli_audited:build", *short, "--fail-above", "asr=1", "--out", "out")
+    told = json.loads((place / "out" / "audit.json").read_text())
+    assert (code, told["grade"]) == (1, "inconclusive")
+    assert told["unfinished"]
+    assert told["minutes_needed"] > 0.02
+    assert run("cli_audited:build", *short)[0] == 0
+
+
+def refuse(*_: object) -> None:
+    raise InputError("cannot be run")
 
 
 def test_an_untested_model_never_passes_a_gate() -> None:
