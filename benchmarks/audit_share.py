@@ -4,7 +4,7 @@
 
 Every network gets the whole suite at 1/64, 1/32, ... 1 of the iterations that the attacks' authors run, on 8 x 8 digits. A row gives
 the grade at each share and the smallest share from which on the grade, and whether it is a good one (A, B), no longer changes.
-`--out` keeps finished rows as JSON lines, and a second run goes on after them. `auditing.verdict.ENOUGH` is chosen from the table,
+`--out` keeps finished rows as JSON lines, and a second run goes on after them. `auditing.attempts.ENOUGH_SHARE` is chosen from the table,
 which is in docs/audit.md.
 """
 
@@ -15,8 +15,11 @@ import json
 import time
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import nn
+from torch.nn import functional
 
 from leakscope.auditing import Target
 from leakscope.auditing.attack_runs import (
@@ -36,33 +39,51 @@ from leakscope.models import MODELS
 
 SHARES = tuple(Fraction(1, 2**power) for power in range(6, -1, -1))
 STEPS = LocalTraining(epochs=2, batch_size=2, rate=0.05)
-CASES: dict[str, tuple[str, int, LocalTraining | None]] = {  # name: network, examples of a client, its local training
-    "lenet_dlg": ("lenet_dlg", 1, None),
-    "lenet_dlg, 4 examples": ("lenet_dlg", 4, None),
-    "lenet_cpl": ("lenet_cpl", 1, None),
-    "lenet_cpl, 2 examples": ("lenet_cpl", 2, None),
-    "cnn_mnist": ("cnn_mnist", 1, None),
-    "cnn_cifar": ("cnn_cifar", 1, None),
-    "convnet": ("convnet", 1, None),
-    "resnet8": ("resnet8", 1, None),
-    "resnet20_dlg": ("resnet20_dlg", 1, None),
-    "vit": ("vit", 1, None),
-    "vit, 4 examples": ("vit", 4, None),
-    "mlp, 16 examples": ("mlp", 16, None),
-    "mlp_sme, local steps": ("mlp_sme", 4, STEPS),
-    "lenet_sme, local steps": ("lenet_sme", 4, STEPS),
+WIDE = 0.5  # weights drawn from [-0.5, 0.5], as the authors of DLG do for their LeNet
+
+
+class Case(NamedTuple):
+    """A network, the examples of a client, the side of its pictures, its local training, and the width of the weights."""
+
+    network: str
+    examples: int = 1
+    side: int = 8
+    local: LocalTraining | None = None
+    wide: float | None = None  # None: torch's first weights
+
+
+CASES = {
+    "lenet_dlg": Case("lenet_dlg"),
+    "lenet_dlg, 4 examples": Case("lenet_dlg", 4),
+    "lenet_cpl": Case("lenet_cpl"),
+    "lenet_cpl, 4 examples": Case("lenet_cpl", 4),
+    "cnn_mnist": Case("cnn_mnist"),
+    "cnn_cifar": Case("cnn_cifar"),
+    "convnet, 9 x 9": Case("convnet", side=9),
+    "resnet8": Case("resnet8"),
+    "resnet20_dlg": Case("resnet20_dlg"),
+    "vit": Case("vit"),
+    "mlp, 16 examples": Case("mlp", 16),
+    "mlp_sme, 4 examples in local steps": Case("mlp_sme", 4, local=STEPS),
+    "lenet_sme, 4 examples in local steps, 12 x 12": Case("lenet_sme", 4, 12, STEPS),
+    "lenet_dlg, wide weights": Case("lenet_dlg", wide=WIDE),
+    "lenet_cpl, wide weights": Case("lenet_cpl", wide=WIDE),
+    "lenet_cpl, 2 examples, wide weights": Case("lenet_cpl", 2, wide=WIDE),
 }
 GOOD = ("A", "B")
 
 
 def verdicts(name: str, clients: int) -> list[tuple[str, int]]:
     """Return the grade and the number of recovered examples of the best attack at every share."""
-    network, examples, local = CASES[name]
-    data = load("digits")
+    case, data = CASES[name], load("digits")
     inputs, labels = data.pictures("train", range(96)), torch.as_tensor(data.labels("train", range(96)))
+    inputs = functional.interpolate(inputs, size=case.side, mode="bilinear").clamp(0, 1) if case.side != 8 else inputs
     torch.manual_seed(0)
-    model = MODELS[network](input_shape=tuple(inputs.shape[1:]), classes=data.classes).eval()
-    subject = make_subject(Target(model=model, inputs=inputs, labels=labels, examples=examples, client=local))
+    model = MODELS[case.network](input_shape=tuple(inputs.shape[1:]), classes=data.classes).eval()
+    for weight in model.parameters() if case.wide is not None else ():
+        nn.init.uniform_(weight, -case.wide, case.wide)
+    target = Target(model=model, inputs=inputs, labels=labels, examples=case.examples, client=case.local)
+    subject = make_subject(target)
     exposure = expose_clients(subject, clients, 0)
     entries, _ = plan_exposure(exposure, unmatched=subject.unmatched)
     nulls, reading = null_runs(exposure, public_examples(subject, exposure.trials, 0)), read_labels(exposure)
@@ -91,7 +112,7 @@ def row(name: str, found: list[tuple[str, int]]) -> str:
 def main() -> None:
     """Print the table, a row as soon as it is known."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("clients", nargs="?", type=int, default=4)
+    parser.add_argument("clients", nargs="?", type=int, default=8)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", nargs="*", default=list(CASES))
     given = parser.parse_args()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks.null import guessed
 from leakscope.auditing import Target, audit_target, suite
+from leakscope.auditing.advice import advise
 from leakscope.auditing.attack_runs import (
     Suite,
     expose_clients,
@@ -25,7 +27,7 @@ from leakscope.auditing.limits import Budget, Pace
 from leakscope.auditing.result import Audit, audit_record
 from leakscope.auditing.suite import Entry
 from leakscope.auditing.target import make_subject
-from leakscope.auditing.target_audit import scored_audit
+from leakscope.auditing.target_audit import left_out_statistics, scored_audit
 from leakscope.auditing.verdict import Grade
 from leakscope.core.types import Outcome
 from leakscope.defences import GaussianNoise
@@ -133,6 +135,26 @@ def test_features_that_autograd_cannot_see_through_are_named() -> None:
     assert subject.unmatched is not None
 
 
+def test_reasons_name_what_is_frozen_and_what_batch_norm_sends() -> None:
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    thawed = make_subject(Target(model=layers.eval(), **sample()))
+    assert "analytic" in [entry.name for entry in plan_exposure(expose_clients(thawed, 2, 0))[0]]
+    layers[1].requires_grad_(False)
+    frozen = make_subject(Target(model=layers, **sample()))
+    (why,) = [item.why for item in plan_exposure(expose_clients(frozen, 2, 0))[1] if item.what == "analytic"]
+    assert "frozen" in why
+    assert left_out_statistics(layers) == []
+    assert len(left_out_statistics(layers.train())) == 1
+
+
+def test_no_time_is_not_given_as_a_lack_of_attackers(world: Exposure) -> None:
+    subject = make_subject(Target(model=conv(), **sample()))
+    late = advise(subject, world, [], Budget(0.0, 0.0, lambda: 1.0), lambda _: None, clients=2, seed=0)
+    unmatched = replace(subject, unmatched="no second derivative")
+    unable = advise(unmatched, world, [], Budget(0.0, 0.0, lambda: 1.0), lambda _: None, clients=2, seed=0)
+    assert late.ranking != unable.ranking
+
+
 # -- the time
 
 
@@ -198,7 +220,9 @@ def test_the_minutes_that_would_do_are_known_even_if_there_is_no_time(monkeypatc
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 3, "ig": 40})
     subject = expose_clients(make_subject(Target(model=conv(), **sample())), 2, 0)
     entries = plan_exposure(subject)[0]
-    none = run_entries(subject, [Attempt(each, 2) for each in entries], Budget(0.0, time.monotonic()), lambda _: None)
+    none = run_entries(
+        subject, [Attempt(each, 2, pace=0.1) for each in entries], Budget(0.0, time.monotonic()), lambda _: None
+    )
     assert [cut.iterations for cut in none.short] == [0, 0]
-    assert none.needed is not None  # one evaluation is timed in any case
+    assert none.needed is not None
     assert none.unfinished

@@ -27,7 +27,10 @@ PROBE, PROBE_SHARE = (
 SPARE = 0.9  # share of an attack's time that its iterations are planned for
 GAIN = 1.5  # times as many iterations as before must fit, or an attack is not run again
 PASSES = 3
-ENOUGH_SHARE = 0.125  # of the authors' iterations: see `python benchmarks/audit_share.py`
+# Share of its authors' iterations from which on an attack may support a good grade. `python benchmarks/audit_share.py`: on eleven
+# networks grades were good or bad alike from 1/64 on, and the letter of ten was settled from 1/16 on; this leaves a factor
+# of two (docs/audit.md).
+ENOUGH_SHARE = 1 / 8
 Report = Callable[[str], None]
 V = TypeVar("V", "AttackResult", "UnscoredRun")
 MEANING = "the time ended these attacks early; what they did not recover may come back with more minutes"
@@ -149,7 +152,7 @@ def iterations_note(entry: Entry, iterations: int, reconstruction: Reconstructio
 
 @dataclass(slots=True, eq=False)
 class Attempt(Generic[V]):
-    """An attack of the suite: its result so far, how it was cut short, why it failed, and the seconds of an evaluation."""
+    """An attack of the suite: its result so far, how it was cut short, why it failed, and the seconds of an evaluation (or a guess)."""
 
     entry: Entry
     clients: int
@@ -204,24 +207,19 @@ def run_attempts(
             seconds = budget.left * evaluations_of(attempt.entry) / max(rest, 1.0)
             if attempt.may_gain(seconds):
                 report(f"{attempt.entry.name}: {attempt.clients} clients, {seconds:.0f} s")
-                timed = any(each.pace is not None for each in attempts)
-                _attempt(exposure, attempt, seconds, budget, run, least=0 if timed else 1)
+                _attempt(exposure, attempt, seconds, budget, run)
 
 
-def _attempt(
-    exposure: Exposure, attempt: Attempt[V], seconds: float, budget: Budget, run: Run[V], *, least: int
-) -> None:
-    """Run one attack for about `seconds`, never past the end of the budget, except for the `least` evaluations."""
+def _attempt(exposure: Exposure, attempt: Attempt[V], seconds: float, budget: Budget, run: Run[V]) -> None:
+    """Run one attack for about `seconds`, never past the end of the budget."""
     entry = attempt.entry
-    late = entry.most is not None and not seconds > 0
-    if late and not least:
-        attempt.cut = attempt.cut or CutShort(entry.name, 0, entry.most or 0, attempt.clients, attempt.clients)
+    if entry.most is not None and not seconds > 0:
+        attempt.cut = attempt.cut or CutShort(entry.name, 0, entry.most, attempt.clients, attempt.clients)
         return
     try:
         end = budget.clock() + seconds
-        iterations = 1 if late else fitting_iterations(exposure, entry, seconds)
-        pace = Pace(budget.clock, math.inf if entry.most is None or late else min(budget.end, end))
-        pace.most = least if late else math.inf
+        iterations = fitting_iterations(exposure, entry, seconds)
+        pace = Pace(budget.clock, until=math.inf if entry.most is None else min(budget.end, end))
         attempt.take(*run(entry, iterations, pace))
         attempt.pace = pace.seconds or attempt.pace
     except (InputError, RuntimeError) as error:  # such as a layer that cannot be differentiated

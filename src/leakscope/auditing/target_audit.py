@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from leakscope.auditing.advice import Advice, advise
 from leakscope.auditing.attack_runs import (
+    LONG,
     LabelReading,
     Suite,
     check_updates,
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from leakscope.defences import Defence
 
 MINUTES = 4.0
+SECOND = 4.0  # times the clients' gradient that an evaluation, a derivative of it, may take before one was timed
 CLIENTS = 8
 SUITE_SHARE = 0.5  # share of the time; the rest is for remedies, and for attacks that were cut short
 WHOLE_SHARE = 0.9  # share of the time for the suite alone; the rest is for baselines and scores
@@ -44,6 +49,11 @@ SPARE = 1.2  # times the minutes that would do, for a machine that is slower the
 REMEDY_CLIENTS = 8
 REMEDY_EXAMPLES = 16
 REMEDY_LEAST = 6  # clients: examples of one client are dependent, and an interval over two clients is meaningless
+
+
+def print_line(line: str) -> None:
+    """Print a line of progress to stderr."""
+    sys.stderr.write(f"{line}\n")
 
 
 def audit(
@@ -62,17 +72,18 @@ def audit(
     remedies: bool = True,
     seed: int = 0,
     device: str | None = None,
+    report: Report = print_line,
 ) -> Audit:
     """Return how much updates of this model leak of this sample, attacked with the fixed suite within `minutes`.
 
     `Target` documents the arguments that describe the federation. `clients` disjoint clients with `examples` each are simulated.
-    `remedies` also tests the catalogue of defences if something leaked.
+    `remedies` also tests the catalogue of defences if something leaked. `report` receives a line whenever something new begins.
     """
     target = Target(
         model=model, inputs=inputs, labels=labels, loss=loss, client=client, defences=defences, examples=examples,
         mean=mean, std=std, device=device,
     )  # fmt: skip
-    return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed)
+    return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, report=report)
 
 
 def audit_target(
@@ -91,7 +102,8 @@ def audit_target(
     report(f"{name}: checking the model and its updates")
     try:
         subject = make_subject(target)
-        exposure = expose_clients(subject, clients, seed)
+        began, exposure = budget.used, expose_clients(subject, clients, seed)
+        gradient = budget.used - began
         check_updates(
             exposure if _comparable(exposure) else expose_clients(subject, max(clients, 2), seed, defences=())
         )
@@ -103,10 +115,10 @@ def audit_target(
     unknown = unknown_defences(exposure.client, exposure.observation)
     entries, untested = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
     untested += left_out_statistics(target.model)
-    attempts: list[Attempt[AttackResult]] = [Attempt(entry, exposure.trials) for entry in entries]
+    attempts = [Attempt[AttackResult](entry, exposure.trials, pace=SECOND * gradient) for entry in entries]
     share = SUITE_SHARE if remedies else WHOLE_SHARE
     report(f"{name}: timing an evaluation")
-    with torch_threads(fastest_threads(exposure, entries)):
+    with torch_threads(torch.get_num_threads() if gradient > LONG else fastest_threads(exposure, entries)):
 
         def scored(done: Suite) -> Audit:
             audit = scored_audit(name, exposure, done, nulls, reading, untested, budget, minutes=minutes, seed=seed)
