@@ -54,6 +54,9 @@ class Execution:
     directory: Path | None = None
     save_every: float = 30.0
     progress: Callable[[Progress], None] | None = None
+    out_of_time: Callable[[int], bool] | None = (
+        None  # asked before each evaluation, with their number; True ends the run
+    )
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

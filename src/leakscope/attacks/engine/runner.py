@@ -105,7 +105,15 @@ class _Run:
     def _chunk(self, first: int, last: int) -> Finished:
         checkpoint = self._checkpoint(first, last)
         part = take(self.problem, slice(first, last))
-        engine = Engine(self.model, part, self.stop, self.plan.form, progress=self._reporter(), checkpoint=checkpoint)
+        engine = Engine(
+            self.model,
+            part,
+            self.stop,
+            self.plan.form,
+            progress=self._reporter(),
+            checkpoint=checkpoint,
+            out_of_time=self.execution.out_of_time,
+        )
         finished = engine.run()
         if checkpoint is not None:
             checkpoint.remove()
