@@ -18,7 +18,7 @@ from tests.attacks.conftest import World, world
 from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching, best_restart
-from leakscope.attacks.engine import plan
+from leakscope.attacks.engine import footprint, plan
 from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.loop import Engine
 from leakscope.attacks.engine.plan import Execution, make_plan
@@ -27,7 +27,7 @@ from leakscope.attacks.optimisers import LBFGS, SGD, Adam, Rule
 from leakscope.attacks.recipes import cpl, dlg, idlg, ig
 from leakscope.attacks.starts import Normal
 from leakscope.core.errors import InputError
-from leakscope.core.tree import flat_names, take
+from leakscope.core.tree import flat_names, take, tensors
 from leakscope.core.types import Outcome, Reconstruction
 from leakscope.kernels.hoisting import Hoisted
 from leakscope.kernels.memory import peak_bytes
@@ -268,12 +268,36 @@ def test_a_trial_that_does_not_fit_by_itself_is_refused_in_one_line(monkeypatch:
 def test_the_memory_limit_shrinks_chunks_and_too_little_is_said_so() -> None:
     w = world(8)
     problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
-    free = make_plan(w.model, problem, Execution(form="native"), 10)
-    assert free.chunks == ((0, 8),)
-    tight = free.bytes_fixed + 3 * free.bytes_per_trial + 1
-    assert make_plan(w.model, problem, Execution(form="native", memory=tight), 10).chunks == ((0, 3), (3, 6), (6, 8))
+    assert make_plan(w.model, problem, Execution(form="native"), 10).chunks == ((0, 8),)
+    three = make_plan(w.model, problem, Execution(form="native", chunk=3, memory=2**40), 10).bytes
+    assert make_plan(w.model, problem, Execution(form="native", memory=three), 10).chunks == ((0, 3), (3, 6), (6, 8))
     with pytest.raises(InputError, match=r"one trial .*0 MiB"):
         make_plan(w.model, problem, Execution(form="native", memory=1000), 10)
+
+
+def test_finding_out_that_nothing_fits_stays_within_the_limit() -> None:
+    w = world(8)
+    problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
+    limit = problem.unknowns["guess"][0].nbytes * 2 * LBFGS().history  # the memory of one lane of L-BFGS
+
+    def refused() -> None:
+        with pytest.raises(InputError):
+            make_plan(w.model, problem, Execution(memory=limit), 10)
+
+    seen = sum(t.nbytes for t in tensors(problem))  # views of it are counted as it
+    assert limit / 4 < peak_bytes(refused) - seen < 1.5 * limit
+
+
+def test_a_form_that_needs_too_much_memory_is_not_used() -> None:
+    w = world(4)
+    problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
+    vmapped, alone = (
+        make_plan(w.model, problem, Execution(form=form, chunk=1, memory=2**40), 10).bytes
+        for form in ("native", "loop")
+    )
+    assert alone < vmapped
+    tight = make_plan(w.model, problem, Execution(memory=(alone + vmapped) // 2), 10)
+    assert tight.form == "loop"
 
 
 def test_peak_bytes_counts_what_lives_at_once_not_what_was_made() -> None:
@@ -287,19 +311,15 @@ def test_peak_bytes_counts_what_lives_at_once_not_what_was_made() -> None:
     assert peak_bytes(lambda: [torch.zeros(1000) for _ in range(50)]) >= 50 * 4000
 
 
-def test_the_predicted_memory_of_a_wide_chunk_is_near_the_counted_one() -> None:
-    w = world(12)
-    problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
-    plan = make_plan(w.model, problem, Execution(form="native"), 10)
-
-    def once() -> None:
-        state = problem.optimiser.begin(problem.unknowns)
-        Evaluator(w.model, problem.unknowns, problem.facts, "native")(problem.unknowns, torch.zeros(12).long())
-        del state
-
-    counted = peak_bytes(once)
-    predicted = plan.bytes_fixed + 12 * plan.bytes_per_trial
-    assert counted <= predicted <= 2 * counted
+@pytest.mark.parametrize(("form", "trials"), [("native", 1), ("im2col", 9), ("loop", 9)])
+def test_the_predicted_memory_of_a_chunk_counts_spare_lanes_and_its_form(form: str, trials: int) -> None:
+    w = world(trials)
+    quick = cpl(iterations=1, optimiser=LBFGS(inner=2))
+    problem, _ = quick.prepare(w.model, w.observation, w.knowledge, w.seeds)
+    predicted = make_plan(w.model, problem, Execution(form=form, memory=2**40), 10).bytes - footprint.BASE
+    stored = sum(t.nbytes for t in tensors(problem))
+    counted = stored + peak_bytes(Engine(w.model, problem, Stop(iterations=1), form).run)
+    assert counted <= predicted <= 1.5 * counted
 
 
 def test_outcomes_converged_exhausted_stalled_diverged() -> None:

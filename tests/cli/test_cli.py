@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.cli import main
+from leakscope.cli.app import run_command
 
 
 def leakscope(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -110,3 +111,13 @@ def test_an_out_that_is_a_file_is_refused_in_one_line(tmp_path: Path) -> None:
     told = leakscope("demo", "--images", "1", "--out", str(tmp_path / "out"), cwd=tmp_path)
     assert told.returncode == 2
     assert "--out" in told.stderr.strip().splitlines()[-1]
+
+
+def test_running_out_of_memory_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+
+    with pytest.raises(SystemExit) as ended:
+        run_command(command)  # type: ignore[arg-type]
+    assert ended.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

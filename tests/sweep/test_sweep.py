@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,15 @@ import pytest
 import torch
 
 from leakscope.core.errors import InputError
+from leakscope.kernels.memory import available
+from leakscope.play import Exposure
 from leakscope.scenario import read_scenario, scenario_of
 from leakscope.scenario.text import read_text
 from leakscope.store import Landing, Run
+from leakscope.sweep import chunk as chunk_module
 from leakscope.sweep import make_plan
 from leakscope.sweep import plan as plan_module
+from leakscope.sweep.chunk import Chunk, play_chunk
 from leakscope.sweep.driver import NoProgress, unfold
 from leakscope.sweep.engines import processes
 from leakscope.sweep.plan import group_trials, share_of_memory
@@ -82,7 +87,40 @@ def test_a_plan_for_another_device_is_not_followed(tmp_path: Path) -> None:
 
 def test_workers_share_the_memory() -> None:
     assert share_of_memory(900, 3, "cuda") == 300
-    assert share_of_memory(None, 3, "cpu") is None
+    assert share_of_memory(None, 1, "cpu") is None
+    assert 0 < (share_of_memory(None, 8, "cpu") or 0) < available(torch.device("cpu")) / 8
+
+
+def test_a_chunk_whose_clients_do_not_fit_is_played_in_halves_with_the_same_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = unfold(small(precision={"form": "native"}, baselines=[]))
+    chunk = make_plan(whole.cells, whole.trials, cores=1, measure=False).chunks[0]
+    calm = play_chunk(chunk).landing
+    genuine = chunk_module.expose_chunk
+
+    def little_memory(asked: Chunk) -> Exposure:
+        if len(asked.trials) > 5:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+        return genuine(asked)
+
+    monkeypatch.setattr(chunk_module, "expose_chunk", little_memory)
+    halved = play_chunk(chunk).landing
+    assert [replace(record, seconds=0) for record in halved.records] == [replace(r, seconds=0) for r in calm.records]
+    assert all(torch.equal(value, calm.tensors[name]) for name, value in halved.tensors.items())
+    monkeypatch.setattr(chunk_module, "expose_chunk", raise_memory_error)
+    with pytest.raises(InputError, match="one trial"):
+        play_chunk(chunk)
+
+
+def raise_memory_error(_: Chunk) -> Exposure:
+    raise MemoryError
+
+
+def test_a_scenario_that_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="memory limit"):
+        sweep(tmp_path / "r", small(baselines=[]), memory=1000, measure=True)
+    assert not (tmp_path / "r").exists()
 
 
 @pytest.mark.slow

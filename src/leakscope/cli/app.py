@@ -13,7 +13,7 @@ import typer
 
 from leakscope.cli.progress import heeded_signals
 from leakscope.cli.text import printable
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, is_out_of_memory
 from leakscope.core.version import __version__
 from leakscope.data.commands import app as data_app
 
@@ -61,6 +61,11 @@ def run_command(command: typer.Typer) -> None:
     except InputError as error:
         for line in str(error).splitlines():
             sys.stderr.write(f"leakscope: {printable(line)}\n")
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        sys.stderr.write("leakscope: out of memory: attack fewer or smaller images at a time\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.stderr.write("leakscope: stopped\n")

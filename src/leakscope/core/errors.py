@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Cannot allocate memory")  # on a CPU
+
 
 class InputError(ValueError):
     """Invalid user input, with a one-line message; the command line prints only the message and exits with code 2."""
@@ -20,3 +22,12 @@ def import_extra(module: str, extra: str, user: str) -> ModuleType:
         return import_module(module)
     except ImportError:
         raise InputError(f'{user} needs the extra "{extra}": pip install "leakscope[{extra}]"') from None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means out of memory, on CPU or CUDA."""
+    if (
+        isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    ):  # torch's, which is not imported here
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)

@@ -15,6 +15,7 @@ from leakscope.analysis.convergence import image_curves
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.aware import AveragedDropout, KnownDropout, aware, merge_rounds
 from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.runner import too_large
 from leakscope.attacks.exact.linear_system import LinearSystem
 from leakscope.attacks.null import class_mean
 from leakscope.attacks.recipes import prior_only
@@ -23,6 +24,8 @@ from leakscope.core import random
 from leakscope.core.record import IMAGE_MSE, Cell
 from leakscope.core.tree import map_tensors, rows, take
 from leakscope.core.types import Batch, Knowledge, Observation
+from leakscope.kernels.heap import give_back
+from leakscope.kernels.memory import is_out_of_memory
 from leakscope.models import draw_parameters
 from leakscope.play import AttackResult, Exposure, expose, join, judge
 from leakscope.play import attack as run_attack
@@ -80,7 +83,30 @@ class PlayedChunk:
 
 
 def play_chunk(chunk: Chunk) -> PlayedChunk:
-    """Return the records and tensors of a chunk."""
+    """Return the records and tensors of a chunk; where memory runs out outside the attack, one half is played after the other."""
+    try:
+        return _played(chunk)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        if len(chunk.trials) < 2:
+            raise too_large(chunk.device) from error
+    give_back()
+    middle = len(chunk.trials) // 2
+    halves = [
+        play_chunk(replace(chunk, trials=part, work=None)) for part in (chunk.trials[:middle], chunk.trials[middle:])
+    ]
+    first, second = (half.landing for half in halves)
+    landing = replace(
+        first,
+        records=first.records + second.records,
+        tensors={name: torch.cat([value, second.tensors[name]]) for name, value in first.tensors.items()},
+        seconds=first.seconds + second.seconds,
+    )
+    return PlayedChunk(landing, sum(half.overhead_seconds for half in halves))
+
+
+def _played(chunk: Chunk) -> PlayedChunk:
     began = time.perf_counter()
     truth, result = _baseline(chunk) if chunk.baseline else _attacked(chunk)
     attacked = time.perf_counter() - began

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 import torch
 
 from leakscope.attacks.attack import Matching
-from leakscope.attacks.engine.forms import ON_CUDA, Evaluator
+from leakscope.attacks.engine.footprint import Room, count_within
+from leakscope.attacks.engine.forms import ON_CUDA
 from leakscope.attacks.engine.plan import (
     FEW,
     SHARE_OF_FREE,
@@ -19,12 +21,12 @@ from leakscope.attacks.engine.plan import (
     choose_form,
     measure_form,
     narrow,
-    predict_bytes,
 )
-from leakscope.attacks.engine.runner import form_without_vmap
-from leakscope.core.errors import InputError
+from leakscope.attacks.engine.state import SNAPSHOTS
 from leakscope.defences import Defence
-from leakscope.kernels.memory import available
+from leakscope.kernels.heap import give_back
+from leakscope.kernels.memory import available, peak_bytes
+from leakscope.metrics import score
 from leakscope.scenario.cell import BaselineSettings, CellSettings
 from leakscope.scenario.settings import DataChoice
 from leakscope.sweep.chunk import Chunk, begun, client_key, expose_chunk, informed
@@ -195,6 +197,7 @@ def make_chunk(
 
 WORTH_CHOOSING = 20.0  # seconds of work above which timing all forms pays
 SAMPLE_WIDTH = 16
+FILMS = 4  # copies of the snapshots while a result is scored and stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,7 @@ class Measured:
     width: int = 10**9
     seconds: float = 0.0
     rates: dict[str, float] = field(default_factory=dict)
-    bytes_per_trial: int = 0
+    bytes: int = 0  # predicted for a chunk
 
     def plain(self) -> dict[str, object]:
         """Return the fields as JSON data."""
@@ -213,49 +216,57 @@ class Measured:
 
 
 def share_of_memory(memory: int | None, workers: int, device: str) -> int | None:
-    """Return the bytes for one of several workers: a share of `memory`, else of the free memory of a shared GPU.
+    """Return the bytes for one of several workers: a share of `memory`, else of what is free; None if it is alone.
 
     >>> share_of_memory(1000, 4, "cpu"), share_of_memory(None, 1, "cuda")
     (250, None)
     """
     if memory:
         return memory // workers
-    if device == "cpu" or workers == 1:
+    if workers == 1:
         return None  # measured where the chunk runs
     return int(available(torch.device(device)) * SHARE_OF_FREE) // workers
 
 
 def measure_group(probe: Chunk, total: int, width: int, memory: int | None) -> Measured:
-    """Return how to run `total` trials like those of the probe, at most `width` at a time."""
-    with torch_threads(probe.threads):
-        exposure, settings = expose_chunk(probe), probe.settings()
-        precision = settings.precision
-        execution = Execution(device=probe.device, dtype=precision.dtype, tf32=precision.tf32, form=precision.form)
-        model, knowledge = exposure.model, exposure.known(informed=True)
-        attack = informed(begun(settings.attack, probe, exposure.batch), settings, knowledge, probe.seeds)
-        if not isinstance(attack, Matching):
-            attack.run(model, exposure.observation, knowledge, probe.seeds, execution)
-            return Measured()
-        problem, restarts = attack.prepare(model, exposure.observation, knowledge, probe.seeds, execution)
-        form = precision.form or form_without_vmap(model, problem)
-        device = torch.device(probe.device)
-        each, fixed = predict_bytes(model, problem, form or "native")
-        limit = memory or int(available(device) * SHARE_OF_FREE)
-        if each * restarts + fixed > limit:
-            need, have = (each * restarts + fixed) / 2**20, limit / 2**20
-            raise InputError(f"one trial needs about {need:.0f} MiB, the memory limit is {have:.0f} MiB")
-        fits = max(1, (limit - fixed) // (each * restarts))
-        evaluations = attack.most_evaluations() * restarts * total
-        few = evaluations <= FEW
-        sample = narrow(problem, 1 if few else min(max(min(width, total) * restarts, 4), SAMPLE_WIDTH))
-        Evaluator(model, sample.unknowns, sample.facts, form or "native")  # builds or raises
-        played = form in ON_CUDA and device.type == "cuda"  # traced as in the run
-        how = form or "native"
-        rates = {how: measure_form(model, sample, how, seconds=0.1, least=1 if few else 2, traced=played)}
-        if form is None and not few and evaluations / rates["native"] > WORTH_CHOOSING:
-            each_lane = evaluations / len(sample.unknowns["guess"])
-            live = min(width, total) * restarts
-            form, rates = choose_form(model, sample, device, each_lane, native=rates["native"], live=live)
-    rate = max(rates.values())
+    """Return how to run `total` trials like the first one of the probe, at most `width` at a time."""
+    limit = memory or int(available(torch.device(probe.device)) * SHARE_OF_FREE)
+    try:
+        with torch_threads(probe.threads):
+            return _measure(replace(probe, trials=probe.trials[:1]), total, width, limit)
+    finally:
+        give_back()
+
+
+def _measure(probe: Chunk, total: int, width: int, limit: int) -> Measured:
+    exposure, held, peak = count_within(limit, lambda: expose_chunk(probe))
+    settings, truth, device = probe.settings(), exposure.batch, torch.device(probe.device)
+    precision = settings.precision
+    execution = Execution(device=probe.device, dtype=precision.dtype, tf32=precision.tf32, form=precision.form)
+    model, knowledge = exposure.model, exposure.known(informed=True)
+    attack = informed(begun(settings.attack, probe, truth), settings, knowledge, probe.seeds)
+    if not isinstance(attack, Matching):
+        attack.run(model, exposure.observation, knowledge, probe.seeds, execution)
+        return Measured()
+    problem, restarts = attack.prepare(model, exposure.observation, knowledge, probe.seeds, execution)
+    scored = peak_bytes(lambda: score(truth.inputs, truth.labels, truth.inputs, truth.labels, mask=truth.mask))
+    other = max(peak - held, scored + FILMS * SNAPSHOTS * truth.inputs.nbytes)
+    room = Room(model, problem, attack.stop, limit, restarts=restarts, trial=held, other=other)
+    form = room.settle(precision.form)
+    evaluations = attack.most_evaluations() * restarts * total
+    few = evaluations <= FEW
+    how = form or "native"
+    live = min(width, total, room.need(how).fits(limit)) * restarts
+    sample = narrow(problem, 1 if few else min(max(live, 4), SAMPLE_WIDTH))
+    played = form in ON_CUDA and device.type == "cuda"  # traced as in the run
+    rates = {how: measure_form(model, sample, how, seconds=0.1, least=1 if few else 2, traced=played)}
+    if form is None and not few and evaluations / rates["native"] > WORTH_CHOOSING:
+        number = len(sample.unknowns["guess"])
+        fits = partial(room.fits, trials=-(-number // restarts))
+        native = rates["native"]
+        form, rates = choose_form(model, sample, device, evaluations / number, native=native, live=live, fits=fits)
+    need = room.need(form or "native")
     rounded = {name: round(value, 3) for name, value in rates.items()}
-    return Measured(form or "native", int(min(fits, 10**9)), evaluations / rate, rounded, each * restarts)
+    at_once = need.fits(limit)
+    predicted = need.at(min(width, total, at_once))
+    return Measured(need.form, at_once, evaluations / max(rates.values()), rounded, predicted)

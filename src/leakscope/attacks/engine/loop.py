@@ -97,6 +97,15 @@ class Engine:
         state.outcome = torch.where(state.outcome == Outcome.RUNNING, int(Outcome.EXHAUSTED), state.outcome)
         return True
 
+    def rehearse(self) -> tuple[State, Ticker]:
+        """Return the state and the evaluators after one tick and its results, without spare lanes: shows what a run needs."""
+        state = self._lay_out(torch.arange(self.total, device=self.device), self.total)
+        ticker = self._bind(state)
+        ticker.advance(state, 1)
+        state.outcome.fill_(int(Outcome.EXHAUSTED))
+        self._flush(state)
+        return state, ticker
+
     def _ahead(self) -> int:
         """Return how many ticks to run before the next check: 1 on a CPU, else up to a multiple of `LOOK_EVERY` and about a second."""
         if self.device.type == "cpu":
@@ -181,7 +190,9 @@ class Engine:
         self._flush(state)
         live = (state.outcome == Outcome.RUNNING).nonzero()[:, 0]
         index = padded(live, self.width(len(live)))
-        compact = take(state, index)
+        for name in state.memory:  # one after the other: the memory of L-BFGS is most of a state
+            state.memory[name] = take(state.memory[name], index)
+        compact = replace(take(replace(state, memory={}), index), memory=state.memory)
         compact.lane[len(live) :] = -1
         compact.outcome[len(live) :] = int(Outcome.EXHAUSTED)
         return compact

@@ -12,12 +12,14 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from leakscope.attacks.engine.footprint import Room
 from leakscope.attacks.engine.forms import ALONE, FORMS, STREAMS, THREADED, TRACE_AFTER, Evaluator
-from leakscope.attacks.engine.state import Problem, Progress
+from leakscope.attacks.engine.state import Problem, Progress, Stop
 from leakscope.attacks.simulate import LocalSteps, simulator_kinds
 from leakscope.core.devices import AUTO, find_device
 from leakscope.core.errors import InputError
@@ -25,7 +27,7 @@ from leakscope.core.model import Model
 from leakscope.core.tree import take, tensors, trials
 from leakscope.kernels.graph_cache import Key, graph_key
 from leakscope.kernels.lanes import lanes, spare_lanes
-from leakscope.kernels.memory import available, is_out_of_memory, peak_bytes
+from leakscope.kernels.memory import available, is_out_of_memory
 from leakscope.kernels.recordings import recorded
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -72,6 +74,7 @@ class Execution:
 
 
 DEFAULT = Execution()
+DEFAULT_STOP = Stop()
 _RATES: dict[
     Key, dict[str, float]
 ] = {}  # of recorded forms, so that attacks of one kind on one network are measured once
@@ -88,8 +91,7 @@ class Plan:
     chunks: tuple[tuple[int, int], ...]
     tf32: bool = False
     measured: dict[str, float] = field(default_factory=dict)
-    bytes_per_trial: int = 0
-    bytes_fixed: int = 0
+    bytes: int = 0  # predicted for the widest chunk
 
     def write(self, directory: Path, stamp: str) -> None:
         """Write the plan atomically; the last one written counts."""
@@ -157,26 +159,6 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def predict_bytes(model: Model, problem: Problem, form: str) -> tuple[int, int]:
-    """Return (bytes per trial, bytes at width 0) of one evaluation and all persistent tensors, from two narrow runs."""
-    form = "im2col" if form == "compiled" else form
-    sizes = []
-    widths = (1, 3)
-    for width in widths:
-        part = narrow(problem, width)
-
-        def once(part: Problem = part, width: int = width) -> None:
-            iteration = torch.zeros(width, dtype=torch.int64, device=next(iter(part.unknowns.values())).device)
-            state = part.optimiser.begin(part.unknowns)
-            Evaluator(model, part.unknowns, part.facts, form)(part.unknowns, iteration)
-            del state
-
-        stored = sum(t.numel() * t.element_size() for t in tensors((part.facts, part.unknowns)))
-        sizes.append(peak_bytes(once) + 2 * stored)
-    each = max((sizes[1] - sizes[0]) // (widths[1] - widths[0]), 1)
-    return each, max(sizes[0] - each, 0)
-
-
 def choose_form(
     model: Model,
     problem: Problem,
@@ -185,15 +167,17 @@ def choose_form(
     *,
     native: float | None = None,
     live: int | None = None,
+    fits: Callable[[str], bool] = lambda _: True,
 ) -> tuple[str, dict[str, float]]:
     """Return the fastest form for this network, shape and device, and the measured rates for `live` trials (default: all).
 
     Spare lanes (see `lanes`) slow down the forms that evaluate them: a single trial of a network with two classes has 16 copies.
     Measuring stops after a share `MEASURING` of the work: two plain forms always, then the likeliest of the others, traced forms
-    last. `native` is a rate measured before.
+    last. `native` is a rate measured before. Forms other than `native` must fit into memory.
     """
     if device.type == "cuda":
-        return _choose_on_cuda(model, problem, evaluations)
+        form, rates = _choose_on_cuda(model, problem, evaluations)
+        return form if fits(form) else "native", rates
     began = time.perf_counter()
     width, threads = trials(problem.unknowns), torch.get_num_threads()
     counts = {form: _share_live(form, live or width, model, problem, device) for form in FORMS}
@@ -203,6 +187,8 @@ def choose_form(
         return width * evaluations / max(rates.values())
 
     def try_form(form: str, part: Problem = problem, *, traced: bool = False) -> None:
+        if not fits(form):
+            return
         try:
             rate = measure_form(model, part, form, seconds=min(0.5, work() / LONG / 2), traced=traced)
         except (RuntimeError, InputError) as error:
@@ -316,46 +302,43 @@ def _share_live(form: str, live: int, model: Model, problem: Problem, device: to
     return live / (parts * lanes(-(-live // parts), spare))
 
 
-def _fitting(model: Model, problem: Problem, execution: Execution, device: torch.device) -> tuple[int, int, int]:
-    """Return bytes per trial, bytes at width 0, and how many trials fit at once."""
-    limit = execution.memory or int(available(device) * SHARE_OF_FREE)
-    each, fixed = predict_bytes(model, problem, execution.form or "im2col")
-    if each + fixed > limit:
-        raise InputError(
-            f"one trial needs about {(each + fixed) / 2**20:.0f} MiB, the memory limit is {limit / 2**20:.0f} MiB"
-        )
-    return each, fixed, max((limit - fixed) // each, 1)
-
-
-def make_plan(model: Model, problem: Problem, execution: Execution, evaluations: float) -> Plan:
+def make_plan(
+    model: Model, problem: Problem, execution: Execution, evaluations: float, stop: Stop = DEFAULT_STOP
+) -> Plan:
     """Return the plan for a problem on its device and in its dtype; `evaluations` per trial (at most) decide whether compiling pays."""
     total = trials(problem.unknowns)
     device = torch.device(execution.device)
-    each, fixed, fits = 0, 0, total
-    planned = total == 1 or (execution.form and execution.chunk)  # one trial is always one chunk
-    if execution.memory or not planned:
-        each, fixed, fits = _fitting(model, problem, execution, device)
-    width = min(execution.chunk or WIDEST[device.type], fits, total)
-    number = -(-total // width)
-    width = -(-total // number)
-    chunks = tuple((first, min(first + width, total)) for first in range(0, total, width))
+    room = Room(model, problem, stop, execution.memory or int(available(device) * SHARE_OF_FREE))
     form = execution.form
+    planned = total == 1 or (form and execution.chunk)  # one trial is always one chunk
+    predicted = bool(execution.memory or not planned)
+    if predicted:
+        alone = "loop" if total == 1 and form is None else None
+        form = None if alone and room.settle(alone) else room.settle(form)
+
+    def width_in(form: str) -> int:
+        most = min(execution.chunk or WIDEST[device.type], total)
+        return min(most, room.need(form).fits(room.limit)) if predicted else most
+
     rates: dict[str, float] = {}
     if form is None and total == 1:
         form = form_of_one(model, problem, evaluations)
     elif form is None and total * evaluations <= FEW:
         form = "native"
     elif form is None:
+        width = width_in("im2col" if device.type == "cuda" and room.fits("im2col", 1) else "native")
+        width = -(-total // -(-total // width))
         sample = narrow(problem, min(max(width, 4), 64) if device.type == "cpu" else width)
-        form, rates = choose_form(model, sample, device, evaluations, live=width)
+        fits = partial(room.fits, trials=trials(sample.unknowns))
+        form, rates = choose_form(model, sample, device, evaluations, live=width, fits=fits)
+    width = -(-total // -(-total // width_in(form)))  # chunks of about equal size
     return Plan(
         form=form,
         dtype=execution.dtype,
         device=execution.device,
         threads=torch.get_num_threads(),
-        chunks=chunks,
+        chunks=tuple((first, min(first + width, total)) for first in range(0, total, width)),
         tf32=execution.tf32,
         measured={name: round(rate, 3) for name, rate in rates.items()},
-        bytes_per_trial=each,
-        bytes_fixed=fixed,
+        bytes=room.need(form).at(width) if predicted else 0,
     )

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import torch
 
-from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.loop import Engine
-from leakscope.attacks.engine.plan import Execution, Plan, make_plan, narrow
+from leakscope.attacks.engine.plan import Execution, Plan, make_plan
 from leakscope.attacks.engine.state import Finished, Problem, Progress, Stop
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -29,9 +28,7 @@ def run_problem(
     plan = Plan.read(execution.directory, stamp, trials(problem.unknowns)) if execution.directory else None
     with precision(execution.tf32 if plan is None else plan.tf32):
         if plan is None:
-            alone = trials(problem.unknowns) == 1  # needs no vmap
-            form = execution.form or (None if alone else form_without_vmap(model, problem))
-            plan = make_plan(model, problem, replace(execution, form=form), evaluations)
+            plan = make_plan(model, problem, execution, evaluations, stop)
             if execution.directory:
                 plan.write(execution.directory, stamp)
         try:
@@ -40,24 +37,9 @@ def run_problem(
             give_back()
 
 
-def form_without_vmap(model: Model, problem: Problem) -> str | None:
-    """Return 'loop', with a message, if vmap does not support the model; else None."""
-    two = narrow(problem, 2)
-    iteration = torch.zeros(2, dtype=torch.int64, device=next(iter(two.unknowns.values())).device)
-    try:
-        Evaluator(model, two.unknowns, two.facts, "native")(two.unknowns, iteration)
-    except RuntimeError as error:
-        if is_out_of_memory(error):
-            raise
-        Evaluator(model, two.unknowns, two.facts, "loop")(two.unknowns, iteration)
-        reason = str(error).strip().split("\n")[0]
-        warnings.warn(
-            f"model {model.name!r} cannot be evaluated for many trials at once ({reason}); running them one by one: same "
-            "results, slower",
-            stacklevel=4,
-        )
-        return "loop"
-    return None
+def too_large(device: str) -> InputError:
+    """Return the error for a trial that does not fit by itself."""
+    return InputError(f"one trial does not fit into the memory of {device}: attack fewer images at a time")
 
 
 class _Run:
@@ -82,17 +64,18 @@ class _Run:
                 if not is_out_of_memory(error):
                     raise
                 if last - first < 2:
-                    where = f"the memory of {self.execution.device}"
-                    raise InputError(f"one trial does not fit into {where}: attack fewer images at a time") from error
-                self._halve(position)
+                    raise too_large(self.execution.device) from error
+            else:
+                position += 1
                 continue
-            position += 1
+            self._halve(position)  # outside the handler: the error keeps the tensors of the failed chunk alive
         return map_tensors(lambda *each: torch.cat(each), parts[0], *parts[1:])
 
     def _halve(self, position: int) -> None:
         """Split every chunk from this position on, and write the new plan."""
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+        give_back()
         smaller: list[tuple[int, int]] = []
         for first, last in self.plan.chunks[position:]:
             middle = (first + last + 1) // 2

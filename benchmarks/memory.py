@@ -1,0 +1,126 @@
+"""Predicted and measured memory of a chunk for every network of the catalogue at three sizes; exits 1 above 1.3 times the prediction.
+
+python benchmarks/memory.py [NETWORK ...] [--sides 32 64 96] [--form native] [--attack ig] [--iterations 42] [--limit 6G]
+
+Every case is played in a process of its own: clients, attack, scores, as `leakscope run` does. Measured is the growth of its resident
+memory up to its peak; the process is a fork of one that has played a small case, so all code is loaded. A traced graph
+runs after 40 evaluations. Cases predicted above `--limit` are listed and not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from leakscope.cli.options import parse_memory
+from leakscope.core.errors import InputError
+from leakscope.kernels.heap import give_back
+from leakscope.models.catalogue import MODELS
+from leakscope.scenario import read_scenario
+from leakscope.sweep.chunk import play_chunk
+from leakscope.sweep.driver import unfold
+from leakscope.sweep.plan import Plan, make_plan
+
+SIDES = {"vit_b16": (64, 96, 128)}  # the others: 32, 64, 96
+ALLOWED = 1.3
+SCENARIO = """
+data: {{name: digits, size: {side}, samples: {samples}}}
+model: {network}
+weights: pytorch
+attack: {{name: {attack}, iterations: {iterations}}}
+knowledge: {{labels: true}}
+precision: {{form: {form}}}
+trials: {trials}
+baselines: []
+"""
+
+
+def planned(limit: int | None, **case: object) -> Plan:
+    """Return the plan of a case."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "case.yaml"
+        file.write_text(SCENARIO.format(**case), encoding="utf-8")
+        sweep = unfold(read_scenario(file))
+        return make_plan(sweep.cells, sweep.trials, cores=1, memory=limit)
+
+
+def resident(field: str) -> int:
+    """Return bytes of this process: VmRSS now, VmHWM at its peak."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def play_small(iterations: int) -> None:
+    """Play a small case, which loads all code; traced after 40 iterations."""
+    small = {"network": "lenet_cpl", "side": 16, "samples": 2, "trials": 2, "attack": "ig", "form": "native"}
+    for chunk in planned(None, **small, iterations=iterations).chunks:
+        play_chunk(chunk)
+
+
+def play_case(case: dict[str, object], limit: int, answer: Connection) -> None:
+    """Send predicted and measured bytes of a case, and the form."""
+    play_small(3)  # a fork maps files anew when they are used
+    give_back()
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
+    try:
+        plan = planned(limit, **case)
+    except InputError as error:
+        if "memory limit" not in str(error):
+            raise
+        answer.send((limit, resident("VmHWM") - before, "refused"))
+        return
+    [group] = plan.measured.values()
+    for chunk in plan.chunks:
+        play_chunk(chunk)
+    answer.send((group.bytes, resident("VmHWM") - before, group.form))
+
+
+def main() -> int:
+    """Print a row for each case; return 1 if one needs more than it may."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*", default=list(MODELS))
+    parser.add_argument("--sides", nargs="*", type=int)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--attack", default="ig")
+    parser.add_argument("--iterations", type=int, default=42)
+    parser.add_argument("--form", default="null")
+    parser.add_argument("--limit", default="6G")
+    args = parser.parse_args()
+    limit = parse_memory(args.limit) or 0
+    case = {name: getattr(args, name) for name in ("samples", "trials", "attack", "iterations", "form")}
+    torch.set_num_threads(1)
+    play_small(42)
+    print(f"{'network':<14}{'side':>5}{'form':>10}{'predicted':>11}{'measured':>10}{'ratio':>7}   (MiB)", flush=True)
+    worst = 0.0
+    context = multiprocessing.get_context("fork")
+    for network in args.networks:
+        for side in args.sides or SIDES.get(network, (32, 64, 96)):
+            mine, theirs = context.Pipe()
+            process = context.Process(
+                target=play_case, args=({**case, "network": network, "side": side}, limit, theirs)
+            )
+            process.start()
+            theirs.close()
+            try:
+                predicted, measured, form = mine.recv()
+            except EOFError:
+                predicted, measured, form = 1, sys.maxsize, "failed"
+            process.join()
+            ratio = measured / predicted
+            worst = max(worst, ratio)
+            sizes = f"{predicted / 2**20:>11.0f}{measured / 2**20:>10.0f}"
+            print(f"{network:<14}{side:>5}{form:>10}{sizes}{ratio:>7.2f}", flush=True)
+    print(f"largest ratio {worst:.2f}, allowed {ALLOWED}")
+    return int(worst > ALLOWED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
