@@ -204,13 +204,24 @@ def test_batch_norm_over_one_captured_example_is_one_clear_line(tmp_path: Path) 
     assert audited(tmp_path, model=model.eval()).grade == "unscored"
 
 
-def test_one_logit_is_untested(tmp_path: Path) -> None:
-    model = nn.Linear(6, 1)
-    before = dict(model.state_dict())
-    write_capture(tmp_path, Capture(round=1, client="0", before=before, sent=before, examples=1))
-    made = audited(tmp_path, model=model)
-    assert made.grade == "untested"
-    assert "two logits" in made.untested[0].why
+@pytest.mark.parametrize("loss", ["cross_entropy", nn.BCEWithLogitsLoss(), nn.functional.mse_loss])
+@pytest.mark.parametrize("scored", [True, False])
+def test_one_output_is_divided_whatever_the_loss(tmp_path: Path, loss: Any, scored: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+    x, y = held(0)[0], torch.tensor([[1.0]])
+    before = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    slopes = torch.autograd.grad(nn.functional.binary_cross_entropy_with_logits(model(x), y), list(model.parameters()))
+    sent = dict(zip(before, slopes, strict=True))
+    write_capture(
+        tmp_path, Capture(round=1, client="0", before=before, sent=sent, partition=0, examples=1, shares="gradient")
+    )
+    made = audited(tmp_path, model=model, loss=loss, truth=(lambda _: (x, y)) if scored else None)
+    assert {item.what for item in made.untested} >= {"cpl", "ig"}
+    guess = made.runs[0] if scored else made.unscored[0]
+    assert guess.name == "analytic"
+    torch.testing.assert_close(guess.reconstruction.inputs[0], x, rtol=1e-4, atol=1e-5)
+    assert made.grade == ("F" if scored else "unscored")
 
 
 # -- what is inferred

@@ -36,15 +36,15 @@ from leakscope.auditing.capture_reader import (
     observe_captures,
     scaling_of_captures,
 )
+from leakscope.auditing.criterion import captured_loss
 from leakscope.auditing.limits import Budget, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences
-from leakscope.auditing.target import Criterion, Target, UntestedError, check_batch, make_client
+from leakscope.auditing.target import Target, UntestedError, check_batch, make_client
 from leakscope.auditing.target_audit import CLIENTS, MINUTES, scored_audit
 from leakscope.clients import knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.devices import find_device
-from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import to
@@ -103,9 +103,9 @@ def audit_captures(
 def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool]:
     """Return the exposure of the captures, and whether their true data is known."""
     target, notes = request.target, request.notes
-    loss = _loss(target.loss)
     model, inputs = model_of_captures(target, notes)
-    client = make_client(target, Scaling(), loss)
+    loss = captured_loss(target.loss, model, notes)
+    client, target = make_client(target, Scaling(), loss), replace(target, loss=str(loss))
     listed = [list_one(path, model, configured=client.local is not None) for path in list_captures(directory)]
     notes.append(f"{len(listed)} captures in {directory}")
     chosen = choose(listed, model, target, clients, notes, request.untested)
@@ -120,13 +120,14 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
         input_shape=model.input_shape,
         classes=model.classes,
         samples=samples,
-        loss=client.loss,
+        loss=str(loss),
         scaling=scaling,
         local=client.local,
     )
-    batch = (
-        blank_batch(model, len(chosen.captures), samples) if truth is None else batch_of_truth(truth, scaling, model)
-    )
+    if truth is None:
+        batch = blank_batch(model, len(chosen.captures), samples)
+    else:
+        batch = batch_of_truth(truth, scaling, model, classes=isinstance(loss, str))
     seeds = tuple(request.seed * 100_000 + t for t in range(len(chosen.captures)))
     device = find_device(target.device, target.model.parameters())
     model, observation = to((model, observation), device=device)
@@ -138,12 +139,6 @@ def blank_batch(model: Model, clients: int, samples: int) -> Batch:
     """Return a batch of zeros as a placeholder for unknown true data; nothing reads it."""
     inputs = torch.zeros(clients, samples, *model.input_shape)
     return make_batch(inputs, torch.zeros(clients, samples, dtype=torch.int64), classes=model.classes)
-
-
-def _loss(loss: Criterion) -> str:
-    if not isinstance(loss, str):
-        raise InputError("auditing captures needs the loss by name, such as 'cross_entropy'")
-    return loss
 
 
 def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Report) -> Audit:

@@ -25,6 +25,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import TINY
 from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, Seeds, direction
+from leakscope.learning.losses import LOSSES
 
 FEW = 2  # bits
 MOST_ROWS = 4096  # units of a batch that are divided: those with the largest bias gradients
@@ -38,7 +39,8 @@ class Analytic:
 
     One example: the mean of `dW_k / db_k` over units weighted by `db_k^2` (least squares, exact without noise). With a known mask
     each input uses the units whose pair was sent; an input without a pair stays 0 and counts as residual. N examples: every row
-    gives a candidate, exact for a unit that one example alone activates, and N are chosen (`_recover_batch`). A relative residual above `threshold` makes the trial exhausted. Labels that cannot be read are drawn at random with a warning.
+    gives a candidate, exact for a unit that one example alone activates, and N are chosen (`_recover_batch`). A relative residual
+    above `threshold` makes the trial exhausted. Labels that cannot be read are drawn at random with a warning.
     """
 
     name: str = "analytic"
@@ -77,13 +79,15 @@ def labels_of(model: Model, observation: Observation, knowledge: Knowledge, seed
     """Return the labels: known, read from the update, or drawn at random with a warning."""
     if knowledge.labels is not None:
         return knowledge.labels
+    device = next(iter(observation.rounds[0].sent.values())).device
+    if knowledge.loss not in LOSSES:  # a caller's own loss: labels are not judged
+        return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
     rule = "idlg" if knowledge.samples == 1 else "counts"
     try:
         return LABEL_RULES[rule](model, observation, knowledge, random.key(list(seeds)))
     except InputError as error:  # images need no labels
         why = str(error).partition("; use ")[0]  # the hint to use another label rule does not apply
         warnings.warn(f"labels are drawn at random, they cannot be read: {why}", stacklevel=3)
-        device = next(iter(observation.rounds[0].sent.values())).device
         return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
 
 
