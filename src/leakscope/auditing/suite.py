@@ -27,7 +27,7 @@ from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Shares, direction
-from leakscope.defences.stack import revealed
+from leakscope.defences.stack import unrevealed
 from leakscope.learning.losses import LOSSES
 from leakscope.models import find_trained_entry
 
@@ -68,7 +68,7 @@ def plan_suite(
     """Return the attacks to run, cheapest first, and what cannot be run."""
     entries: list[Entry] = []
     untested = [Untested(f"an attacker who is {INFORMED}: {name}", UNKNOWN) for name in unknown]
-    if informed is not None and unknown and _alike(knowledge, informed):  # nothing more to know
+    if informed is not None and _alike(knowledge, informed):  # nothing more to know
         informed = None
     if (problem := division_problem(model)) is None:
         entries += _algebra(informed)
@@ -132,12 +132,13 @@ def is_informed(name: str) -> bool:
 def unknown_defences(client: Client, observation: Observation) -> list[str]:
     """Return the names of the update defences that no attacker can be informed of."""
     update = direction(observation.rounds[0], observation.shares)
-    return [type(defence).__name__ for defence in client.defences if not revealed((defence,), update)]
+    return [type(defence).__name__ for defence in unrevealed(client.defences, update)]
 
 
 def _alike(knowledge: Knowledge, informed: Knowledge) -> bool:
     """Return whether the informed attacker knows nothing more."""
-    return all(getattr(knowledge, each.name) is getattr(informed, each.name) for each in fields(Knowledge))
+    pairs = [(getattr(knowledge, each.name), getattr(informed, each.name)) for each in fields(Knowledge)]
+    return all(known is more or (known is None and more == ()) for known, more in pairs)
 
 
 def _specialised(informed: Knowledge, settings: _Settings) -> list[Entry]:

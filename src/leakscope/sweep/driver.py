@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from leakscope.core.provenance import gather_facts
-from leakscope.core.record import Cell
+from leakscope.core.record import Cell, nobody_knows
 from leakscope.scenario import Problem, Scenario
 from leakscope.scenario.attackers import cost_of_knowing
 from leakscope.scenario.cell import CellSettings, read_settings
@@ -159,7 +159,7 @@ def remarks(cells: Sequence[Cell]) -> list[str]:
     """Return messages about what settings mean or cost that their names do not show."""
     attacked = [read_settings(cell.settings) for cell in cells if not cell.baseline]
     targets = ONE_HOT if any(settings.client.loss == "mse" for settings in attacked) else ""
-    return [line for line in (targets, cost_of_knowing(attacked)) if line]
+    return [line for line in (targets, cost_of_knowing(attacked), nobody_knows(cells)) if line]
 
 
 def run_scenario(
