@@ -1,4 +1,4 @@
-"""Audit of updates captured in a real federation, with or without the true data; every capture is a client."""
+"""Audit of updates captured in a real federation, with or without the true data; the rounds of one client count once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from leakscope.auditing.attack_runs import (
     execution_on,
     fastest_threads,
     find_cut,
+    find_cut_of,
     fitting_iterations,
     iterations_note,
     null_runs,
@@ -47,12 +48,15 @@ from leakscope.core import random
 from leakscope.core.devices import find_device
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
-from leakscope.core.tree import to
-from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Shares, make_batch
+from leakscope.core.tree import take, to
+from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Outcome, Reconstruction, Shares, make_batch
 from leakscope.models import find_shortfall
 from leakscope.play import Exposure, is_defended
 from leakscope.store.captures import list_captures
 from leakscope.sweep.engines.contract import torch_threads
+
+
+WORST = 1e30  # the mismatch of a diverged attack, below that of another client's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +84,7 @@ def audit_captures(
     clients, seed = check_numbers(clients, seed)
     request = Request(target, start_budget(minutes), minutes, seed, [], [])
     try:
-        exposure, known = _gathered(directory, request, clients)
+        exposure, known, owners = _gathered(directory, request, clients)
     except UntestedError as error:
         request.untested.append(Untested("these captures", str(error)))
         return _unscored(request, [], [])
@@ -96,12 +100,12 @@ def audit_captures(
     )
     request.untested.extend(untested)
     if not known:
-        return _unscored(request, *unscored_runs(exposure, entries, request.budget, report))
-    return _scored(request, exposure, entries, report)
+        return _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))
+    return _scored(request, exposure, entries, report, owners)
 
 
-def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool]:
-    """Return the exposure of the captures, and whether their true data is known."""
+def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool, Tensor]:
+    """Return the exposure of the captures, whether their true data is known, and the number of each capture's client."""
     target, notes = request.target, request.notes
     model, inputs = model_of_captures(target, notes)
     loss = captured_loss(target.loss, model, notes)
@@ -132,7 +136,32 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
     device = find_device(target.device, target.model.parameters())
     model, observation = to((model, observation), device=device)
     informed = knowledge_of_defences(knowledge, client, observation) if is_defended(client) else None
-    return Exposure(model, client, batch, seeds, observation, knowledge, informed), truth is not None
+    exposure = Exposure(model, client, batch, seeds, observation, knowledge, informed)
+    return exposure, truth is not None, torch.tensor(chosen.owners)
+
+
+def first_rounds(exposure: Exposure, owners: Tensor) -> Exposure:
+    """Return the exposure of the first capture of every client."""
+    first = torch.tensor([int((owners == owner).nonzero()[0]) for owner in range(int(owners.max()) + 1)])
+    batch, seeds = take(exposure.batch, first), tuple(exposure.seeds[int(place)] for place in first)
+    seen = (exposure.observation, exposure.knowledge, exposure.informed)
+    observation, knowledge, informed = take(seen, first.to(exposure.device))
+    return replace(
+        exposure, batch=batch, seeds=seeds, observation=observation, knowledge=knowledge, informed=informed
+    )  # fmt: skip
+
+
+def best_rounds(guess: Reconstruction, owners: Tensor) -> Tensor:
+    """Return for every client the capture with the least mismatch, relative to its start; the truth is not consulted."""
+    left = relative_mismatch(guess).nan_to_num(WORST, WORST).masked_fill(guess.outcome == Outcome.DIVERGED, WORST)
+    own = owners == torch.arange(int(owners.max()) + 1)[:, None]
+    return torch.where(own, left, torch.inf).argmin(1)
+
+
+def relative_mismatch(guess: Reconstruction) -> Tensor:
+    """Return the final over the first mismatch of every trial; attacks without iterations have a relative one."""
+    one = guess.trace.shape[1] == 1
+    return guess.mismatch if one else guess.mismatch / guess.trace[:, 0].clamp_min(1e-12)
 
 
 def blank_batch(model: Model, clients: int, samples: int) -> Batch:
@@ -141,11 +170,15 @@ def blank_batch(model: Model, clients: int, samples: int) -> Batch:
     return make_batch(inputs, torch.zeros(clients, samples, dtype=torch.int64), classes=model.classes)
 
 
-def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Report) -> Audit:
+def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Report, owners: Tensor) -> Audit:
     """Return the audit of captures whose true data is known."""
     budget = request.budget
     with torch_threads(fastest_threads(exposure, entries)):
         done = run_entries(exposure, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), report)
+    runs = {run.name: run.select(best_rounds(run.reconstruction, owners)) for run in done.runs}
+    cuts = [find_cut_of(runs[cut.name], cut.iterations, cut.most) for cut in done.short]
+    done = done._replace(runs=tuple(runs.values()), short=tuple(cut for cut in cuts if cut is not None))
+    exposure = first_rounds(exposure, owners)
     nulls, reading = null_runs(exposure), read_labels(exposure)
     audit = scored_audit(
         _name(request),
@@ -183,16 +216,17 @@ def _name(request: Request) -> str:
 
 
 def unscored_runs(
-    exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report
+    exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report, owners: Tensor
 ) -> tuple[list[UnscoredRun], list[Untested], list[CutShort]]:
     """Return the reconstruction by every attack (the null baseline last), what could not be run, and what was cut short."""
     heavy = sum(entry.most is not None for entry in entries) or 1
 
     def run(_: int, entry: Entry) -> tuple[UnscoredRun, CutShort | None]:
-        return _run(exposure, entry, 0.9 * budget.seconds / heavy)
+        return _run(exposure, entry, 0.9 * budget.seconds / heavy, owners)
 
     with torch_threads(fastest_threads(exposure, entries)):
         runs, short, untested = try_each(entries, run, report, f"{exposure.observation.trials} captures")
+    exposure = first_rounds(exposure, owners)
     labels = torch.zeros(exposure.observation.trials, exposure.knowledge.samples, dtype=torch.int64)
     known, execution = replace(exposure.knowledge, labels=labels), execution_on(exposure.device)
     null = prior_only().guess(known, list(exposure.seeds), execution)
@@ -200,13 +234,14 @@ def unscored_runs(
     return runs, untested, short
 
 
-def _run(exposure: Exposure, entry: Entry, seconds: float) -> tuple[UnscoredRun, CutShort | None]:
-    """Return one attack with as many iterations as fit into the seconds, and how it was cut short."""
+def _run(exposure: Exposure, entry: Entry, seconds: float, owners: Tensor) -> tuple[UnscoredRun, CutShort | None]:
+    """Return one attack with as many iterations as fit into the seconds, and how it was cut short; of each client the best round."""
     iterations = fitting_iterations(exposure, entry, seconds)
     began = time.perf_counter()
     guess = reconstruct(exposure, entry, iterations)
     took = time.perf_counter() - began
-    left = guess.mismatch if entry.most is None else guess.mismatch / guess.trace[:, 0].clamp_min(1e-12)
+    guess = take(guess, best_rounds(guess, owners))
+    left = relative_mismatch(guess)
     run = UnscoredRun(entry.name, iterations_note(entry, iterations), guess, left, structure(guess.inputs), took)
     return run, find_cut(entry.name, guess, iterations, entry.most)
 

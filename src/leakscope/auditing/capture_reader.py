@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ MOST_RATE, MOST_EPOCHS = 1e6, 1000
 MOST_EXAMPLES = 10_000
 MOST_VALUES = 2**28
 EDGE = 1e-3
+BEST_ROUND = "of several rounds of one client each attack keeps the one that it explains best, by its own mismatch and not by the truth"
 OTHERS = (
     "they share something else, or were trained with another learning rate, epochs or batch size than the first one, and an "
     "attack simulates one training; audit them from a directory of their own"
@@ -104,6 +106,7 @@ class Listed:
     """A checked capture without its tensors, because all tensors together may not fit into memory."""
 
     path: Path
+    owner: str  # the partition, or the client that does not say its partition
     examples: int | None
     shares: str
     stated: StatedTraining
@@ -116,6 +119,7 @@ def list_one(path: Path, model: Model, *, configured: bool) -> Listed:
     silent = configured or capture.shares == "gradient"  # the target states the local training, or there is none
     return Listed(
         path,
+        f"client {capture.client}" if capture.partition is None else f"partition {capture.partition}",
         capture.examples,
         capture.shares,
         StatedTraining() if silent else stated_training(capture.config, path.name),
@@ -127,6 +131,7 @@ class Chosen:
     """The captures to attack: same number of examples, same kind of update, same stated training."""
 
     captures: list[Capture]
+    owners: tuple[int, ...]  # the number of the client of each capture; one of several rounds has several captures
     samples: int
     stated: StatedTraining
     inferred: Inferred | None = None
@@ -135,27 +140,42 @@ class Chosen:
 def choose(
     listed: Sequence[Listed], model: Model, target: Target, most: int, notes: list[str], untested: list[Untested]
 ) -> Chosen:
-    """Return at most `most` captures of one kind with the fewest examples, because those leak most."""
+    """Return at most `most` captures of one kind with the fewest examples, which leak most; further rounds of a client come last."""
     known = [item.examples for item in listed if item.examples]
     fewest = min(known) if known else None
     small = [item for item in listed if fewest is None or item.examples == fewest]
     alike = [item for item in small if (item.shares, item.stated) == (small[0].shares, small[0].stated)]
     if len(alike) < len(small):
         untested.append(Untested(f"{len(small) - len(alike)} of {len(listed)} captures", OTHERS))
-    captures = [read_capture(item.path) for item in alike[:most]]
+    picked = _first_rounds_first(alike)[:most]
+    numbers = {owner: number for number, owner in enumerate(dict.fromkeys(item.owner for item in picked))}
+    owners = tuple(numbers[item.owner] for item in picked)
+    captures = [read_capture(item.path) for item in picked]
+    if len(numbers) < len(captures):
+        notes.append(f"{len(captures)} captures are of {len(numbers)} clients: {BEST_ROUND}")
     if fewest is not None:
         if len(captures) < len(listed):
             notes.append(
                 f"{len(captures)} of {len(listed)} captures were attacked: those of {fewest} examples, the fewest"
             )
         _check_size(len(captures), fewest, model)
-        return Chosen(captures, fewest, alike[0].stated)
+        return Chosen(captures, owners, fewest, alike[0].stated)
     inferred = infer_first(captures[0], model, target)
     guess = inferred.samples
     samples = whole_number(target.examples, "examples", 1, MOST) if guess.value is None else int(guess.value)
     notes.append(f"the captures do not say how many examples a client had: {samples} taken; inferred: {guess}")
     _check_size(len(captures), samples, model)
-    return Chosen(captures, samples, alike[0].stated, inferred)
+    return Chosen(captures, owners, samples, alike[0].stated, inferred)
+
+
+def _first_rounds_first(listed: Sequence[Listed]) -> list[Listed]:
+    """Return the captures with the first of every client before the second of any; else in their order."""
+    seen: Counter[str] = Counter()
+    turns = []
+    for item in listed:
+        turns.append((seen[item.owner], item))
+        seen[item.owner] += 1
+    return [item for _, item in sorted(turns, key=lambda turn: turn[0])]
 
 
 def _check_size(trials: int, samples: int, model: Model) -> None:
