@@ -56,9 +56,6 @@ from leakscope.store.captures import list_captures
 from leakscope.sweep.engines.contract import torch_threads
 
 
-WORST = 1e30  # the mismatch of a diverged attack, below that of another client's
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """The target, time and seed of an audit, and the notes collected on the way."""
@@ -153,7 +150,8 @@ def first_rounds(exposure: Exposure, owners: Tensor) -> Exposure:
 
 def best_rounds(guess: Reconstruction, owners: Tensor) -> Tensor:
     """Return for every client the capture with the least mismatch, relative to its start; the truth is not consulted."""
-    left = relative_mismatch(guess).nan_to_num(WORST, WORST).masked_fill(guess.outcome == Outcome.DIVERGED, WORST)
+    worst = 1e30  # of a diverged attack, yet less than that of another client
+    left = relative_mismatch(guess).nan_to_num(worst, worst).masked_fill(guess.outcome == Outcome.DIVERGED, worst)
     own = owners == torch.arange(int(owners.max()) + 1)[:, None]
     return torch.where(own, left, torch.inf).argmin(1)
 

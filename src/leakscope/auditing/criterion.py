@@ -27,15 +27,8 @@ ALIKE = 1e-3  # relative to the norm of the gradient
 SEED = 11
 
 
-def _softmax_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(output.softmax(1), target)
-
-
-FUNCTIONS: dict[str, Function] = {
-    "cross_entropy": F.cross_entropy,
-    "mse": F.mse_loss,
-    "softmax_cross_entropy": _softmax_cross_entropy,
-}  # the losses by name, for targets other than one class an example
+# the losses by name, for targets other than one class an example
+FUNCTIONS: dict[str, Function] = {**LOSSES, "cross_entropy": F.cross_entropy, "mse": F.mse_loss}
 
 
 class Comparison(NamedTuple):
