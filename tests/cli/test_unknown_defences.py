@@ -17,8 +17,10 @@ from leakscope.defences import DEFENCES, Revealed
 from leakscope.report.cells import INFORMED, name_of
 from leakscope.report.sheet import sheet_of
 from leakscope.report.threat import DEFENDED, threat_of
+from leakscope.scenario.components import component_type
 from leakscope.scenario.identity import cell_id
 from leakscope.scenario.scenario import scenario_of
+from leakscope.scenario.schema import cell_model, file_model
 from leakscope.store import Run
 
 
@@ -45,8 +47,16 @@ class Silent(Tenth):
 @pytest.fixture(autouse=True)
 def mine() -> Iterator[None]:
     DEFENCES.update(tenth=Tenth, silent=Silent)  # type: ignore[dict-item]
+    read_anew()
     yield
     del DEFENCES["tenth"], DEFENCES["silent"]
+    read_anew()
+
+
+def read_anew() -> None:
+    """Let files be read with the defences there are now; a process reads the tables once."""
+    for remembered in (component_type, cell_model, file_model):
+        remembered.cache_clear()
 
 
 BASE = {name: value for name, value in TINY.items() if name != "knowledge"}
