@@ -109,7 +109,7 @@ def find_request(what: str, model: str | None) -> Request:
     if path.is_dir():
         if model is None:
             raise InputError(f"{what} is a directory of captures: --model package.module:build must say whose they are")
-        return Request(load_build(model))
+        return Request(load_build(model, captures=path))
     if model is not None:
         raise InputError(f"--model is for a directory of captures; {what} is none")
     if path.suffix in YAML or path.is_file():

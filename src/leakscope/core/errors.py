@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
+
 
 class InputError(ValueError):
     """Invalid user input, with a one-line message; the command line prints only the message and exits with code 2."""
@@ -9,3 +12,11 @@ class InputError(ValueError):
 
 class UnknownNameError(InputError):
     """An unknown name; the message lists similar ones."""
+
+
+def import_extra(module: str, extra: str, user: str) -> ModuleType:
+    """Return a module that comes with an extra of leakscope; where it is missing, `user` needs that extra."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise InputError(f'{user} needs the extra "{extra}": pip install "leakscope[{extra}]"') from None

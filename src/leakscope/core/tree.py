@@ -19,25 +19,26 @@ V = TypeVar("V")
 TINY = 1e-12
 
 
-class _SquaredNorm(torch.autograd.Function):
-    """`x . x` in one pass over x, and one for its gradient `2 g x`: updates are the largest tensors of an attack."""
+class _SquaredNorms(torch.autograd.Function):
+    """`x . x` of every tensor in one pass over x, and one for its gradient `2 g x`: updates are the largest tensors of an attack."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
+    def forward(*tree: Tensor) -> Tensor:
         # on CPU one pass, ten times as fast as a batched product; elsewhere square and sum, which fuse
-        return torch.linalg.vector_norm(x).square() if x.device.type == "cpu" else x.square().sum()
+        if tree[0].device.type == "cpu":
+            return torch.stack([torch.linalg.vector_norm(x).square() for x in tree])
+        return torch.stack([x.square().sum() for x in tree])
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         del output
-        ctx.save_for_backward(inputs[0])
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
-        x: Tensor = ctx.saved_tensors[0]
-        return x * (2 * cotangent)
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x * g for x, g in zip(ctx.saved_tensors, (2 * cotangent).unbind(), strict=True))
 
 
 def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
@@ -47,7 +48,8 @@ def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
 
 def squared_norm(a: Mapping[str, Tensor]) -> Tensor:
     """Return the squared Euclidean length of a tree read as one vector."""
-    return torch.stack([_SquaredNorm.apply(value) for value in a.values()]).sum()  # type: ignore[no-untyped-call]
+    norms: Tensor = _SquaredNorms.apply(*a.values())  # type: ignore[no-untyped-call]
+    return norms.sum()
 
 
 def norm(a: Mapping[str, Tensor]) -> Tensor:

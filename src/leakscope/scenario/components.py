@@ -32,6 +32,7 @@ from leakscope.models import INITS, MODELS
 from leakscope.scenario.insider import PublicExample
 
 PLAIN = (int, float, str, bool)
+MOST_ITEMS = 100
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
 
@@ -133,8 +134,8 @@ def _default(make: Callable[..., Any], name: str, argument: inspect.Parameter) -
 
 
 def list_of(item: Any) -> Any:
-    """Return the list type of an item type that is known only at run time."""
-    return list.__class_getitem__(item)
+    """Return the type of a list of at most `MOST_ITEMS`, for an item type that is known only at run time."""
+    return Annotated[list.__class_getitem__(item), Field(max_length=MOST_ITEMS)]
 
 
 def _file_type(name: str, hint: Any) -> Any:

@@ -107,8 +107,8 @@ class Engine:
         return self._lay_out(index, self.total)
 
     def width(self, live: int) -> int:
-        """Return the number of lanes for so many live trials."""
-        return lanes(live, self.spare)
+        """Return the number of lanes for so many live trials; no padding where a CUDA device evaluates each trial alone."""
+        return live if self.form in ALONE and self.device.type == "cuda" else lanes(live, self.spare)
 
     def _lay_out(self, index: Tensor, live: int) -> State:
         unknowns = take(self.problem.unknowns, index)
@@ -142,13 +142,10 @@ class Engine:
         pads = state.lane < 0
         if bool(pads.any()):
             index = torch.where(pads, state.lane[0].clamp_min(0), index)
-        local = replace(
-            self.problem,
-            unknowns=state.unknowns,
-            facts=take(self.problem.facts, index),
-            optimiser=take(self.problem.optimiser, index),
-            rules=take(dict(self.problem.rules), index),
-        )
+        problem = self.problem
+        if index.tolist() != list(range(self.total)):  # else the same trials: no copy of their weights
+            problem = take(problem, index)
+        local = replace(problem, unknowns=state.unknowns)
         form = self.form
         if form == "compiled" and len(state.lane) < self.width(self.total):
             form = "im2col"  # the tail of a chunk is not worth a second compilation
