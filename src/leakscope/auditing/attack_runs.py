@@ -62,7 +62,10 @@ def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Seque
     T = max(1, min(clients, len(subject.inputs) // subject.examples))
     order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
     chosen = order[: T * subject.examples].reshape(T, subject.examples)
-    batch = make_batch(subject.inputs[chosen], subject.labels[chosen], classes=subject.model.classes)
+    targets = None if subject.targets is None else subject.targets[chosen]
+    batch = make_batch(
+        subject.inputs[chosen], subject.labels[chosen], classes=subject.model.classes, targets=targets
+    )  # fmt: skip
     seeds = [seed * 100_000 + t for t in range(T)]
     return expose(subject.model, client, shared_weights(subject.model, T), batch, seeds)
 

@@ -21,7 +21,7 @@ from leakscope.defences.stack import State, begin, check_stack, protect
 from leakscope.defences.strengths import Unit, strengths_of
 from leakscope.federated import train_by_gradients
 from leakscope.learning.gradients import loss_and_gradient
-from leakscope.learning.losses import LOSSES, one_hot
+from leakscope.learning.losses import loss_of, one_hot
 from leakscope.metrics import estimate_mean
 from leakscope.play import AttackResult, Exposure
 
@@ -226,7 +226,7 @@ def train_briefly(
 
     def one(memory: State, weights: Tree, buffers: Tree, x: Tensor, t: Tensor, key: Tensor) -> tuple[Tree, State]:
         mask = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        gradient, _, _, _ = loss_and_gradient(model, LOSSES[client.loss], weights, buffers, x, t, mask, key)
+        gradient, _, _, _ = loss_and_gradient(model, loss_of(client.loss), weights, buffers, x, t, mask, key)
         return protect(stack, model.shared(gradient), memory, key)
 
     def answer(weights: Tree, number: int) -> Tree:

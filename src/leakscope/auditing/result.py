@@ -147,8 +147,9 @@ def worst_lines(audit: Audit) -> list[str]:
     scores, labels = audit.worst.scores, audit.exposure.batch.labels
     places = [(t, s) for t in range(scores.trials) for s in range(labels.shape[1]) if bool(scores.scored[t, s])]
     places.sort(key=lambda place: float(scores.mse[place]))
+    classes = audit.exposure.batch.targets is None
     return [
-        f"client {t}, example {s} (class {int(labels[t, s])}): MSE {float(scores.mse[t, s]):.2g}, "
+        f"client {t}, example {s}{f' (class {int(labels[t, s])})' if classes else ''}: MSE {float(scores.mse[t, s]):.2g}, "
         f"PSNR {float(scores.psnr[t, s]):.1f} dB"
         for t, s in places[:SHOWN_WORST]
     ]

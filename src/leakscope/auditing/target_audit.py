@@ -35,7 +35,7 @@ from leakscope.sweep.engines.contract import torch_threads
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from leakscope.auditing.target import Criterion
+    from leakscope.auditing.criterion import Criterion
     from leakscope.clients import Client
     from leakscope.core.types import LocalTraining
     from leakscope.defences import Defence

@@ -35,6 +35,7 @@ def show(
     ] = None,
 ) -> None:
     """Show a run as a table: rates and means with n, and the 95 % interval of the content rate; the page shows all intervals."""
+    from leakscope.core.record import nobody_knows
     from leakscope.report.cells import axes_of
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table, tabulate
@@ -55,6 +56,8 @@ def show(
     pooled = f"; pooled over {', '.join(table.pooled)}" if table.pooled else ""
     note = f"n trials; content with its 95 % interval, conv., label: success rates; means over all samples{pooled}"
     console.print(note + ("" if whole else f"; {MORE}"), style="dim")
+    if line := nobody_knows(sheet.cells):
+        console.print(line)
     show_rows(console, Run.open(run))
 
 

@@ -211,7 +211,8 @@ def _algebra(audit: Audit, exposure: Exposure) -> Exact | None:
         Pair(
             truth=drawable(exposure.batch.inputs[place]),
             recovered=drawable(guesses[place].clamp(0, 1)),
-            label=f"client {place[0]}, example {place[1]} (class {int(exposure.batch.labels[place])})",
+            label=f"client {place[0]}, example {place[1]}"
+            + (f" (class {int(exposure.batch.labels[place])})" if exposure.batch.targets is None else ""),
             mse=float(scores.mse[place]),
         )
         for place in places[:MOST_PAIRS]

@@ -27,6 +27,7 @@ from leakscope.attacks.units import GAINS, OBJECTIVES
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup, summary
 from leakscope.defences import DEFENCES
+from leakscope.learning.losses import UserLoss
 from leakscope.models import INITS, MODELS
 from leakscope.scenario.insider import PublicExample
 
@@ -168,8 +169,8 @@ def _file_type(name: str, hint: Any) -> Any:
 
 
 def _in_python_alone(part: Any) -> bool:
-    """Return whether a type of a union is only for Python callers: a tensor of strengths or a protocol."""
-    return part is Tensor or getattr(part, "_is_protocol", False)
+    """Return whether a type of a union is only for Python callers: a tensor of strengths, a loss or a protocol."""
+    return part in (Tensor, UserLoss) or getattr(part, "_is_protocol", False)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from leakscope.core.provenance import gather_facts
-from leakscope.core.record import Cell
+from leakscope.core.record import Cell, nobody_knows
 from leakscope.scenario import Problem, Scenario
 from leakscope.scenario.attackers import cost_of_knowing
 from leakscope.scenario.cell import CellSettings, read_settings
@@ -153,7 +153,7 @@ def remarks(sweep: Sweep) -> list[str]:
     """Return messages about what settings mean or cost that their names do not show."""
     attacked = list(sweep.attacked.values())
     targets = ONE_HOT if any(settings.client.loss == "mse" for settings in attacked) else ""
-    return [line for line in (targets, cost_of_knowing(attacked)) if line]
+    return [line for line in (targets, cost_of_knowing(attacked), nobody_knows(sweep.cells)) if line]
 
 
 def run_scenario(

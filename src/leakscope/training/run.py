@@ -191,7 +191,7 @@ class _Run:
         if not is_finite(state):  # argmax of NaN logits would sometimes count as correct
             return replace(point, loss=math.nan)
         weights = parameters_of(self.world.used, state)
-        scaling, loss = self.world.federation.client.scaling, self.world.federation.client.loss
+        scaling, loss = self.world.federation.client.scaling, str(self.world.federation.client.loss)
         utility = measure_utility(self.world.used, weights, state.buffers, self.world.data, scaling=scaling, loss=loss)
         return replace(point, correct=utility.correct, n=utility.n, loss=utility.loss)
 
