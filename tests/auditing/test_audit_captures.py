@@ -11,7 +11,7 @@ import torch
 from tests.auditing.test_audit_target import Old, Through
 from torch import Tensor, nn
 
-from leakscope.auditing import attack_runs
+from leakscope.auditing import suite
 from leakscope.auditing.capture_audit import audit_captures
 from leakscope.auditing.target import Target
 from leakscope.core.errors import InputError
@@ -21,7 +21,7 @@ from leakscope.store.captures import Capture, write_capture
 
 @pytest.fixture(autouse=True)
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attack_runs, "iterations_within", lambda *_, **__: 2)
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 2, "ig": 2, "sme": 2})
     monkeypatch.setattr("leakscope.auditing.capture_audit.fastest_threads", lambda *_: 1)
 
 

@@ -21,11 +21,13 @@ from leakscope.cli import app
 from leakscope.core.errors import InputError
 from leakscope.store.captures import Capture, write_capture
 
-BRIEF = ["--minutes", "0.01", "--clients", "2", "--no-remedies", "--quiet"]
+BRIEF = ["--minutes", "0.5", "--clients", "2", "--no-remedies", "--quiet"]
 MODULE = """
+from dataclasses import replace
 import torch
 from torch import nn
 from leakscope.auditing import Target
+from leakscope.defences import GaussianNoise
 
 def net():
     torch.manual_seed(0)
@@ -34,6 +36,9 @@ def net():
 def build():
     generator = torch.Generator().manual_seed(0)
     return Target(model=net(), inputs=torch.rand(12, 1, 4, 4, generator=generator), labels=torch.arange(12) % 2)
+
+def noisy():
+    return replace(build(), defences=(GaussianNoise(1e3),))
 
 def blind():
     return Target(model=net(), input_shape=(1, 4, 4))
@@ -78,6 +83,17 @@ def test_without_a_gate_a_leak_is_no_error() -> None:
     code, text = run("cli_audited:build", *BRIEF)
     assert code == 0
     assert "cpl" in text
+
+
+def test_an_audit_cut_short_is_inconclusive_and_passes_no_gate(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 10_000, "ig": 10_000})
+    short = ["--minutes", "0.02", "--clients", "2", "--no-remedies"]
+    code, _ = run("cli_audited:noisy", *short, "--fail-above", "asr=1", "--out", "out")
+    told = json.loads((place / "out" / "audit.json").read_text())
+    assert (code, told["grade"]) == (1, "inconclusive")
+    assert told["unfinished"]
+    assert told["minutes_needed"] > 0.02
+    assert run("cli_audited:noisy", *short)[0] == 0
 
 
 def test_an_untested_model_never_passes_a_gate() -> None:

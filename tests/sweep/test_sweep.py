@@ -18,7 +18,8 @@ from leakscope.sweep import make_plan
 from leakscope.sweep import plan as plan_module
 from leakscope.sweep.driver import NoProgress, unfold
 from leakscope.sweep.engines import processes
-from leakscope.sweep.plan import chunks_of, group_trials, share_of_memory
+from leakscope.sweep.plan import group_trials, share_of_memory
+from leakscope.sweep.stored_plan import chunks_of, read_plan
 from sweeper import SMALL, content, small, sweep
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
@@ -74,9 +75,9 @@ def test_a_plan_for_another_device_is_not_followed(tmp_path: Path) -> None:
     (stored,) = run.plans()
     unfolded = unfold(small())
     ids = {trial.id for trial in unfolded.trials}
-    told: dict[str, Any] = stored["plan"]  # type: ignore[assignment]
-    assert len(chunks_of(told, unfolded, ids, "cpu")) == len(told["chunks"])
-    assert not chunks_of(told, unfolded, ids, "cuda")
+    plan = read_plan(stored["id"], stored["plan"])
+    assert len(chunks_of(plan, unfolded, ids, "cpu")) == len(plan.chunks)
+    assert not chunks_of(plan, unfolded, ids, "cuda")
 
 
 def test_workers_share_the_memory() -> None:

@@ -11,20 +11,17 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing.attack_runs import (
+from leakscope.auditing.attack_runs import check_updates, fastest_threads, null_runs, read_labels, run_entries
+from leakscope.auditing.attempts import (
+    Attempt,
     CutShort,
     Report,
     UnscoredRun,
     execution_on,
-    fastest_threads,
     find_cut,
-    fitting_iterations,
     iterations_note,
-    null_runs,
-    read_labels,
     reconstruct,
-    run_entries,
-    try_each,
+    run_attempts,
 )
 from leakscope.auditing.capture_reader import (
     ask_truth,
@@ -36,11 +33,12 @@ from leakscope.auditing.capture_reader import (
     observe_captures,
     scaling_of_captures,
 )
-from leakscope.auditing.limits import Budget, check_numbers, start_budget
+from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences
 from leakscope.auditing.target import Criterion, Target, UntestedError, check_batch, make_client
-from leakscope.auditing.target_audit import CLIENTS, MINUTES, scored_audit
+from leakscope.auditing.target_audit import CLIENTS, MINUTES, WHOLE_SHARE, left_out_statistics, scored_audit
+from leakscope.auditing.verdict import Grade
 from leakscope.clients import knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.devices import find_device
@@ -50,7 +48,7 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.tree import to
 from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Shares, make_batch
 from leakscope.models import find_shortfall
-from leakscope.play import Exposure, is_defended
+from leakscope.play import AttackResult, Exposure, is_defended
 from leakscope.store.captures import list_captures
 from leakscope.sweep.engines.contract import torch_threads
 
@@ -81,6 +79,7 @@ def audit_captures(
     request = Request(target, start_budget(minutes), minutes, seed, [], [])
     try:
         exposure, known = _gathered(directory, request, clients)
+        check_updates(exposure)
     except UntestedError as error:
         request.untested.append(Untested("these captures", str(error)))
         return _unscored(request, [], [])
@@ -94,7 +93,7 @@ def audit_captures(
         unmatched=None if lacks is None else lacks.sentence,
         unknown=unknown_defences(exposure.client, exposure.observation),
     )
-    request.untested.extend(untested)
+    request.untested.extend((*untested, *left_out_statistics(target.model)))
     if not known:
         return _unscored(request, *unscored_runs(exposure, entries, request.budget, report))
     return _scored(request, exposure, entries, report)
@@ -150,7 +149,8 @@ def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], repo
     """Return the audit of captures whose true data is known."""
     budget = request.budget
     with torch_threads(fastest_threads(exposure, entries)):
-        done = run_entries(exposure, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), report)
+        attempts = [Attempt[AttackResult](entry, exposure.trials) for entry in entries]
+        done = run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report)
     nulls, reading = null_runs(exposure), read_labels(exposure)
     audit = scored_audit(
         _name(request),
@@ -172,7 +172,7 @@ def _unscored(
     """Return the audit of captures whose true data is not known."""
     return Audit(
         name=_name(request),
-        grade="unscored" if len(runs) > 1 else "untested",
+        grade=Grade.UNSCORED if len(runs) > 1 else Grade.UNTESTED,
         untested=(*request.untested, *failed),
         notes=tuple(request.notes),
         minutes=request.minutes,
@@ -191,13 +191,16 @@ def unscored_runs(
     exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report
 ) -> tuple[list[UnscoredRun], list[Untested], list[CutShort]]:
     """Return the reconstruction by every attack (the null baseline last), what could not be run, and what was cut short."""
-    heavy = sum(entry.most is not None for entry in entries) or 1
 
-    def run(_: int, entry: Entry) -> tuple[UnscoredRun, CutShort | None]:
-        return _run(exposure, entry, 0.9 * budget.seconds / heavy)
+    def run(entry: Entry, iterations: int, pace: Pace) -> tuple[UnscoredRun, CutShort | None]:
+        return _run(exposure, entry, iterations, pace)
 
+    attempts = [Attempt[UnscoredRun](entry, exposure.trials) for entry in entries]
     with torch_threads(fastest_threads(exposure, entries)):
-        runs, short, untested = try_each(entries, run, report, f"{exposure.observation.trials} captures")
+        run_attempts(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report, run)
+    runs = [each.result for each in attempts if each.result is not None]
+    short = [each.cut for each in attempts if each.cut is not None and each.failure is None]
+    untested = [each.failure for each in attempts if each.failure is not None]
     labels = torch.zeros(exposure.observation.trials, exposure.knowledge.samples, dtype=torch.int64)
     known, execution = replace(exposure.knowledge, labels=labels), execution_on(exposure.device)
     null = prior_only().guess(known, list(exposure.seeds), execution)
@@ -205,15 +208,16 @@ def unscored_runs(
     return runs, untested, short
 
 
-def _run(exposure: Exposure, entry: Entry, seconds: float) -> tuple[UnscoredRun, CutShort | None]:
-    """Return one attack with as many iterations as fit into the seconds, and how it was cut short."""
-    iterations = fitting_iterations(exposure, entry, seconds)
+def _run(exposure: Exposure, entry: Entry, iterations: int, pace: Pace) -> tuple[UnscoredRun, CutShort | None]:
+    """Return one attack, which `pace` may end, and how it was cut short."""
     began = time.perf_counter()
-    guess = reconstruct(exposure, entry, iterations)
+    guess = reconstruct(exposure, entry, iterations, pace)
     took = time.perf_counter() - began
     left = guess.mismatch if entry.most is None else guess.mismatch / guess.trace[:, 0].clamp_min(1e-12)
-    run = UnscoredRun(entry.name, iterations_note(entry, iterations), guess, left, structure(guess.inputs), took)
-    return run, find_cut(entry.name, guess, iterations, entry.most)
+    note = iterations_note(entry, iterations, guess)
+    return UnscoredRun(entry.name, note, guess, left, structure(guess.inputs), took), find_cut(
+        entry.name, guess, entry.most
+    )
 
 
 def structure(pictures: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
+from torch import nn
+
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.aware import aware
 from leakscope.attacks.exact.analytic import Analytic
@@ -71,7 +73,7 @@ def plan_suite(
     if model.entry is not None and model.entry.bias is not None:
         entries += _algebra(informed)
     else:
-        untested.append(Untested("analytic", "the model does not begin with a dense layer with a bias"))
+        untested.append(Untested("analytic", _why_no_division(model)))
     names = ["cpl", "ig", "sme"] if shares is Shares.WEIGHTS and steps != 1 else ["cpl", "ig"]
     if shares is Shares.WEIGHTS and knowledge.local is None:
         names.remove("cpl")
@@ -96,6 +98,15 @@ def plan_suite(
     if informed is not None and unmatched is None:
         entries += _specialised(informed, settings)
     return entries, untested
+
+
+def _why_no_division(model: Model) -> str:
+    """Return why the analytic attack cannot be run on a model without an `entry`."""
+    module = getattr(model.apply, "module", None)
+    first = next((name for name, _ in module.named_parameters()), "") if isinstance(module, nn.Module) else ""
+    if first in model.buffers:
+        return "the first layer is frozen: its gradient is not sent"
+    return "the model does not begin with a dense layer with a bias"
 
 
 def _algebra(informed: Knowledge | None) -> list[Entry]:

@@ -189,9 +189,7 @@ def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
     copied = copied.to("cpu").float()
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in copied.modules()):
         torch.func.replace_all_batch_norm_modules_(copied)
-        notes.append(
-            "batch norm in train mode normalises by the client's own batch; its running statistics are left out"
-        )
+        notes.append("batch norm in train mode normalises by the client's own batch")
     return copied
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
+import threading
 from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
+from leakscope.cli.progress import heeded_signals
 from leakscope.cli.text import printable
 from leakscope.core.errors import InputError
 from leakscope.core.version import __version__
@@ -50,6 +53,9 @@ def run_command(command: typer.Typer) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if threading.current_thread() is threading.main_thread():
+        for number in heeded_signals():
+            signal.signal(number, signal.default_int_handler)
     try:
         command()
     except InputError as error:

@@ -16,6 +16,7 @@ from leakscope.report.page import render, sha256_source
 from leakscope.report.page_data import Page
 from leakscope.report.run_page import page_of_run
 from leakscope.store import Run
+from leakscope.store.untrusted import foreign_content
 
 HOST = "127.0.0.1"
 EVERY = 2000
@@ -47,8 +48,9 @@ def page_of_directory(directory: Path, *, command: str) -> Page:
     from leakscope.scenario.encodings import class_names_of
 
     run = Run.open(directory)
-    page = page_of_run(run, command=command, class_names=class_names_of(run.cells()))
-    return replace(page, rows=row_tables(run))
+    with foreign_content(directory):
+        page = page_of_run(run, command=command, class_names=class_names_of(run.cells()))
+        return replace(page, rows=row_tables(run))
 
 
 def make_server(directory: Path, port: int) -> ThreadingHTTPServer:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 from leakscope.core.provenance import gather_facts
 from leakscope.core.record import Cell
@@ -23,7 +23,8 @@ from leakscope.store import Landing, Run, Writer
 from leakscope.sweep.chunk import Chunk, on, play_chunk
 from leakscope.sweep.engines import Engine, Needs, Note, local, never, processes, serial, usable_cores, visible_gpus
 from leakscope.sweep.fit_checks import MisfitError, attack_misfits, part_misfits
-from leakscope.sweep.plan import Plan, chunks_of, make_plan
+from leakscope.sweep.plan import Plan, make_plan
+from leakscope.sweep.stored_plan import StoredPlan, chunks_of, read_plan
 from leakscope.sweep.trials import Sweep, Trial, sweep_of, unique_cells
 
 ATTACK = "attack"
@@ -231,10 +232,11 @@ def _to_do(
     chunks: list[Chunk] = []
     seconds = 0.0
     for stored in reversed(run.plans()):
-        left = chunks_of(cast(Mapping[str, object], stored["plan"]), sweep, pending, device)
+        content = read_plan(stored["id"], stored["plan"])
+        left = chunks_of(content, sweep, pending, device)
         chunks += [on(chunk, plan=int(stored["id"]), work=run.work) for chunk in left]  # type: ignore[call-overload]
         pending -= {trial.id for chunk in left for trial in chunk.trials}
-        seconds += _share(cast(Mapping[str, object], stored["plan"]), left)
+        seconds += _share(content, left)
     if pending:
         rest = [trial for trial in sweep.trials if trial.id in pending]
         if plan is None or {t.id for c in plan.chunks for t in c.trials} != pending:
@@ -247,12 +249,12 @@ def _to_do(
     return chunks, seconds
 
 
-def _share(plan: Mapping[str, object], left: Sequence[Chunk]) -> float:
+def _share(plan: StoredPlan, left: Sequence[Chunk]) -> float:
     """Return an upper bound on the seconds for the remaining chunks of a stored plan, from its measurements."""
-    whole = sum(len(chunk["trials"]) for chunk in plan["chunks"] if not chunk["baseline"])  # type: ignore[attr-defined, misc]
+    whole = sum(len(chunk.trials) for chunk in plan.chunks if not chunk.baseline)
     part = sum(len(chunk.trials) for chunk in left if not chunk.baseline)
     cores = max(1, usable_cores() // max((chunk.threads for chunk in left), default=1))
-    measured = sum(group["seconds"] for group in plan["measured"].values())  # type: ignore[attr-defined]
+    measured = sum(group.seconds for group in plan.measured.values())
     return float(measured * part / whole / cores) if whole else 0.0
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import cast
 
 import torch
 
@@ -140,13 +139,13 @@ def make_plan(
         if measure and not group.baseline:
             say(f"measuring group {len(measured) + 1} of {sum(not g.baseline for g in groups)}")
             measurement = measure_group(
-                _chunk("probe", group.trials[:4], sweep, device, threads), len(group.trials), width, limit
+                make_chunk("probe", group.trials[:4], sweep, device, threads), len(group.trials), width, limit
             )
             width = min(width, measurement.width)
             measured[f"group {place + 1}"] = measurement
             seconds += measurement.seconds
         chunks += [
-            _chunk(f"g{place + 1}-c{count + 1}", part, sweep, device, threads, measurement.form, group.baseline)
+            make_chunk(f"g{place + 1}-c{count + 1}", part, sweep, device, threads, measurement.form, group.baseline)
             for count, part in enumerate(_parts(group.trials, width))
         ]
     return Plan(tuple(chunks), seconds / workers, measured)
@@ -180,7 +179,7 @@ def _parts(trials: Sequence[Trial], width: int) -> list[tuple[Trial, ...]]:
     return [tuple(trials[first : first + even]) for first in range(0, len(trials), even)]
 
 
-def _chunk(
+def make_chunk(
     name: str,
     trials: Sequence[Trial],
     sweep: Sweep,
@@ -189,26 +188,9 @@ def _chunk(
     form: str | None = None,
     baseline: bool = False,
 ) -> Chunk:
+    """Return a chunk of these trials, with their cells."""
     cells = {trial.cell: sweep.cells[trial.cell] for trial in trials}
     return Chunk(name, tuple(trials), cells, form, threads, device, baseline)
-
-
-def chunks_of(plain: Mapping[str, object], sweep: Sweep, pending: set[str], device: str) -> list[Chunk]:
-    """Return the chunks of a stored plan that are entirely pending; none if the plan was measured on another device."""
-    by_id = {trial.id: trial for trial in sweep.trials}
-    return [
-        _chunk(
-            cast(str, chunk["name"]),
-            [by_id[trial] for trial in cast(list[str], chunk["trials"])],
-            sweep,
-            chunk["device"],
-            cast(int, chunk["threads"]),
-            cast(str | None, chunk["form"]),
-            cast(bool, chunk["baseline"]),
-        )
-        for chunk in cast(list[dict[str, object]], plain["chunks"])
-        if chunk["device"] == device and pending.issuperset(cast(list[str], chunk["trials"]))
-    ]
 
 
 WORTH_CHOOSING = 20.0  # seconds of work above which timing all forms pays

@@ -36,7 +36,7 @@ from leakscope.federated import (
 )
 from leakscope.federated.traced import forget
 from leakscope.models.checkpoint import Checkpoint, file_name, pack_checkpoint
-from leakscope.store.disk import PART, clear_errors, locked, replacing
+from leakscope.store.disk import PART, clear_errors, locked, make_folder, replacing
 from leakscope.sweep.objects import fingerprint
 from leakscope.training.file import BESIDE, Training
 from leakscope.training.objects import FORMS, TrainingObjects, choose_form, make_objects, naming_field
@@ -82,7 +82,8 @@ def run_training(
     world, first = _begun(training, device)
     _refuse_other_files(directory)
     with clear_errors(directory, "no training was begun"):
-        (directory / Path(file_name(0)).parent).mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory / Path(file_name(0)).parent)
     with locked(directory / LOCK), clear_errors(directory, "what was saved before is whole"):
         writes_private = keep_private or not first.private
         run = _Run(training, world, directory, device, dict(facts or {}), writes_private=writes_private)

@@ -240,12 +240,14 @@ def _headline(curves: Curves) -> str:
 
 
 def _write(curves: Curves, page: CharacteristicPage, directory: Path) -> Path:
+    from leakscope.store.disk import replacing
     from leakscope_papers.characteristics.page import write_characteristics
 
     with writing(f"--out {directory}"):
         path = write_characteristics(page, directory / PAGE)
         plain = {"command": page.command, "curves": [curve.plain() for curve in curves.curves], "notes": curves.notes}
-        (directory / DATA).write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        with replacing(directory / DATA) as file:
+            file.write((json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
     return path
 
 

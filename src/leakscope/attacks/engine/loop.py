@@ -43,8 +43,9 @@ class Engine:
         progress: Callable[[Progress], None] | None = None,
         checkpoint: Checkpoint | None = None,
         record: bool = True,
+        out_of_time: Callable[[int], bool] | None = None,
     ) -> None:
-        """Check the rules; `record` allows recorded ticks on a CUDA device."""
+        """Check the rules; `record` allows recorded ticks on a CUDA device; `out_of_time` is asked before each evaluation."""
         missing = sorted(set(problem.unknowns) - set(problem.rules))
         if missing:
             raise InputError(f"every unknown needs a rule; none for {', '.join(missing)}")
@@ -52,6 +53,7 @@ class Engine:
         self.model, self.problem, self.stop, self.form = model, problem, stop, form
         self.total = trials(problem.unknowns)
         self.progress, self.checkpoint, self.record = progress, checkpoint, record
+        self.out_of_time = out_of_time
         self.recorder = Recorder(stop)
         self.device = next(iter(problem.unknowns.values())).device
         self.spare = spare_lanes(model, problem.facts.knowledge, self.device)
@@ -67,7 +69,7 @@ class Engine:
         """Return the final state of every trial."""
         state = self._resumed() or self._begin()
         ticker = self._bind(state)
-        while True:
+        while not self._cut(state):
             began = time.perf_counter()
             ahead = self._ahead()
             for tick in range(self.tick, self.tick + ahead):
@@ -87,6 +89,13 @@ class Engine:
         self._flush(state)
         self._report(state, force=True)
         return self._finished()
+
+    def _cut(self, state: State) -> bool:
+        """Return whether the run ends here for lack of time; trials still running then count as exhausted."""
+        if self.out_of_time is None or not self.out_of_time(self.tick):
+            return False
+        state.outcome = torch.where(state.outcome == Outcome.RUNNING, int(Outcome.EXHAUSTED), state.outcome)
+        return True
 
     def _ahead(self) -> int:
         """Return how many ticks to run before the next check: 1 on a CPU, else up to a multiple of `LOOK_EVERY` and about a second."""

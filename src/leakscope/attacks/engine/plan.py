@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -53,6 +54,9 @@ class Execution:
     directory: Path | None = None
     save_every: float = 30.0
     progress: Callable[[Progress], None] | None = None
+    out_of_time: Callable[[int], bool] | None = (
+        None  # asked before each evaluation, with their number; True ends the run
+    )
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -95,23 +99,25 @@ class Plan:
         os.replace(temporary, directory / "plan.json")
 
     @staticmethod
-    def read(directory: Path, stamp: str) -> Plan | None:
-        """Return the plan of a run started in this directory, or None."""
+    def read(directory: Path, stamp: str, total: int) -> Plan | None:
+        """Return the plan of a run of `total` trials started in this directory, or None; a damaged one is dropped."""
         path = directory / "plan.json"
-        if not path.exists():
+        if not path.is_file():
             return None
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
-            if saved.pop("stamp") != stamp:
-                raise InputError(
-                    f"{directory} holds another run; use an empty directory or the same settings and seeds"
-                )
+            same = saved.pop("stamp") == stamp
             saved["chunks"] = tuple((int(a), int(b)) for a, b in saved["chunks"])
-            return Plan(**saved)
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{path} is not a readable plan ({error}); delete the directory to start again") from None
+            plan = Plan(**saved)
+            ends = [0, *(last for _, last in plan.chunks)]
+            if same and (plan.form not in FORMS or [*(first for first, _ in plan.chunks), total] != ends):
+                raise ValueError("its chunks do not fit")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            warnings.warn(f"{path} is not a readable plan ({error}); a new one is made", stacklevel=2)
+            return None
+        if not same:
+            raise InputError(f"{directory} holds another run; use an empty directory or the same settings and seeds")
+        return plan
 
 
 def narrow(problem: Problem, width: int) -> Problem:
