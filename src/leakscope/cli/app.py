@@ -81,12 +81,17 @@ def join_commands(app: typer.Typer) -> None:
         except Exception as error:  # another package's import may fail in any way; the other commands must still work
             sys.stderr.write(f"leakscope: command {point.name!r} of {point.value} cannot be loaded ({error})\n")
             continue
-        if not isinstance(commands, typer.Typer) or point.name in taken:
-            problem = "is taken" if point.name in taken else f"must be a typer.Typer, {point.value} is not"
+        if not callable(commands) or point.name in taken:  # a typer.Typer is callable too
+            problem = (
+                "is taken" if point.name in taken else f"must be a function or a typer.Typer, {point.value} is not"
+            )
             sys.stderr.write(f"leakscope: command {point.name!r} {problem}; it is left out\n")
             continue
         taken.add(point.name)
-        app.add_typer(commands, name=point.name)
+        if isinstance(commands, typer.Typer):
+            app.add_typer(commands, name=point.name)
+        else:
+            app.command(point.name)(commands)
 
 
 def command_name(command: typer.models.CommandInfo) -> str | None:

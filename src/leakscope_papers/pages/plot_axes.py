@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leakscope.analysis.characteristic import RED_FROM, place
 from leakscope.metrics.interval import Estimate
 from leakscope.report import numbers
 from leakscope.report.charts import SHARE, Frame, Scale, Tick, fit, interval_ends, measure_scale, widen
-from leakscope.report.charts.characteristic import AXIS as RATIO_TITLE
+from leakscope_papers.characteristics.characteristic import RED_FROM, place
+from leakscope_papers.characteristics.drawing import AXIS as RATIO_TITLE
 from leakscope_papers.measure_names import title_of
 from leakscope_papers.pages.plots import Plotted, Series
 

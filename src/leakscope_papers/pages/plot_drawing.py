@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from leakscope.analysis.characteristic import Region
 from leakscope.report import charts, numbers
-from leakscope.report.charts.characteristic import Shade, region_shades
+from leakscope_papers.characteristics.characteristic import Region
+from leakscope_papers.characteristics.drawing import Shade, region_shades
 from leakscope_papers.measure_names import title_of
 from leakscope_papers.pages.plot_axes import Axes, axes_of, axis_titles, position_text, ticks_across
 from leakscope_papers.pages.plots import PlotPanel, Plotted, Point, Series

@@ -2,7 +2,7 @@
 
 Fan et al. 2020, arXiv:2006.11601, tables 1 and 7 to 10, figures 1, 4, 5, 26 and 27. All strengths of a curve are attacked as one
 batch, with the same images, weights, starts and draws. rMSE is of the guess clamped to the valid range, so that no diverged trial
-dominates a CAP (`analysis.characteristic.Rule`); `rmse_raw` is of the unclamped guess, at most 10. The mean of a row's numbers is
+dominates a CAP (`characteristics.Rule`); `rmse_raw` is of the unclamped guess, at most 10. The mean of a row's numbers is
 the value, their spread its error: of every trial (iterations, rMSE, labels), of every reconstruction (tracing,
 `inference.tracing.by_cluster`), for a median of ratios `around_median`.
 """
@@ -17,7 +17,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from leakscope.analysis.characteristic import Rule, bias_ratio
 from leakscope.attacks.engine.plan import Execution
 from leakscope.clients import Client
 from leakscope.core.tree import Tree, dot, lift, norm
@@ -29,6 +28,7 @@ from leakscope.metrics import arrange, clean
 from leakscope.metrics.interval import Z
 from leakscope.play import AttackResult, attack, expose
 from leakscope.sweep.objects import load_data
+from leakscope_papers.characteristics.characteristic import Rule, bias_ratio
 from leakscope_papers.programs.rows import Keep, Place, Say
 from leakscope_papers.programs.settings import read_settings
 from leakscope_papers.spn.attackers import (

@@ -1,4 +1,4 @@
-"""SPN's programs: strengths inside the batch give what each gives alone, CAP is that of `analysis`, training is torch's Adam."""
+"""SPN's programs: strengths inside the batch give what each gives alone, CAP is that of `characteristics`, training is torch's Adam."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.analysis.characteristic import Characteristic, measured
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Stop
 from leakscope.clients import Client, knowledge_of_defences
@@ -28,6 +27,7 @@ from leakscope.defences.on_model import Polarisation
 from leakscope.inference.tracing import trace
 from leakscope.metrics import match
 from leakscope.sweep.objects import load_data
+from leakscope_papers.characteristics.characteristic import Characteristic, measured
 from leakscope_papers.claims import examine
 from leakscope_papers.comparing import Measured
 from leakscope_papers.items import Item, Part, find_part, item_files, read_item

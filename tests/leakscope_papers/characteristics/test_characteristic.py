@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from leakscope.analysis.characteristic import (
+from leakscope.clients import Client
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.types import LocalTraining, Observation, direction, make_batch
+from leakscope.defences import DEFENCES, GaussianNoise, Sparsify
+from leakscope.defences.on_model import Polarisation
+from leakscope.metrics import Estimate, wilson
+from leakscope.models import Uniform, build, draw_parameters
+from leakscope_papers.characteristics.characteristic import (
     Characteristic,
     Point,
     Region,
@@ -21,14 +29,6 @@ from leakscope.analysis.characteristic import (
     place,
     region,
 )
-from leakscope.clients import Client
-from leakscope.core import random
-from leakscope.core.errors import InputError
-from leakscope.core.types import LocalTraining, Observation, direction, make_batch
-from leakscope.defences import DEFENCES, GaussianNoise, Sparsify
-from leakscope.defences.on_model import Polarisation
-from leakscope.metrics import Estimate, wilson
-from leakscope.models import Uniform, build, draw_parameters
 
 
 def estimate(value: float, half: float = 0.0, n: int = 5) -> Estimate:

@@ -9,7 +9,7 @@ over a grid of settings that must be stated, because CAP depends on it.
 
 **The axis.** B_I are the bias gradients without the defence, E_B what the defence changed of them. The paper does not name the
 biases or the norm. We use all biases that are sent, as one vector, the Euclidean norm, and the median over trials. For a
-convolutional network the ratio is only an axis: the theory of `linear_system` covers one dense layer and one sample.
+convolutional network the ratio is only an axis: the theory of `leakscope.analysis.linear_system` covers one dense layer and one sample.
 
 **Regions.** Green: ratio up to 1, where the paper says that attacks are defeated. Red: "tens to thousands" (from 10 on), where
 images are recovered. White is between. The two borders are ours.
