@@ -95,7 +95,7 @@ def test_a_chunk_whose_clients_do_not_fit_is_played_in_halves_with_the_same_reco
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = unfold(small(precision={"form": "native"}, baselines=[]))
-    chunk = make_plan(whole.cells, whole.trials, cores=1, measure=False).chunks[0]
+    chunk = make_plan(whole, whole.trials, cores=1, measure=False).chunks[0]
     calm = play_chunk(chunk).landing
     genuine = chunk_module.expose_chunk
 

@@ -57,6 +57,7 @@ class Engine:
         self.recorder = Recorder(stop)
         self.device = next(iter(problem.unknowns.values())).device
         self.spare = spare_lanes(model, problem.facts.knowledge, self.device)
+        self.unpadded = form in ALONE and self.device.type == "cuda"
         self.tick = 0
         self.running = self.laid_out = self.total
         self.results: State | None = None
@@ -126,7 +127,7 @@ class Engine:
 
     def width(self, live: int) -> int:
         """Return the number of lanes for so many live trials; no padding where a CUDA device evaluates each trial alone."""
-        return live if self.form in ALONE and self.device.type == "cuda" else lanes(live, self.spare)
+        return live if self.unpadded else lanes(live, self.spare)
 
     def _lay_out(self, index: Tensor, live: int) -> State:
         unknowns = take(self.problem.unknowns, index)
@@ -160,10 +161,8 @@ class Engine:
         pads = state.lane < 0
         if bool(pads.any()):
             index = torch.where(pads, state.lane[0].clamp_min(0), index)
-        problem = self.problem
-        if index.tolist() != list(range(self.total)):  # else the same trials: no copy of their weights
-            problem = take(problem, index)
-        local = replace(problem, unknowns=state.unknowns)
+        same = self.unpadded and index.tolist() == list(range(self.total))  # then no copy of the weights is needed
+        local = replace(self.problem if same else take(self.problem, index), unknowns=state.unknowns)
         form = self.form
         if form == "compiled" and len(state.lane) < self.width(self.total):
             form = "im2col"  # the tail of a chunk is not worth a second compilation
