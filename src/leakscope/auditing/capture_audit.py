@@ -19,7 +19,6 @@ from leakscope.auditing.attempts import (
     UnscoredRun,
     execution_on,
     find_cut,
-    find_cut_of,
     iterations_note,
     reconstruct,
     run_attempts,
@@ -174,9 +173,9 @@ def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], repo
         attempts = [Attempt[AttackResult](entry, exposure.trials) for entry in entries]
         done = run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report)
     runs = {run.name: run.select(best_rounds(run.reconstruction, owners)) for run in done.runs}
-    cuts = [find_cut_of(runs[cut.name], cut.most) for cut in done.short]
-    done = done._replace(runs=tuple(runs.values()), short=tuple(cut for cut in cuts if cut is not None))
     exposure = first_rounds(exposure, owners)
+    cuts = [_cut_of_clients(cut, runs.get(cut.name), exposure.trials) for cut in done.short]
+    done = done._replace(runs=tuple(runs.values()), short=tuple(cut for cut in cuts if cut.working))
     nulls, reading = null_runs(exposure), read_labels(exposure)
     audit = scored_audit(
         _name(request),
@@ -190,6 +189,12 @@ def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], repo
         seed=request.seed,
     )
     return replace(audit, notes=tuple(request.notes))
+
+
+def _cut_of_clients(cut: CutShort, run: AttackResult | None, clients: int) -> CutShort:
+    """Return the same cut, found over captures, over clients: at work on those whose best round did not give everything."""
+    left = clients if run is None else int((~(run.recovered | ~run.scores.scored).all(1)).sum())
+    return cut._replace(working=left, clients=clients)
 
 
 def _unscored(
