@@ -183,7 +183,7 @@ def _attack_rates(
 ) -> tuple[int, float, float]:
     """Return (iterations, trials per second of the loop, of the engine) of whole attacks, with tracing and optimiser."""
     lbfgs = isinstance(case.matching.optimiser, LBFGS)
-    iterations = 10 if lbfgs else 100
+    iterations = case.iterations
     say(f"{case.name}: whole attacks of {iterations} iterations")
     short = replace(case.matching, stop=Stop(iterations=iterations))
     took = _seconds(

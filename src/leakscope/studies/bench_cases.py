@@ -36,6 +36,7 @@ class Case:
     classes: int
     trials: dict[str, int]
     images: dict[str, int]
+    iterations: int = 100  # of a whole attack
     uniform: bool = False
     settings: dict[str, object] = field(default_factory=dict)
 
@@ -56,17 +57,21 @@ CASES: dict[str, Case] = {
         100,
         {"cpu": 128, "cuda": 4096},
         {"cpu": 1, "cuda": 1},
+        iterations=10,
         uniform=True,
     ),
     "resnet20": Case(_TV, "resnet20", "resnet20", 10, {"cpu": 16, "cuda": 512}, {"cpu": 1, "cuda": 1}),
     "cnn_cifar": Case(_TV, "cnn_cifar", "cnn_cifar", 100, {"cpu": 4, "cuda": 16}, {"cpu": 10, "cuda": 50}),
 }
 MAIN = tuple(CASES)
-for _name, _network in (("lenet", "lenet_dlg"), ("resnet20", "resnet20")):  # few trials, of one image and of several
+for _name, _network, _iterations in (
+    ("lenet", "lenet_dlg", 1000),
+    ("resnet20", "resnet20", 300),
+):  # few trials, of one image and of several
     for _trials, _images in itertools.product((1, 2, 8), (1, 4, 16)):
         _title = f"{_name}-{_trials}x{_images}"
         _sizes = {"cpu": _trials, "cuda": _trials}, {"cpu": _images, "cuda": _images}
-        CASES[_title] = Case(_TV, _title, _network, 10, *_sizes)
+        CASES[_title] = Case(_TV, _title, _network, 10, *_sizes, iterations=_iterations)
 
 
 @dataclass(frozen=True, slots=True)
