@@ -16,8 +16,11 @@ from typer.testing import CliRunner
 
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import attack_runs, capture_audit, suite
+from leakscope.auditing.result import Audit
 from leakscope.auditing.target_audit import CLIENTS, MINUTES
+from leakscope.auditing.verdict import Grade
 from leakscope.cli import app
+from leakscope.cli.audit import write_audit
 from leakscope.core.errors import InputError
 from leakscope.store.captures import Capture, write_capture
 
@@ -159,3 +162,13 @@ def test_a_mistake_is_one_clear_line(words: list[str], said: str) -> None:
     with pytest.raises(InputError, match=said) as refused:
         run(*words)
     assert len(str(refused.value).splitlines()) == 1
+
+
+def test_an_audit_is_never_written_through_a_link(tmp_path: Path) -> None:
+    victim, out = tmp_path / "victim.json", tmp_path / "out"
+    victim.write_text("mine")
+    out.mkdir()
+    (out / "audit.json").symlink_to(victim)
+    with pytest.raises(InputError):
+        write_audit(Audit(name="m", grade=Grade.UNTESTED, minutes=1.0, seconds=0.0, seed=0), out)
+    assert victim.read_text() == "mine"

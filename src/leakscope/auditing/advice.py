@@ -121,12 +121,12 @@ def advise(
 ) -> Advice:
     """Return how much still leaks under each remedy and what accuracy it costs, within the budget."""
     trial, options = Trial(subject, clients, seed), remedies_for(exposure)
-    able = [entry.name for entry in plan_exposure(exposure, unmatched=subject.unmatched)[0] if entry.most is not None]
+    entries, untested = plan_exposure(exposure, unmatched=subject.unmatched)
+    able = [entry.name for entry in entries if entry.most is not None]
     judge = _judge(runs, able)
     if judge is None:
-        why = (
-            "no attack that could judge them ended" if able else "no attacker who knows a defence can handle this model"
-        )
+        reason = next((item.why for item in untested if item.what == "ig"), "ig cannot be run")
+        why = "no attack that could judge them ended" if able else f"they are judged by ig or cpl: {reason}"
         return Advice((), why, (*((f"{name} ({strength})", why) for name, strength, _ in options), *ELSEWHERE))
     report(f"remedies: {len(options)} against {judge}")
     course: Course | str = find_course(subject, seconds=TRAINING * budget.left / (1 + len(options)))
