@@ -47,7 +47,7 @@ def planned(limit: int | None, **case: object) -> Plan:
         file = Path(folder) / "case.yaml"
         file.write_text(SCENARIO.format(**case), encoding="utf-8")
         sweep = unfold(read_scenario(file))
-        return make_plan(sweep.cells, sweep.trials, cores=1, memory=limit)
+        return make_plan(sweep, sweep.trials, cores=1, memory=limit)
 
 
 def resident(field: str) -> int:

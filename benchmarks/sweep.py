@@ -54,10 +54,10 @@ import sys; sys.path.insert(0, sys.argv[1])
 from sweep import scenario
 began = time.perf_counter()
 unfolded = driver.unfold(scenario_of(scenario(1000, 100, 5)))
-made = make_plan(unfolded.cells, unfolded.trials, measure=False)
+made = make_plan(unfolded, unfolded.trials, measure=False)
 text = str(made.plain())
 planned = time.perf_counter() - began
-make_plan(unfolded.cells, unfolded.trials)
+make_plan(unfolded, unfolded.trials)
 print(f"plan: {len(unfolded.trials):,} trials in {len(made.chunks)} chunks: {planned:.1f} s (target 5 s), measuring the forms "
       f"{time.perf_counter() - began - planned:.1f} s, {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB peak "
       "(target 500 MB)")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,26 @@ def data_directory() -> Path:
     if not Path(given).is_dir():
         pytest.fail(f"LEAKSCOPE_DATA points to {given}, which is not a directory")
     return Path(given)
+
+
+@pytest.fixture
+def same_text(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Return a function that compares the visible text of a page with golden/NAME.txt beside the test.
+
+    LEAKSCOPE_GOLDEN=1 writes the file instead. Version, date and machine are left out.
+    """
+
+    def compare(name: str, source: str) -> None:
+        body = re.sub(r"<(style|script)\b.*?</\1>", "", source.partition("<body>")[2], flags=re.DOTALL)
+        lines = (html.unescape(line).strip() for line in re.sub(r"<[^>]*>", "\n", body).splitlines())
+        text = "\n".join(re.sub(r"leakscope \d[\w.]*", "leakscope VERSION", line) for line in lines if line) + "\n"
+        text = re.sub(r"\n(Date|Machine)\n.*", r"\n\1", text)
+        path = request.path.parent / "golden" / f"{name}.txt"
+        if os.environ.get("LEAKSCOPE_GOLDEN"):
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text("utf-8")
+
+    return compare
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

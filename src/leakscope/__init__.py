@@ -6,6 +6,17 @@ These names are the stable API, documented in `docs/api.md` and loaded on first 
 
 from __future__ import annotations
 
+import sys
+
+# `python -m leakscope` puts the working directory first, so torch would import its mpmath.py; it goes unless leakscope came from there.
+if (
+    sys.argv[:1] == ["-m"]
+    and {"leakscope", "-mleakscope"} & {*sys.orig_argv}
+    and not sys.flags.safe_path
+    and f"{sys.path[0]}/leakscope" not in __path__
+):
+    del sys.path[0]
+
 from typing import TYPE_CHECKING
 
 from leakscope.core.lazy import load_lazily
@@ -19,47 +30,27 @@ if TYPE_CHECKING:
     from leakscope.attacks.surrogate import sme as sme
     from leakscope.auditing import Audit as Audit, Target as Target, audit as audit, audit_captures as audit_captures
     from leakscope.clients import (
-        Client as Client,
-        knowledge_of_defences as knowledge_of_defences,
-        attacker_knowledge as attacker_knowledge,
-    )
+        Client as Client, knowledge_of_defences as knowledge_of_defences, attacker_knowledge as attacker_knowledge,
+    )  # fmt: skip
     from leakscope.clients.private import PrivateClient as PrivateClient
     from leakscope.core import random as random, tree as tree
     from leakscope.core.errors import InputError as InputError
     from leakscope.core.random import key as key
     from leakscope.core.types import (
-        Batch as Batch,
-        Knowledge as Knowledge,
-        LocalTraining as LocalTraining,
-        Observation as Observation,
-        Outcome as Outcome,
-        Reconstruction as Reconstruction,
-        Shares as Shares,
-        direction as direction,
+        Batch as Batch, Knowledge as Knowledge, LocalTraining as LocalTraining, Observation as Observation,
+        Outcome as Outcome, Reconstruction as Reconstruction, Shares as Shares, direction as direction,
         make_batch as make_batch,
-    )
+    )  # fmt: skip
     from leakscope.data import load as load
     from leakscope.defences import (
-        ChosenNoise as ChosenNoise,
-        Clip as Clip,
-        DeepCompression as DeepCompression,
-        GaussianNoise as GaussianNoise,
-        LaplaceNoise as LaplaceNoise,
-        LowRank as LowRank,
-        Polarisation as Polarisation,
-        Quantise as Quantise,
-        RandomMask as RandomMask,
-        Sign as Sign,
-        Sparsify as Sparsify,
-        Transform as Transform,
-    )
+        ChosenNoise as ChosenNoise, Clip as Clip, DeepCompression as DeepCompression, GaussianNoise as GaussianNoise,
+        LaplaceNoise as LaplaceNoise, LowRank as LowRank, Polarisation as Polarisation, Quantise as Quantise,
+        RandomMask as RandomMask, Sign as Sign, Sparsify as Sparsify, Transform as Transform,
+    )  # fmt: skip
     from leakscope.metrics import Scores as Scores, Summary as Summary, score as score, summarise as summarise
     from leakscope.models import (
-        Uniform as Uniform,
-        build as build,
-        draw_parameters as draw_parameters,
-        from_module as from_module,
-    )
+        Uniform as Uniform, build as build, draw_parameters as draw_parameters, from_module as from_module,
+    )  # fmt: skip
     from leakscope.peeking import peek as peek
     from leakscope.play.baselines import baselines as baselines, public_part as public_part
     from leakscope.scenario import ScenarioError as ScenarioError, scenario_of as scenario_of

@@ -9,19 +9,22 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.attack import Attack
+from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.recipes import cpl
+from leakscope.auditing.criterion import Criterion, compare, loss_on
+from leakscope.auditing.suite import division_problem
 from leakscope.clients import Client
 from leakscope.core.devices import find_device
 from leakscope.core.errors import InputError
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import to
 from leakscope.core.types import make_batch
+from leakscope.learning.losses import LOSSES
 from leakscope.metrics.scoring import arrange
 from leakscope.models import from_module
-from leakscope.play import Demonstration, expose, shared_weights, sweep_noise
+from leakscope.play import Demonstration, Exposure, expose, shared_weights, sweep_noise
 from leakscope.play import attack as run_attack
 from leakscope.report.attack_page import page_of
 from leakscope.report.page import fragment, write
@@ -71,7 +74,7 @@ def peek(
     x: Tensor,
     y: Tensor,
     *,
-    loss: str = "cross_entropy",
+    loss: Criterion = "cross_entropy",
     mean: tuple[float, ...] = (0.0,),
     std: tuple[float, ...] = (1.0,),
     attack: Attack | None = None,
@@ -84,29 +87,33 @@ def peek(
     """Return what the gradient of `loss(model(x), y)` leaks about `x`.
 
     `x` is as the model takes it, N x ...; if it was normalised, say `mean` and `std` so that pictures lie in [0, 1]. `y`
-    holds N class numbers. It runs on `device`, or where the model's
-    weights lie. The default attack is CPL with at most `iterations` steps; an `attack` of yours brings its own.
+    holds N class numbers, or what `loss` compares outputs with: any function `(output, y) -> scalar` will do. It runs on `device`,
+    or where the model's weights lie. The default attack is CPL with at most `iterations` steps, or the division of the first
+    dense layer under a loss that CPL does not simulate; an `attack` of yours brings its own.
     """
     began = time.perf_counter()
-    if x.ndim < 2 or len(x) == 0 or y.shape != x.shape[:1]:
+    if x.ndim < 2 or len(x) == 0 or y.shape[:1] != x.shape[:1]:
         raise InputError(f"peek needs x of shape N x ... and y of shape N, got {tuple(x.shape)} and {tuple(y.shape)}")
     place = find_device(None, model.parameters())
     where = find_device(device or (execution.device if execution is not None else place))
     scaling = Scaling(tuple(mean), tuple(std))
-    network = from_module(model, input_shape=tuple(x.shape[1:]), example=x[:1].to(place))
+    network = from_module(model, input_shape=tuple(x.shape[1:]), example=x[:1].to(place), any_output=True)
+    compared = compare(loss, y, to(network, device="cpu"), x.detach().cpu().float(), [])
     network = network if place == where else to(network, device=where)
     pictures = scaling.unscale(x.detach().cpu().float(), x.ndim - 1)
     batch = make_batch(
-        pictures[None].clamp(0, 1) if _nearly(pictures) else pictures[None], y.cpu()[None], classes=network.classes
+        pictures[None].clamp(0, 1) if _nearly(pictures) else pictures[None],
+        compared.labels[None],
+        classes=network.classes,
+        targets=None if compared.targets is None else compared.targets[None],
     )
-    client = Client(loss=loss, scaling=scaling)
+    client = Client(loss=loss_on(where, compared.loss), scaling=scaling)
     weights = shared_weights(network, 1)
     exposure = expose(network, client, weights, batch, [seed])
-    dense = network.entry is not None and network.entry.bias is not None and network.head is not None
+    method = attack or _attack(exposure, iterations)
+    dense = network.head is not None and division_problem(network) is None and not isinstance(method, Analytic)
     algebra = run_attack(exposure, Analytic(), execution=execution) if attack is None and dense else None
-    labels = "auto" if network.head is not None else "joint"
-    method = cpl(iterations=iterations, labels=labels) if attack is None else attack
-    note = f"at most {iterations} steps" if attack is None else ""
+    note = f"at most {iterations} steps" if attack is None and isinstance(method, Matching) else ""
     shown = Demonstration(
         exposure=exposure,
         names=tuple(f"sample {i}" for i in range(batch.samples)),
@@ -115,7 +122,17 @@ def peek(
         noise=sweep_noise(exposure, weights, method, execution=execution) if noise else None,
         seconds=time.perf_counter() - began,
     )
-    return Peek(shown, _page(shown, loss))
+    return Peek(shown, _page(shown, exposure.knowledge.loss))
+
+
+def _attack(exposure: Exposure, iterations: int) -> Attack:
+    """Return CPL; the division of the first layer if CPL does not simulate the loss."""
+    if exposure.knowledge.loss in LOSSES:
+        return cpl(iterations=iterations, labels="auto" if exposure.model.head is not None else "joint")
+    if (problem := division_problem(exposure.model)) is not None:
+        why = f"cpl simulates {', '.join(LOSSES)} of one class an example, the loss is {exposure.knowledge.loss}"
+        raise InputError(f"peek has no attack for this model: {why}; {problem}")
+    return Analytic()
 
 
 def _page(shown: Demonstration, loss: str) -> Page:

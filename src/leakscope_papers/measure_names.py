@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from leakscope.analysis.convergence import SUFFICIENT
 from leakscope.metrics.interval import PSNR_CAP, Estimate
 from leakscope.metrics.recovery import THRESHOLD
+from leakscope_papers.theory.convergence import SUFFICIENT
 
 ANYTHING = (-math.inf, math.inf)
 SHARE, COSINE, POSITIVE, DECIBELS = (0.0, 1.0), (-1.0, 1.0), (0.0, math.inf), (-math.inf, PSNR_CAP)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakscope.analysis.convergence import change_ratios, shares
 from leakscope.metrics.interval import LEVEL, Estimate, estimate_mean, estimate_rate
 from leakscope.metrics.recovery import THRESHOLD, recovery
 from leakscope_papers.measure_names import cut
 from leakscope_papers.scored import Scored
+from leakscope_papers.theory.convergence import change_ratios, shares
 
 NONE = Estimate(math.nan, math.nan, math.nan, 0, 0)
 CONVERGED = "trials that converged"

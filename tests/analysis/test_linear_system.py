@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.analysis.linear_system import NOT_FINITE, SINGULAR, SystemReport, inspect_layer, inspect_matrix
+from leakscope.analysis.linear_system import NOT_FINITE, SINGULAR, SystemReport, inspect_layer
 from leakscope.attacks.recipes import ATTACKS
 from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core import random
@@ -22,6 +22,7 @@ from leakscope.core.types import Observation, Outcome, make_batch
 from leakscope.defences import GaussianNoise, RandomMask
 from leakscope.learning.dense_system import select, solve, strongest_unit
 from leakscope.models import Uniform, build, draw_parameters
+from leakscope_papers.theory.linear_system import inspect_matrix
 
 TRIALS, SEEDS = 5, [1, 2, 3, 4, 5]
 MODEL = to(build("mlp", (6,), 4, {"hidden": (7,), "activation": "sigmoid"}), dtype=torch.float64)

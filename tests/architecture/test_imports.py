@@ -27,7 +27,7 @@ ROOMS = {
     "defences": {"core", "learning"},
     "attacks": {"core", "learning", "kernels"},
     "clients": {"core", "learning", "defences"},
-    "analysis": {"core", "learning", "metrics"},
+    "analysis": {"core", "learning"},
     "inference": {"core", "metrics"},
     "federated": {"core", "data", "kernels", "learning", "metrics", "defences", "clients"},
     "play": {"core", "data", "metrics", "defences", "attacks", "clients"},
@@ -37,7 +37,7 @@ ROOMS = {
     "search": LOWER | {"scenario", "sweep"},
     "auditing": LOWER | {"play", "scenario", "sweep"},
     "studies": LOWER | {"play", "scenario", "sweep", "training"},
-    "report": {"core", "metrics", "store", "analysis", "play", "scenario", "search", "training", "auditing", "studies"},
+    "report": {"core", "metrics", "store", "play", "scenario", "search", "training", "auditing", "studies"},
     "integrations": {"core", "defences", "clients", "store", "sweep"},
     "cli": {
         *("core", "data", "metrics", "store", "attacks", "play", "scenario", "sweep", "training", "search", "auditing"),

@@ -271,6 +271,22 @@ def test_examples_come_back_from_a_weight_update_too() -> None:
     assert paired(found.inputs, batch.inputs).max() < 1e-6
 
 
+@pytest.mark.parametrize("scaling", [Scaling(), Scaling((0.5,), (0.5,))])
+@pytest.mark.parametrize(("samples", "least"), [(8, 0.9), (32, 0.1)])
+def test_rows_of_a_relu_layer_return_the_examples_that_wake_a_unit_alone(
+    samples: int, least: float, scaling: Scaling
+) -> None:
+    """Every quotient of a row is a candidate; mixtures leave the box or are not repeated by another unit."""
+    model = build("mlp", (60,), CLASSES, {"hidden": (512,)})
+    x = (draw(0, 4, samples, 60) * (draw(1, 4, samples, 60) > 0.6)).float()
+    weights = draw_parameters(model, Torch(), random.key(SEEDS[:4]))
+    seen, knowledge, batch = play(model, x, Client(scaling=scaling), weights, SEEDS[:4])
+    found = analytic().run(model, seen, replace(knowledge, labels=batch.labels), SEEDS[:4])
+    apart = [squared_distances(want, made)[range(samples), pair(squared_distances(want, made))]
+             for want, made in zip(x, found.inputs.clamp(0, 1), strict=True)]  # fmt: skip
+    assert (torch.stack(apart) < 1e-6).double().mean() >= least
+
+
 def test_a_batch_gets_as_many_candidates_and_labels_as_it_has_examples() -> None:
     found, batch = recover(network("mlp"), draw(0, 6, 3, *SHAPE))
     assert found.inputs.shape == batch.inputs.shape

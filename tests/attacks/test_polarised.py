@@ -222,7 +222,7 @@ def test_a_sweep_over_weights_is_one_batch_and_gives_what_each_gives_alone(tmp_p
             }
         )
         whole = unfold(scenario)
-        assert len(group_trials(whole.cells, whole.trials)) == 1
+        assert len(group_trials(whole, whole.trials)) == 1
         done = run_scenario(scenario, tmp_path / str(chunk), engine=serial, measure=False)
         assert done.landed == 2
         run = Run.open(tmp_path / str(chunk))

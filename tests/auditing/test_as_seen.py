@@ -33,7 +33,7 @@ def audited(**changed: Any) -> Audit:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Sigmoid(), nn.Linear(8, 3))
     inputs = torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     target = Target(model=model, inputs=inputs, labels=torch.arange(12) % 3, **changed)
-    return audit_target(target, minutes=0.01, clients=4, remedies=False)
+    return audit_target(target, minutes=0.5, clients=4, remedies=False)
 
 
 @pytest.mark.slow

@@ -11,8 +11,9 @@ import torch
 from tests.auditing.test_audit_target import Old, Through
 from torch import Tensor, nn
 
-from leakscope.auditing import attack_runs
+from leakscope.auditing import suite
 from leakscope.auditing.capture_audit import audit_captures
+from leakscope.auditing.capture_reader import BEST_ROUND
 from leakscope.auditing.target import Target
 from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
@@ -21,7 +22,7 @@ from leakscope.store.captures import Capture, write_capture
 
 @pytest.fixture(autouse=True)
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attack_runs, "iterations_within", lambda *_, **__: 2)
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 2, "ig": 2, "sme": 2})
     monkeypatch.setattr("leakscope.auditing.capture_audit.fastest_threads", lambda *_: 1)
 
 
@@ -204,13 +205,72 @@ def test_batch_norm_over_one_captured_example_is_one_clear_line(tmp_path: Path) 
     assert audited(tmp_path, model=model.eval()).grade == "unscored"
 
 
-def test_one_logit_is_untested(tmp_path: Path) -> None:
-    model = nn.Linear(6, 1)
-    before = dict(model.state_dict())
-    write_capture(tmp_path, Capture(round=1, client="0", before=before, sent=before, examples=1))
-    made = audited(tmp_path, model=model)
-    assert made.grade == "untested"
-    assert "two logits" in made.untested[0].why
+@pytest.mark.parametrize("loss", ["cross_entropy", nn.BCEWithLogitsLoss(), nn.functional.mse_loss])
+@pytest.mark.parametrize("scored", [True, False])
+def test_one_output_is_divided_whatever_the_loss(tmp_path: Path, loss: Any, scored: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+    x, y = held(0)[0], torch.tensor([[1.0]])
+    before = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    slopes = torch.autograd.grad(nn.functional.binary_cross_entropy_with_logits(model(x), y), list(model.parameters()))
+    sent = dict(zip(before, slopes, strict=True))
+    write_capture(
+        tmp_path, Capture(round=1, client="0", before=before, sent=sent, partition=0, examples=1, shares="gradient")
+    )
+    made = audited(tmp_path, model=model, loss=loss, truth=(lambda _: (x, y)) if scored else None)
+    assert {item.what for item in made.untested} >= {"cpl", "ig"}
+    guess = made.runs[0] if scored else made.unscored[0]
+    assert guess.name == "analytic"
+    torch.testing.assert_close(guess.reconstruction.inputs[0], x, rtol=1e-4, atol=1e-5)
+    assert made.grade == ("F" if scored else "unscored")
+
+
+# -- rounds of one client
+
+
+def write_rounds(
+    directory: Path, clients: int, rounds: int, examples: int, *, spoiled: int | None = None, **told: Any
+) -> None:
+    """Write captures of clients that answer several rounds with the same data; in one round they send noise."""
+    for number in range(rounds):
+        torch.manual_seed(number)
+        model = nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 3))
+        for client in range(clients):
+            before, sent = sent_by(model, *held(client, examples), 0.1)
+            if number == spoiled:
+                sent = {name: value + torch.randn_like(value) for name, value in sent.items()}
+            fields = {"partition": client, "examples": examples, "config": {"lr": 0.1}} | told
+            capture = Capture(round=number, client=f"{client}", before=before, sent=sent, **fields)
+            write_capture(directory, capture)
+
+
+@pytest.mark.parametrize("told", [{}, {"partition": None}])
+def test_rounds_of_one_client_are_one_client(tmp_path: Path, told: dict[str, Any]) -> None:
+    write_rounds(tmp_path, 2, 3, 8, **told)
+    made = audited(tmp_path, truth=None if told else lambda p: held(p, 8))
+    for run in made.unscored if told else (*made.runs, *made.nulls):
+        assert run.reconstruction.trials == 2
+    assert any(BEST_ROUND in note for note in made.notes)
+    if not told:
+        assert (made.measures.asr.n, made.measures.asr.trials) == (16, 2)
+        assert made.exposure.trials == 2
+        assert all(cut.clients == 2 for cut in made.short)
+        assert made.labels.n == 16
+
+
+@pytest.mark.parametrize("spoiled", [0, 1, 2])
+def test_the_best_round_is_chosen_by_the_mismatch(tmp_path: Path, spoiled: int) -> None:
+    write_rounds(tmp_path, 2, 3, 1, spoiled=spoiled)
+    made = audited(tmp_path, truth=held)
+    assert made.grade == "F"
+    assert made.recovered == 2
+
+
+def test_every_client_comes_before_the_second_round_of_any(tmp_path: Path) -> None:
+    write_rounds(tmp_path, 3, 2, 1)
+    assert audited(tmp_path, truth=held, clients=3).measures.asr.n == 3
+    assert audited(tmp_path, truth=held, clients=4).measures.asr.n == 3
+    assert audited(tmp_path, truth=held, clients=2).measures.asr.n == 2
 
 
 # -- what is inferred

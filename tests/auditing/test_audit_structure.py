@@ -21,7 +21,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 def audited(module: nn.Module, loss: str) -> Audit:
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(12, 1, 4, 4, generator=generator)
-    return audit(module, loss, x, torch.arange(12) % 3, minutes=0.01, clients=2, remedies=False)
+    return audit(module, loss, x, torch.arange(12) % 3, minutes=0.5, clients=2, remedies=False)
 
 
 def net() -> nn.Sequential:

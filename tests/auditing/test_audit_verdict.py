@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import attack_runs, suite
-from leakscope.auditing.attack_runs import LabelReading, expected_overlap, expose_clients, overlap_interval, read_labels
+from leakscope.auditing.attack_runs import LabelReading, expected_overlap, expose_clients, read_labels
 from leakscope.auditing.result import labels_words
 from leakscope.auditing.target import Target, find_scaling, make_subject
 from leakscope.auditing.target_audit import audit_target
@@ -96,12 +96,16 @@ def test_padding_is_not_guessed() -> None:
     assert expected_overlap(labels, mask, 2) == pytest.approx(sum(parts) / 2)
 
 
-def test_the_interval_of_a_share_is_wilsons_and_never_within_that_between_clients() -> None:
-    assert overlap_interval(torch.tensor([1.0, 1.0, 0.0]), 1) == pytest.approx(wilson(2 / 3, 3))
-    assert overlap_interval(torch.tensor([1.0, 1.0]), 2) == pytest.approx(wilson(1.0, 4))  # all alike is no certainty
-    low, high = overlap_interval(torch.tensor([1.0, 0.0, 1.0, 0.0]), 50)
-    assert 0 <= low < wilson(0.5, 200)[0]
-    assert wilson(0.5, 200)[1] < high <= 1
+def test_labels_have_the_interval_of_clustered_shares_everywhere() -> None:
+    torch.manual_seed(0)
+    x, y = torch.rand(64, 16), torch.arange(64) % 2
+    model = nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 2))
+    read = read_labels(expose_clients(make_subject(Target(model=model, inputs=x, labels=y, examples=8)), 8, 0))
+    assert isinstance(read, LabelReading)
+    assert (read.share, read.n) == (1.0, 64)
+    assert (read.low, read.high) == pytest.approx(
+        wilson(1.0, 8)
+    )  # 8 clients, not 64 labels: those of one share an update
 
 
 def test_labels_are_told_with_their_interval_and_n() -> None:

@@ -9,19 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.null import guessed
 from leakscope.auditing import Target, advice, remedy_trials, suite
 from leakscope.auditing.advice import Control, Hearing, _judged, _tested
-from leakscope.auditing.attack_runs import execution_on
-from leakscope.auditing.limits import Budget, start_budget
+from leakscope.auditing.attempts import execution_on
+from leakscope.auditing.limits import Budget, Pace, start_budget
 from leakscope.auditing.remedies import Finding
 from leakscope.auditing.remedy_trials import (
     Candidate,
     Case,
     Met,
-    OutOfTimeError,
-    Pace,
     Trial,
     batches,
     control_case,
@@ -117,14 +114,11 @@ def test_a_pace_is_that_of_the_later_half_and_chunks_add_up() -> None:
     pace = Pace(lambda: next(times))
     assert pace.seconds is None
     for iteration in (0, 10, 15, 20, 0, 1, 2):
-        pace.hear(Progress(1, 0, 0, 0, iteration, 0))
+        pace(iteration)
     assert pace.seconds == pytest.approx(2.0 + 4.0)
 
 
 def test_a_batch_that_runs_past_its_end_is_given_up() -> None:
-    pace = Pace(lambda: 5.0, until=4.0)
-    with pytest.raises(OutOfTimeError):
-        pace.hear(Progress(1, 0, 0, 0, 3, 0))
     over = Budget(1.0, 0.0, lambda: 1.2)
     assert meet(cases(conv_trial(), Clip(0.1)), 2, over, lambda _: None).runs == {}
 

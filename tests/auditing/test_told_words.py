@@ -90,7 +90,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("brief")
 def test_the_box_names_who_was_told_what_and_who_was_not() -> None:
     defended = target(defences=(Clip(0.5),), client=LocalTraining(rate=0.1))
-    made = audit_target(defended, minutes=0.01, clients=2, remedies=False)
+    made = audit_target(defended, minutes=0.5, clients=2, remedies=False)
     page = page_of_audit(made, command="x")
     line = f"of {Clip(0.5)}: the bound (0.5)"
     assert "(cpl, ig)" in page.threat.known[-2]
@@ -105,7 +105,7 @@ def test_the_box_names_who_was_told_what_and_who_was_not() -> None:
 
 @pytest.mark.usefixtures("brief")
 def test_where_nobody_can_be_told_the_box_says_that_nobody_was() -> None:
-    made = audit_target(target(defences=(LowRank(rank=1),)), minutes=0.01, clients=2, remedies=False)
+    made = audit_target(target(defences=(LowRank(rank=1),)), minutes=0.5, clients=2, remedies=False)
     threat = page_of_audit(made, command="x").threat
     assert not [fact for fact in threat.known if "defences" in fact]
     (hidden,) = [fact for fact in threat.hidden if "client defends itself" in fact]
@@ -115,5 +115,5 @@ def test_where_nobody_can_be_told_the_box_says_that_nobody_was() -> None:
 
 @pytest.mark.usefixtures("brief")
 def test_without_defences_the_box_says_nothing_of_them() -> None:
-    threat = page_of_audit(audit_target(target(), minutes=0.01, clients=1, remedies=False), command="x").threat
+    threat = page_of_audit(audit_target(target(), minutes=0.5, clients=1, remedies=False), command="x").threat
     assert not [fact for fact in (*threat.known, *threat.hidden) if "defen" in fact or "trains" in fact]

@@ -16,16 +16,21 @@ from typer.testing import CliRunner
 
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import attack_runs, capture_audit, suite
+from leakscope.auditing.result import Audit
 from leakscope.auditing.target_audit import CLIENTS, MINUTES
+from leakscope.auditing.verdict import Grade
 from leakscope.cli import app
+from leakscope.cli.audit import write_audit
 from leakscope.core.errors import InputError
 from leakscope.store.captures import Capture, write_capture
 
-BRIEF = ["--minutes", "0.01", "--clients", "2", "--no-remedies", "--quiet"]
+BRIEF = ["--minutes", "0.5", "--clients", "2", "--no-remedies", "--quiet"]
 MODULE = """
+from dataclasses import replace
 import torch
 from torch import nn
 from leakscope.auditing import Target
+from leakscope.defences import GaussianNoise
 
 def net():
     torch.manual_seed(0)
@@ -34,6 +39,9 @@ def net():
 def build():
     generator = torch.Generator().manual_seed(0)
     return Target(model=net(), inputs=torch.rand(12, 1, 4, 4, generator=generator), labels=torch.arange(12) % 2)
+
+def noisy():
+    return replace(build(), defences=(GaussianNoise(1e3),))
 
 def blind():
     return Target(model=net(), input_shape=(1, 4, 4))
@@ -78,6 +86,17 @@ def test_without_a_gate_a_leak_is_no_error() -> None:
     code, text = run("cli_audited:build", *BRIEF)
     assert code == 0
     assert "cpl" in text
+
+
+def test_an_audit_cut_short_is_inconclusive_and_passes_no_gate(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 10_000, "ig": 10_000})
+    short = ["--minutes", "0.02", "--clients", "2", "--no-remedies"]
+    code, _ = run("cli_audited:noisy", *short, "--fail-above", "asr=1", "--out", "out")
+    told = json.loads((place / "out" / "audit.json").read_text())
+    assert (code, told["grade"]) == (1, "inconclusive")
+    assert told["unfinished"]
+    assert told["minutes_needed"] > 0.02
+    assert run("cli_audited:noisy", *short)[0] == 0
 
 
 def test_an_untested_model_never_passes_a_gate() -> None:
@@ -143,3 +162,13 @@ def test_a_mistake_is_one_clear_line(words: list[str], said: str) -> None:
     with pytest.raises(InputError, match=said) as refused:
         run(*words)
     assert len(str(refused.value).splitlines()) == 1
+
+
+def test_an_audit_is_never_written_through_a_link(tmp_path: Path) -> None:
+    victim, out = tmp_path / "victim.json", tmp_path / "out"
+    victim.write_text("mine")
+    out.mkdir()
+    (out / "audit.json").symlink_to(victim)
+    with pytest.raises(InputError):
+        write_audit(Audit(name="m", grade=Grade.UNTESTED, minutes=1.0, seconds=0.0, seed=0), out)
+    assert victim.read_text() == "mine"

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from leakscope.cli import app
 from leakscope.core.errors import InputError
-from leakscope.search.policy_search import read_finished, read_search, run_search
+from leakscope.search.policy_search import run_search
+from leakscope.search.records import read_finished
+from leakscope.search.settings import read_search
 from leakscope.sweep.engines import processes, serial
 from search_file import SMALL
 

@@ -342,7 +342,7 @@ def test_what_does_not_fit_the_data_is_told_with_its_line_and_writes_nothing(her
         (["--memory", "0"], "--memory must"),
         (["--memory", "-1G"], "--memory must"),
         (["--memory", "9" * 400], "--memory must"),
-        (["--memory", "1K"], "memory limit"),
+        (["--memory", "1K"], "--memory must"),
         (["--device", "tpu"], "--device .*got 'tpu'"),
         (["--log-json", "no/such/log"], "--log-json no/such/log "),
         (["--out", "t.yaml"], "t.yaml is a"),

@@ -8,9 +8,11 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 import pytest
 
 from command_line import TINY, leakscope, write
-from leakscope.report.serving import make_server
+from leakscope.report.serving import MOST_CONNECTIONS, make_server
 
 
 class Served:
@@ -119,6 +121,50 @@ def test_a_port_in_use_is_one_clear_line(served: Served) -> None:
     (line,) = output.err.splitlines()
     assert line.startswith(f"leakscope: port {served.port} ")
     assert "--port 0" in line
+
+
+def test_idle_connections_keep_nobody_out(served: Served) -> None:
+    idle = [socket.create_connection(("127.0.0.1", served.port), timeout=30) for _ in range(3 * MOST_CONNECTIONS)]
+    threads, deadline = threading.active_count(), time.monotonic() + 20
+    status = 0
+    while status != 200 and time.monotonic() < deadline:
+        try:
+            status = served.get("/state")[0]
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.01)
+    assert status == 200
+    assert threads <= MOST_CONNECTIONS + 5
+    for line in idle:
+        line.close()
+
+
+def test_a_connection_that_says_nothing_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler: Any = served.server.RequestHandlerClass
+    assert 0 < handler.timeout <= 30
+    monkeypatch.setattr(handler, "timeout", 0.2)
+    for sent in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x"):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=10) as line:
+            line.sendall(sent)
+            assert line.recv(1) == b""
+
+
+def test_a_run_that_fails_is_an_answer_and_no_traceback(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> bytes:
+        raise RuntimeError("the run is gone: \u2603")
+
+    monkeypatch.setattr("leakscope.report.serving._Live.state", fail)
+    monkeypatch.setattr("leakscope.report.serving._Live.page", lambda _: b"x" * 10**8)
+    assert served.get("/state")[0] == 500
+    reset = struct.pack("ii", 1, 0)
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as line:  # hangs up while it is answered
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        line.sendall(f"GET /page HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
+        assert line.recv(1)
+    monkeypatch.undo()
+    assert served.get("/state")[0] == 200
+    assert "".join(capfd.readouterr()) == ""
 
 
 @pytest.mark.slow

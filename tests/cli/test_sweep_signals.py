@@ -108,9 +108,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return content(where / "r")
 
 
-@pytest.mark.parametrize("engine", ["serial", "local"])
+@pytest.mark.parametrize(
+    ("engine", "sent"),
+    [("serial", signal.SIGINT), ("local", signal.SIGINT), ("local", signal.SIGTERM), ("serial", signal.SIGHUP)],
+)
 def test_ctrl_c_finishes_the_chunk_in_hand_saves_and_says_how_to_go_on(
-    tmp_path: Path, undisturbed: dict[str, Any], engine: str
+    tmp_path: Path, undisturbed: dict[str, Any], engine: str, sent: signal.Signals
 ) -> None:
     (tmp_path / "my files").mkdir()
     write(tmp_path / "my files/many trials.yaml", MANY)
@@ -120,7 +123,9 @@ def test_ctrl_c_finishes_the_chunk_in_hand_saves_and_says_how_to_go_on(
         wait_for(lambda: logged(log, "landed"), process)
         if engine == "local" and (os.cpu_count() or 1) > 1:
             assert workers_of(process.pid)
-        process.send_signal(signal.SIGINT)
+            for worker in workers_of(process.pid):  # a service manager sends SIGTERM to all
+                os.kill(worker, sent)
+        process.send_signal(sent)
         out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130
     assert out == ""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from leakscope.clients import Client
+from leakscope.clients.client import Answer
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
@@ -47,7 +48,7 @@ from leakscope.federated import (
     pack_private,
     parameters_of,
     play_round,
-    train_clients,
+    train_groups,
     unpack,
     who_answers,
 )
@@ -236,12 +237,18 @@ def test_eval_mode_buffers_stay_to_the_bit() -> None:
 # -- the client of a federation is the client that attacks meet
 
 
+def answers_of(fed: Federation, model: Model, held: Holdings, state: State, clients: Sequence[int]) -> Answer:
+    """The answers of some clients to the global model of `state`, as one group."""
+    [(_, answer)] = train_groups(fed, model, held, state, [clients])
+    return answer
+
+
 @pytest.mark.parametrize("defences", [(), (GaussianNoise(0.1),), (Clip(0.5), Sparsify(drop=0.5))])
 def test_what_a_client_sends_is_what_an_attacker_observes(defences: tuple) -> None:
     held, model = holdings(), network()
     fed = federation(client=Client(local=LOCAL, scaling=SCALING, defences=defences))
     state = begin(fed, model, held.clients)
-    answer = train_clients(fed, model, held, state, [2, 0, 1])
+    answer = answers_of(fed, model, held, state, [2, 0, 1])
     for place, client in enumerate([2, 0, 1]):
         weights = {name: value[None] for name, value in state.weights.items()}
         seen = fed.client.observe(model, weights, held.batch([client]), client_seeds(fed, 0, [client]))
@@ -264,7 +271,7 @@ def test_a_strength_for_each_client() -> None:
     held, model = holdings(), network()
     bounds = torch.tensor([1e-1, 1e-2, 1e-3, 1e-4, 1e-5], dtype=torch.float64)
     fed = federation(client=Client(local=LOCAL, scaling=SCALING, defences=(Clip(bounds),)))
-    answer = train_clients(fed, model, held, begin(fed, model, 5), [4, 1])
+    answer = answers_of(fed, model, held, begin(fed, model, 5), [4, 1])
     assert_close(lift(norm)(answer.update), bounds[[4, 1]], rtol=1e-6, atol=0)
 
 
@@ -279,7 +286,7 @@ def test_a_defence_that_remembers_goes_on_from_round_to_round_for_each_client() 
     memory = {client: take(state.memory, client) for client in range(held.clients)}
     for _ in range(4):
         answered = who_answers(fed, state.rounds, held.clients)
-        answer = train_clients(fed, model, held, state, answered)
+        answer = answers_of(fed, model, held, state, answered)
         state, _ = play_round(fed, model, held, state)
         for place, client in enumerate(answered):
             memory[client] = take(answer.state, place)

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from leakscope.cli import app
-from leakscope.search.policy_search import compare_methods, read_search
+from leakscope.search.policy_search import compare_methods
+from leakscope.search.settings import read_search
 from leakscope.sweep.engines import serial
 
 FILE = """

@@ -68,11 +68,12 @@ def test_a_broken_package_is_named_and_the_rest_works(installed: Path) -> None:
     lay_package(
         installed,
         "broken_papers",
-        "[leakscope.papers]\nbroken = no_such_package\n[leakscope.commands]\ncrash = no_such_package.commands:crash\n",
+        "[leakscope.papers]\nbroken = no_such_package\n[leakscope.commands]\ncrash = no_such_package.commands:crash\n"
+        "words = toy_papers:__doc__\n",
     )
     listed = leakscope(installed, "paper", "list")
     assert listed.returncode == 0, listed.stderr
     assert "toy-table-1" in listed.stdout
     assert "no_such_package" in listed.stderr
-    assert "crash" in listed.stderr
+    assert re.findall(r"command '(\w+)'", listed.stderr) == ["crash", "words"]
     assert leakscope(installed, "hello").stdout.startswith("hello")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from leakscope.analysis.characteristic import Point
 from leakscope.core.errors import InputError
 from leakscope_papers import items
+from leakscope_papers.characteristics.characteristic import Point
 from leakscope_papers.items import item_files, read_item
 from leakscope_papers.measures import value_of
 from leakscope_papers.plots import Plot, check_plot

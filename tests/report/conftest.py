@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -200,23 +198,3 @@ def make_run(tmp_path: Path) -> Callable[..., Run]:
 def figures() -> Callable[[str], list[str]]:
     """Return a function that gives the numbers of a sentence, in order."""
     return lambda text: re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", text)
-
-
-@pytest.fixture
-def same_text() -> Callable[[str, str], None]:
-    """Return a function that compares the visible text of a page with golden/NAME.txt.
-
-    LEAKSCOPE_GOLDEN=1 writes the file instead. Version, date and machine are left out.
-    """
-
-    def compare(name: str, source: str) -> None:
-        body = re.sub(r"<(style|script)\b.*?</\1>", "", source.partition("<body>")[2], flags=re.DOTALL)
-        lines = (html.unescape(line).strip() for line in re.sub(r"<[^>]*>", "\n", body).splitlines())
-        text = "\n".join(re.sub(r"leakscope \d[\w.]*", "leakscope VERSION", line) for line in lines if line) + "\n"
-        text = re.sub(r"\n(Date|Machine)\n.*", r"\n\1", text)
-        path = Path(__file__).parent / "golden" / f"{name}.txt"
-        if os.environ.get("LEAKSCOPE_GOLDEN"):
-            path.write_text(text, encoding="utf-8")
-        assert text == path.read_text("utf-8")
-
-    return compare

@@ -14,9 +14,10 @@ import torch
 from leakscope.core.errors import InputError
 from leakscope.report.numbers import number
 from leakscope.report.search_page import FRAME, draw_policies, explanation, headline, render_search, write_search
+from leakscope.search.candidates import Candidate
 from leakscope.search.policies import Walk, walks_of
-from leakscope.search.policy_search import Candidate, PolicySearch, SearchResult
-from leakscope.search.records import result_of
+from leakscope.search.records import SearchResult, result_of
+from leakscope.search.settings import PolicySearch
 
 VOID = {"meta", "link", "img"}
 SETTINGS = PolicySearch(candidates=4, keep=2, threshold=-85.0, images=7, batches=2, batch_size=20)

@@ -16,13 +16,22 @@ from leakscope.core.record import Cell, Record
 from leakscope.core.types import Outcome
 from leakscope.metrics import Scores, Summary, summarise
 from leakscope.metrics.interval import POSSIBLE, Estimate, estimate_mean, estimate_rate
-from leakscope.report import Row, Sheet, axis_tables, cell_table, make_sheet, sheet_of, tabulate
-from leakscope.report.cells import INFORMED, axes_of, families, name_of
+from leakscope.report import Row, Sheet, Table, cell_table, make_sheet, sheet_of, tabulate
+from leakscope.report.cells import ATTACK, INFORMED, axes_of, families, name_of
 from leakscope.report.tables import is_numeric_axis
 from leakscope.store import Run
 
 MakeRun = Callable[..., Run]
 MakeCells = Callable[..., list[Cell]]
+
+
+def axis_tables(sheet: Sheet) -> tuple[Table, ...]:
+    """Return a table per axis, in families of cells that vary on the same axes; one table if nothing varies."""
+    tables: list[Table] = []
+    for family in families(sheet.cells):
+        names = tuple(axes_of(family)) or (ATTACK,)
+        tables += [table for name in names if (table := tabulate(sheet, (name,), family)).rows]
+    return tuple(tables)
 
 
 def slow(records: Iterable[Record]) -> Summary:

@@ -227,7 +227,7 @@ def test_who_is_told_of_every_tensor_is_attacked_apart_from_who_is_told_of_the_w
     strength = {"bound": 0.1} if name == "clip" else {"sigma": 0.1}
     varied = {**PLAIN, "attack": "cpl", "defences": [{"name": name, **strength}], "baselines": [], "trials": 1}
     sweep = unfold(scenario_of({**varied, "grid": {"defences.0.each": [False, True]}}))
-    groups = group_trials(sweep.cells, sweep.trials)
+    groups = group_trials(sweep, sweep.trials)
     told_apart = [{sweep.cells[trial.cell].settings["defences"][0]["each"] for trial in g.trials} for g in groups]  # type: ignore[index]
     assert sorted(map(len, told_apart)) == [1, 1, 2]  # two who know, each by itself, and those who do not, together
 
@@ -244,7 +244,7 @@ def test_who_is_told_of_every_tensor_is_attacked_apart_from_who_is_told_of_the_w
     ],
 )
 def test_a_run_says_what_simulating_costs_and_how_to_leave_it_out(settings: dict[str, Any], said: str | None) -> None:
-    lines = remarks(list(scenario_of({**PLAIN, "attack": "cpl", **settings}).cells()))
+    lines = remarks(unfold(scenario_of({**PLAIN, "attack": "cpl", **settings})))
     assert len(lines) == (said is not None)
     for line in lines:
         assert re.search(f"{said}.*; knowledge: {{defence: false}}", line)

@@ -43,7 +43,7 @@ LENET = {"name": "lenet_cpl", "width": 3}
 
 def chunks(**changed: Any) -> list[Chunk]:
     sweep = unfold(scenario_of({**BASE, **changed}))
-    return list(make_plan(sweep.cells, sweep.trials, measure=False).chunks)
+    return list(make_plan(sweep, sweep.trials, measure=False).chunks)
 
 
 def seen(**changed: Any) -> list[Exposure]:

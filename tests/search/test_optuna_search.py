@@ -122,7 +122,8 @@ def test_optuna_finds_more_than_chance_where_there_is_something_to_learn() -> No
 
 
 def test_a_search_of_optuna_is_cut_and_goes_on(study_module: str, tmp_path: Path) -> None:
-    from leakscope.search.policy_search import read_search, run_search
+    from leakscope.search.policy_search import run_search
+    from leakscope.search.settings import read_search
 
     (tmp_path / "s.yaml").write_text(FILE, encoding="utf-8")
     said = read_search(tmp_path / "s.yaml")

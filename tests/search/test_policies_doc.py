@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from leakscope.scenario import read_scenario
-from leakscope.search.policy_search import read_search
+from leakscope.search.settings import read_search
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "policies.md"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -64,7 +65,7 @@ from pathlib import Path
 from leakscope.core.errors import InputError
 from leakscope.store import Run
 run = Run.open(Path(sys.argv[1]))
-print(len(run.done()), run.columns()["psnr"].size, run.scenario() != "")
+print(len(run.done()), run.columns()["psnr"].size, run.scenario() == "changed")
 try:
     with run.writing():
         print("written")
@@ -73,16 +74,24 @@ except InputError as error:
 """
 
 
-@pytest.mark.parametrize("read_before", [False, True])
-def test_a_run_on_a_read_only_disk_can_be_read(run: Run, read_before: bool) -> None:
-    if read_before:
+@pytest.mark.parametrize("left", ["nothing", "an empty log", "a log", "a log and its memory"])
+def test_a_run_on_a_read_only_disk_can_be_read(run: Run, sweep: SimpleNamespace, left: str) -> None:
+    if left == "an empty log":
         run.done()
-    assert (run.directory / "records.sqlite-wal").exists() == read_before
+    elif left != "nothing":  # the copy of a run whose writer is killed: its last chunks are in the log alone
+        copy = run.directory.with_name("archive")
+        with run.writing() as writer:
+            writer.renew("changed", [sweep.make_cell(i) for i in range(4)], {})
+            shutil.copytree(run.directory, copy)
+        run = Run(copy)
+        if left == "a log":
+            (copy / "records.sqlite-shm").unlink()
+        assert (copy / "records.sqlite-wal").stat().st_size
     inside = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && exec "$2" -c "$3" "$1"'
     command = ["unshare", "-rm", "sh", "-c", inside, "sh", str(run.directory), sys.executable, READ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if "Operation not permitted" in done.stderr or "mount:" in done.stderr or "unshare:" in done.stderr:
         pytest.skip("mounts are forbidden here")
     numbers, refusal = done.stdout.splitlines()
-    assert numbers == "6 12 True"
+    assert numbers == f"6 12 {left.startswith('a log')}"
     assert refusal.startswith(f"cannot write {run.directory} (Read-only")

@@ -144,6 +144,13 @@ def test_a_client_whose_training_diverges_is_named_by_its_rate(tmp_path: Path, m
     assert not measure or not Run.exists(tmp_path / "r"), "measured before anything is written"
 
 
+def test_noise_beyond_all_numbers_is_named_and_not_the_first_weights(tmp_path: Path) -> None:
+    written = text("cpl") + "\ndefences: [{name: gaussian_noise, sigma: 3.0e+38}]"
+    with pytest.raises(ScenarioError) as caught:
+        sweep(tmp_path / "r", scenario_from_text(written, "s.yaml"))
+    assert [problem.path[0] for problem in caught.value.problems] == ["defences"]
+
+
 def test_such_an_error_comes_whole_from_another_process() -> None:
     error = MisfitError(Problem(("client", "local", "rate"), "too fast"), "a cell")
     again = pickle.loads(pickle.dumps(error))  # noqa: S301

@@ -23,7 +23,8 @@ from leakscope.sweep import plan as plan_module
 from leakscope.sweep.chunk import Chunk, play_chunk
 from leakscope.sweep.driver import NoProgress, unfold
 from leakscope.sweep.engines import processes
-from leakscope.sweep.plan import chunks_of, group_trials, share_of_memory
+from leakscope.sweep.plan import group_trials, share_of_memory
+from leakscope.sweep.stored_plan import chunks_of, read_plan
 from sweeper import SMALL, content, small, sweep
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[!t]*.yaml"))  # train_*.yaml are no scenarios
@@ -78,10 +79,10 @@ def test_a_plan_for_another_device_is_not_followed(tmp_path: Path) -> None:
     run = Run.open(tmp_path / "r")
     (stored,) = run.plans()
     unfolded = unfold(small())
-    by_id = {trial.id: trial for trial in unfolded.trials}
-    told: dict[str, Any] = stored["plan"]  # type: ignore[assignment]
-    assert len(chunks_of(told, by_id, unfolded.cells, set(by_id), "cpu")) == len(told["chunks"])
-    assert not chunks_of(told, by_id, unfolded.cells, set(by_id), "cuda")
+    ids = {trial.id for trial in unfolded.trials}
+    plan = read_plan(stored["id"], stored["plan"])
+    assert len(chunks_of(plan, unfolded, ids, "cpu")) == len(plan.chunks)
+    assert not chunks_of(plan, unfolded, ids, "cuda")
 
 
 def test_workers_share_the_memory() -> None:
@@ -94,7 +95,7 @@ def test_a_chunk_whose_clients_do_not_fit_is_played_in_halves_with_the_same_reco
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = unfold(small(precision={"form": "native"}, baselines=[]))
-    chunk = make_plan(whole.cells, whole.trials, cores=1, measure=False).chunks[0]
+    chunk = make_plan(whole, whole.trials, cores=1, measure=False).chunks[0]
     calm = play_chunk(chunk).landing
     genuine = chunk_module.expose_chunk
 
@@ -126,7 +127,7 @@ def test_a_scenario_that_does_not_fit_is_refused_before_anything_is_written(tmp_
 def test_strengths_seeds_and_images_share_a_batch(tmp_path: Path) -> None:
     scenario = small(precision={"form": "native", "dtype": "float64"}, baselines=[])
     unfolded = unfold(scenario)
-    plan = make_plan(unfolded.cells, unfolded.trials, cores=1, measure=False)
+    plan = make_plan(unfolded, unfolded.trials, cores=1, measure=False)
     assert sorted(len(chunk.trials) for chunk in plan.chunks) == [12, 12]  # one for each attack
     alone = small(precision={"form": "native", "dtype": "float64", "chunk": 1}, baselines=[])
     sweep(tmp_path / "together", scenario)
@@ -144,7 +145,7 @@ def test_groups_keep_apart_what_cannot_share_a_program() -> None:
         {**SMALL, "grid": {"model.hidden": [[8], [16]], "data.samples": [1, 2], "defences.0.sigma": [0, 1]}}
     )
     unfolded = unfold(scenario)
-    groups = [g for g in group_trials(unfolded.cells, unfolded.trials) if not g.baseline]
+    groups = [g for g in group_trials(unfolded, unfolded.trials) if not g.baseline]
     assert len(groups) == 2 * 2 * 2  # widths, sample counts, attacks; not strengths, not seeds
 
 
@@ -280,7 +281,7 @@ def test_a_group_of_few_evaluations_is_timed_and_no_form_is_chosen(monkeypatch: 
     )
     for trials, form in ((3, "native"), (30, "loop")):
         whole = unfold(scenario_of({**told, "trials": trials}))
-        made = make_plan(whole.cells, whole.trials)
+        made = make_plan(whole, whole.trials)
         assert {chunk.form for chunk in made.chunks if not chunk.baseline} == {form}
         assert made.seconds > 0
     assert widths == [1, 16]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.types import LocalTraining
 from leakscope.data.partition import IID
 from leakscope.federated import Averaging, Decay, Everyone, Share
+from leakscope.federated.federation import State
 from leakscope.models.checkpoint import Checkpoint
 from leakscope.scenario import scenario_of
 from leakscope.scenario.problems import ScenarioError
@@ -23,6 +25,7 @@ from leakscope.training import Point, read_training, run_training, training_of
 from leakscope.training import objects as forms_module
 from leakscope.training import run as run_module
 from leakscope.training.objects import make_objects
+from leakscope.training.result import forget_older
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -445,3 +448,13 @@ def test_a_mapping_is_not_changed_by_reading_it() -> None:
     assert given == before
     with pytest.raises(InputError, match="plain values"):
         training_of({"data": object()})
+
+
+def test_a_linked_folder_of_private_heads_is_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "round-00001.safetensors").write_bytes(b"kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "private").symlink_to(other)
+    forget_older(tmp_path / "run", cast(State, SimpleNamespace(rounds=2)))
+    assert (other / "round-00001.safetensors").read_bytes() == b"kept"

@@ -1,14 +1,5 @@
-"""Analyses from the papers: planes of gradients, the line between weights, bounds, characteristics."""
+"""Analyses: image errors along an attack, linear systems of dense layers, settings inferred from an update."""
 
-from leakscope.analysis.characteristic import (
-    Characteristic as Characteristic, Point as Point, Region as Region, Rule as Rule, bias_ratio as bias_ratio,
-    measured as measured, region as region,
-)  # fmt: skip
-from leakscope.analysis.convergence import (
-    Shares as Shares, change_ratios as change_ratios, histogram as histogram, image_curve as image_curve,
-    image_curves as image_curves, shares as shares,
-)  # fmt: skip
+from leakscope.analysis.convergence import image_curve as image_curve, image_curves as image_curves
 from leakscope.analysis.inferring import Guess as Guess, Inferred as Inferred, Sure as Sure, infer as infer
-from leakscope.analysis.linear_system import (
-    SystemReport as SystemReport, inspect_layer as inspect_layer, inspect_matrix as inspect_matrix,
-)  # fmt: skip
+from leakscope.analysis.linear_system import SystemReport as SystemReport, inspect_layer as inspect_layer

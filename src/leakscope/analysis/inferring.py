@@ -104,7 +104,7 @@ def infer(
     change = {n: sent[n] if shares is Shares.GRADIENT else before[n].to(sent[n].dtype) - sent[n] for n in names}
     steps = _steps(before, sent, shares)
     adam = _adam_rate(change) if shares is Shares.WEIGHTS else None
-    samples = Guess(None, Sure.UNKNOWN, SAME) if adam is not None else _samples(model, change, steps, shares)
+    samples = _unknown(SAME) if adam is not None else _samples(model, change, steps, shares)
     product, labels, why = _labels(model, before, sent, change, shares, loss, public, adam=adam)
     return Inferred(samples, labels, why, steps, _rate(steps, product, adam, shares), product)
 
@@ -124,10 +124,12 @@ def _samples(model: Model, change: Tree, steps: Guess, shares: Shares) -> Guess:
     if known or guesses:
         return max(known, key=lambda guess: guess.value or 0) if known else guesses[0]
     if model.head is None and model.entry is None:
-        return Guess(None, Sure.UNKNOWN, "no dense layer reads the input or makes the output")
-    return Guess(
-        None, Sure.UNKNOWN, "only the last layer is dense, and after several steps its rank mixes steps and examples"
-    )
+        return _unknown("no dense layer reads the input or makes the output")
+    return _unknown("only the last layer is dense, and after several steps its rank mixes steps and examples")
+
+
+def _unknown(why: str) -> Guess:
+    return Guess(None, Sure.UNKNOWN, why)
 
 
 def _rank_guess(matrix: Tensor, lost: int, why: str) -> Guess:
@@ -135,16 +137,14 @@ def _rank_guess(matrix: Tensor, lost: int, why: str) -> Guess:
     matrix = matrix.double().reshape(matrix.shape[0], -1)
     values = torch.linalg.svdvals(matrix)
     if not 0 < float(values[0]) < math.inf:
-        return Guess(None, Sure.UNKNOWN, "the update is zero, or too large for a number")
+        return _unknown("the update is zero, or too large for a number")
     least = RANK_TOLERANCE * values[0]
     rank = int((values > least).sum())
     rows, columns = (int((matrix.norm(dim=side) > least).sum()) for side in (1, 0))
     if rank > ROOM * min(rows - lost, columns):
-        return Guess(
-            None, Sure.UNKNOWN, f"{why} is full or nearly: too many examples, noise, or an optimiser other than SGD"
-        )
+        return _unknown(f"{why} is full or nearly: too many examples, noise, or an optimiser other than SGD")
     if float(values[rank]) > GAP * float(values[rank - 1]):
-        return Guess(None, Sure.UNKNOWN, f"{why} has no clear end: noise, rounding, or an optimiser other than SGD")
+        return _unknown(f"{why} has no clear end: noise, rounding, or an optimiser other than SGD")
     return Guess(float(rank), Sure.ABOUT, why)
 
 
@@ -171,11 +171,11 @@ def _labels(
     elif adam is not None:
         problem = SAME
     if problem is not None or head is None or head.bias is None:
-        return Guess(None, Sure.UNKNOWN, problem or ""), None, problem or ""
+        return _unknown(problem or ""), None, problem or ""
     held = [before] if shares is Shares.GRADIENT else [before, {**before, **sent}]
     predictions = [_predictions(model, weights, public) for weights in held]
     if float((predictions[0] - predictions[0].mean(0)).abs().sum(-1).mean()) / 2 > SPREAD:
-        return Guess(None, Sure.UNKNOWN, TRAINED_NETWORK), None, TRAINED_NETWORK
+        return _unknown(TRAINED_NETWORK), None, TRAINED_NETWORK
     mean = torch.stack([each.mean(0) for each in predictions]).mean(0)
     drop = change[head.bias].double()
     if shares is Shares.GRADIENT:
@@ -184,7 +184,7 @@ def _labels(
         quotient = float((drop / mean.clamp_min(TINY)).max())
         product = Guess(quotient, Sure.ABOUT, "from classes that did not occur; a lower bound if all did")
     if product.value is None or not 0 < product.value < math.inf:
-        return Guess(None, Sure.UNKNOWN, UNMOVED), None, UNMOVED
+        return _unknown(UNMOVED), None, UNMOVED
     share = (mean - drop / product.value).clamp_min(0)
     return product, (share / share.sum().clamp_min(TINY)), "from the change of the last bias and the mean prediction"
 
@@ -209,22 +209,20 @@ def _steps(before: Tree, sent: Tree, shares: Shares) -> Guess:
         return Guess(1.0, Sure.EXACT, "a gradient was sent")
     counters = [name for name in sent if name.rpartition(".")[2] == COUNTER and name in before]
     if not counters:
-        return Guess(
-            None, Sure.UNKNOWN, "no batch norm counter was sent; the update alone shows the rate times the steps"
-        )
+        return _unknown("no batch norm counter was sent; the update alone shows the rate times the steps")
     counted = {round(float(sent[name].double() - before[name].double())) for name in counters}
     if len(counted) != 1 or min(counted) < 1:
-        return Guess(None, Sure.UNKNOWN, "batch norm's counters disagree or did not move")
+        return _unknown("batch norm's counters disagree or did not move")
     return Guess(float(counted.pop()), Sure.EXACT, "batch norm counts the batches it saw")
 
 
 def _rate(steps: Guess, product: Guess, adam: float | None, shares: Shares) -> Guess:
     if shares is Shares.GRADIENT:
-        return Guess(None, Sure.UNKNOWN, "a gradient was sent; it does not depend on the rate")
+        return _unknown("a gradient was sent; it does not depend on the rate")
     if adam is not None:
         return Guess(adam, Sure.ABOUT, "every weight moved by this much: one step of Adam, or signs")
     if steps.value is None or product.value is None:
-        return Guess(None, Sure.UNKNOWN, "the rate and the number of steps cannot be told apart from one update")
+        return _unknown("the rate and the number of steps cannot be told apart from one update")
     return Guess(product.value / steps.value, Sure.ABOUT, "rate times steps over the steps that batch norm counted")
 
 

@@ -118,7 +118,8 @@ class Matching:
         number = torch.arange(self.restarts, device=device).repeat(len(seeds))
         pieces = Components(self.simulate, self.objective, self.priors)
         settings = to((pieces, dict(self.rules), self.optimiser, self.start), device=device, dtype=dtype)
-        facts, rules, optimiser, start = take((Facts(observation, knowledge, settings[0], keys), *settings[1:]), lanes)
+        each = (Facts(observation, knowledge, settings[0], keys), *settings[1:])
+        facts, rules, optimiser, start = each if self.restarts == 1 else take(each, lanes)
         unknowns = self._unknowns(model, facts, start, random.fold(random.fold(facts.key, "start"), number), dtype)
         rules = {name: rules.get(name, Rule()) for name in unknowns}
         return Problem(unknowns, facts, optimiser, rules), self.restarts

@@ -35,7 +35,7 @@ from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree, scale
 from leakscope.core.types import Knowledge, Round
 from leakscope.learning.gradients import loss_and_gradient
-from leakscope.learning.losses import LOSSES
+from leakscope.learning.losses import loss_of
 from leakscope.learning.polarisation import (
     BIAS,
     CODES,
@@ -96,7 +96,7 @@ class DummyPolarised:
         weights = {**weights_of(model, seen), WEIGHT: unknowns[WEIGHT]}
         if BIAS in polarised.parameters:
             weights[BIAS] = unknowns[BIAS]
-        loss = PolarisedLoss(LOSSES[knowledge.loss], model.classes, self.alpha1, self.alpha2, self.margin)
+        loss = PolarisedLoss(loss_of(knowledge.loss), model.classes, self.alpha1, self.alpha2, self.margin)
         key = network_key(model, clock)
         gradient, _, output, _ = loss_and_gradient(
             polarised, loss, weights, seen.buffers, guess, targets, present_of(guess, knowledge), key
@@ -130,7 +130,7 @@ class HeadGradient:
         key = network_key(model, clock)
         gradient, _, output, _ = loss_and_gradient(
             small,
-            LOSSES[knowledge.loss],
+            loss_of(knowledge.loss),
             {name: weights[name] for name in names},
             seen.buffers,
             guess,

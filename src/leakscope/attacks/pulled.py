@@ -31,7 +31,7 @@ from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge, Round
 from leakscope.learning.gradients import loss_and_gradient
-from leakscope.learning.losses import LOSSES, Loss
+from leakscope.learning.losses import Loss, loss_of
 from leakscope.learning.polarisation import BIAS, WEIGHT, public_head, with_second_head
 
 PULL = "pull"
@@ -87,7 +87,7 @@ class Pulled:
         weights = {**weights_of(model, seen), WEIGHT: rows}
         if BIAS in polarised.parameters:
             weights[BIAS] = torch.zeros_like(rows[:, 0])
-        loss = _PulledLoss(LOSSES[knowledge.loss], model.classes, self.alpha1)
+        loss = _PulledLoss(loss_of(knowledge.loss), model.classes, self.alpha1)
         key = network_key(model, clock)
         gradient, _, output, _ = loss_and_gradient(
             polarised, loss, weights, seen.buffers, guess, targets, present_of(guess, knowledge), key

@@ -17,7 +17,7 @@ from leakscope.core.tree import Tree, interpolate, subtract
 from leakscope.core.types import Knowledge, Round
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.local import draw_order, train
-from leakscope.learning.losses import LOSSES, one_hot
+from leakscope.learning.losses import loss_of, one_hot
 
 LABEL = "label"
 ALPHA = "alpha"
@@ -67,7 +67,7 @@ class OneGradient:
         present = present_of(guess, knowledge)
         key = network_key(model, clock)
         gradient, _, output, _ = loss_and_gradient(
-            model, LOSSES[knowledge.loss], weights_of(model, seen), seen.buffers, guess, targets, present, key
+            model, loss_of(knowledge.loss), weights_of(model, seen), seen.buffers, guess, targets, present, key
         )
         return Simulated(model.shared(gradient), output, targets)
 
@@ -118,7 +118,7 @@ class LocalSteps:
         before = weights_of(model, seen)
         after, _ = train(
             model,
-            LOSSES[knowledge.loss],
+            loss_of(knowledge.loss),
             local,
             before,
             seen.buffers,

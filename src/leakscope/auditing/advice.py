@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.auditing.attack_runs import Report, fitting_iterations, plan_exposure
+from leakscope.auditing.attack_runs import plan_exposure
+from leakscope.auditing.attempts import Report, iterations_within
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget
 from leakscope.auditing.remedies import (
     ELSEWHERE,
@@ -46,6 +47,7 @@ from leakscope.play import AttackResult, Exposure
 ENOUGH = 0.5  # share of what the audit recovered; a control below it cannot judge remedies
 BRIEF = 16  # the screening attack runs 1/BRIEF of the iterations its authors use
 SCREENING = 0.4  # largest share of the time for screening
+TRAINING = 0.2  # largest share of the time for trainings that measure accuracy
 MARGIN = 0.9  # share of the time left; the rest absorbs errors of the time estimate
 MORE_TIME = "give it more minutes"
 LATE = "out of time"
@@ -119,15 +121,16 @@ def advise(
 ) -> Advice:
     """Return how much still leaks under each remedy and what accuracy it costs, within the budget."""
     trial, options = Trial(subject, clients, seed), remedies_for(exposure)
-    judge = _judge(
-        runs,
-        [entry.name for entry in plan_exposure(exposure, unmatched=subject.unmatched)[0] if entry.most is not None],
-    )
+    entries, untested = plan_exposure(exposure, unmatched=subject.unmatched)
+    able = [entry.name for entry in entries if entry.most is not None]
+    judge = _judge(runs, able)
     if judge is None:
-        why = "no attacker who knows a defence can handle this model"
+        reason = next((item.why for item in untested if item.what == "ig"), "ig cannot be run")
+        why = "no attack that could judge them ended" if able else f"they are judged by ig or cpl: {reason}"
         return Advice((), why, (*((f"{name} ({strength})", why) for name, strength, _ in options), *ELSEWHERE))
-    course: Course | str = find_course(subject)
-    candidates, skipped = _candidates(trial, options, judge)
+    report(f"remedies: {len(options)} against {judge}")
+    course: Course | str = find_course(subject, seconds=TRAINING * budget.left / (1 + len(options)))
+    candidates, skipped = _candidates(trial, options, judge, budget)
     best = max(run.summary.content.value for run in runs)
     control, remedies, late = _judged(Hearing(control_case(trial, judge), best, budget, candidates, report), course)
     if control is None or not control.enough:  # it recovers far less than the audit did: no remedy can be judged
@@ -147,12 +150,15 @@ def _judge(runs: Sequence[AttackResult], able: Sequence[str]) -> str | None:
 
 
 def _candidates(
-    trial: Trial, options: Sequence[tuple[str, str, Defence]], attack: str
+    trial: Trial, options: Sequence[tuple[str, str, Defence]], attack: str, budget: Budget
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
     """Return the remedies that can be attacked, and (name, why) of the others."""
     candidates: list[Candidate] = []
     skipped: list[tuple[str, str]] = []
     for name, strength, defence in options:
+        if not budget.left:
+            skipped.append((f"{name} ({strength})", LATE))
+            continue
         try:
             candidates.append(make_candidate(trial, name, strength, defence, attack))
         except InputError as error:
@@ -165,7 +171,9 @@ def _judged(hearing: Hearing, course: Course | str) -> tuple[Control | None, lis
     case, cases, numbered = hearing.control, hearing.cases, dict(enumerate(hearing.candidates, 1))
     brief = max(math.ceil(hearing.most / BRIEF), LEAST_ITERATIONS)
     each = SCREENING * hearing.budget.left / (2 * len(batches(cases)) + 1)  # a batch is slower than its control
-    fit = fitting_iterations(case.exposure, case.entry, each)
+    fit = iterations_within(case.exposure, case.entry, each)
+    if fit < min(LEAST_ITERATIONS, hearing.most):
+        return None, [], [(one.words, LATE) for one in hearing.candidates]
     first = meet(cases, min(brief, fit, hearing.most), hearing.budget, hearing.report)
     late = [(one.words, first.failed.get(n, LATE)) for n, one in numbered.items() if n not in first.runs]
     if 0 not in first.runs:

@@ -2,101 +2,58 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from leakscope.attacks.engine.plan import Execution
-from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.labels import LABEL_RULES
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing.limits import Budget, OutOfTimeError, Pace, first_line, iterations_at, iterations_within
+from leakscope.auditing.attempts import (
+    Attempt,
+    CutShort,
+    Report,
+    execution_on,
+    find_cut_of,
+    iterations_note,
+    reconstruct,
+    run_attempts,
+    seconds_needed,
+)
+from leakscope.auditing.limits import Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, Untested, labels_problem, plan_suite
-from leakscope.auditing.target import Subject
+from leakscope.auditing.target import Subject, UntestedError
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.tree import to
-from leakscope.core.types import Outcome, Reconstruction, make_batch
+from leakscope.core.types import direction, make_batch
 from leakscope.defences import Defence
-from leakscope.metrics.interval import estimate_mean, wilson
+from leakscope.metrics.interval import estimate_rate
 from leakscope.metrics.labels import label_overlap
 from leakscope.play import AttackResult, Exposure, attack, expose, judge, shared_weights
-from leakscope.play import reconstruct as run_attack
 from leakscope.play.baselines import baselines
 from leakscope.sweep.engines.contract import torch_threads
 
 LEAST_PUBLIC = 8
-LONG = 2.0  # seconds of an iteration, from which on all threads are taken untried
-Report = Callable[[str], None]
-V = TypeVar("V")
-MEANING = "the time ended these attacks early; what they did not recover may come back with more minutes"
-
-
-class CutShort(NamedTuple):
-    """An attack stopped after `iterations` of the `most` its authors use, unfinished on `working` of the `clients`."""
-
-    name: str
-    iterations: int
-    most: int
-    working: int
-    clients: int
-
-    @property
-    def words(self) -> str:
-        """Return the progress in words.
-
-        >>> CutShort("ig", 254, 4800, 3, 8).words
-        '254 of 4800 iterations, still at work on 3 of 8 clients'
-        """
-        return (
-            f"{self.iterations} of {self.most} iterations, still at work on {self.working} of {self.clients} "
-            f"client{'s' if self.clients > 1 else ''}"
-        )
-
-
-def find_cut(
-    name: str, reconstruction: Reconstruction, iterations: int, most: int | None, done: Tensor | None = None
-) -> CutShort | None:
-    """Return how an attack was cut short (fewer iterations than its authors use, all used up on a client not `done`), or None."""
-    if most is None or iterations >= most:  # None: not iterative
-        return None
-    open_ = reconstruction.outcome == Outcome.EXHAUSTED
-    if done is not None:  # (T) clients of which everything was recovered
-        open_ = open_ & ~done
-    working = int(open_.sum())
-    return CutShort(name, iterations, most, working, reconstruction.trials) if working else None
-
-
-def find_cut_of(run: AttackResult, iterations: int, most: int | None) -> CutShort | None:
-    """Return how a scored attack was cut short; None if it was not, or if it recovered everything anyway."""
-    done = (run.recovered | ~run.scores.scored).all(1)
-    return find_cut(run.name, run.reconstruction, iterations, most, done)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UnscoredRun:
-    """An attack whose truth is not known."""
-
-    name: str
-    note: str
-    reconstruction: Reconstruction
-    left: Tensor  # (T) final over initial mismatch; small if the reconstruction explains the update
-    structure: Tensor  # (T) see `capture_audit.structure`: about 1 for noise, below for images
-    seconds: float
+LONG = 0.5  # seconds of an evaluation, from which on all threads are taken untried
 
 
 class Suite(NamedTuple):
-    """Results of a suite: the runs, those that the time cut short, and what could not be run."""
+    """Results of a suite: the runs, those cut short, what could not be run, what broke, and the seconds that would do."""
 
     runs: tuple[AttackResult, ...]
     short: tuple[CutShort, ...]
     untested: tuple[Untested, ...]
+    broken: tuple[str, ...] = ()  # attacks that apply and failed
+    needed: float | None = None  # None: no evaluation was timed
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """Return, in words, the attacks that failed or were cut before they had enough iterations; () if a good grade can be given."""
+        cuts = (f"{cut.name} ran {cut.iterations} of {cut.most} iterations" for cut in self.short if not cut.enough)
+        return (*cuts, *(f"{name} failed" for name in self.broken))
 
 
 def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Sequence[Defence] | None = None) -> Exposure:
@@ -105,7 +62,10 @@ def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Seque
     T = max(1, min(clients, len(subject.inputs) // subject.examples))
     order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
     chosen = order[: T * subject.examples].reshape(T, subject.examples)
-    batch = make_batch(subject.inputs[chosen], subject.labels[chosen], classes=subject.model.classes)
+    targets = None if subject.targets is None else subject.targets[chosen]
+    batch = make_batch(
+        subject.inputs[chosen], subject.labels[chosen], classes=subject.model.classes, targets=targets
+    )  # fmt: skip
     seeds = [seed * 100_000 + t for t in range(T)]
     return expose(subject.model, client, shared_weights(subject.model, T), batch, seeds)
 
@@ -117,61 +77,29 @@ def public_examples(subject: Subject, clients: int, seed: int) -> tuple[Tensor, 
     return subject.inputs[rest], subject.labels[rest]
 
 
-def fitting_iterations(exposure: Exposure, entry: Entry, seconds: float) -> int:
-    """Return how many iterations of an attack fit into the seconds; 0 if it is not iterative."""
-    if entry.most is None:
-        return 0
-    if exposure.device.type == "cpu":
-        return iterations_within(seconds, lambda n: seconds_of(exposure, entry, n), entry.most)
-    began = time.monotonic()
-    pace = measured_pace(exposure, entry)
-    return iterations_at(pace, seconds - (time.monotonic() - began), entry.most)
+def check_updates(exposure: Exposure) -> None:
+    """Refuse updates that say nothing of the data: not finite, all zero, or the same for clients with different data."""
+    updates = [direction(seen, exposure.observation.shares) for seen in exposure.observation.rounds]
+    values = [value.flatten(1) for update in updates for value in update.values()]
+    broken = torch.stack([~value.isfinite().all(1) for value in values]).any(0)
+    if bool(broken.any()):
+        raise UntestedError(f"the updates of {int(broken.sum())} of {len(broken)} clients hold NaN or infinity")
+    if all(bool((value == 0).all()) for value in values):
+        raise UntestedError(
+            "the updates are zero: nothing reaches the weights (does forward detach or stop gradients?)"
+        )
+    inputs = exposure.batch.inputs
+    differ = bool((inputs != inputs[:1]).any())
+    if differ and all(torch.equal(value, value[:1].expand_as(value)) for value in values):
+        raise UntestedError("the updates are the same for clients with different data: they say nothing of it")
 
 
-def measured_pace(exposure: Exposure, entry: Entry) -> float:
-    """Return the seconds per iteration on a CUDA device: of a whole run, since recording a step takes as long as many played ones."""
-    pace = Pace()
-
-    def hear(progress: Progress) -> None:
-        pace.hear(progress)
-        if pace.settled:
-            raise OutOfTimeError
-
-    execution = replace(execution_on(exposure.device), progress=hear)
-    began = time.monotonic()
-    with contextlib.suppress(OutOfTimeError):
-        run_attack(exposure, entry.make(entry.most or 1), execution, informed=entry.informed)
-    return pace.seconds or (time.monotonic() - began) / max(pace.reports[-1][1], 1)
-
-
-def seconds_of(exposure: Exposure, entry: Entry, iterations: int) -> float:
-    """Return the run time of an attack with the given iterations."""
-    began = time.perf_counter()
-    reconstruct(exposure, entry, iterations)
-    return time.perf_counter() - began
-
-
-def reconstruct(exposure: Exposure, entry: Entry, iterations: int) -> Reconstruction:
-    """Return what an attack of the suite makes of all clients."""
-    return run_attack(exposure, entry.make(iterations), execution_on(exposure.device), informed=entry.informed)
-
-
-def execution_on(device: torch.device) -> Execution:
-    """Return how the attacks of an audit run: as one batch on a CPU, in the form that is fastest on a CUDA device."""
-    return Execution(device=str(device), form="native" if device.type == "cpu" else None)
-
-
-def run_with(exposure: Exposure, entry: Entry, iterations: int) -> AttackResult:
-    """Return the scored result of one attack on all clients, with at most `iterations`."""
-    method, note = entry.make(iterations), iterations_note(entry, iterations)
-    return attack(
-        exposure, method, name=entry.name, note=note, informed=entry.informed, execution=execution_on(exposure.device)
-    )
-
-
-def iterations_note(entry: Entry, iterations: int) -> str:
-    """Return the iteration limit in words, beside what the authors use."""
-    return "no iterations" if entry.most is None else f"{iterations} iterations at most; its authors run {entry.most}"
+def run_with(exposure: Exposure, entry: Entry, iterations: int, pace: Pace | None = None) -> AttackResult:
+    """Return the scored result of one attack on all clients, with at most `iterations`; `pace` times it and may end it."""
+    execution = replace(execution_on(exposure.device), out_of_time=pace)
+    method = entry.make(iterations)
+    run = attack(exposure, method, name=entry.name, informed=entry.informed, execution=execution)
+    return replace(run, note=iterations_note(entry, iterations, run.reconstruction))
 
 
 def plan_exposure(
@@ -198,53 +126,43 @@ def fastest_threads(exposure: Exposure, entries: Sequence[Entry]) -> int:
         return every
     entry = heavy
 
-    def seconds(threads: int) -> float:
+    def seconds(threads: int, evaluations: int) -> float:
+        pace = Pace(most=evaluations)
         with torch_threads(threads):
-            return seconds_of(exposure, entry, 1)
+            reconstruct(exposure, entry, 1, pace)
+        return pace.seconds or 0.0
 
     try:
-        if seconds(every) > LONG:  # the first run includes one-time start-up costs
+        if seconds(every, 1) > LONG:
             return every
-        return min((1, every), key=seconds)
+        return min((1, every), key=lambda threads: seconds(threads, 3))
     except (InputError, RuntimeError):
         return 1  # the error is reported when the attack is run
 
 
-def run_entries(exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report) -> Suite:
-    """Return the results of all attacks, each given an even share of the time left; failures are listed as untested."""
+def run_entries(exposure: Exposure, attempts: Sequence[Attempt[AttackResult]], budget: Budget, report: Report) -> Suite:
+    """Return the results of the attacks after running those that may get farther within the budget."""
 
-    def run(number: int, entry: Entry) -> tuple[AttackResult, CutShort | None]:
-        heavy = sum(each.most is not None for each in entries[number:]) or 1
-        iterations = fitting_iterations(exposure, entry, budget.left / heavy)
-        result = run_with(exposure, entry, iterations)
-        return result, find_cut_of(result, iterations, entry.most)
+    def run(entry: Entry, iterations: int, pace: Pace) -> tuple[AttackResult, CutShort | None]:
+        result = run_with(exposure, entry, iterations, pace)
+        return result, find_cut_of(result, entry.most)
 
-    runs, short, untested = try_each(entries, run, report, f"{exposure.batch.trials} clients")
-    return Suite(tuple(runs), tuple(short), tuple(untested))
-
-
-def try_each(
-    entries: Sequence[Entry], run: Callable[[int, Entry], tuple[V, CutShort | None]], report: Report, whom: str
-) -> tuple[list[V], list[CutShort], list[Untested]]:
-    """Return the result of each attack, those cut short, and those that failed with the reason."""
-    runs: list[V] = []
-    short: list[CutShort] = []
-    untested: list[Untested] = []
-    for number, entry in enumerate(entries):
-        report(f"{entry.name}: {whom}")
-        try:
-            result, cut = run(number, entry)
-        except (InputError, RuntimeError) as error:  # such as a layer that cannot be differentiated
-            untested.append(Untested(entry.name, str(error) if isinstance(error, InputError) else first_line(error)))
-            continue
-        runs.append(result)
-        short += [] if cut is None else [cut]
-    return runs, short, untested
+    run_attempts(exposure, attempts, budget, report, run)
+    return Suite(
+        tuple(each.result for each in attempts if each.result is not None),
+        tuple(each.cut for each in attempts if each.cut is not None and each.failure is None),
+        tuple(each.failure for each in attempts if each.failure is not None),
+        tuple(each.entry.name for each in attempts if each.broken),
+        seconds_needed(attempts),
+    )
 
 
-def null_runs(exposure: Exposure, public: tuple[Tensor, Tensor] | None = None) -> list[AttackResult]:
+def null_runs(
+    exposure: Exposure, public: tuple[Tensor, Tensor] | None = None, pace: Pace | None = None
+) -> list[AttackResult]:
     """Return what one gets without the update; class mean and nearest image only where there are enough public examples."""
-    seeds, truth, execution = list(exposure.seeds), exposure.batch, execution_on(exposure.device)
+    seeds, truth = list(exposure.seeds), exposure.batch
+    execution = replace(execution_on(exposure.device), out_of_time=pace)
     if public is not None and len(public[0]) >= LEAST_PUBLIC:
         classes, scaling = exposure.model.classes, exposure.client.scaling
         guesses = baselines(
@@ -282,9 +200,11 @@ def read_labels(exposure: Exposure) -> LabelReading | Untested:
     except (InputError, RuntimeError) as error:
         return Untested("label recovery", first_line(error))
     truth, mask = exposure.batch.labels, exposure.batch.mask
-    overlap, blind = label_overlap(truth, guess, mask), expected_overlap(truth, mask, knowledge.classes)
-    low, high = overlap_interval(overlap, knowledge.samples)
-    return LabelReading(rule, float(overlap.double().mean()), blind, int(mask.sum()), low, high)
+    blind = expected_overlap(truth, mask, knowledge.classes)
+    place, sizes = torch.arange(mask.shape[1]), mask.sum(1, keepdim=True)
+    hits = (label_overlap(truth, guess, mask)[:, None].double() * sizes).round()
+    share = estimate_rate(place < hits, place < sizes)  # labels of one client share an update
+    return LabelReading(rule, share.value, blind, share.n, share.low, share.high)
 
 
 def expected_overlap(labels: Tensor, mask: Tensor, classes: int) -> float:
@@ -306,13 +226,3 @@ def expected_overlap(labels: Tensor, mask: Tensor, classes: int) -> float:
         at_least = [float(binom.sf(k, number, 1 / classes)) for k in range(max(counts))]  # P(B >= 1), P(B >= 2), ...
         shares.append(sum(sum(at_least[:count]) for count in counts) / max(number, 1))
     return sum(shares) / len(shares)
-
-
-def overlap_interval(overlaps: Tensor, samples: int) -> tuple[float, float]:
-    """Return the 95 % interval of a mean overlap over T clients with `samples` labels each."""
-    low, high = wilson(float(overlaps.double().mean()), len(overlaps) * samples)  # over labels
-    if len(overlaps) == 1 or samples == 1:
-        return low, high
-    counted = torch.ones_like(overlaps[:, None], dtype=torch.bool)
-    between = estimate_mean(overlaps[:, None], counted, within=(0.0, 1.0))  # over clients, whose labels share an update
-    return (low, high) if math.isnan(between.low) else (min(low, between.low), max(high, between.high))

@@ -1,4 +1,4 @@
-"""Audit of updates captured in a real federation, with or without the true data; every capture is a client."""
+"""Audit of updates captured in a real federation, with or without the true data; the rounds of one client count once."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing.attack_runs import (
+from leakscope.auditing.attack_runs import check_updates, fastest_threads, null_runs, read_labels, run_entries
+from leakscope.auditing.attempts import (
+    Attempt,
     CutShort,
     Report,
     UnscoredRun,
     execution_on,
-    fastest_threads,
     find_cut,
-    fitting_iterations,
     iterations_note,
-    null_runs,
-    read_labels,
     reconstruct,
-    run_entries,
-    try_each,
+    run_attempts,
 )
 from leakscope.auditing.capture_reader import (
     ask_truth,
@@ -36,21 +33,22 @@ from leakscope.auditing.capture_reader import (
     observe_captures,
     scaling_of_captures,
 )
-from leakscope.auditing.limits import Budget, check_numbers, start_budget
+from leakscope.auditing.criterion import captured_loss
+from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences
-from leakscope.auditing.target import Criterion, Target, UntestedError, check_batch, make_client
-from leakscope.auditing.target_audit import CLIENTS, MINUTES, scored_audit
+from leakscope.auditing.target import Target, UntestedError, check_batch, make_client
+from leakscope.auditing.target_audit import CLIENTS, MINUTES, WHOLE_SHARE, left_out_statistics, scored_audit
+from leakscope.auditing.verdict import Grade
 from leakscope.clients import knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.devices import find_device
-from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
-from leakscope.core.tree import to
-from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Shares, make_batch
+from leakscope.core.tree import take, to
+from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Outcome, Reconstruction, Shares, make_batch
 from leakscope.models import find_shortfall
-from leakscope.play import Exposure, is_defended
+from leakscope.play import AttackResult, Exposure, is_defended
 from leakscope.store.captures import list_captures
 from leakscope.sweep.engines.contract import torch_threads
 
@@ -80,7 +78,8 @@ def audit_captures(
     clients, seed = check_numbers(clients, seed)
     request = Request(target, start_budget(minutes), minutes, seed, [], [])
     try:
-        exposure, known = _gathered(directory, request, clients)
+        exposure, known, owners = _gathered(directory, request, clients)
+        check_updates(exposure)
     except UntestedError as error:
         request.untested.append(Untested("these captures", str(error)))
         return _unscored(request, [], [])
@@ -94,18 +93,18 @@ def audit_captures(
         unmatched=None if lacks is None else lacks.sentence,
         unknown=unknown_defences(exposure.client, exposure.observation),
     )
-    request.untested.extend(untested)
+    request.untested.extend((*untested, *left_out_statistics(target.model)))
     if not known:
-        return _unscored(request, *unscored_runs(exposure, entries, request.budget, report))
-    return _scored(request, exposure, entries, report)
+        return _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))
+    return _scored(request, exposure, entries, report, owners)
 
 
-def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool]:
-    """Return the exposure of the captures, and whether their true data is known."""
+def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool, Tensor]:
+    """Return the exposure of the captures, whether their true data is known, and the number of each capture's client."""
     target, notes = request.target, request.notes
-    loss = _loss(target.loss)
     model, inputs = model_of_captures(target, notes)
-    client = make_client(target, Scaling(), loss)
+    loss = captured_loss(target.loss, model, notes)
+    client, target = make_client(target, Scaling(), loss), replace(target, loss=str(loss))
     listed = [list_one(path, model, configured=client.local is not None) for path in list_captures(directory)]
     notes.append(f"{len(listed)} captures in {directory}")
     chosen = choose(listed, model, target, clients, notes, request.untested)
@@ -120,18 +119,45 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
         input_shape=model.input_shape,
         classes=model.classes,
         samples=samples,
-        loss=client.loss,
+        loss=str(loss),
         scaling=scaling,
         local=client.local,
     )
-    batch = (
-        blank_batch(model, len(chosen.captures), samples) if truth is None else batch_of_truth(truth, scaling, model)
-    )
+    if truth is None:
+        batch = blank_batch(model, len(chosen.captures), samples)
+    else:
+        batch = batch_of_truth(truth, scaling, model, classes=isinstance(loss, str))
     seeds = tuple(request.seed * 100_000 + t for t in range(len(chosen.captures)))
     device = find_device(target.device, target.model.parameters())
     model, observation = to((model, observation), device=device)
     informed = knowledge_of_defences(knowledge, client, observation) if is_defended(client) else None
-    return Exposure(model, client, batch, seeds, observation, knowledge, informed), truth is not None
+    exposure = Exposure(model, client, batch, seeds, observation, knowledge, informed)
+    return exposure, truth is not None, torch.tensor(chosen.owners)
+
+
+def first_rounds(exposure: Exposure, owners: Tensor) -> Exposure:
+    """Return the exposure of the first capture of every client."""
+    first = torch.tensor([int((owners == owner).nonzero()[0]) for owner in range(int(owners.max()) + 1)])
+    batch, seeds = take(exposure.batch, first), tuple(exposure.seeds[int(place)] for place in first)
+    seen = (exposure.observation, exposure.knowledge, exposure.informed)
+    observation, knowledge, informed = take(seen, first.to(exposure.device))
+    return replace(
+        exposure, batch=batch, seeds=seeds, observation=observation, knowledge=knowledge, informed=informed
+    )  # fmt: skip
+
+
+def best_rounds(guess: Reconstruction, owners: Tensor) -> Tensor:
+    """Return for every client the capture with the least mismatch, relative to its start; the truth is not consulted."""
+    worst = 1e30  # of a diverged attack, yet less than that of another client
+    left = relative_mismatch(guess).nan_to_num(worst, worst).masked_fill(guess.outcome == Outcome.DIVERGED, worst)
+    own = owners == torch.arange(int(owners.max()) + 1)[:, None]
+    return torch.where(own, left, torch.inf).argmin(1)
+
+
+def relative_mismatch(guess: Reconstruction) -> Tensor:
+    """Return the final over the first mismatch of every trial; attacks without iterations have a relative one."""
+    one = guess.trace.shape[1] == 1
+    return guess.mismatch if one else guess.mismatch / guess.trace[:, 0].clamp_min(1e-12)
 
 
 def blank_batch(model: Model, clients: int, samples: int) -> Batch:
@@ -140,17 +166,16 @@ def blank_batch(model: Model, clients: int, samples: int) -> Batch:
     return make_batch(inputs, torch.zeros(clients, samples, dtype=torch.int64), classes=model.classes)
 
 
-def _loss(loss: Criterion) -> str:
-    if not isinstance(loss, str):
-        raise InputError("auditing captures needs the loss by name, such as 'cross_entropy'")
-    return loss
-
-
-def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Report) -> Audit:
+def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Report, owners: Tensor) -> Audit:
     """Return the audit of captures whose true data is known."""
     budget = request.budget
     with torch_threads(fastest_threads(exposure, entries)):
-        done = run_entries(exposure, entries, Budget(0.9 * budget.seconds, budget.began, budget.clock), report)
+        attempts = [Attempt[AttackResult](entry, exposure.trials) for entry in entries]
+        done = run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report)
+    runs = {run.name: run.select(best_rounds(run.reconstruction, owners)) for run in done.runs}
+    exposure = first_rounds(exposure, owners)
+    cuts = [_cut_of_clients(cut, runs.get(cut.name), exposure.trials) for cut in done.short]
+    done = done._replace(runs=tuple(runs.values()), short=tuple(cut for cut in cuts if cut.working))
     nulls, reading = null_runs(exposure), read_labels(exposure)
     audit = scored_audit(
         _name(request),
@@ -166,13 +191,19 @@ def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], repo
     return replace(audit, notes=tuple(request.notes))
 
 
+def _cut_of_clients(cut: CutShort, run: AttackResult | None, clients: int) -> CutShort:
+    """Return the same cut, found over captures, over clients: at work on those whose best round did not give everything."""
+    left = clients if run is None else int((~(run.recovered | ~run.scores.scored).all(1)).sum())
+    return cut._replace(working=left, clients=clients)
+
+
 def _unscored(
     request: Request, runs: Sequence[UnscoredRun], failed: Sequence[Untested], short: Sequence[CutShort] = ()
 ) -> Audit:
     """Return the audit of captures whose true data is not known."""
     return Audit(
         name=_name(request),
-        grade="unscored" if len(runs) > 1 else "untested",
+        grade=Grade.UNSCORED if len(runs) > 1 else Grade.UNTESTED,
         untested=(*request.untested, *failed),
         notes=tuple(request.notes),
         minutes=request.minutes,
@@ -188,16 +219,20 @@ def _name(request: Request) -> str:
 
 
 def unscored_runs(
-    exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report
+    exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report, owners: Tensor
 ) -> tuple[list[UnscoredRun], list[Untested], list[CutShort]]:
     """Return the reconstruction by every attack (the null baseline last), what could not be run, and what was cut short."""
-    heavy = sum(entry.most is not None for entry in entries) or 1
 
-    def run(_: int, entry: Entry) -> tuple[UnscoredRun, CutShort | None]:
-        return _run(exposure, entry, 0.9 * budget.seconds / heavy)
+    def run(entry: Entry, iterations: int, pace: Pace) -> tuple[UnscoredRun, CutShort | None]:
+        return _run(exposure, entry, iterations, pace, owners)
 
+    attempts = [Attempt[UnscoredRun](entry, exposure.trials) for entry in entries]
     with torch_threads(fastest_threads(exposure, entries)):
-        runs, short, untested = try_each(entries, run, report, f"{exposure.observation.trials} captures")
+        run_attempts(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report, run)
+    runs = [each.result for each in attempts if each.result is not None]
+    short = [each.cut for each in attempts if each.cut is not None and each.failure is None]
+    untested = [each.failure for each in attempts if each.failure is not None]
+    exposure = first_rounds(exposure, owners)
     labels = torch.zeros(exposure.observation.trials, exposure.knowledge.samples, dtype=torch.int64)
     known, execution = replace(exposure.knowledge, labels=labels), execution_on(exposure.device)
     null = prior_only().guess(known, list(exposure.seeds), execution)
@@ -205,15 +240,23 @@ def unscored_runs(
     return runs, untested, short
 
 
-def _run(exposure: Exposure, entry: Entry, seconds: float) -> tuple[UnscoredRun, CutShort | None]:
-    """Return one attack with as many iterations as fit into the seconds, and how it was cut short."""
-    iterations = fitting_iterations(exposure, entry, seconds)
+def _run(
+    exposure: Exposure, entry: Entry, iterations: int, pace: Pace, owners: Tensor
+) -> tuple[UnscoredRun, CutShort | None]:
+    """Return one attack, which `pace` may end, and how it was cut short; of each client the best round."""
     began = time.perf_counter()
-    guess = reconstruct(exposure, entry, iterations)
+    guess = reconstruct(exposure, entry, iterations, pace)
     took = time.perf_counter() - began
-    left = guess.mismatch if entry.most is None else guess.mismatch / guess.trace[:, 0].clamp_min(1e-12)
-    run = UnscoredRun(entry.name, iterations_note(entry, iterations), guess, left, structure(guess.inputs), took)
-    return run, find_cut(entry.name, guess, iterations, entry.most)
+    guess = take(guess, best_rounds(guess, owners))
+    run = UnscoredRun(
+        entry.name,
+        iterations_note(entry, iterations, guess),
+        guess,
+        relative_mismatch(guess),
+        structure(guess.inputs),
+        took,
+    )
+    return run, find_cut(entry.name, guess, entry.most)
 
 
 def structure(pictures: Tensor) -> Tensor:

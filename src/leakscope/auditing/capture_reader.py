@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,16 +12,15 @@ import torch
 from torch import Tensor
 
 from leakscope.analysis.inferring import Inferred, infer
+from leakscope.auditing.criterion import class_numbers, label_tensor
 from leakscope.auditing.limits import MOST, positive_number, spoken, whole_number
 from leakscope.auditing.suite import Untested
 from leakscope.auditing.target import (
-    ONE_LOGIT,
     Target,
     Truth,
     UntestedError,
     check_inputs,
     check_module,
-    class_numbers,
     find_scaling,
     plain_module,
 )
@@ -29,6 +29,7 @@ from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree
 from leakscope.core.types import Batch, LocalTraining, Observation, Round, Shares, make_batch
+from leakscope.learning.losses import LOSSES
 from leakscope.models import from_module
 from leakscope.store.captures import Capture, Plain, check_model, read_capture
 
@@ -39,6 +40,7 @@ MOST_RATE, MOST_EPOCHS = 1e6, 1000
 MOST_EXAMPLES = 10_000
 MOST_VALUES = 2**28
 EDGE = 1e-3
+BEST_ROUND = "of several rounds of one client each attack keeps the one that it explains best, by its own mismatch and not by the truth"
 OTHERS = (
     "they share something else, or were trained with another learning rate, epochs or batch size than the first one, and an "
     "attack simulates one training; audit them from a directory of their own"
@@ -53,10 +55,9 @@ def model_of_captures(target: Target, notes: list[str]) -> tuple[Model, Tensor |
     shape = target.input_shape if inputs is None else tuple(inputs.shape[1:])
     if shape is None:
         raise InputError("auditing captures needs the shape of an input: Target(input_shape=...) or a sample as inputs")
-    model = from_module(module, input_shape=shape, example=None if inputs is None else inputs[:2])
-    if model.classes == 1:
-        raise UntestedError(ONE_LOGIT)
-    return model, inputs
+    return from_module(
+        module, input_shape=shape, example=None if inputs is None else inputs[:2], any_output=True
+    ), inputs
 
 
 def _check(capture: Capture, model: Model) -> None:
@@ -105,6 +106,7 @@ class Listed:
     """A checked capture without its tensors, because all tensors together may not fit into memory."""
 
     path: Path
+    owner: str  # the partition, or the client that does not say its partition
     examples: int | None
     shares: str
     stated: StatedTraining
@@ -117,6 +119,7 @@ def list_one(path: Path, model: Model, *, configured: bool) -> Listed:
     silent = configured or capture.shares == "gradient"  # the target states the local training, or there is none
     return Listed(
         path,
+        f"client {capture.client}" if capture.partition is None else f"partition {capture.partition}",
         capture.examples,
         capture.shares,
         StatedTraining() if silent else stated_training(capture.config, path.name),
@@ -128,6 +131,7 @@ class Chosen:
     """The captures to attack: same number of examples, same kind of update, same stated training."""
 
     captures: list[Capture]
+    owners: tuple[int, ...]  # the number of the client of each capture; one of several rounds has several captures
     samples: int
     stated: StatedTraining
     inferred: Inferred | None = None
@@ -136,27 +140,42 @@ class Chosen:
 def choose(
     listed: Sequence[Listed], model: Model, target: Target, most: int, notes: list[str], untested: list[Untested]
 ) -> Chosen:
-    """Return at most `most` captures of one kind with the fewest examples, because those leak most."""
+    """Return at most `most` captures of one kind with the fewest examples, which leak most; further rounds of a client come last."""
     known = [item.examples for item in listed if item.examples]
     fewest = min(known) if known else None
     small = [item for item in listed if fewest is None or item.examples == fewest]
     alike = [item for item in small if (item.shares, item.stated) == (small[0].shares, small[0].stated)]
     if len(alike) < len(small):
         untested.append(Untested(f"{len(small) - len(alike)} of {len(listed)} captures", OTHERS))
-    captures = [read_capture(item.path) for item in alike[:most]]
+    picked = _first_rounds_first(alike)[:most]
+    numbers = {owner: number for number, owner in enumerate(dict.fromkeys(item.owner for item in picked))}
+    owners = tuple(numbers[item.owner] for item in picked)
+    captures = [read_capture(item.path) for item in picked]
+    if len(numbers) < len(captures):
+        notes.append(f"{len(captures)} captures are of {len(numbers)} clients: {BEST_ROUND}")
     if fewest is not None:
         if len(captures) < len(listed):
             notes.append(
                 f"{len(captures)} of {len(listed)} captures were attacked: those of {fewest} examples, the fewest"
             )
         _check_size(len(captures), fewest, model)
-        return Chosen(captures, fewest, alike[0].stated)
+        return Chosen(captures, owners, fewest, alike[0].stated)
     inferred = infer_first(captures[0], model, target)
     guess = inferred.samples
     samples = whole_number(target.examples, "examples", 1, MOST) if guess.value is None else int(guess.value)
     notes.append(f"the captures do not say how many examples a client had: {samples} taken; inferred: {guess}")
     _check_size(len(captures), samples, model)
-    return Chosen(captures, samples, alike[0].stated, inferred)
+    return Chosen(captures, owners, samples, alike[0].stated, inferred)
+
+
+def _first_rounds_first(listed: Sequence[Listed]) -> list[Listed]:
+    """Return the captures with the first of every client before the second of any; else in their order."""
+    seen: Counter[str] = Counter()
+    turns = []
+    for item in listed:
+        turns.append((seen[item.owner], item))
+        seen[item.owner] += 1
+    return [item for _, item in sorted(turns, key=lambda turn: turn[0])]
 
 
 def _check_size(trials: int, samples: int, model: Model) -> None:
@@ -170,8 +189,7 @@ def _check_size(trials: int, samples: int, model: Model) -> None:
 
 def infer_first(capture: Capture, model: Model, target: Target) -> Inferred:
     """Return what an attacker can infer from one capture alone."""
-    loss = target.loss if isinstance(target.loss, str) else "cross_entropy"
-    return infer(model, capture.before, capture.sent, shares=Shares(capture.shares), loss=loss)
+    return infer(model, capture.before, capture.sent, shares=Shares(capture.shares), loss=str(target.loss))
 
 
 def local_training(chosen: Chosen, model: Model, target: Target, notes: list[str]) -> LocalTraining | None:
@@ -224,17 +242,22 @@ def observe_captures(captures: Sequence[Capture], model: Model, samples: int, sh
 def ask_truth(
     captures: Sequence[Capture], target: Target, model: Model, samples: int, notes: list[str]
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the true inputs (T x N x ...) and labels (T x N); None unless the target reports them for all captures."""
+    """Return the true inputs (T x N x ...) and labels (T x N; T x N x ... under the target's own loss); None unless the target
+    reports them for all captures.
+    """
     if target.truth is None:
         return None
     if any(capture.partition is None for capture in captures):
         notes.append("a capture does not say its partition: the truth could not be looked up")
         return None
-    answers = [_ask(target.truth, int(capture.partition or 0), model, samples) for capture in captures]
+    answers = [
+        _ask(target.truth, int(capture.partition or 0), model, samples, classes=target.loss in LOSSES)
+        for capture in captures
+    ]
     return torch.stack([x for x, _ in answers]), torch.stack([y for _, y in answers])
 
 
-def _ask(truth: Truth, partition: int, model: Model, samples: int) -> tuple[Tensor, Tensor]:
+def _ask(truth: Truth, partition: int, model: Model, samples: int, *, classes: bool) -> tuple[Tensor, Tensor]:
     """Return the true inputs and labels of one partition."""
     where = f"truth({partition})"
     try:
@@ -248,7 +271,8 @@ def _ask(truth: Truth, partition: int, model: Model, samples: int) -> tuple[Tens
         x = check_inputs(answer[0], [])
         if len(x) != samples or tuple(x.shape[1:]) != model.input_shape:
             raise InputError(f"must give {samples} inputs of shape {model.input_shape}, got {tuple(x.shape)}")
-        return x, class_numbers(answer[1], samples, model.classes, [])
+        labels = label_tensor(answer[1], samples)
+        return x, class_numbers(labels, samples, model.classes, []) if classes else labels
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
@@ -267,8 +291,8 @@ def scaling_of_captures(target: Target, inputs: Tensor | None, truth: Tensor | N
     return Scaling()
 
 
-def batch_of_truth(truth: tuple[Tensor, Tensor], scaling: Scaling, model: Model) -> Batch:
-    """Return the true data as a batch in [0, 1]; values outside are an error, not clamped."""
+def batch_of_truth(truth: tuple[Tensor, Tensor], scaling: Scaling, model: Model, *, classes: bool) -> Batch:
+    """Return the true data as a batch in [0, 1], with labels as targets where the loss has no classes; values outside are an error."""
     x, y = truth
     pictures = scaling.unscale(x, len(model.input_shape))
     low, high = float(pictures.min()), float(pictures.max())
@@ -277,4 +301,7 @@ def batch_of_truth(truth: tuple[Tensor, Tensor], scaling: Scaling, model: Model)
             f"inputs of truth times std plus mean must lie in [0, 1], got [{low:.4g}, {high:.4g}]; give the mean and std of "
             "the inputs, or a sample of them as inputs"
         )
-    return make_batch(pictures.clamp(0, 1), y, classes=model.classes)
+    if classes:
+        return make_batch(pictures.clamp(0, 1), y, classes=model.classes)
+    none = torch.zeros(x.shape[:2], dtype=torch.int64)
+    return make_batch(pictures.clamp(0, 1), none, classes=model.classes, targets=y)

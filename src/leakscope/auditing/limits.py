@@ -9,13 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from leakscope.attacks.engine.state import Progress
 from leakscope.core.errors import InputError
 
-LEAST_ITERATIONS = 5
-OVER, GRACE = 2.0, 10.0  # times its share of the budget, and seconds in any case, for the least iterations of an attack
-PROBE = 3  # iterations of a second probe beyond those of the first
-PROBE_SECONDS = 2.0  # of a run on a CUDA device whose pace is measured, once its ticks are recorded
+LEAST_ITERATIONS = 5  # an attack with at most so many is run without measuring its pace
 MOST_MINUTES = 24 * 60.0
 MOST = 2**31 - 1
 
@@ -31,7 +27,12 @@ class Budget:
     @property
     def left(self) -> float:
         """Return the seconds left, at least 0."""
-        return max(0.0, self.began + self.seconds - self.clock())
+        return max(0.0, self.end - self.clock())
+
+    @property
+    def end(self) -> float:
+        """Return when it is over, on its clock."""
+        return self.began + self.seconds
 
     @property
     def used(self) -> float:
@@ -44,60 +45,29 @@ def start_budget(minutes: float, clock: Callable[[], float] = time.monotonic) ->
     return Budget(60 * positive_number(minutes, "minutes", MOST_MINUTES), clock(), clock)
 
 
-def iterations_within(seconds: float, probe: Callable[[int], float], most: int) -> int:
-    """Return how many iterations in `LEAST_ITERATIONS`..`most` fit into `seconds`; `probe(n)` returns the run time of n."""
-    if most <= LEAST_ITERATIONS:
-        return most
-    once = probe(1)
-    longest = max(OVER * seconds, GRACE) / LEAST_ITERATIONS
-    if once > longest and (once := probe(1)) > longest:  # the first call includes start-up costs
-        raise InputError(
-            f"no time: an iteration takes about {once:.2g} s here and {LEAST_ITERATIONS} are the least, in {seconds:.2g} s; give it "
-            "more minutes or fewer clients"
-        )
-    if once > seconds / LEAST_ITERATIONS:
-        return LEAST_ITERATIONS
-    more = probe(1 + PROBE)  # the difference to the first probe excludes the start-up cost
-    each = max((more - once) / PROBE, more / (1 + PROBE) / 10, 1e-6)
-    return iterations_at(each, seconds - once, most)
-
-
-def iterations_at(pace: float, seconds: float, most: int) -> int:
-    """Return how many iterations of `pace` seconds each fit into `seconds`, in `LEAST_ITERATIONS`..`most`.
-
-    >>> iterations_at(0.1, 20.0, 300), iterations_at(0.1, 90.0, 300)
-    (200, 300)
-    """
-    return max(LEAST_ITERATIONS, min(most, math.floor(seconds / pace)))
-
-
-class OutOfTimeError(Exception):
-    """A batch ran past its deadline; its partial result is lost."""
-
-
 @dataclass(slots=True)
 class Pace:
-    """The pace of a batch: (seconds, iteration) reports of the engine; the run ends when `clock` passes `until`."""
+    """Times of a run's evaluations. As `Execution.out_of_time` it ends the run if the next would end after `until`, or after `most`."""
 
     clock: Callable[[], float] = time.monotonic
     until: float = math.inf
-    reports: list[tuple[float, int]] = field(default_factory=list)
+    most: float = math.inf
+    reports: list[tuple[float, int]] = field(default_factory=list)  # (time, evaluations before it)
+    ended: bool = False  # whether it ended the run
 
-    @property
-    def settled(self) -> bool:
-        """Return whether the reports span `PROBE_SECONDS` after the first few iterations, which set the run up."""
-        later = [at for at, iteration in self.reports if iteration > 2]
-        return bool(later) and later[-1] - later[0] > PROBE_SECONDS
-
-    def hear(self, progress: Progress) -> None:
-        """Record the iteration of the slowest trial."""
-        self.reports.append((self.clock(), progress.iteration))
-        if self.reports[-1][0] > self.until:
-            raise OutOfTimeError
+    def __call__(self, evaluations: int) -> bool:
+        """Record the time; return whether the run ends here."""
+        now = self.clock()
+        before = self.reports[-1] if self.reports else (now, evaluations)
+        each = (now - before[0]) / (evaluations - before[1]) if evaluations > before[1] else 0.0
+        self.reports.append((now, evaluations))
+        over = now + each > self.until or evaluations >= self.most
+        self.ended = self.ended or over
+        return over
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds per iteration, summed over chunks; None if there are too few reports."""
+        """Return the seconds per evaluation, summed over chunks; None if there was none."""
         ends = [place for place, (_, at) in enumerate(self.reports[1:], 1) if at < self.reports[place - 1][1]]
         chunks = [self.reports[a:b] for a, b in itertools.pairwise([0, *ends, len(self.reports)])]
         each = [_slope(chunk) for chunk in chunks if chunk]
@@ -106,9 +76,9 @@ class Pace:
 
 
 def _slope(reports: Sequence[tuple[float, int]]) -> float | None:
-    """Return seconds per iteration over the later half, after tracing; None if nothing moved."""
+    """Return seconds per evaluation over the later half, which is warm; None if there was none."""
     end, last = reports[-1]
-    began, first = next(each for each in reports if each[1] >= last / 2)
+    began, first = [each for each in reports if each[1] <= last / 2][-1]
     return (end - began) / (last - first) if last > first else None
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from leakscope.defences.stack import State, begin, check_stack, protect
 from leakscope.defences.strengths import Unit, strengths_of
 from leakscope.federated import train_by_gradients
 from leakscope.learning.gradients import loss_and_gradient
-from leakscope.learning.losses import LOSSES, one_hot
+from leakscope.learning.losses import loss_of, one_hot
 from leakscope.metrics import estimate_mean
 from leakscope.play import AttackResult, Exposure
 
@@ -167,10 +168,12 @@ class Course:
     rounds: int
 
 
-def find_course(subject: Subject, *, rounds: int = ROUNDS) -> Course | str:
-    """Return the best short training over `RATES`, or why accuracy cannot be measured on this sample."""
+def find_course(subject: Subject, *, rounds: int = ROUNDS, seconds: float = math.inf) -> Course | str:
+    """Return the best short training over `RATES`, or why accuracy cannot be measured: such a training takes over `seconds`, say."""
     if len(subject.inputs) < LEAST_SAMPLE:
         return f"the sample has {len(subject.inputs)} examples; {LEAST_SAMPLE} are needed to train and test on it"
+    if rounds * _seconds_of_round(subject) > seconds:
+        return "there was no time to train on the sample"
     _, (_, labels) = split(subject)
     common = float(torch.bincount(labels, minlength=subject.model.classes).max()) / len(labels)
     courses = [Course(subject, rate, *train_briefly(subject, (), rate, None, rounds), rounds) for rate in RATES]
@@ -181,6 +184,17 @@ def find_course(subject: Subject, *, rounds: int = ROUNDS) -> Course | str:
             "too little to compare"
         )
     return best
+
+
+def _seconds_of_round(subject: Subject) -> float:
+    """Return about how long a round takes on the whole sample, from a round on a few examples of it."""
+    few = replace(subject, inputs=subject.inputs[: 2 * CLIENTS], labels=subject.labels[: 2 * CLIENTS])
+    times = []
+    for _ in range(2):  # the first is cold
+        began = time.monotonic()
+        train_briefly(few, (), RATES[0], None, 1)
+        times.append(time.monotonic() - began)
+    return times[-1] * (1 + len(subject.inputs) / len(few.inputs)) / 2  # a part does not grow with the examples
 
 
 def accuracy_with(course: Course, defences: Sequence[Defence]) -> float:
@@ -212,7 +226,7 @@ def train_briefly(
 
     def one(memory: State, weights: Tree, buffers: Tree, x: Tensor, t: Tensor, key: Tensor) -> tuple[Tree, State]:
         mask = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        gradient, _, _, _ = loss_and_gradient(model, LOSSES[client.loss], weights, buffers, x, t, mask, key)
+        gradient, _, _, _ = loss_and_gradient(model, loss_of(client.loss), weights, buffers, x, t, mask, key)
         return protect(stack, model.shared(gradient), memory, key)
 
     def answer(weights: Tree, number: int) -> Tree:

@@ -11,15 +11,9 @@ import torch
 
 from leakscope.attacks.attack import Attack, Matching, readable
 from leakscope.attacks.objectives import without_unneeded
-from leakscope.auditing.attack_runs import (
-    Report,
-    execution_on,
-    expose_clients,
-    iterations_note,
-    plan_exposure,
-    run_with,
-)
-from leakscope.auditing.limits import Budget, OutOfTimeError, Pace
+from leakscope.auditing.attack_runs import expose_clients, plan_exposure, run_with
+from leakscope.auditing.attempts import Report, execution_on, iterations_note
+from leakscope.auditing.limits import Budget, Pace
 from leakscope.auditing.remedies import cut_off, stacked
 from leakscope.auditing.suite import INFORMED, Entry
 from leakscope.auditing.target import Subject
@@ -32,7 +26,6 @@ from leakscope.play import AttackResult, Exposure, judge, reconstruct
 from leakscope.play.exposure import join
 
 START = 0.3  # share of a batch's time that does not shrink with its trials
-OVERTIME = 0.1  # share of the budget by which a batch may overrun before it is stopped
 
 
 class Trial(NamedTuple):
@@ -105,19 +98,25 @@ def meet(cases: Sequence[Case], iterations: int, budget: Budget, report: Report)
         numbers = queue.pop(0)
         names = ", ".join(cases[number].words for number in numbers)
         report(f"{cases[0].entry.name}, {iterations} iterations, together: {names}")
-        pace = Pace(budget.clock, until=budget.began + (1 + OVERTIME) * budget.seconds)
+        pace = Pace(budget.clock, until=budget.end)
         try:
             results = run_together([cases[number] for number in numbers], iterations, pace)
-        except OutOfTimeError:  # overran the budget by OVERTIME: its cases have no run
-            continue
         except InputError as error:  # then run its cases one by one, so that only those at fault fail
             if len(numbers) == 1:
                 met.failed[numbers[0]] = str(error)
             queue = [[number] for number in numbers if len(numbers) > 1] + queue
             continue
+        if pace.ended:  # its cases have no run: a part of the iterations judges nothing
+            continue
         met.runs |= dict(zip(numbers, results, strict=True))
-        met.paces.append((numbers, pace.seconds))
+        met.paces.append((numbers, _seconds_of_iteration(pace, results)))
     return met
+
+
+def _seconds_of_iteration(pace: Pace, runs: Sequence[AttackResult]) -> float | None:
+    """Return the seconds per iteration of a batch, whose slowest trial decides; None if no evaluation was timed."""
+    each = [run.reconstruction.evaluations / run.reconstruction.iterations.clamp_min(1) for run in runs]
+    return None if pace.seconds is None else pace.seconds * float(torch.cat(each).max())
 
 
 def fitting(ranked: Sequence[int], met: Met, most: int, seconds: float, *, control: bool) -> list[int]:
@@ -175,11 +174,11 @@ def run_together(cases: Sequence[Case], iterations: int, pace: Pace | None = Non
     """Return the run of each case of ONE batch (see `batches`); its seconds are an equal share of the batch's time."""
     method, first = cases[0].entry.make(iterations), cases[0]
     joined = join([replace(case.exposure, knowledge=_needed(method, case), informed=None) for case in cases])
-    execution = replace(execution_on(joined.device), progress=None if pace is None else pace.hear)
+    execution = replace(execution_on(joined.device), out_of_time=pace)
     began = time.perf_counter()
     whole = reconstruct(joined, method, execution)
     seconds = (time.perf_counter() - began) / len(cases)
-    note = iterations_note(first.entry, iterations)
+    note = iterations_note(first.entry, iterations, whole)
     return [
         judge(case.exposure.batch, part, name=case.entry.name, note=note, seconds=seconds)
         for case, part in zip(cases, _parts(whole, [case.trials for case in cases]), strict=True)

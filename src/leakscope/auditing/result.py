@@ -8,22 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from leakscope.auditing.attack_runs import MEANING, CutShort
+from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.descriptions import client_facts, known_facts
 from leakscope.auditing.suite import Untested, is_informed
-from leakscope.auditing.verdict import RULES, AsSeen, Measures, excess, failures, most_as_seen, worst_run
+from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from leakscope.auditing.advice import Advice
-    from leakscope.auditing.attack_runs import LabelReading, UnscoredRun
+    from leakscope.auditing.attack_runs import LabelReading
+    from leakscope.auditing.attempts import UnscoredRun
     from leakscope.auditing.remedies import Remedy
     from leakscope.play import AttackResult, Exposure
 
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
-MAY_FALL = ("A", "B", "C", "D")  # grades that longer attacks may make worse
+MAY_FALL = (Grade.A, Grade.B, Grade.C, Grade.D)  # longer attacks may make these worse
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -31,7 +32,7 @@ class Audit:
     """The result of an audit. Prints as text; `failures(limits)` is the gate."""
 
     name: str
-    grade: str
+    grade: Grade
     minutes: float
     seconds: float
     seed: int
@@ -45,6 +46,8 @@ class Audit:
     exposure: Exposure | None = None  # None if nothing could be run or scored
     unscored: tuple[UnscoredRun, ...] = ()  # attacks on captures without the truth
     short: tuple[CutShort, ...] = ()  # attacks that the time cut short
+    unfinished: tuple[str, ...] = ()  # attacks without which no good grade is given and no gate passed
+    minutes_needed: float | None = None  # that would do for those; None: not known, or all had enough
     as_seen: tuple[AsSeen, ...] = ()  # images recovered in the transformed form that the network saw
 
     @property
@@ -63,6 +66,8 @@ class Audit:
         if best is not None and best.recovered.value > limits.get("asr", math.inf):  # transformed, but readable
             share, limit = best.recovered.value, limits["asr"]
             lines.append(f"asr of transformed pictures, as the network saw them, is {share:.4g}, above {limit:g}")
+        if limits and self.unfinished:
+            lines.append(f"the attacks were not run long enough to pass: {unfinished_words(self)}")
         return lines
 
     def __str__(self) -> str:
@@ -71,7 +76,7 @@ class Audit:
 
 def audit_text(audit: Audit) -> str:
     """Return the audit as text: grade, evidence, advice, and what was not tested."""
-    lines = [f"{audit.name}: grade {audit.grade}: {RULES[audit.grade]}"]
+    lines = [f"{audit.name}: grade {audit.grade}: {headline(audit)}"]
     lines += [f"  {doubt}" for doubt in doubt_lines(audit)]
     if audit.worst is not None and audit.measures.asr is not None:
         asr = audit.measures.asr
@@ -89,8 +94,6 @@ def audit_text(audit: Audit) -> str:
         ]
     lines += _runs("attacks", audit.runs) + _runs("without the update", audit.nulls)
     lines += _unscored(audit)
-    if audit.labels is not None:
-        lines.append(f"  labels: {labels_words(audit.labels)}")
     lines += _advice(audit)
     if audit.short:
         lines.append(f"  not tested long enough ({MEANING}):")
@@ -105,6 +108,23 @@ def audit_text(audit: Audit) -> str:
     return "\n".join(lines)
 
 
+def headline(audit: Audit) -> str:
+    """Return the rule of the grade, what ran how far if that decided it, and the labels that were read."""
+    words = [RULES[audit.grade]]
+    if audit.grade is Grade.INCONCLUSIVE:
+        words.append(unfinished_words(audit))
+    if audit.labels is not None:
+        words.append(f"labels: {labels_words(audit.labels)}")
+    return "; ".join(words)
+
+
+def unfinished_words(audit: Audit) -> str:
+    """Return which attacks were not run long enough, and how many minutes would do."""
+    needed = audit.minutes_needed
+    words = "give it more minutes" if needed is None else f"about {math.ceil(needed):g} minutes would do"
+    return f"{', '.join(audit.unfinished)}; {words}"
+
+
 def doubt_lines(audit: Audit) -> list[str]:
     """Return why the grade may be too good: attacks cut short, or images recovered in transformed form."""
     if audit.grade not in MAY_FALL:
@@ -112,7 +132,8 @@ def doubt_lines(audit: Audit) -> list[str]:
     lines = []
     if audit.short:
         lines.append(
-            f"{len(audit.short)} of {len(audit.runs)} attacks were not tested long enough: with more minutes the grade may be worse"
+            f"{len(audit.short)} of {len(audit.runs)} attacks had fewer iterations than their authors run: with more minutes the "
+            "grade may be worse"
         )
     if (best := most_as_seen(audit.as_seen)) is not None:
         lines.append(f"{best.words}: the grade counts the pictures before that")
@@ -126,8 +147,9 @@ def worst_lines(audit: Audit) -> list[str]:
     scores, labels = audit.worst.scores, audit.exposure.batch.labels
     places = [(t, s) for t in range(scores.trials) for s in range(labels.shape[1]) if bool(scores.scored[t, s])]
     places.sort(key=lambda place: float(scores.mse[place]))
+    classes = audit.exposure.batch.targets is None
     return [
-        f"client {t}, example {s} (class {int(labels[t, s])}): MSE {float(scores.mse[t, s]):.2g}, "
+        f"client {t}, example {s}{f' (class {int(labels[t, s])})' if classes else ''}: MSE {float(scores.mse[t, s]):.2g}, "
         f"PSNR {float(scores.psnr[t, s]):.1f} dB"
         for t, s in places[:SHOWN_WORST]
     ]
@@ -259,7 +281,9 @@ def audit_record(audit: Audit) -> dict[str, object]:
         ],
         "ranking": audit.advice.ranking if audit.advice else None,
         "untested": [{"what": item.what, "why": item.why} for item in audit.untested],
-        "not_tested_long_enough": [{**cut._asdict(), "words": cut.words} for cut in audit.short],
+        "not_tested_long_enough": [{**cut._asdict(), "enough": cut.enough, "words": cut.words} for cut in audit.short],
+        "unfinished": list(audit.unfinished),
+        "minutes_needed": audit.minutes_needed,
         "notes": list(audit.notes),
         "device": None if audit.exposure is None else str(audit.exposure.device),
         "minutes": audit.minutes,

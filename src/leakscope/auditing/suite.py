@@ -2,9 +2,9 @@
 
 | part | when |
 |---|---|
-| analytic | the first layer is dense with a bias; also informed, if a client of one example sends a part of its update |
+| analytic | the first layer is dense with a bias, whatever the loss; also informed, if a client of one example sends a part of its update |
 | label recovery | the model ends in a dense layer and the loss is cross entropy |
-| CPL, IG | always, if the model has a second derivative |
+| CPL, IG | always, if the model has a second derivative and the loss is one that they simulate |
 | SME | the client takes several local steps |
 | the same, informed | a configured defence (on the update, the data or the network) that an attacker can be informed of |
 | ig_policy | images are transformed (`on_data`), with few enough possible draws to try them all |
@@ -27,7 +27,9 @@ from leakscope.clients import Client
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Shares, direction
-from leakscope.defences.stack import revealed
+from leakscope.defences.stack import unrevealed
+from leakscope.learning.losses import LOSSES
+from leakscope.models import find_trained_entry
 
 PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
 INFORMED = "told of the defences"
@@ -66,16 +68,18 @@ def plan_suite(
     """Return the attacks to run, cheapest first, and what cannot be run."""
     entries: list[Entry] = []
     untested = [Untested(f"an attacker who is {INFORMED}: {name}", UNKNOWN) for name in unknown]
-    if informed is not None and unknown and _alike(knowledge, informed):  # nothing more to know
+    if informed is not None and _alike(knowledge, informed):  # nothing more to know
         informed = None
-    if model.entry is not None and model.entry.bias is not None:
+    if (problem := division_problem(model)) is None:
         entries += _algebra(informed)
     else:
-        untested.append(Untested("analytic", "the model does not begin with a dense layer with a bias"))
+        untested.append(Untested("analytic", problem))
     names = ["cpl", "ig", "sme"] if shares is Shares.WEIGHTS and steps != 1 else ["cpl", "ig"]
     if shares is Shares.WEIGHTS and knowledge.local is None:
         names.remove("cpl")
         untested.append(Untested("cpl", "it compares lengths, and the learning rate is not known"))
+    if unmatched is None and knowledge.loss not in LOSSES:
+        unmatched = f"it simulates {', '.join(LOSSES)} of one class an example; the loss is {knowledge.loss}"
     if unmatched is not None:
         untested += [Untested(name, unmatched) for name in names]
         names = []
@@ -98,6 +102,20 @@ def plan_suite(
     return entries, untested
 
 
+def division_problem(model: Model) -> str | None:
+    """Return why no unit's weight gradient can be divided by its bias gradient; None if it can."""
+    entry = model.entry
+    if entry is not None and entry.bias is not None:
+        return "the first layer stays at the client" if {entry.weight, entry.bias} & model.private else None
+    trained = find_trained_entry(model)
+    if trained is None:
+        return "the model does not begin with a dense layer"
+    frozen = [name for name in (trained.weight, trained.bias) if name is not None and name not in model.parameters]
+    if frozen:
+        return f"the first layer is dense, but {' and '.join(frozen)} frozen: not in the update"
+    return f"the first layer is dense, but has no bias to divide {trained.weight} by"
+
+
 def _algebra(informed: Knowledge | None) -> list[Entry]:
     """Return the analytic attack, and its informed variant for one example: it uses which coordinates were sent."""
     entries = [Entry("analytic", lambda _: Analytic(), None)]
@@ -114,12 +132,13 @@ def is_informed(name: str) -> bool:
 def unknown_defences(client: Client, observation: Observation) -> list[str]:
     """Return the names of the update defences that no attacker can be informed of."""
     update = direction(observation.rounds[0], observation.shares)
-    return [type(defence).__name__ for defence in client.defences if not revealed((defence,), update)]
+    return [type(defence).__name__ for defence in unrevealed(client.defences, update)]
 
 
 def _alike(knowledge: Knowledge, informed: Knowledge) -> bool:
     """Return whether the informed attacker knows nothing more."""
-    return all(getattr(knowledge, each.name) is getattr(informed, each.name) for each in fields(Knowledge))
+    pairs = [(getattr(knowledge, each.name), getattr(informed, each.name)) for each in fields(Knowledge)]
+    return all(known is more or (known is None and more == ()) for known, more in pairs)
 
 
 def _specialised(informed: Knowledge, settings: _Settings) -> list[Entry]:
@@ -176,7 +195,7 @@ def labels_problem(model: Model, knowledge: Knowledge, shares: Shares) -> str | 
     if head is None:
         return "the model does not end in a dense layer"
     if knowledge.loss != "cross_entropy":
-        return f"the loss is {knowledge.loss}; the rules read cross entropy"
+        return f"the loss is {knowledge.loss}; the rules read cross_entropy of one class an example"
     if {head.weight, head.bias} & model.private:
         return "the last layer stays at the client"
     if head.bias is None and not head.nonnegative:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from leakscope.auditing.criterion import Criterion, compare, loss_on
 from leakscope.auditing.limits import first_line, whole_number
 from leakscope.clients import Client
 from leakscope.core import random
@@ -20,12 +20,10 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Defence
 from leakscope.defences.on_update import RememberingDefence, UpdateDefence
-from leakscope.learning.losses import LOSSES, one_hot
+from leakscope.learning.losses import UserLoss
 from leakscope.models import Lack, find_shortfall, from_module
 
-Criterion = str | Callable[[Tensor, Tensor], Tensor]
 Truth = Callable[[int], tuple[Tensor, Tensor]]
-ONE_LOGIT = "the model gives one number for an input (a single logit); no attack here reads that: give two logits, one for each class"
 
 
 class UntestedError(InputError):
@@ -36,7 +34,8 @@ class UntestedError(InputError):
 class Target:
     """What is audited; what `package.module:build` returns.
 
-    `inputs` are as the model takes them, M x ...; `labels` are M class numbers or one-hot rows. `client` is the local training
+    `inputs` are as the model takes them, M x ...; `labels` are M class numbers or one-hot rows, or what `loss` compares outputs
+    with (numbers, rows, masks). `loss` is a name or any function `(output, labels) -> scalar`. `client` is the local training
     (None: one gradient of all examples). `examples` is the number of examples behind one update: fewer leak more, so give the
     true number; 1 is the worst case. `mean` and `std` are the normalisation of images in [0, 1]; without them the range of
     `inputs` is the box of valid values. For captures, `truth` may return the data of a partition, and `input_shape` may replace
@@ -68,6 +67,7 @@ class Subject:
     examples: int
     notes: tuple[str, ...]
     unmatched: str | None = None  # why update-matching attacks cannot work on the model
+    targets: Tensor | None = None  # what a caller's own loss compares outputs with, M x ...
 
     @property
     def device(self) -> torch.device:
@@ -87,23 +87,32 @@ def make_subject(target: Target) -> Subject:
     _check_runs(module, inputs)
     scaling, pictures = find_scaling(inputs, target.mean, target.std, notes)
     try:
-        model = from_module(module, input_shape=tuple(inputs.shape[1:]), example=inputs[:2])
+        model = from_module(module, input_shape=tuple(inputs.shape[1:]), example=inputs[:2], any_output=True)
     except InputError as error:
         raise UntestedError(str(error)) from None
-    if model.classes == 1:
-        raise UntestedError(ONE_LOGIT)
-    labels = class_numbers(target.labels, len(inputs), model.classes, notes)
-    client = make_client(target, scaling, find_loss(target.loss, model, inputs, notes))
     examples = whole_number(target.examples, "examples", 1, len(inputs))
+    compared = compare(target.loss, target.labels, model, inputs, notes, padded=_padded(target.client, examples))
+    client = make_client(target, scaling, compared.loss)
     check_batch(model, client, examples)
     lacks = find_shortfall(model)
-    if lacks is not None and lacks.lack is not Lack.SECOND:
+    if lacks is not None and lacks.lack is Lack.FIRST:
         raise UntestedError(lacks.sentence)
     moved = runs_on(model, device, inputs[:2])
     if isinstance(moved, str):
         notes.append(f"the model cannot run on {device} ({moved}): it was audited on the CPU")
-    model = model if isinstance(moved, str) else moved
-    return Subject(model, client, pictures, labels, examples, tuple(notes), None if lacks is None else lacks.sentence)
+    else:
+        model, client = moved, replace(client, loss=loss_on(device, client.loss))
+    unmatched = None if lacks is None else lacks.sentence
+    return Subject(
+        model, client, pictures, compared.labels, examples, tuple(notes), unmatched, compared.targets
+    )  # fmt: skip
+
+
+def _padded(client: LocalTraining | Client | None, examples: int) -> bool:
+    """Return whether the last local batch of a client is smaller than the others."""
+    local = client.local if isinstance(client, Client) else client
+    size = local.batch_size if isinstance(local, LocalTraining) else None
+    return size is not None and examples > size and examples % size != 0
 
 
 def check_module(model: object) -> None:
@@ -131,7 +140,7 @@ def check_batch(model: Model, client: Client, examples: int) -> None:
         ) from None
 
 
-def make_client(target: Target, scaling: Scaling, loss: str) -> Client:
+def make_client(target: Target, scaling: Scaling, loss: str | UserLoss) -> Client:
     """Return the client that the target describes."""
     defences = list_defences(target.defences)
     if isinstance(target.client, Client):
@@ -189,9 +198,7 @@ def plain_module(module: nn.Module, notes: list[str]) -> nn.Module:
     copied = copied.to("cpu").float()
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training for m in copied.modules()):
         torch.func.replace_all_batch_norm_modules_(copied)
-        notes.append(
-            "batch norm in train mode normalises by the client's own batch; its running statistics are left out"
-        )
+        notes.append("batch norm in train mode normalises by the client's own batch")
     return copied
 
 
@@ -245,101 +252,3 @@ def _by_column(table: Tensor) -> Scaling:
     narrow = high - low <= 1e-7 * torch.maximum(low.abs(), high.abs()).clamp_min(1e-23)  # what float32 can tell apart
     width = torch.where(narrow, 1.0, high - low)
     return Scaling(tuple((-low / width).tolist()), tuple((1 / width).tolist()))
-
-
-def class_numbers(labels: object, number: int, classes: int, notes: list[str]) -> Tensor:
-    """Return M class numbers from a tensor, array, list or one-hot rows; soft labels are refused."""
-    try:
-        labels = torch.as_tensor(labels).detach().cpu()
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(
-            f"labels must be class numbers (a tensor, an array or a list), got {type(labels).__name__}"
-        ) from None
-    if labels.ndim == 2 and labels.shape == (number, classes) and classes > 1:
-        rows = labels.double()
-        if not bool((((rows == 0) | (rows == 1)).all(1) & (rows.sum(1) == 1)).all()):
-            raise InputError(
-                "labels are soft or mixed rows; audit needs one class a sample: class numbers or one-hot rows"
-            )
-        notes.append("one-hot labels were read as class numbers")
-        return rows.argmax(1)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.shape != (number,):
-        raise InputError(
-            f"labels must be {number} class numbers or {number} x {classes} one-hot, got {tuple(labels.shape)}"
-        )
-    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
-        raise InputError("labels must be whole class numbers, got fractions")
-    labels = labels.to(torch.int64)
-    if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        raise InputError(f"labels must lie in 0..{classes - 1}, got {int(labels.min())}..{int(labels.max())}")
-    return labels
-
-
-SPREAD = 3.0  # standard deviation of random outputs; with confident outputs all losses look alike
-ALIKE = 1e-3  # relative to the norm of the gradient
-SEED = 11
-
-
-def find_loss(loss: str | Callable[[Tensor, Tensor], Tensor], model: Model, inputs: Tensor, notes: list[str]) -> str:
-    """Return the name of the loss: the given one, or the one whose gradient by the outputs equals that of the given function."""
-    if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise InputError(f"loss must be one of {', '.join(LOSSES)} or a function, got {loss!r}")
-        return loss
-    if not callable(loss):
-        raise InputError(f"loss must be a name or a function (output, labels) -> loss, got {type(loss).__name__}")
-    rows, classes = model.classes + 1, model.classes  # every class is a label, and nothing fits by accident
-    drawn = SPREAD * random.normal(random.fold(random.key(SEED), "loss"), (rows, classes), torch.float32)
-    labels = torch.arange(rows) % classes
-    targets = one_hot(labels, classes, drawn.dtype)
-    normalised = _gives_logarithms(model, inputs)
-    shape, slope = _slope(lambda output: _value(loss, output, labels, targets), drawn, normalised=normalised)
-    for name, ours in LOSSES.items():
-        _, known = _slope(lambda output, ours=ours: ours(output, targets).mean(), drawn, normalised=normalised)  # type: ignore[misc]
-        if shape == () and _alike(slope, known):
-            return name
-        if shape == (rows,) and _alike(slope, rows * known):
-            notes.append("the loss returns a value for each example; its mean is taken")
-            return name
-        if shape == () and _alike(slope, rows * known):
-            raise InputError(f"the loss sums over examples; give its mean ({name} is known here)")
-    raise InputError(f"the loss is none that attacks here can simulate: give one of {', '.join(LOSSES)}")
-
-
-def _gives_logarithms(model: Model, inputs: Tensor) -> bool:
-    with torch.no_grad():
-        output = model.apply(model.parameters, model.buffers, inputs[:4], random.key(0))[0]
-    return float(output.logsumexp(-1).abs().max()) < 1e-4
-
-
-def _slope(loss: Callable[[Tensor], Tensor], drawn: Tensor, *, normalised: bool) -> tuple[tuple[int, ...], Tensor]:
-    """Return the shape of a loss, and the gradient of its sum by the random outputs."""
-    output = drawn.clone().requires_grad_()
-    value = loss(output.log_softmax(-1) if normalised else output)
-    try:
-        (slope,) = torch.autograd.grad(value.sum(), output)
-    except RuntimeError as error:
-        raise InputError(f"the loss cannot be differentiated by the model's output: {first_line(error)}") from None
-    return tuple(value.shape), slope.float()
-
-
-def _alike(slope: Tensor, known: Tensor) -> bool:
-    return bool((slope - known).norm() <= ALIKE * known.norm())
-
-
-def _value(loss: Callable[[Tensor, Tensor], Tensor], output: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """Return the loss with class numbers, or with one-hot rows if it takes those."""
-    message = ""
-    for wanted in (labels, targets):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                value = loss(output, wanted)
-        except Exception as error:  # a user's loss may raise anything
-            message = message or first_line(error)
-            continue
-        if isinstance(value, Tensor):
-            return value
-    raise InputError(f"the loss cannot compare the model's output with labels: {message or 'it returns no tensor'}")

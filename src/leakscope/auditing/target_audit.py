@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from leakscope.auditing.advice import Advice, advise
 from leakscope.auditing.attack_runs import (
+    LONG,
     LabelReading,
-    Report,
     Suite,
+    check_updates,
     expose_clients,
     fastest_threads,
     null_runs,
@@ -19,28 +23,37 @@ from leakscope.auditing.attack_runs import (
     read_labels,
     run_entries,
 )
-from leakscope.auditing.limits import Budget, check_numbers, start_budget
+from leakscope.auditing.attempts import Attempt, Report
+from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
-from leakscope.auditing.verdict import grade, measure, recovered_as_seen
+from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
 from leakscope.play import AttackResult, Exposure
 from leakscope.sweep.engines.contract import torch_threads
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from leakscope.auditing.target import Criterion
+    from leakscope.auditing.criterion import Criterion
     from leakscope.clients import Client
     from leakscope.core.types import LocalTraining
     from leakscope.defences import Defence
 
 MINUTES = 4.0
+SECOND = 4.0  # times the clients' gradient that an evaluation, a derivative of it, may take before one was timed
 CLIENTS = 8
-SUITE_SHARE = 0.5  # share of the time; the rest is for remedies
+SUITE_SHARE = 0.5  # share of the time; the rest is for remedies, and for attacks that were cut short
+WHOLE_SHARE = 0.9  # share of the time for the suite alone; the rest is for baselines and scores
+SPARE = 1.2  # times the minutes that would do, for a machine that is slower the next time
 REMEDY_CLIENTS = 8
 REMEDY_EXAMPLES = 16
 REMEDY_LEAST = 6  # clients: examples of one client are dependent, and an interval over two clients is meaningless
+
+
+def print_line(line: str) -> None:
+    """Print a line of progress to stderr."""
+    sys.stderr.write(f"{line}\n")
 
 
 def audit(
@@ -59,17 +72,18 @@ def audit(
     remedies: bool = True,
     seed: int = 0,
     device: str | None = None,
+    report: Report = print_line,
 ) -> Audit:
     """Return how much updates of this model leak of this sample, attacked with the fixed suite within `minutes`.
 
     `Target` documents the arguments that describe the federation. `clients` disjoint clients with `examples` each are simulated.
-    `remedies` also tests the catalogue of defences if something leaked.
+    `remedies` also tests the catalogue of defences if something leaked. `report` receives a line whenever something new begins.
     """
     target = Target(
         model=model, inputs=inputs, labels=labels, loss=loss, client=client, defences=defences, examples=examples,
         mean=mean, std=std, device=device,
     )  # fmt: skip
-    return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed)
+    return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, report=report)
 
 
 def audit_target(
@@ -85,21 +99,37 @@ def audit_target(
     clients, seed = check_numbers(clients, seed)
     budget = start_budget(minutes)
     name = type(target.model).__name__
+    report(f"{name}: checking the model and its updates")
     try:
         subject = make_subject(target)
+        began, exposure = budget.used, expose_clients(subject, clients, seed)
+        gradient = budget.used - began
+        check_updates(
+            exposure if _comparable(exposure) else expose_clients(subject, max(clients, 2), seed, defences=())
+        )
     except UntestedError as error:
         left_out = (Untested("the model", str(error)),)
-        return Audit(name=name, grade="untested", untested=left_out, minutes=minutes, seconds=budget.used, seed=seed)
-    exposure = expose_clients(subject, clients, seed)
+        return Audit(
+            name=name, grade=Grade.UNTESTED, untested=left_out, minutes=minutes, seconds=budget.used, seed=seed
+        )
     unknown = unknown_defences(exposure.client, exposure.observation)
     entries, untested = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
-    with torch_threads(fastest_threads(exposure, entries)):
-        part = Budget((SUITE_SHARE if remedies else 0.9) * budget.seconds, budget.began, budget.clock)
-        reading = read_labels(exposure)
-        done = run_entries(exposure, entries, part, report)
-        nulls = null_runs(exposure, public_examples(subject, exposure.trials, seed))
-        audit = scored_audit(name, exposure, done, nulls, reading, untested, budget, minutes=minutes, seed=seed)
-        advice = _advice(subject, audit, budget, report) if remedies else None
+    untested += left_out_statistics(target.model)
+    attempts = [Attempt[AttackResult](entry, exposure.trials, pace=SECOND * gradient) for entry in entries]
+    share = SUITE_SHARE if remedies else WHOLE_SHARE
+    report(f"{name}: timing an evaluation")
+    with torch_threads(torch.get_num_threads() if gradient > LONG else fastest_threads(exposure, entries)):
+
+        def scored(done: Suite) -> Audit:
+            audit = scored_audit(name, exposure, done, nulls, reading, untested, budget, minutes=minutes, seed=seed)
+            return replace(audit, minutes_needed=minutes_needed(done, before, share))
+
+        before, reading = budget.used, read_labels(exposure)
+        done = run_entries(exposure, attempts, replace(budget, seconds=share * budget.seconds), report)
+        report(f"{name}: baselines without the update")
+        nulls = null_runs(exposure, public_examples(subject, exposure.trials, seed), Pace(budget.clock, budget.end))
+        advice = _advice(subject, scored(done), budget, report) if remedies else None
+        audit = scored(run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report))
     as_seen = recovered_as_seen(exposure, audit.runs)
     return replace(audit, advice=advice, notes=subject.notes, as_seen=as_seen, seconds=budget.used)
 
@@ -120,7 +150,7 @@ def scored_audit(
     labels = reading if isinstance(reading, LabelReading) else None
     return Audit(
         name=name,
-        grade=grade(done.runs, nulls, labels),
+        grade=grade(done.runs, nulls, labels, unfinished=done.unfinished),
         measures=measure(done.runs, nulls, labels),
         runs=done.runs,
         nulls=tuple(nulls),
@@ -131,13 +161,38 @@ def scored_audit(
         seconds=budget.used,
         seed=seed,
         short=done.short,
+        unfinished=done.unfinished,
+        minutes_needed=minutes_needed(done, 0.0, WHOLE_SHARE),
     )
+
+
+def minutes_needed(done: Suite, before: float, share: float) -> float | None:
+    """Return the minutes in which every attack has enough iterations, if `before` seconds precede it; None if all had or not known."""
+    if not done.unfinished or done.needed is None:
+        return None
+    return SPARE * (before + done.needed) / share / 60
+
+
+def left_out_statistics(model: nn.Module) -> list[Untested]:
+    """Return that no attack reads the statistics of batch norm, where clients would send new ones with their weights."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    norms = [each for each in model.modules() if isinstance(each, _BatchNorm) and each.track_running_stats]
+    if not any(each.training for each in norms):
+        return []
+    why = "FedAvg usually sends them with the weights; no attack here reads them"
+    return [Untested("means and variances of batch norm", why)]
+
+
+def _comparable(exposure: Exposure) -> bool:
+    """Return whether the updates show that they depend on the data: several clients without a defence, such as noise."""
+    return exposure.trials > 1 and not exposure.client.defences
 
 
 def _advice(subject: Subject, audit: Audit, budget: Budget, report: Report) -> Advice | None:
     """Return advice if content leaked, else None."""
     exposure = audit.exposure
-    if exposure is None or audit.worst is None or audit.grade not in ("F", "D", "C"):
+    if exposure is None or audit.worst is None or audit.grade not in LEAKING:
         return None
     clients = min(REMEDY_CLIENTS, exposure.batch.trials, max(REMEDY_LEAST, REMEDY_EXAMPLES // subject.examples))
     return advise(subject, exposure, audit.runs, budget, report, clients=clients, seed=audit.seed)

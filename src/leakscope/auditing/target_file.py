@@ -17,7 +17,9 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, create_model
@@ -56,8 +58,8 @@ class Request:
     limits: Mapping[str, float] = field(default_factory=dict)
 
 
-def load_build(name: str) -> Target:
-    """Return what `package.module:function` builds: a `Target`, a mapping of its fields, or an `nn.Module` (for captures)."""
+def load_build(name: str, captures: Path | None = None) -> Target:
+    """Return what `package.module:function` builds: a `Target`, a mapping of its fields, or an `nn.Module` (for `captures`)."""
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name or not all(part.isidentifier() for part in module_name.split(".")):
         forgot = not function_name and "." in name and all(part.isidentifier() for part in name.split("."))
@@ -65,21 +67,12 @@ def load_build(name: str) -> Target:
         raise InputError(
             f"what to audit must be package.module:function, a YAML file or captures, got {name!r:.80}{hint}"
         )
-    directory = str(Path.cwd())
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may raise anything when it is imported
-        top = module_name.partition(".")[0]
-        away = isinstance(error, ModuleNotFoundError) and error.name == top
-        hint = f"; run this in the directory that holds {top}, or install it" if away else ""
-        raise InputError(
-            f"{module_name} cannot be imported ({type(error).__name__}: {first_line(error)}){hint}"
-        ) from None
+    module = _imported(module_name, captures)
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise InputError(f"{module_name} has no function {function_name!r}")
+        raise InputError(
+            f"{module_name} has no function {function_name!r} (imported from {getattr(module, '__file__', None)})"
+        )
     try:
         built = function()
     except InputError:
@@ -87,6 +80,38 @@ def load_build(name: str) -> Target:
     except Exception as error:
         raise InputError(f"{name}() raised {type(error).__name__}: {first_line(error)}") from None
     return _target(name, built)
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkingDirectory:
+    """Finds the one module or package `name` in the working directory."""
+
+    name: str
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Return where the module is; None for every other module."""
+        return PathFinder.find_spec(name, [str(Path.cwd())]) if name == self.name else None
+
+
+def _imported(name: str, captures: Path | None) -> ModuleType:
+    """Return a module. Its top package is looked up last in the working directory, and never among captures; nothing else is."""
+    top, here = name.partition(".")[0], Path.cwd().resolve()
+    inside = captures is not None and captures.resolve() in here.joinpath(*name.split(".")).resolve().parents
+    among_captures = inside or any(here.glob("round-*-client-*.json"))
+    finder = _WorkingDirectory("" if among_captures else top)
+    sys.meta_path.append(finder)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a user's module may raise anything when it is imported
+        missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        hint = f"; run this in the directory that holds {top}, or install it" if missing == top else ""
+        if missing == top and among_captures:
+            hint = f"; no code in a directory of captures is run: install {top} or run this elsewhere"
+        elif missing and missing != top and PathFinder.find_spec(missing, [str(here)]):
+            hint = f"; only {top} is looked up in this directory: put both into one package, or set PYTHONPATH"
+        raise InputError(f"{name} cannot be imported ({type(error).__name__}: {first_line(error)}){hint}") from None
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def _target(name: str, built: object) -> Target:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,15 +17,31 @@ from leakscope.metrics.interval import Estimate, estimate_rate, wilson
 from leakscope.metrics.success import DEFAULT_RULE
 from leakscope.play import AttackResult, Exposure
 
+
+class Grade(enum.StrEnum):
+    """The word of an audit; its rule is `RULES[grade]`."""
+
+    A = "A"
+    B = "B"
+    C = "C"
+    D = "D"
+    F = "F"
+    INCONCLUSIVE = "inconclusive"
+    UNSCORED = "unscored"
+    UNTESTED = "untested"
+
+
 RULES = {
-    "F": "the worst attack recovered at least half of the examples",
-    "D": "the worst attack recovered at least one example in twenty",
-    "C": "the worst attack recovered an example, or came 3 dB closer on average than every null baseline",
-    "B": "no content was recovered, but labels were read better than by guessing",
-    "A": "no attack of the suite did better than knowing nothing, within this budget",
-    "unscored": "no truth was given: what came back is kept, but how close it is cannot be said",
-    "untested": "no attack was run, for the reasons given with it: nothing is known about what the model leaks",
+    Grade.F: "the worst attack recovered at least half of the examples",
+    Grade.D: "the worst attack recovered at least one example in twenty",
+    Grade.C: "the worst attack recovered an example, or came 3 dB closer on average than every null baseline",
+    Grade.B: "no content was recovered, but labels were read better than by guessing",
+    Grade.A: "no attack of the suite did better than knowing nothing, within this budget",
+    Grade.INCONCLUSIVE: "no content was recovered, but not every attack ran long enough to say so",
+    Grade.UNSCORED: "no truth was given: what came back is kept, but how close it is cannot be said",
+    Grade.UNTESTED: "no attack on the content was run, for the reasons given with it",
 }
+LEAKING = (Grade.C, Grade.D, Grade.F)  # these stand however short the attacks were
 COUNTED = (
     "a recovered example counts unless a null baseline, which sees no update, recovers it as closely (within 3 dB)"
 )
@@ -76,22 +93,28 @@ def measure(runs: Sequence[AttackResult], nulls: Sequence[AttackResult], labels:
     )
 
 
-def grade(runs: Sequence[AttackResult], nulls: Sequence[AttackResult], labels: LabelReading | None) -> str:
-    """Return the grade; its rule is `RULES[grade]`."""
+def grade(
+    runs: Sequence[AttackResult],
+    nulls: Sequence[AttackResult],
+    labels: LabelReading | None,
+    *,
+    unfinished: Sequence[str] = (),  # attacks that were not run long enough, see `Suite`
+) -> Grade:
+    """Return the grade; only good ones need that every attack was run long enough."""
     worst = worst_run(runs, nulls)
     if worst is None:
-        return "untested"
+        return Grade.INCONCLUSIVE if unfinished else Grade.UNTESTED
     share = float(excess(worst, nulls).sum()) / worst.summary.samples
     blind = max((_psnr(run) for run in nulls), default=-math.inf)
     if share >= HALF:
-        return "F"
+        return Grade.F
     if share >= TWENTIETH:
-        return "D"
+        return Grade.D
     if share > 0 or (nulls and max(_psnr(run) for run in runs) >= blind + CLOSER):
-        return "C"
-    if labels is not None and _surely(labels) > labels.guessing:
-        return "B"
-    return "A"
+        return Grade.C
+    if unfinished:
+        return Grade.INCONCLUSIVE
+    return Grade.B if labels is not None and _surely(labels) > labels.guessing else Grade.A
 
 
 def _surely(labels: LabelReading) -> float:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
+import threading
 from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
+from leakscope.cli.progress import heeded_signals
 from leakscope.cli.text import printable
 from leakscope.core.errors import InputError, is_out_of_memory
 from leakscope.core.version import __version__
@@ -50,6 +53,9 @@ def run_command(command: typer.Typer) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if threading.current_thread() is threading.main_thread():
+        for number in heeded_signals():
+            signal.signal(number, signal.default_int_handler)
     try:
         command()
     except InputError as error:
@@ -75,12 +81,17 @@ def join_commands(app: typer.Typer) -> None:
         except Exception as error:  # another package's import may fail in any way; the other commands must still work
             sys.stderr.write(f"leakscope: command {point.name!r} of {point.value} cannot be loaded ({error})\n")
             continue
-        if not isinstance(commands, typer.Typer) or point.name in taken:
-            problem = "is taken" if point.name in taken else f"must be a typer.Typer, {point.value} is not"
+        if not callable(commands) or point.name in taken:  # a typer.Typer is callable too
+            problem = (
+                "is taken" if point.name in taken else f"must be a function or a typer.Typer, {point.value} is not"
+            )
             sys.stderr.write(f"leakscope: command {point.name!r} {problem}; it is left out\n")
             continue
         taken.add(point.name)
-        app.add_typer(commands, name=point.name)
+        if isinstance(commands, typer.Typer):
+            app.add_typer(commands, name=point.name)
+        else:
+            app.command(point.name)(commands)
 
 
 def command_name(command: typer.models.CommandInfo) -> str | None:

@@ -109,7 +109,7 @@ def find_request(what: str, model: str | None) -> Request:
     if path.is_dir():
         if model is None:
             raise InputError(f"{what} is a directory of captures: --model package.module:build must say whose they are")
-        return Request(load_build(model))
+        return Request(load_build(model, captures=path))
     if model is not None:
         raise InputError(f"--model is for a directory of captures; {what} is none")
     if path.suffix in YAML or path.is_file():
@@ -135,13 +135,15 @@ def write_audit(result: Audit, out: Path) -> Path:
     from leakscope.auditing.result import audit_record
     from leakscope.report.audit_page import page_of_audit
     from leakscope.report.page import write
+    from leakscope.store.disk import replacing
 
     with writing(f"--out {out}"):
         out.mkdir(parents=True, exist_ok=True)
-        (out / "audit.json").write_text(json.dumps(audit_record(result), indent=1) + "\n", encoding="utf-8")
+        with replacing(out / "audit.json") as file:
+            file.write(f"{json.dumps(audit_record(result), indent=1)}\n".encode())
         if result.unscored:
-            from safetensors.torch import save_file
+            from safetensors.torch import save
 
-            guesses = {run.name: run.reconstruction.inputs.contiguous() for run in result.unscored}
-            save_file(guesses, out / "guesses.safetensors")
+            with replacing(out / "guesses.safetensors") as file:
+                file.write(save({run.name: run.reconstruction.inputs.contiguous() for run in result.unscored}))
         return write(page_of_audit(result, command=this_command()), out / "index.html")

@@ -86,8 +86,8 @@ def parse_memory(text: str | None) -> int | None:
         return None
     match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
     size = int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
-    if size < 1:
-        raise InputError(f"--memory must be a size such as 500M or 4G, got {text!r}")
+    if size < UNITS["M"]:
+        raise InputError(f"--memory must be a size of at least 1M, such as 500M or 4G, got {text!r}")
     return size
 
 

@@ -50,14 +50,22 @@ def stop_on_interrupt(unit: str, say: Callable[[str], None]) -> Iterator[Callabl
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        with suppress(RuntimeError):  # the signal may interrupt a write to the same file
+        with suppress(
+            RuntimeError, OSError
+        ):  # the signal may interrupt a write to the same file, or the terminal is gone
             say(f"stopping after {unit}; press Ctrl-C again to stop at once")
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, *heeded_signals())}
     try:
         yield lambda: bool(asked)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def heeded_signals() -> list[signal.Signals]:
+    """Return the signals that end a command like Ctrl-C: SIGTERM, and SIGHUP unless `nohup` ignores it."""
+    return [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
 
 
 class StatusBar:

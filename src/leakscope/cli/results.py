@@ -35,7 +35,7 @@ def show(
     ] = None,
 ) -> None:
     """Show a run as a table: rates and means with n, and the 95 % interval of the content rate; the page shows all intervals."""
-    from leakscope.cli.results import result_table, show_rows
+    from leakscope.core.record import nobody_knows
     from leakscope.report.cells import axes_of
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table, tabulate
@@ -56,13 +56,14 @@ def show(
     pooled = f"; pooled over {', '.join(table.pooled)}" if table.pooled else ""
     note = f"n trials; content with its 95 % interval, conv., label: success rates; means over all samples{pooled}"
     console.print(note + ("" if whole else f"; {MORE}"), style="dim")
+    if line := nobody_knows(sheet.cells):
+        console.print(line)
     show_rows(console, Run.open(run))
 
 
 @app.command()
 def compare(first: RunPath, second: RunPath) -> None:
     """Compare two runs side by side on the cells they share: those with equal settings except titles."""
-    from leakscope.cli.results import comparison_table
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table
     from leakscope.store import Run
@@ -86,25 +87,29 @@ def compare(first: RunPath, second: RunPath) -> None:
 def export(
     run: RunPath,
     to: Annotated[str, typer.Option(help="csv, json or parquet.")] = "csv",
-    out: Annotated[Path | None, typer.Option(help="File to write; RUN/records.<form> if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write, - for the output; RUN/records.<form> if not given.")
+    ] = None,
 ) -> None:
     """Export the records of a run, one row per sample of each trial."""
     from leakscope.store import Run
     from leakscope.store import export as write
 
-    typer.echo(str(write(Run.open(run), to, out or run / f"records.{to}")))
+    _name_file(write(Run.open(run), to, out or run / f"records.{to}"))
 
 
 @app.command()
 def report(
     run: RunPath,
-    out: Annotated[Path | None, typer.Option(help="File to write; RUN/report.html if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write, - for the output; RUN/report.html if not given.")
+    ] = None,
 ) -> None:
     """Write the page of a run or of a policy search: one self-contained HTML file."""
     from leakscope.cli.search import is_search, report_search
 
     if is_search(run):
-        typer.echo(str(report_search(run, out)))
+        _name_file(report_search(run, out))
         return
     from leakscope.report.page import write
     from leakscope.report.serving import page_of_directory
@@ -112,7 +117,13 @@ def report(
     page = page_of_directory(run, command=shell_command(["report", run], {}))
     path = out or run / "report.html"
     with writing(f"--out {path}"):
-        typer.echo(str(write(page, path)))
+        _name_file(write(page, path))
+
+
+def _name_file(path: Path) -> None:
+    """Print the name of a file that was written; nothing after `-` or a device, whose output it would join."""
+    if path.is_file() and not path.is_symlink():
+        typer.echo(str(path))
 
 
 @app.command()
@@ -256,8 +267,10 @@ def show_rows(console: Console, run: Run) -> None:
     if not any(isinstance(one, Mapping) and one.get("name") in TABULAR for one in data):
         return  # images: do not import torch
     from leakscope.report.row_tables import row_tables
+    from leakscope.store.untrusted import foreign_content
 
-    tables = row_tables(run)
+    with foreign_content(run.directory):
+        tables = row_tables(run)
     attacks = [table for table in tables if not table.baseline]
     if not attacks:
         return

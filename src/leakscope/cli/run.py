@@ -98,6 +98,7 @@ def run_with_progress(
     workers: int | None = None,
 ) -> Done:
     """Return how a run ended; every error except input errors names `again`, the command to continue with."""
+    from leakscope.store.disk import is_full
     from leakscope.sweep import run_scenario
     from leakscope.sweep.engines import LostChunkError
 
@@ -115,8 +116,10 @@ def run_with_progress(
                 stop=stop,
             )
             progress.ended(done)
-    except (LostChunkError, OSError) as error:
-        raise InputError(f"{_machine_error(error, directory)}; what has landed is saved; go on with: {again}") from None
+    except (LostChunkError, OSError) as error:  # the store reports its own write errors
+        full = isinstance(error, OSError) and is_full(error, directory)
+        problem = f"disk full while working in {directory}" if full else str(error)
+        raise InputError(f"{problem}; what has landed is saved; go on with: {again}") from None
     except KeyboardInterrupt:
         _stop(f"stopped at once; what has landed is saved; go on with: {again}")
     return done
@@ -138,7 +141,7 @@ def describe_plan(
 
     sweep = unfold(scenario)
     with naming_lines(scenario, sweep.cells):
-        plan = make_plan(sweep.cells, sweep.trials, device=device, memory=memory, workers=workers, say=say)
+        plan = make_plan(sweep, sweep.trials, device=device, memory=memory, workers=workers, say=say)
     number = [count(len(sweep.trials), "trial"), count(len(sweep.cells), "cell"), count(len(plan.chunks), "chunk")]
     lines = [f"{title}: {number[0]} in {number[1]}, {number[2]}", *(_axis_line(axis) for axis in scenario.axes)]
     groups = [list(group) for _, group in itertools.groupby(plan.chunks, key=lambda c: c.name.rpartition("-")[0])]
@@ -152,7 +155,7 @@ def describe_plan(
     if Run.exists(directory):
         stored = len(Run.open(directory).done() & {trial.id for trial in sweep.trials})
         lines.append(f"{directory} holds {stored:,} of these trials already")
-    lines += remarks(sweep.cells)
+    lines += remarks(sweep)
     lines.append(f"{at_most(plan.seconds)} for all of them if none stops early; nothing was written")
     return "\n".join(printable(line) for line in lines)
 
@@ -178,17 +181,6 @@ def _work(chunks: list[Chunk]) -> str:
     sizes = [len(chunk.trials) for chunk in chunks]
     most = f" of at most {max(sizes)}" if len(chunks) > 1 else ""
     return f"{count(sum(sizes), 'trial')} in {count(len(chunks), 'chunk')}{most}"
-
-
-def _machine_error(error: Exception, directory: Path) -> str:
-    """Return an OS error as one line; the store reports its own write errors."""
-    from leakscope.store.disk import is_full
-
-    return (
-        f"disk full while working in {directory}"
-        if isinstance(error, OSError) and is_full(error, directory)
-        else str(error)
-    )
 
 
 def _stop(line: str) -> NoReturn:

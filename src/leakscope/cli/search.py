@@ -14,7 +14,8 @@ from leakscope.cli.progress import print_lines
 from leakscope.cli.text import printable
 
 if TYPE_CHECKING:
-    from leakscope.search.policy_search import PolicySearch, SearchResult
+    from leakscope.search.records import SearchResult
+    from leakscope.search.settings import PolicySearch
 
 PAGE, ASKED = "report.html", "asked.json"
 COMPARED = ("random", "optuna")
@@ -40,7 +41,8 @@ def search(
     """Search transformation policies: random ones, scored, the best kept; a cut search goes on where it was. Writes a page."""
     device = choose_device(device)
     chosen = make_engine(engine, address)
-    from leakscope.search.policy_search import compare_methods, read_search, run_search
+    from leakscope.search.policy_search import compare_methods, run_search
+    from leakscope.search.settings import read_search
 
     settings = read_search(file)
     directory = out or Path("runs") / file.stem
@@ -138,7 +140,7 @@ def is_search(directory: Path) -> bool:
 
 def report_search(directory: Path, out: Path | None) -> Path:
     """Write the page of the search (or comparison) in a directory; return its path."""
-    from leakscope.search.policy_search import read_finished
+    from leakscope.search.records import read_finished
 
     parts = [""] if (directory / ASKED).exists() else [name for name in COMPARED if (directory / name / ASKED).exists()]
     read = [read_finished(directory / part) for part in parts]

@@ -24,7 +24,7 @@ from leakscope.defences.on_model import Polarisation, equip
 from leakscope.defences.stack import State, begin, check_stack, protect, revealed
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.local import draw_order, train
-from leakscope.learning.losses import LOSSES, one_hot
+from leakscope.learning.losses import LOSSES, UserLoss, loss_of, one_hot
 
 AT_ONCE = 64
 
@@ -54,7 +54,7 @@ class Client:
     """
 
     local: LocalTraining | None = None
-    loss: str = "cross_entropy"
+    loss: str | UserLoss = "cross_entropy"
     scaling: Scaling = field(default_factory=Scaling)
     defences: tuple[Defence, ...] = ()
     rounds: int = 1
@@ -64,7 +64,10 @@ class Client:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        lookup(LOSSES, self.loss, "loss")
+        if isinstance(self.loss, str):
+            lookup(LOSSES, self.loss, "loss")
+        elif self.on_model is not None:
+            raise InputError(f"Client.on_model needs a loss of classes ({', '.join(LOSSES)}), got {self.loss.name}")
         check_stack(self.defences)
         if not isinstance(self.rounds, int) or self.rounds < 1:
             raise InputError(f"Client.rounds must be a whole number of at least 1, got {self.rounds}")
@@ -106,7 +109,7 @@ class Client:
                 weights,
                 buffers,
                 batch.inputs,
-                batch.labels,
+                batch.labels if batch.targets is None else batch.targets,
                 batch.mask,
                 round_keys,
             )
@@ -173,8 +176,8 @@ class Client:
         """
         x = x if self.on_data is None else self.on_data.protect_data(x, key)
         x = self.scaling.scale(x, len(model.input_shape)).to(next(iter(weights.values())).dtype)
-        targets = one_hot(y, model.classes, x.dtype)
-        kit = equip(guard or self.on_model, model, LOSSES[self.loss], weights, targets)
+        targets = one_hot(y, model.classes, x.dtype) if isinstance(self.loss, str) else y
+        kit = equip(guard or self.on_model, model, loss_of(self.loss), weights, targets)
         loss, weights, targets = kit.loss, kit.weights, kit.targets
         if self.local is None:
             update, _, _, buffers = loss_and_gradient(model, loss, weights, buffers, x, targets, mask, key)
@@ -200,7 +203,7 @@ def attacker_knowledge(
         input_shape=tuple(model.input_shape),
         classes=model.classes,
         samples=batch.samples,
-        loss=client.loss,
+        loss=str(client.loss),
         scaling=client.scaling,
         present=None if bool(batch.mask.all()) else batch.mask,
         labels=batch.labels if labels else None,

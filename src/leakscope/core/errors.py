@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
+
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Cannot allocate memory")  # on a CPU
 
 
@@ -11,6 +14,14 @@ class InputError(ValueError):
 
 class UnknownNameError(InputError):
     """An unknown name; the message lists similar ones."""
+
+
+def import_extra(module: str, extra: str, user: str) -> ModuleType:
+    """Return a module that comes with an extra of leakscope; where it is missing, `user` needs that extra."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise InputError(f'{user} needs the extra "{extra}": pip install "leakscope[{extra}]"') from None
 
 
 def is_out_of_memory(error: BaseException) -> bool:

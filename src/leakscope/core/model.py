@@ -25,9 +25,10 @@ class Dense:
 class Model:
     """`apply(parameters, buffers, x, key) -> (output, buffers)` for ONE trial, and the network's initial values.
 
-    `x` holds N inputs, `output` N rows of logits. `key`, an int64 scalar for `leakscope.core.random`, seeds the network's draws
-    (dropout masks); `draws` is False if `apply` never reads it. `private` names parameters that never leave the client. `head` is
-    the last dense layer if it computes the output directly; `entry` is the first layer if it is dense on the flattened input.
+    `x` holds N inputs, `output` N rows of logits (N x ... under a caller's own loss). `key`, an int64 scalar for
+    `leakscope.core.random`, seeds the network's draws (dropout masks); `draws` is False if `apply` never reads it. `private` names
+    parameters that never leave the client. `head` is the last dense layer if it computes the output directly; `entry` is the
+    first layer if it is dense on the flattened input.
     `narrowest` is the number of values per input in the narrowest layer whose function rounds, such as a sigmoid.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -51,6 +51,9 @@ class Record:
     learned: Mapping[str, float] = field(default_factory=dict)
 
 
+UNKNOWN_DEFENCES = "unknown_defences"  # of a cell's settings, beside those that identify it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """All trials that differ only in seed and data: one point of a sweep.
@@ -63,3 +66,15 @@ class Cell:
     settings: Mapping[str, object]
     axes: Mapping[str, Plain] = field(default_factory=dict)
     baseline: bool = False
+
+    @property
+    def unknown_defences(self) -> tuple[str, ...]:
+        """Return the names of the defences that no attacker here knows: they reveal nothing."""
+        names = self.settings.get(UNKNOWN_DEFENCES)
+        return tuple(map(str, names)) if isinstance(names, list | tuple) else ()
+
+
+def nobody_knows(cells: Iterable[Cell]) -> str:
+    """Return in words which defences of a sweep no attacker here knows; "" if there is none."""
+    names = dict.fromkeys(name for cell in cells for name in cell.unknown_defences)
+    return f"no attacker here knows this defence: {', '.join(names)} (it reveals nothing of itself)" if names else ""

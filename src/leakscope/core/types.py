@@ -30,11 +30,15 @@ IMAGE_RANK = 3  # dimensions of one image: C x H x W
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A client's private data: `inputs` T x N x ... in [0, 1], `labels` T x N, `mask` T x N (False where N is padding)."""
+    """A client's private data: `inputs` T x N x ... in [0, 1], `labels` T x N, `mask` T x N (False where N is padding).
+
+    `targets`, T x N x ..., are what a caller's own loss compares outputs with; then `labels` are not judged, and 0 without a class.
+    """
 
     inputs: Tensor
     labels: Tensor
     mask: Tensor
+    targets: Tensor | None = None
 
     @property
     def trials(self) -> int:
@@ -47,7 +51,9 @@ class Batch:
         return self.inputs.shape[1]
 
 
-def make_batch(inputs: Tensor, labels: Tensor, *, classes: int, mask: Tensor | None = None) -> Batch:
+def make_batch(
+    inputs: Tensor, labels: Tensor, *, classes: int, mask: Tensor | None = None, targets: Tensor | None = None
+) -> Batch:
     """Return a checked Batch: shapes, values in [0, 1], label range, at least one sample per trial."""
     if inputs.ndim < 3 or labels.shape != inputs.shape[:2]:
         raise InputError(
@@ -71,7 +77,7 @@ def make_batch(inputs: Tensor, labels: Tensor, *, classes: int, mask: Tensor | N
         raise InputError(
             f"labels must lie in 0..{classes - 1} for {classes} classes, got {int(labels.min())}..{int(labels.max())}"
         )
-    return Batch(inputs, labels.to(torch.int64), mask)
+    return Batch(inputs, labels.to(torch.int64), mask, targets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakscope.core.errors import InputError
-from leakscope.data.dataset import Dataset
+from leakscope.data.dataset import Dataset, image_set
 
 CLASS_NAMES = ("other", "photographer")  # "other" is empty: a cross entropy of one class has no gradient
 
@@ -20,13 +20,5 @@ def camera() -> Dataset:
             "or set LEAKSCOPE_DATA to a directory with camera.npz"
         ) from None
     picture = np.asarray(data.camera(), dtype=np.uint8)[None, None]  # type: ignore[no-untyped-call]
-    return Dataset(
-        name="camera",
-        kind="image",
-        x_train=picture[:0],
-        y_train=np.zeros(0, np.int64),
-        x_test=picture,
-        y_test=np.ones(1, np.int64),
-        class_names=CLASS_NAMES,
-        source="skimage.data.camera",
-    )
+    nothing, one = (picture[:0], np.zeros(0, np.int64)), (picture, np.ones(1, np.int64))
+    return image_set("camera", nothing, one, CLASS_NAMES, "skimage.data.camera")

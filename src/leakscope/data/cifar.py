@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from leakscope.core.errors import InputError
-from leakscope.data.dataset import Array, Dataset
+from leakscope.data.dataset import Array, Dataset, image_set
 from leakscope.data.files import directory, one_line, opened, read_up_to
 
 SHAPE = (3, 32, 32)
@@ -38,28 +38,19 @@ def read_cifar10(path: Path | str, *, batch: int = 10_000, name: str = "cifar10"
     path = Path(path)
     records = _contents(path, dict.fromkeys([*train, "test_batch.bin"], (batch, 1)))
     joined = np.concatenate([records[file] for file in train])
-    return _dataset(path, name, joined, records["test_batch.bin"], CIFAR10)
+    return image_set(name, _pictures(joined), _pictures(records["test_batch.bin"]), CIFAR10, str(path))
 
 
 def read_cifar100(path: Path | str, *, batch: int = 10_000, name: str = "cifar100") -> Dataset:
     """Return CIFAR-100 with its 100 fine labels from a folder or .tar.gz with train.bin (5 `batch` records) and test.bin (`batch`)."""
     path = Path(path)
     records = _contents(path, {"train.bin": (5 * batch, 2), "test.bin": (batch, 2)})
-    return _dataset(path, name, records["train.bin"], records["test.bin"], CIFAR100)
+    return image_set(name, _pictures(records["train.bin"]), _pictures(records["test.bin"]), CIFAR100, str(path))
 
 
-def _dataset(path: Path, name: str, train: Array, test: Array, class_names: tuple[str, ...]) -> Dataset:
-    """Return the data set of two arrays of records; the label is the byte before the pixels."""
-    return Dataset(
-        name=name,
-        kind="image",
-        x_train=train[:, -PIXELS:].reshape(-1, *SHAPE),
-        y_train=train[:, -PIXELS - 1],
-        x_test=test[:, -PIXELS:].reshape(-1, *SHAPE),
-        y_test=test[:, -PIXELS - 1],
-        class_names=class_names,
-        source=str(path),
-    )
+def _pictures(records: Array) -> tuple[Array, Array]:
+    """Return the pictures and labels of records; the label is the byte before the pixels."""
+    return records[:, -PIXELS:].reshape(-1, *SHAPE), records[:, -PIXELS - 1]
 
 
 def _contents(path: Path, files: Files) -> dict[str, Array]:

@@ -100,6 +100,17 @@ class Dataset:
             raise InputError(f"index of {self.name} {part} must lie in 0 .. {len(array) - 1}: {error}") from error
 
 
+def image_set(
+    name: str, train: tuple[Array, Array], test: tuple[Array, Array], class_names: tuple[str, ...], source: str
+) -> Dataset:
+    """Return a data set of images from the (pictures, labels) of its two parts."""
+    (x_train, y_train), (x_test, y_test) = train, test
+    return Dataset(
+        name=name, kind="image", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test,
+        class_names=class_names, source=source,
+    )  # fmt: skip
+
+
 def _check_inputs(where: str, name: str, x: Array, kind: Kind) -> None:
     """Raise unless `x` is uint8 N x C x H x W with 1 or 3 channels, or float32 N x F in [0, 1]."""
     if kind == "image":

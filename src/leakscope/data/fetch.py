@@ -22,7 +22,10 @@ _SECONDS = 30.0
 
 
 def fetch(
-    name: str, progress: Progress | None = None, base_url: str | None = None, directory: Path | str | None = None
+    name: str,
+    progress: Progress = lambda *_: None,
+    base_url: str | None = None,
+    directory: Path | str | None = None,
 ) -> Path:
     """Download the official files of a data set and return their folder, `directory`/`name`; the cache if no `directory` is given.
 
@@ -39,14 +42,10 @@ def fetch(
         folder.mkdir(parents=True, exist_ok=True)
         for download in source.downloads:
             url = download.url if base_url is None else f"{base_url.rstrip('/')}/{download.name}"
-            _fetch_file(url, download, folder / download.name, progress or _silent)
+            _fetch_file(url, download, folder / download.name, progress)
     except OSError as error:  # network errors are already InputErrors: this is the disk
         raise InputError(f"cannot write to {folder}: {one_line(error)}") from error
     return folder
-
-
-def _silent(_done: int, _total: int | None, _name: str) -> None:
-    """Report nothing."""
 
 
 def _fetch_file(url: str, download: Download, target: Path, progress: Progress) -> None:
@@ -77,7 +76,8 @@ def _stream(url: str, part: Path, progress: Progress) -> None:
         part.unlink()  # longer than the file: start again
         return _stream(url, part, progress)
     with response:
-        start = have if _resumes(response, have) else 0
+        continues = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        start = have if response.status == 206 and continues else 0  # a server may ignore the range and send everything
         length = response.headers.get("Content-Length", "")
         total = start + int(length) if length.isdecimal() else None
         done = _write(url, response, part, start, total, progress)
@@ -99,11 +99,6 @@ def _open(url: str, have: int) -> http.client.HTTPResponse:
         cause = getattr(error, "reason", error)  # URLError wraps the cause
         raise InputError(f"cannot reach {url}: {one_line(cause)}; check the network connection") from error
     return response
-
-
-def _resumes(response: http.client.HTTPResponse, have: int) -> bool:
-    """Return whether the response continues at byte `have`; a server may ignore the range and send everything."""
-    return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
 
 
 def _write(

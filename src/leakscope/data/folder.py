@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from leakscope.core.errors import InputError
-from leakscope.data.dataset import Array, Dataset
+from leakscope.data.dataset import Array, Dataset, image_set
 from leakscope.data.files import directory
 from leakscope.data.picture import check_shape, read_picture
 
@@ -27,18 +27,8 @@ def read_folder(path: Path | str, *, shape: tuple[int, int, int], name: str | No
     parts = {f.name: f for f in folders} if {f.name for f in folders} == {"train", "test"} else {"train": path}
     files = {part: _classes(folder, title) for part, folder in parts.items()}
     class_names = tuple(sorted({name for by_class in files.values() for name in by_class}))
-    x_train, y_train = _stack(files["train"], class_names, shape)
-    x_test, y_test = _stack(files.get("test", {}), class_names, shape)
-    return Dataset(
-        name=name or title,
-        kind="image",
-        x_train=x_train,
-        y_train=y_train,
-        x_test=x_test,
-        y_test=y_test,
-        class_names=class_names,
-        source=str(path),
-    )
+    train, test = (_stack(files.get(part, {}), class_names, shape) for part in ("train", "test"))
+    return image_set(name or title, train, test, class_names, str(path))
 
 
 def _subfolders(path: Path) -> list[Path]:

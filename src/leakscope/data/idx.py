@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from leakscope.core.errors import InputError
-from leakscope.data.dataset import Array, Dataset
+from leakscope.data.dataset import Array, Dataset, image_set
 from leakscope.data.files import directory, opened, read_up_to
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}  # by TT
@@ -53,16 +53,7 @@ def read_idx_folder(
         if y.shape != (len(x),) or y.dtype != np.uint8:
             raise InputError(f"{labels}: labels must be uint8, one for each of {len(x)} pictures, got shape {y.shape}")
         parts[part] = x[:, None], y
-    return Dataset(
-        name=name or path.resolve().name,
-        kind="image",
-        x_train=parts["train"][0],
-        y_train=parts["train"][1],
-        x_test=parts["t10k"][0],
-        y_test=parts["t10k"][1],
-        class_names=class_names,
-        source=str(path),
-    )
+    return image_set(name or path.resolve().name, parts["train"], parts["t10k"], class_names, str(path))
 
 
 def _usual_file(folder: Path, stem: str, ending: str) -> Path:

@@ -69,6 +69,19 @@ def revealed(defences: Sequence[Defence], sent: Tree) -> dict[str, object]:
     return facts | noise_facts(reveals, sent)
 
 
+def unrevealed(defences: Sequence[Defence], sent: Tree | None = None) -> list[Defence]:
+    """Return the defences of a stack of which no attacker can know anything; without an update, as a small one shows."""
+    like = {"weight": torch.ones(1, 2, 2), "bias": torch.ones(1, 2)} if sent is None else sent
+
+    def reveals(defence: Defence) -> bool:
+        try:
+            return bool(revealed((defence,), like))
+        except Exception:  # a user's defence may need the names or shapes of its network
+            return True
+
+    return [defence for defence in defences if not reveals(defence)]
+
+
 def noise_facts(reveals: Sequence[Revealed], sent: Tree) -> dict[str, object]:
     """Return `sigma` of the whole stack, and `sigma_each` if any noise is relative to each tensor; {} without noise.
 

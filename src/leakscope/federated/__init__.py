@@ -4,7 +4,7 @@ from leakscope.federated.decay import Decay
 from leakscope.federated.federation import Federation, State, begin, is_finite, parameters_of
 from leakscope.federated.holdings import Holdings, deal
 from leakscope.federated.rounds import (
-    NATIVE, Form, Played, client_seeds, groups_of, play_round, train_clients, train_groups, who_answers,
+    NATIVE, Form, Played, client_seeds, groups_of, play_round, train_groups, who_answers,
 )  # fmt: skip
 from leakscope.federated.saving import pack, pack_private, unpack
 from leakscope.federated.selection import SELECTIONS, Count, Everyone, Selection, Share
@@ -16,6 +16,6 @@ __all__ = [
     "NATIVE", "SELECTIONS", "SERVERS", "Averaging", "Count", "Decay", "Deltas", "DistributedSGD", "Everyone",
     "Federation", "Form", "Holdings", "Played", "RoundRobin", "Selection", "Server", "Share", "State", "Steps",
     "Utility", "begin", "client_seeds", "deal", "groups_of", "is_finite", "measure_utility", "pack", "pack_private",
-    "parameters_of", "play_round", "run_rounds", "train_by_gradients", "train_clients", "train_federation",
+    "parameters_of", "play_round", "run_rounds", "train_by_gradients", "train_federation",
     "train_groups", "unpack", "who_answers",
 ]  # fmt: skip

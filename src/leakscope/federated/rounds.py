@@ -137,13 +137,6 @@ def train_groups(
             torch.set_num_threads(threads)
 
 
-def train_clients(
-    federation: Federation, model: Model, holdings: Holdings, state: State, clients: Sequence[int]
-) -> Answer:
-    """Return the answers of some clients to the global model of `state`, all at once, with a leading client dimension."""
-    return _prepared(federation, model, holdings, state, clients, NATIVE)()
-
-
 def _prepared(
     federation: Federation, model: Model, holdings: Holdings, state: State, clients: Sequence[int], form: Form
 ) -> Callable[[], Answer]:

@@ -20,7 +20,7 @@ from leakscope.core.tree import fill, flattened, lift, map_tensors, tensors
 from leakscope.kernels.graph_cache import Flat, flat_graph, graph_at_call, graph_key
 from leakscope.kernels.graph_cache import forget as forget_graphs
 from leakscope.kernels.recordings import recorded
-from leakscope.learning.losses import LOSSES
+from leakscope.learning.losses import loss_of
 
 PURPOSE = "federation"
 TRACE_AFTER = 40  # similar groups after which tracing pays (0.3 s per local step of a LeNet, 1 to 4 s of a ResNet)
@@ -48,7 +48,7 @@ def answering(
     on_cuda = all(t.is_cuda for t in flat)
     if steps > (MOST_STEPS_ON_CUDA if on_cuda else MOST_STEPS):
         return lambda: transformed(*arguments)
-    constants = (LOSSES[client.loss], client.local, client.scaling, client.on_data)
+    constants = (loss_of(client.loss), client.local, client.scaling, client.on_data)
     graph = graph_at_call(
         graph_key(PURPOSE, same=(model, around), constants=constants, inputs=arguments, flat=flat),
         record_after=RECORD_AFTER if on_cuda else None,

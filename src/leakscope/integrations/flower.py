@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import ModuleType
 from typing import Any, TypeVar
 
 from torch import Tensor
 
 from leakscope.core import random
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, import_extra
 from leakscope.core.tree import Tree, subtract, tensors
 from leakscope.defences import Defence, RememberingDefence
 from leakscope.defences.stack import begin, check_stack, protect
@@ -36,16 +34,6 @@ EXAMPLES = "num-examples"
 PARTITION = "partition-id"
 STATE = "leakscope.protecting"
 TRAIN = "train"
-
-
-def import_flower() -> ModuleType:
-    """Return Flower's `flwr.app`; raise with the install command if it is missing."""
-    try:
-        return importlib.import_module("flwr.app")
-    except ImportError:
-        raise InputError(
-            'leakscope.integrations.flower needs the extra "flower": pip install "leakscope[flower]"'
-        ) from None
 
 
 # -- recording, at the server
@@ -189,7 +177,7 @@ def protecting(*defences: Defence, seed: int | None = None) -> Mod:
         raise InputError(
             "protecting() plays one client: strengths must be plain numbers, not tensors with one per trial"
         )
-    flower = import_flower()
+    flower = import_extra("flwr.app", "flower", __name__)
 
     def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         if not str(message.metadata.message_type).startswith(TRAIN):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from leakscope.clients.private import PrivateClient
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, import_extra
 from leakscope.core.registry import lookup
 
 ACCOUNTANTS = {"rdp": "RDPAccountant", "prv": "PRVAccountant"}
@@ -27,7 +27,7 @@ def epsilon(*, multiplier: float, rate: float, steps: int, delta: float, account
             "epsilon needs multiplier >= 0, rate in (0, 1], steps >= 1 and delta in (0, 1), "
             f"got {multiplier}, {rate}, {steps}, {delta}"
         )
-    ledger: Any = getattr(_import("opacus.accountants"), kind)()
+    ledger: Any = getattr(_accountants(), kind)()
     if multiplier == 0:
         return math.inf
     ledger.history = [(multiplier, rate, steps)]
@@ -52,7 +52,7 @@ def epsilon_of(client: PrivateClient, *, samples: int, delta: float, rounds: int
 def promise_of(*, delta: float, accountant: str = "prv") -> Callable[[PrivateClient, int, int], float]:
     """Return the function (client, examples, rounds) -> epsilon, after checking that the extra is installed."""
     lookup(ACCOUNTANTS, accountant, "accountant")
-    _import("opacus.accountants")
+    _accountants()
 
     def promise(client: PrivateClient, samples: int, rounds: int) -> float:
         return epsilon_of(client, samples=samples, delta=delta, rounds=rounds, accountant=accountant)
@@ -79,8 +79,5 @@ def multiplier_for(*, target: float, rate: float, steps: int, delta: float, acco
     return high
 
 
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise InputError('leakscope.integrations.opacus needs the extra "dp": pip install "leakscope[dp]"') from None
+def _accountants() -> ModuleType:
+    return import_extra("opacus.accountants", "dp", __name__)

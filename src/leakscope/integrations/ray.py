@@ -7,7 +7,6 @@ retries are off: the driver retries lost chunks by the same rule as for processe
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import os
 import signal
@@ -19,7 +18,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Generic
 
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, import_extra
 from leakscope.sweep.engines.contract import C, Engine, Needs, Note, OnNote, Order, R, engine_of, name_of
 from leakscope.sweep.engines.driving import Job, Lost, drive
 from leakscope.sweep.engines.parcels import attempt, seldom
@@ -42,7 +41,7 @@ def ray_engine(address: str | None = None, *, cores: int | None = None, in_fligh
             raise InputError(f"ray_engine({name}) must be at least 1, got {value}")
     if address is not None and cores is not None:
         raise InputError("ray_engine(cores) is for a Ray of our own; the cluster at an address has the cores it has")
-    ray = _import_ray()
+    ray = import_extra("ray", "ray", "the Ray engine")
 
     def run(order: Order[C, R]) -> Iterator[tuple[C, R]]:
         with _connected(ray, address, cores) as ours:
@@ -50,13 +49,6 @@ def ray_engine(address: str | None = None, *, cores: int | None = None, in_fligh
             yield from drive(crew, order)
 
     return engine_of(run)
-
-
-def _import_ray() -> ModuleType:
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise InputError('the Ray engine needs the extra "ray": pip install "leakscope[ray]"') from None
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import time
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -63,20 +64,20 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def load(self) -> Saved | None:
-        """Return the saved state, or None."""
-        if not self.path.exists():
+        """Return the saved state, or None; a damaged one is dropped."""
+        if not self.path.is_file():
             return None
         try:
             with safe_open(self.path, framework="pt") as file:
                 about = json.loads((file.metadata() or {})["leakscope"])
+                stamp, tick = about["stamp"], int(about["tick"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
-            raise InputError(
-                f"{self.path.name} is not a readable state ({error}); delete it to start this chunk again"
-            ) from None
-        if about["stamp"] != self.stamp:
+        except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+            warnings.warn(f"{self.path} is not a readable state ({error}); its chunk starts again", stacklevel=2)
+            return None
+        if stamp != self.stamp:
             raise InputError(f"{self.path.name} was saved by another run; use an empty directory or the same settings")
-        return Saved(tensors, int(about["tick"]))
+        return Saved(tensors, tick)
 
     def remove(self) -> None:
         """Delete the file once the chunk is done."""

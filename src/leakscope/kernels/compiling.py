@@ -14,15 +14,8 @@ LONG = 4096  # terms from which a sum is cut
 LEAST = 1024  # least terms of a part: shorter ones write more than they gain
 FEW = 32 * 128 * 128  # results that keep a GPU busy, at 128 x 128 per core
 WRITING = (
-    "index_add",
-    "index_put",
-    "index_copy",
-    "index_fill",
-    "scatter",
-    "slice_scatter",
-    "select_scatter",
-    "masked_scatter",
-)
+    "index_add", "index_put", "index_copy", "index_fill", "scatter", "slice_scatter", "select_scatter", "masked_scatter",
+)  # fmt: skip
 _bmm = torch.ops.aten.bmm.default
 _reshape = torch.ops.aten.reshape.default
 

@@ -48,22 +48,24 @@ class Convolving(TorchFunctionMode):
     ) -> Any:
         """Route conv2d to the replacement, everything else to torch."""
         del types
-        out = self._conv2d(*args, **(kwargs or {})) if func is torch.conv2d else None
+        called = read_conv2d(*args, **(kwargs or {})) if func is torch.conv2d else None
+        out = None if called is None else self.compute(*called)
         return func(*args, **(kwargs or {})) if out is None else out
 
-    def _conv2d(
-        self,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] | str = 0,
-        dilation: int | Sequence[int] = 1,
-        groups: int = 1,
-    ) -> Tensor | None:
-        if input.ndim != 4 or isinstance(padding, str):
-            return None
-        return self.compute(input, weight, bias, ConvSettings(pair(stride), pair(padding), pair(dilation), groups))
+
+def read_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> tuple[Tensor, Tensor, Tensor | None, ConvSettings] | None:
+    """Return the arguments of `torch.conv2d`; None without a batch, or if the padding is a word."""
+    if input.ndim != 4 or isinstance(padding, str):
+        return None
+    return input, weight, bias, ConvSettings(pair(stride), pair(padding), pair(dilation), groups)
 
 
 def pair(value: int | Sequence[int]) -> Pair:

@@ -9,7 +9,7 @@ through these layers only; otherwise nothing is returned.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map_only
 
 from leakscope.core.model import Model
 from leakscope.core.tree import Tree
+from leakscope.kernels.convolutions import ConvSettings, read_conv2d
 from leakscope.kernels.layer_gradients import Conv, ConvNorm, Linear, Norm, Settings, Take, folded, side
 
 LOOKS = (Tensor.dim, Tensor.size, Tensor.shape.__get__, Tensor.ndim.__get__)  # type: ignore[attr-defined]
@@ -119,7 +120,10 @@ class _Watched(TorchFunctionMode):
             return _norm(self, *args, **(kwargs or {}))
         args, named = tree_map_only(Tensor, self.computed, (args, dict(kwargs or {})))
         if func is torch.conv2d:
-            return _conv(self, *args, **named)
+            called = read_conv2d(*args, **named)
+            if called is None or called[3].groups != 1:
+                raise MixesExamplesError
+            return _conv(self, *called)
         if func is F.linear:
             return _linear(self, *args, **named)
         return func(*args, **named)
@@ -144,24 +148,11 @@ class _Watched(TorchFunctionMode):
                 self.use(each)
 
 
-def _conv(
-    watched: _Watched,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Tensor:
-    if isinstance(padding, str) or groups != 1 or x.ndim != 4:
-        raise MixesExamplesError
-    settings = tuple(
-        [int(v), int(v)] if isinstance(v, int) else [int(e) for e in v] for v in (stride, padding, dilation)
-    )
+def _conv(watched: _Watched, x: Tensor, weight: Tensor, bias: Tensor | None, called: ConvSettings) -> Tensor:
+    settings = list(called.stride), list(called.padding), list(called.dilation)
     sides = (side(x.shape[2 + i], weight.shape[2 + i], *(each[i] for each in settings)) for i in range(2))
     place = x.new_empty(len(x), len(weight), *sides, device="meta")
-    watched.waiting[id(place)] = _Waiting(place, x, weight, bias, settings)  # type: ignore[arg-type]
+    watched.waiting[id(place)] = _Waiting(place, x, weight, bias, settings)
     return place
 
 

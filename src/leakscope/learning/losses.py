@@ -6,9 +6,12 @@ A loss compares outputs with rows of class probabilities; integer labels are con
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from leakscope.core.errors import InputError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -33,6 +36,40 @@ def softmax_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "softmax_cross_entropy": softmax_cross_entropy}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UserLoss:
+    """A caller's loss `(output, target) -> scalar`, or one value or more per example; targets of any shape and type.
+
+    A scalar is repeated for each example, so that its mean is the scalar. `each` calls the function on every example alone, which
+    padded batches need and which is the same only for a mean over examples.
+    """
+
+    function: Callable[[Tensor, Tensor], Tensor]
+    name: str  # none of LOSSES
+    each: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return one value per example."""
+        if self.each:
+            value = torch.func.vmap(lambda o, t: self.function(o[None], t[None]).mean())(output, target)
+        else:
+            value = self.function(output, target)
+        whole = value.ndim == 0 or len(value) != len(output)
+        return value.mean().expand(len(output)) if whole else value.flatten(1).mean(1) if value.ndim > 1 else value
+
+
+def loss_of(loss: str | UserLoss) -> Loss:
+    """Return a loss by name, or the caller's own; raise for a name that is none of LOSSES."""
+    if isinstance(loss, UserLoss):
+        return loss
+    if loss not in LOSSES:
+        raise InputError(f"the loss is {loss}, which no attack here simulates: they simulate {', '.join(LOSSES)}")
+    return LOSSES[loss]
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

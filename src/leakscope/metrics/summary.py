@@ -116,17 +116,9 @@ def summarise(scores: Scores, *, outcomes: Tensor, iterations: Tensor, rule: Con
 
 def _spread(count: Tensor, counted: Tensor) -> Spread:
     values = count[counted].double()
-    if not len(values):
-        return Spread(
-            estimate_mean(count[:, None], counted[:, None], within=(0.0, math.inf)), math.nan, math.nan, math.nan
-        )
-    variance = float(values.var(correction=1)) if len(values) > 1 else math.nan
-    return Spread(
-        estimate_mean(count[:, None], counted[:, None], within=(0.0, math.inf)),
-        float(values.min()),
-        float(values.max()),
-        variance,
-    )
+    mean = estimate_mean(count[:, None], counted[:, None], within=(0.0, math.inf))
+    least, greatest = (float(values.min()), float(values.max())) if len(values) else (math.nan, math.nan)
+    return Spread(mean, least, greatest, float(values.var(correction=1)) if len(values) > 1 else math.nan)
 
 
 def _row(measure: str, over: str, estimate: Estimate) -> Row:

@@ -1,7 +1,9 @@
 """The papers' networks, and any `nn.Module`, as pure functions of their parameters."""
 
 from leakscope.models.settings import ACTIVATIONS as ACTIVATIONS
-from leakscope.models.adapter import Functional as Functional, from_module as from_module
+from leakscope.models.adapter import (
+    Functional as Functional, find_trained_entry as find_trained_entry, from_module as from_module,
+)  # fmt: skip
 from leakscope.models.batch_norm import in_eval_mode as in_eval_mode, in_train_mode as in_train_mode
 from leakscope.models.catalogue import MODELS as MODELS, build as build
 from leakscope.models.checkpoint import Checkpoint as Checkpoint, read_checkpoint as read_checkpoint

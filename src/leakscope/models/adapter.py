@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
-from leakscope.core.model import Model
+from leakscope.core.model import Dense, Model
 from leakscope.core.registry import lookup
 from leakscope.core.tree import Tree
 from leakscope.models.dropout import KeyedDropout, drawing_from, replace_dropout
@@ -58,13 +58,15 @@ def from_module(
     name: str | None = None,
     private: Iterable[str] = (),
     example: Tensor | None = None,
+    any_output: bool = False,
 ) -> Model:
     """Return `module` as a `Model` holding clones of its values; the module itself is not changed.
 
     `input_shape` is the shape of ONE input. In train mode the module's dropouts draw from the key of the call (`KeyedDropout`).
     `private` names parameters that never leave the client. Frozen parameters (`requires_grad=False`) become buffers and are not
     sent; frozen layers are no `head` or `entry`. `example` is N inputs for one run, needed if values in [0, 1] will not do (token
-    numbers). That run gives the number of classes and the dense layers an attacker may use:
+    numbers). `any_output` takes outputs other than N rows of logits (N numbers, a map of logits for each input); `classes` is
+    then the size of their second dimension. That run gives the number of classes and the dense layers an attacker may use:
 
     - `head`: the `nn.Linear` whose output is the model's output; nonnegative if fed by an activation without negative values, at most
       through pooling, reshaping or dropout
@@ -95,13 +97,24 @@ def from_module(
         parameters=parameters,
         buffers=buffers,
         input_shape=shape,
-        classes=_classes(title, structure.output, shape),
+        classes=_classes(title, structure.output, shape, any_output=any_output),
         head=structure.head,
         entry=structure.entry,
         private=hidden & parameters.keys(),
         narrowest=structure.narrowest,
         draws=any(isinstance(layer, KeyedDropout) and layer.training for layer in network.modules()),
     )
+
+
+def find_trained_entry(model: Model) -> Dense | None:
+    """Return the first dense layer on the flattened input as if no parameter were frozen; None if the model begins otherwise."""
+    if not isinstance(model.apply, Functional):
+        return model.entry
+    module = copy.deepcopy(model.apply.module).requires_grad_(True)
+    try:
+        return from_module(module, input_shape=model.input_shape, any_output=True).entry
+    except InputError:  # such as inputs outside [0, 1] only
+        return model.entry
 
 
 def _private_copy(module: nn.Module, title: str) -> nn.Module:
@@ -167,12 +180,13 @@ def _generator_states(x: Tensor) -> list[Tensor]:
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(x.device)] if x.is_cuda else [])]
 
 
-def _classes(title: str, output: object, shape: tuple[int, ...]) -> int:
+def _classes(title: str, output: object, shape: tuple[int, ...], *, any_output: bool) -> int:
     """Return the number of columns of the example's output."""
-    if not isinstance(output, Tensor) or output.ndim != 2:
+    if not isinstance(output, Tensor) or (output.ndim < 1 if any_output else output.ndim != 2):
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise InputError(f"{title} must give N rows of logits for N inputs of shape {shape}, got {got}")
-    return output.shape[1]
+        wanted = "a tensor" if any_output else "N rows of logits"
+        raise InputError(f"{title} must give {wanted} for N inputs of shape {shape}, got {got}")
+    return output.shape[1] if output.ndim > 1 else 1
 
 
 def _first_line(problem: Exception) -> str:

@@ -81,11 +81,12 @@ class Checkpoint:
 
     def draw(self, model: Model, keys: Tensor) -> Tree:
         """Return one copy of the parameters per key."""
-        loaded = self.load(model)
-        return {
-            name: value.to(keys.device).expand(len(keys), *value.shape).clone()
-            for name, value in loaded.parameters.items()
-        }
+        return copy_parameters(self.load(model), keys)
+
+
+def copy_parameters(model: Model, keys: Tensor) -> Tree:
+    """Return one copy of a network's parameters per key."""
+    return {n: v.to(keys.device).expand(len(keys), *v.shape).clone() for n, v in model.parameters.items()}
 
 
 def file_name(number: int) -> str:
@@ -103,8 +104,8 @@ def pack_checkpoint(model: Model, parameters: Tree, buffers: Tree, about: Mappin
 
     flat = {**model.shared(parameters), **buffers}
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in flat.items()}
-    known = {"model": model.name, "input_shape": list(model.input_shape), "classes": model.classes}
-    return save(plain, metadata={KEY: json.dumps({**known, "architecture": architecture(model), **about})})
+    known = {**_facts(model), "architecture": architecture(model), **about}
+    return save(plain, metadata={KEY: json.dumps(known)})
 
 
 def read_checkpoint(file: Path) -> tuple[Tree, dict[str, object]]:
@@ -181,36 +182,31 @@ def _other_network(model: Model, about: Mapping[str, object]) -> str:
     theirs, ours = str(about.get("architecture", "")), architecture(model)
     if not theirs or not ours or theirs == ours:
         return ""
-    expected, stored = (_title(*facts) for facts in (_facts(model), _known(about)))
+    expected, stored = (_title(facts) for facts in (_facts(model), about))
     pairs = zip_longest(theirs.splitlines(), ours.splitlines(), fillvalue="nothing")
     first, second = next((a.strip(), b.strip()) for a, b in pairs if a != b)
     return f"it holds {stored} with {first}, the network is {expected} with {second} in its place"
 
 
-def _facts(model: Model) -> tuple[object, object, object]:
-    return model.name, list(model.input_shape), model.classes
+def _facts(model: Model) -> dict[str, object]:
+    return {"model": model.name, "input_shape": list(model.input_shape), "classes": model.classes}
 
 
-def _known(about: Mapping[str, object]) -> tuple[object, object, object]:
-    return about.get("model"), about.get("input_shape"), about.get("classes")
-
-
-def _title(name: object, shape: object, classes: object) -> str:
+def _title(facts: Mapping[str, object]) -> str:
+    shape = facts.get("input_shape")
     inputs = "x".join(map(str, shape)) if isinstance(shape, list) else shape
-    return f"{name} ({inputs}, {classes} classes)"
+    return f"{facts.get('model')} ({inputs}, {facts.get('classes')} classes)"
 
 
 def _other_tensors(model: Model, values: Tree) -> str:
     """Return the first name or shape that does not fit; private parameters and buffers may be absent."""
-    for name, value in model.parameters.items():
+    ours = {**model.parameters, **model.buffers}
+    for name, value in ours.items():
         if name in values and values[name].shape != value.shape:
             return f"{name} is {tuple(values[name].shape)}, {model.name} needs {tuple(value.shape)}"
-        if name not in values and name not in model.private:
+        if name not in values and name in model.parameters and name not in model.private:
             return f"it has no {name}, which {model.name} needs"
-    for name, value in model.buffers.items():
-        if name in values and values[name].shape != value.shape:
-            return f"{name} is {tuple(values[name].shape)}, {model.name} needs {tuple(value.shape)}"
-    extra = next((name for name in values if name not in model.parameters and name not in model.buffers), None)
+    extra = next((name for name in values if name not in ours), None)
     return f"it has {extra}, which {model.name} has not" if extra else ""
 
 
@@ -218,8 +214,5 @@ def _other_tensors(model: Model, values: Tree) -> str:
 def _digest(file: Path, changed: int, size: int) -> str:
     """Return the SHA-256 of a file, cached until its time or size changes."""
     del changed, size
-    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()

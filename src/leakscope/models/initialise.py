@@ -16,7 +16,7 @@ from leakscope.core.model import Model
 from leakscope.core.random import fold, uniform
 from leakscope.core.tree import Tree
 from leakscope.models.adapter import Functional
-from leakscope.models.checkpoint import Checkpoint
+from leakscope.models.checkpoint import Checkpoint, copy_parameters
 
 _CUT_DEVIATION = 0.8796256610342398  # of a standard normal truncated at 2
 _AT_ONCE = 2**22  # numbers drawn at once: limits memory, without effect on the result
@@ -52,11 +52,7 @@ class Torch:
 
     def draw(self, model: Model, keys: Tensor) -> Tree:
         """Return one set of parameters per key."""
-        if not isinstance(model.apply, Functional):
-            raise InputError(
-                f"scheme 'pytorch' needs the layers of {model.name}: use a Model straight from from_module"
-            )
-        bounds = torch_bounds(model.apply.module)
+        bounds = torch_bounds(_module_of(model))
         return {name: _draw(name, value, bounds[name], keys) for name, value in model.parameters.items()}
 
 
@@ -70,8 +66,7 @@ class Kaiming:
     def draw(self, model: Model, keys: Tensor) -> Tree:
         """Return one set of parameters per key."""
         drawn = Torch().draw(model, keys)
-        module = model.apply.module if isinstance(model.apply, Functional) else nn.Identity()
-        for prefix, layer in module.named_modules():
+        for prefix, layer in _module_of(model).named_modules():
             if isinstance(layer, _FAN_IN):
                 name = f"{prefix}.weight" if prefix else "weight"
                 if name in drawn:  # not frozen
@@ -90,8 +85,7 @@ class Lecun:
     def draw(self, model: Model, keys: Tensor) -> Tree:
         """Return one set of parameters per key."""
         drawn = Torch().draw(model, keys)
-        module = model.apply.module if isinstance(model.apply, Functional) else nn.Identity()
-        for prefix, layer in module.named_modules():
+        for prefix, layer in _module_of(model).named_modules():
             if not isinstance(layer, _FAN_IN):
                 continue
             weight, bias = (f"{prefix}.{name}" if prefix else name for name in ("weight", "bias"))
@@ -110,10 +104,7 @@ class Given:
 
     def draw(self, model: Model, keys: Tensor) -> Tree:
         """Return one copy of the parameters per key."""
-        return {
-            name: value.to(keys.device).expand(len(keys), *value.shape).clone()
-            for name, value in model.parameters.items()
-        }
+        return copy_parameters(model, keys)
 
 
 Init: TypeAlias = Uniform | Torch | Kaiming | Lecun | Given | Checkpoint
@@ -135,6 +126,13 @@ def draw_parameters(model: Model, scheme: Init, keys: Tensor) -> Tree:
     return scheme.draw(model, keys)
 
 
+def _module_of(model: Model) -> nn.Module:
+    """Return the module of a network, whose layers are needed."""
+    if not isinstance(model.apply, Functional):
+        raise InputError(f"scheme 'pytorch' needs the layers of {model.name}: use a Model straight from from_module")
+    return model.apply.module
+
+
 def _draw(name: str, like: Tensor, bound: Bound, keys: Tensor) -> Tensor:
     """Return low + (high - low) u for u from U[0, 1), one tensor shaped like `like` per key."""
     if bound.low == bound.high:
@@ -146,16 +144,9 @@ def _draw(name: str, like: Tensor, bound: Bound, keys: Tensor) -> Tensor:
 
 _FAN_IN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _NORMS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.InstanceNorm1d,
-    nn.InstanceNorm2d,
-    nn.InstanceNorm3d,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-)
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
+    nn.GroupNorm, nn.LayerNorm, nn.RMSNorm,
+)  # fmt: skip
 
 
 def torch_bounds(module: nn.Module) -> dict[str, Bound]:

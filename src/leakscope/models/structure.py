@@ -24,25 +24,11 @@ from leakscope.core.tree import tensors
 from leakscope.models.dropout import KeyedDropout
 
 _NONNEGATIVE = frozenset({"relu", "relu_", "sigmoid", "sigmoid_", "softplus", "softmax", "hardsigmoid"})
-_ROUNDED = frozenset(
-    {
-        "sigmoid",
-        "sigmoid_",
-        "tanh",
-        "tanh_",
-        "softmax",
-        "log_softmax",
-        "softplus",
-        "gelu",
-        "silu",
-        "elu",
-        "selu",
-        "mish",
-        "exp",
-        "erf",
-        "logsigmoid",
-    }
-)  # functions whose last bit depends on the CPU instructions used
+# functions whose last bit depends on the CPU instructions used
+_ROUNDED = frozenset({
+    "sigmoid", "sigmoid_", "tanh", "tanh_", "softmax", "log_softmax", "softplus", "gelu", "silu", "elu", "selu", "mish",
+    "exp", "erf", "logsigmoid",
+})  # fmt: skip
 _RESHAPING = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze", "contiguous"})
 _POOLING = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_max", "adaptive_avg") for n in (1, 2, 3))
 _PRESERVING = _RESHAPING | _POOLING | {"mean", "permute", "transpose", "clone"}

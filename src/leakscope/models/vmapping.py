@@ -41,7 +41,7 @@ def find_shortfall(model: Model) -> Shortfall | None:
         return slope
 
     try:
-        vmap(steepest, randomness="error")(weights, x, keys)
+        slopes: Tensor = vmap(steepest, randomness="error")(weights, x, keys)
     except torch.OutOfMemoryError:
         raise
     except Exception as problem:  # a user's network may raise anything
@@ -50,6 +50,9 @@ def find_shortfall(model: Model) -> Shortfall | None:
         slope = alone or _works(lambda: first(weights, x, keys))
         lack = Lack.VMAP if alone else Lack.SECOND if slope else Lack.FIRST
         return Shortfall(lack, _sentence(model, problem, lack))
+    if not bool(slopes.any()) and bool(_gradient_norm(model, model.parameters, x[0], keys[0])):
+        told = f"the update of {model.name} does not change with its input, as far as autograd can see (detach or no_grad?)"
+        return Shortfall(Lack.SECOND, told)
     return None
 
 

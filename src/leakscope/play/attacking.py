@@ -77,8 +77,9 @@ def reconstruct(exposure: Exposure, method: Attack, execution: Execution, *, inf
 def judge(
     truth: Batch, reconstruction: Reconstruction, *, name: str = "", note: str = "", seconds: float = 0.0
 ) -> AttackResult:
-    """Return a reconstruction scored against the truth."""
-    scores = score(truth.inputs, truth.labels, reconstruction.inputs, reconstruction.labels, mask=truth.mask)
+    """Return a reconstruction scored against the truth; labels are not scored where a caller's own targets stand for them."""
+    labels = reconstruction.labels if truth.targets is None else None
+    scores = score(truth.inputs, truth.labels, reconstruction.inputs, labels, mask=truth.mask)
     return AttackResult(name, note, reconstruction, scores, _summary(reconstruction, scores), seconds)
 
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from leakscope.report.page_data import Threat as Threat, Tile as Tile
     from leakscope.report.run_page import page_of_run as page_of_run
     from leakscope.report.sheet import Sheet as Sheet, make_sheet as make_sheet, sheet_of as sheet_of
-    from leakscope.report.tables import Row as Row, Table as Table, axis_tables as axis_tables
-    from leakscope.report.tables import cell_table as cell_table, tabulate as tabulate
+    from leakscope.report.tables import Row as Row, Table as Table, cell_table as cell_table, tabulate as tabulate
 else:
     load_lazily(__name__)

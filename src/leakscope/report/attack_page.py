@@ -81,7 +81,7 @@ def _namer(shown: Demonstration) -> Namer:
             return f"class {number}"
         trial, sample = spot
         place = trial if len(names) == batch.trials else trial * batch.samples + sample
-        return f"{names[place]} (class {number})"
+        return f"{names[place]} (class {number})" if batch.targets is None else names[place]
 
     return name
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from leakscope.auditing import COUNTED, RULES, Audit
 from leakscope.auditing.advice import tried
-from leakscope.auditing.attack_runs import MEANING
+from leakscope.auditing.attempts import MEANING
 from leakscope.auditing.descriptions import client_facts
 from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
     audit_known,
     doubt_lines,
+    headline,
     helping_lines,
     labels_words,
     not_shown_lines,
@@ -20,6 +21,7 @@ from leakscope.auditing.result import (
     worst_lines,
 )
 from leakscope.auditing.suite import INFORMED, is_informed
+from leakscope.auditing.verdict import Grade
 from leakscope.core.record import Cell
 from leakscope.core.tree import take
 from leakscope.core.types import direction
@@ -74,11 +76,12 @@ def _name(_: Cell, number: int, spot: Spot | None) -> str:
 
 
 def _headline(audit: Audit) -> str:
-    if audit.measures.asr is None:
-        return f"Grade: {audit.grade}. {_sentence(RULES[audit.grade])}"
+    if audit.measures.asr is None or audit.grade is Grade.INCONCLUSIVE:
+        return f"Grade: {audit.grade}. {_sentence(headline(audit))}"
+    read = "" if audit.labels is None else f"; labels: {labels_words(audit.labels)}"
     return (
         f"Grade {audit.grade}: {audit.recovered} of {audit.measures.asr.n} private examples of {audit.name} were recovered "
-        "from updates"
+        f"from updates{read}"
     )
 
 
@@ -95,8 +98,6 @@ def _explanation(audit: Audit) -> str:
             f"The attack that did most: {audit.worst.name} ({100 * asr.value:.0f} %, 95 % interval "
             f"{100 * asr.low:.0f} to {100 * asr.high:.0f} %, n = {asr.n})."
         )
-    if audit.labels is not None:
-        parts.append(f"Labels, before any search: {labels_words(audit.labels)}.")
     if audit.advice is not None and audit.advice.remedies:
         best = audit.advice.remedies[0]
         cost = "" if best.lost is None else f" and costs {100 * best.lost:.0f} points of accuracy"
@@ -210,7 +211,8 @@ def _algebra(audit: Audit, exposure: Exposure) -> Exact | None:
         Pair(
             truth=drawable(exposure.batch.inputs[place]),
             recovered=drawable(guesses[place].clamp(0, 1)),
-            label=f"client {place[0]}, example {place[1]} (class {int(exposure.batch.labels[place])})",
+            label=f"client {place[0]}, example {place[1]}"
+            + (f" (class {int(exposure.batch.labels[place])})" if exposure.batch.targets is None else ""),
             mse=float(scores.mse[place]),
         )
         for place in places[:MOST_PAIRS]

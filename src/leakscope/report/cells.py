@@ -11,6 +11,7 @@ ATTACK, DEFENCES = "attack", "defences"
 DEFENCE_KNOWN = "knowledge.defence"  # axis: whether the attacker knows the defence
 PRIVATE_HEAD = "the private head"
 INFORMED = " (told of the defence)"  # suffix of an attack that knows the defence
+OF_TRAINING = " (told of the training)"  # of one that knows nothing of the defence, but how the client trains
 
 
 def name_of(cell: Cell) -> str:
@@ -25,7 +26,22 @@ def name_of(cell: Cell) -> str:
     knows = cell.axes.get(DEFENCE_KNOWN, setting) is True  # a different attacker: never pooled with the other
     label = (attack.get("label") or attack.get("name")) if isinstance(attack, Mapping) else attack
     name = axis_value_text(cell.axes[ATTACK]) if ATTACK in cell.axes else str(label or "attack")
-    return name.replace("_", " ") if cell.baseline else name + (INFORMED if knows else "")
+    if cell.baseline:
+        return name.replace("_", " ")
+    trains = _part(cell, "client", "local") or _part(cell, "model", "dropout")
+    return name + (INFORMED if not all_unknown(cell) else OF_TRAINING if trains else "") * knows
+
+
+def all_unknown(cell: Cell) -> bool:
+    """Return whether the cell has defences, and no attacker knows any of them."""
+    inside = any(_part(cell, "client", name) for name in ("on_data", "on_model"))
+    return 0 < len(_defences(cell)) == len(cell.unknown_defences) and not inside
+
+
+def _part(cell: Cell, part: str, name: str) -> bool:
+    """Return whether a part of the scenario sets a field."""
+    settings = cell.settings.get(part)
+    return isinstance(settings, Mapping) and bool(settings.get(name))
 
 
 def axes_of(cells: Sequence[Cell]) -> dict[str, tuple[Plain, ...]]:

@@ -14,6 +14,7 @@ from leakscope.report import numbers
 from leakscope.report.cells import axis_value_text
 from leakscope.report.pictures import data_uri
 from leakscope.report.tables import learned_in
+from leakscope.store.disk import writing_to
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -51,10 +52,11 @@ def render_page(
 
 
 def write_page(text: str, path: str | Path) -> Path:
-    """Write a page to `path` and return it; missing folders are created."""
+    """Write a page atomically to `path` (see `writing_to`) and return it; missing folders are created."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    with writing_to(path) as file:
+        file.write(text.encode())
     return path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from leakscope.core.version import __version__
 from leakscope.report.cells import ATTACK, axis_value_text
@@ -11,18 +12,21 @@ from leakscope.report.gallery import class_namer, gallery_of
 from leakscope.report.numbers import percent_interval
 from leakscope.report.page_data import Page, Provenance
 from leakscope.report.sections import Label, every_cell, labels_of, sections_of, thresholds_of
-from leakscope.report.sheet import Results, Sheet, StoredRun, results_of
+from leakscope.report.sheet import Results, Sheet, results_of
 from leakscope.report.sources import EXPORT, INPUTS, LIMITS, RULE, download_of, input_nouns, seeds_text
 from leakscope.report.strengths import strengths_of
 from leakscope.report.tables import Row, Table, cell_table
 from leakscope.report.threat import threat_of
+
+if TYPE_CHECKING:
+    from leakscope.store import Run
 
 LONGEST_PLAN = 20_000
 NOTHING = "No trial of this run has finished yet"
 
 
 def page_of_run(
-    run: StoredRun,
+    run: Run,
     *,
     command: str,  # that created the page
     title: str = "",
@@ -70,7 +74,7 @@ def _nouns(results: Results) -> tuple[str, str]:
     return INPUTS if truth is None else input_nouns(truth.shape[1:])
 
 
-def _provenance(run: StoredRun, sheet: Sheet, command: str) -> Provenance:
+def _provenance(run: Run, sheet: Sheet, command: str) -> Provenance:
     facts = run.facts()
     shown = [(_heading(name), str(value)) for name, value in facts.items() if name != "command"]
     baselines = ", baselines included" if sheet.baseline.any() else ""

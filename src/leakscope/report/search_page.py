@@ -20,8 +20,10 @@ from leakscope.report.pictures import drawable, pixels, png, shrink
 from leakscope.report.sources import now_text
 
 if TYPE_CHECKING:
+    from leakscope.search.candidates import Candidate
     from leakscope.search.policies import Walk
-    from leakscope.search.policy_search import Candidate, PolicySearch, SearchResult
+    from leakscope.search.records import SearchResult
+    from leakscope.search.settings import PolicySearch
 
 STYLES = ("base.css", "tables.css", "pictures.css", "narrow.css", "search.css")
 MOST_ROWS = 200

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
+import socket
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,9 +16,12 @@ from leakscope.report.page import render, sha256_source
 from leakscope.report.page_data import Page
 from leakscope.report.run_page import page_of_run
 from leakscope.store import Run
+from leakscope.store.untrusted import foreign_content
 
 HOST = "127.0.0.1"
 EVERY = 2000
+SECONDS = 10.0  # without a byte, after which a connection ends
+MOST_CONNECTIONS = 32
 SCRIPT = f"""
 let seen = null;
 async function look() {{
@@ -43,8 +48,9 @@ def page_of_directory(directory: Path, *, command: str) -> Page:
     from leakscope.scenario.encodings import class_names_of
 
     run = Run.open(directory)
-    page = page_of_run(run, command=command, class_names=class_names_of(run.cells()))
-    return replace(page, rows=row_tables(run))
+    with foreign_content(directory):
+        page = page_of_run(run, command=command, class_names=class_names_of(run.cells()))
+        return replace(page, rows=row_tables(run))
 
 
 def make_server(directory: Path, port: int) -> ThreadingHTTPServer:
@@ -54,9 +60,36 @@ def make_server(directory: Path, port: int) -> ThreadingHTTPServer:
         raise InputError(f"--port must lie in 0..65535, got {port}")
     handler = type("Handler", (_Handler,), {"live": _Live(run)})
     try:
-        return ThreadingHTTPServer((HOST, port), handler)
+        return _Server((HOST, port), handler)
     except OSError as error:
         raise InputError(f"port {port} cannot be used ({error.strerror}); --port 0 takes a free one") from None
+
+
+class _Server(ThreadingHTTPServer):
+    """A server of at most `MOST_CONNECTIONS`: one more is refused and ends the oldest, so that idle ones keep nobody out for long."""
+
+    request_queue_size = MOST_CONNECTIONS
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self.connections: dict[object, None] = {}
+
+    def verify_request(self, request: object, client_address: object) -> bool:
+        del client_address
+        oldest = next(iter(tuple(self.connections)), None)
+        if len(self.connections) >= MOST_CONNECTIONS and isinstance(oldest, socket.socket):
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+            return False
+        self.connections[request] = None
+        return True
+
+    def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+        self.connections.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a connection broke, and the terminal belongs to whoever started the server."""
 
 
 class _Live:
@@ -96,13 +129,21 @@ class _Live:
 
 class _Handler(BaseHTTPRequestHandler):
     live: _Live
+    timeout = SECONDS
     server_version = "leakscope"
     sys_version = ""
 
     def do_GET(self) -> None:
         if not self._host_is_ours():
             return
-        path = self.path.split("?")[0]
+        try:
+            self._respond(self.path.split("?")[0])
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True
+        except Exception as error:  # a run that was removed or damaged may fail in any way while its page is made
+            self.send_error(500, "the run cannot be shown", f"{type(error).__name__}: {error}")
+
+    def _respond(self, path: str) -> None:
         if path == "/":
             policy = (
                 f"default-src 'none'; style-src 'sha256-{sha256_source(STYLE)}'; script-src 'sha256-{sha256_source(SCRIPT)}'; "

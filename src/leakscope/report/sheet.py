@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from leakscope.report.cells import with_known_heads
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from leakscope.store import Run
+
 Columns = Mapping[str, npt.NDArray[Any]]
 Codes = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -25,32 +27,6 @@ Floats = npt.NDArray[np.float64]
 Tensors = Mapping[str, "Tensor"]
 
 LEARNED = "learned."  # prefix of a value that an attack recovered beside the images
-
-
-class Stored(Protocol):
-    """What a sheet needs of a stored run (`leakscope.store.Run`)."""
-
-    def cells(self, *, current: bool = True) -> list[Cell]:
-        """Return the cells of the scenario, or all that `columns()['cell']` indexes."""
-
-    def columns(self) -> Columns:
-        """Return one row per sample of every trial of the scenario's cells; rows of a trial are adjacent."""
-
-
-class StoredRun(Stored, Protocol):
-    """What a page needs of a stored run (`leakscope.store.Run`)."""
-
-    def facts(self) -> dict[str, str]:
-        """Return the provenance: versions, revision, machine, command."""
-
-    def scenario(self) -> str:
-        """Return the text of the scenario."""
-
-    def plans(self) -> list[dict[str, object]]:
-        """Return the plans: id, created, plan."""
-
-    def tensors(self, trial: str) -> dict[str, Tensor]:
-        """Return the images of a trial, {} if none were kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +89,7 @@ class Results:
         return self._read[trial]
 
 
-def sheet_of(run: Stored) -> Sheet:
+def sheet_of(run: Run) -> Sheet:
     """Return the sheet of a stored run: the trials of the current scenario's cells."""
     cells, stored, columns = with_known_heads(run.cells()), run.cells(current=False), run.columns()
     place = {cell.id: i for i, cell in enumerate(cells)}
@@ -154,7 +130,7 @@ def clusters(sheet: Sheet, group: Codes) -> Codes:
     return clients
 
 
-def results_of(run: StoredRun) -> Results:
+def results_of(run: Run) -> Results:
     """Return the results of a stored run."""
     return Results(sheet_of(run), run.tensors)
 

@@ -15,6 +15,7 @@ from leakscope.metrics.success import DEFAULT_RULE
 from leakscope.report.cells import axes_of
 from leakscope.report.page_data import Download
 from leakscope.report.sheet import Sheet
+from leakscope.store.export import no_formula
 
 RULE = (
     f"An input counts as recovered when its MSE is at most {DEFAULT_RULE.mse:g} and, for a picture, its SSIM at least "
@@ -93,7 +94,7 @@ def csv_of(sheet: Sheet) -> str:
 
 def _column(sheet: Sheet, name: str) -> list[str]:
     if name == "cell":
-        return [sheet.cells[i].id for i in sheet.cell]
+        return [_csv_text(sheet.cells[i].id) for i in sheet.cell]
     if name == "baseline":
         return [_csv_text(bool(flag)) for flag in sheet.baseline]
     values = np.asarray(sheet.columns[name]).tolist()
@@ -110,4 +111,4 @@ def _csv_text(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return repr(value) if isinstance(value, float) else str(value)
+    return repr(value) if isinstance(value, float) else no_formula(str(value))

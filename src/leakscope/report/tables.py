@@ -11,7 +11,7 @@ import numpy as np
 from leakscope.core.record import Cell, Plain
 from leakscope.metrics import PSNR_CAP
 from leakscope.metrics.interval import POSSIBLE, Estimate
-from leakscope.report.cells import ATTACK, axes_of, axis_value_text, families, is_numeric, name_of
+from leakscope.report.cells import ATTACK, axes_of, axis_value_text, is_numeric, name_of
 from leakscope.report.sheet import Flags, Floats, Groups, Sheet, clusters, count_rows, means, rates
 
 CONVERGED = "converged"
@@ -46,15 +46,6 @@ class Table:
     axes: tuple[str, ...]
     rows: tuple[Row, ...]
     pooled: tuple[str, ...] = ()
-
-
-def axis_tables(sheet: Sheet) -> tuple[Table, ...]:
-    """Return a table per axis, in families of cells that vary on the same axes; one table if nothing varies."""
-    tables: list[Table] = []
-    for family in families(sheet.cells):
-        names = tuple(axes_of(family)) or (ATTACK,)
-        tables += [table for name in names if (table := tabulate(sheet, (name,), family)).rows]
-    return tuple(tables)
 
 
 def cell_table(sheet: Sheet) -> Table:

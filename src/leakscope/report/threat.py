@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from leakscope.core.record import Cell
-from leakscope.report.cells import axis_value_text, knows_head, simulates_if_informed
+from leakscope.core.record import UNKNOWN_DEFENCES, Cell, nobody_knows
+from leakscope.report.cells import all_unknown, axis_value_text, knows_head, simulates_if_informed
 from leakscope.report.page_data import Threat
 
 KNOWLEDGE, DEFENCE = "knowledge", "defence"
@@ -44,7 +44,7 @@ SETTING = {
     "trials": "Trials a cell",
     "precision": "Precision",
 }
-SKIPPED = frozenset({"name", "seed", "seeds", "baselines", KNOWLEDGE})
+SKIPPED = frozenset({"name", "seed", "seeds", "baselines", KNOWLEDGE, UNKNOWN_DEFENCES})
 LONGEST = 220
 MOST_VARIANTS = 3
 
@@ -98,15 +98,16 @@ def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]
     client = cell.settings.get("client")
     inside = isinstance(client, Mapping) and any(client.get(name) is not None for name in ("on_model", "on_data"))
     known = any(knowledge.get(name) for name in OF_DEFENCE)
-    if cell.settings.get("defences"):
+    nobody = {line: False} if (line := nobody_knows([cell])) else {}
+    if cell.settings.get("defences") and not all_unknown(cell):
         # facts of single defences, if named, say what is known
-        return {DEFENDED: known} if not known or DEFENCE in knowledge else {}
+        return nobody | ({DEFENDED: known} if not known or DEFENCE in knowledge else {})
     if inside:
-        return {DEFENDED: known or knows_head(cell)}
+        return nobody | {DEFENDED: known or knows_head(cell)}
     if DEFENCE not in knowledge:
-        return {}
+        return nobody
     simulates = _steps(cell) > 1 and simulates_if_informed(cell)
-    return ({SIMULATED: known} if simulates else {}) | ({AVERAGED: known} if _drops(cell) else {})
+    return nobody | ({SIMULATED: known} if simulates else {}) | ({AVERAGED: known} if _drops(cell) else {})
 
 
 def _begins_inside(cell: Cell) -> bool:

@@ -160,7 +160,7 @@ def setting_of(result: Result) -> tuple[tuple[str, str], ...]:
         ("Model", _piece(training.model.plain())),
         ("First weights", _piece(KINDS["weights"].describe(training.weights))),
         ("Local training", _piece(local) if local else "one gradient of all examples"),
-        ("Loss", client.loss),
+        ("Loss", str(client.loss)),
         ("Defences", "; ".join(defences) or "none"),
         ("Who answers", _selection(training)),
         ("Server", _piece(TRAINING_KINDS["server"].describe(training.server))),

@@ -6,6 +6,7 @@ Defences act on the update, the data or the network; dropout and local training 
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,8 +16,11 @@ from leakscope.attacks.aware import MASKS, takes_steps
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient
 from leakscope.attacks.pulled import Pulled
 from leakscope.attacks.recipes import ATTACKS
+from leakscope.core.record import UNKNOWN_DEFENCES
+from leakscope.defences.stack import unrevealed
 from leakscope.scenario.axes import Axis
 from leakscope.scenario.cell import CellSettings
+from leakscope.scenario.components import KINDS
 from leakscope.scenario.problems import Path
 
 KNOWS_DEFENCE: Path = ("knowledge", "defence")
@@ -56,8 +60,20 @@ def knowing_matters(settings: CellSettings) -> bool:
     """Return whether an informed attacker behaves differently from an uninformed one in a cell."""
     client = settings.client
     hidden = client.on_model is not None and not handles_private_heads(settings.recipe.name)
-    defended = bool(client.defences) or client.on_data is not None or hidden
-    return defended or simulated_steps(settings) > 1 or _drops(settings)
+    told = len(unrevealed(client.defences)) < len(client.defences)
+    moved = client.on_data is not None and bool(client.on_data.facts())
+    return told or moved or hidden or simulated_steps(settings) > 1 or _drops(settings)
+
+
+def with_unknown_defences(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a cell with the names of the defences that no attacker knows, if there are any."""
+    names = [item["name"] for item in settings["defences"] if _reveals_nothing(json.dumps(item))]
+    return {**settings, UNKNOWN_DEFENCES: names} if names else settings
+
+
+@functools.lru_cache(maxsize=4096)
+def _reveals_nothing(defence: str) -> bool:
+    return bool(unrevealed((KINDS["defences"].build(json.loads(defence)),)))
 
 
 @functools.cache

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakscope.core.record import Plain
+from leakscope.scenario.components import MOST_ITEMS
 from leakscope.scenario.problems import Path, Problem, dotted
 
-MOST_CELLS = 1_000_000
+MOST_CELLS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ def read_axes(data: Mapping[str, Any]) -> tuple[list[Axis], list[Problem]]:
             axes += _axis(list(group.items()), [(*place, text) for text in group], problems)
         else:
             problems.append(Problem(place, f"must map paths to lists of equal length, got {type(group).__name__}"))
+    if sum(len(axis.paths) for axis in axes) > MOST_ITEMS:
+        return [], [*problems, Problem(("grid",), f"grid and zip vary at most {MOST_ITEMS} fields")]
     problems += _clashes(axes)
     return list({axis.name: axis for axis in axes}.values()), problems
 
@@ -65,8 +68,8 @@ def _attacks(data: Mapping[str, Any], problems: list[Problem]) -> list[Axis]:
     attacks = data["attacks"]
     if "attack" in data:
         problems.append(Problem(("attacks",), "give either attack or attacks, not both"))
-    if not isinstance(attacks, list) or not attacks:
-        problems.append(Problem(("attacks",), "must be a list of at least one attack"))
+    if not isinstance(attacks, list) or not 1 <= len(attacks) <= MOST_ITEMS:
+        problems.append(Problem(("attacks",), f"must be a list of 1 to {MOST_ITEMS} attacks"))
         return []
     places = tuple((("attacks", i),) for i in range(len(attacks)))
     return [Axis("attack", (("attack",),), tuple((attack,) for attack in attacks), places)]

@@ -27,10 +27,12 @@ from leakscope.attacks.units import GAINS, OBJECTIVES
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup, summary
 from leakscope.defences import DEFENCES
+from leakscope.learning.losses import UserLoss
 from leakscope.models import INITS, MODELS
 from leakscope.scenario.insider import PublicExample
 
 PLAIN = (int, float, str, bool)
+MOST_ITEMS = 100
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
 
@@ -132,8 +134,8 @@ def _default(make: Callable[..., Any], name: str, argument: inspect.Parameter) -
 
 
 def list_of(item: Any) -> Any:
-    """Return the list type of an item type that is known only at run time."""
-    return list.__class_getitem__(item)
+    """Return the type of a list of at most `MOST_ITEMS`, for an item type that is known only at run time."""
+    return Annotated[list.__class_getitem__(item), Field(max_length=MOST_ITEMS)]
 
 
 def _file_type(name: str, hint: Any) -> Any:
@@ -167,8 +169,8 @@ def _file_type(name: str, hint: Any) -> Any:
 
 
 def _in_python_alone(part: Any) -> bool:
-    """Return whether a type of a union is only for Python callers: a tensor of strengths or a protocol."""
-    return part is Tensor or getattr(part, "_is_protocol", False)
+    """Return whether a type of a union is only for Python callers: a tensor of strengths, a loss or a protocol."""
+    return part in (Tensor, UserLoss) or getattr(part, "_is_protocol", False)
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from leakscope.core.errors import InputError
 
 Path = tuple[str | int, ...]
+MOST_LINES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +23,17 @@ class Problem:
         """Return `file:line: field: message`, without unknown parts."""
         place = f"{source}:{self.line}" if source and self.line is not None else source
         field = dotted(self.path)
-        return ": ".join(part for part in (place, field, self.message) if part)
+        return ": ".join(part for part in (place, f"{field:.200}", f"{self.message:.1000}") if part)
 
 
 class ScenarioError(InputError):
-    """All problems of a scenario; its text has one line for each."""
+    """All problems of a scenario; its text has one line for each of the first `MOST_LINES`."""
 
     def __init__(self, problems: Sequence[Problem], source: str = "") -> None:
         """Sort the problems by line."""
         self.problems = sorted(problems, key=lambda p: (p.line is None, p.line or 0))
-        super().__init__("\n".join(problem.text(source) for problem in self.problems))
+        more = [f"... and {len(problems) - MOST_LINES:,} more"] * (len(problems) > MOST_LINES)
+        super().__init__("\n".join([*(problem.text(source) for problem in self.problems[:MOST_LINES]), *more]))
 
 
 def dotted(path: Path) -> str:

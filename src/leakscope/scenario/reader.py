@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
@@ -17,10 +19,9 @@ from leakscope.core.errors import InputError
 from leakscope.scenario.components import KINDS, Kind
 from leakscope.scenario.problems import Problem, ScenarioError
 from leakscope.scenario.schema import message_of, problem_of
-from leakscope.scenario.text import Text, read_text
+from leakscope.scenario.text import MOST_BYTES, Text, read_text, write_text
 
 T = TypeVar("T")
-MOST_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,18 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 def read_user_file(path: FilePath | str, kind: str, *, may_be_empty: bool = False) -> UserFile:
     """Return the fields of a YAML file; `kind` names it in messages, such as 'an audit file'. `may_be_empty` allows all defaults."""
-    path = FilePath(path)
+    what = kind.partition(" ")[2]
     try:
-        raw = path.read_bytes()
+        with open(
+            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+        ) as file:  # no FIFO is waited for
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InputError(f"{path} is no {what}: only plain files are read")
+            raw = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise InputError(f"cannot read the {kind.partition(' ')[2]} {path} ({error.strerror})") from None
+        raise InputError(f"cannot read the {what} {path} ({error.strerror})") from None
     if len(raw) > MOST_BYTES:
-        raise InputError(
-            f"{path} is no {kind.partition(' ')[2]}: it has {len(raw):,} bytes, at most {MOST_BYTES:,} are read"
-        )
+        raise InputError(f"{path} is no {what}: it has more than the {MOST_BYTES:,} bytes that are read")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -88,7 +92,7 @@ def user_file_of(data: Mapping[str, Any], kind: str) -> UserFile:
     """Return a plain mapping as a user file."""
     plain = copy.deepcopy(dict(data))
     try:
-        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+        text = write_text(plain)
         json.dumps(plain, ensure_ascii=False, default=str).encode("utf-8")
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         line = str(error).splitlines()[0]

@@ -11,7 +11,14 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from leakscope.core.record import Cell, Plain
-from leakscope.scenario.attackers import BOTH, KNOWS_DEFENCE, knowing_matters, names_attacker, relevant_axes
+from leakscope.scenario.attackers import (
+    BOTH,
+    KNOWS_DEFENCE,
+    knowing_matters,
+    names_attacker,
+    relevant_axes,
+    with_unknown_defences,
+)
 from leakscope.scenario.axes import MOST_CELLS, Axis, read_axes, set_path, value_at
 from leakscope.scenario.cell import read_settings
 from leakscope.scenario.identity import cell_id, pinned
@@ -52,7 +59,8 @@ class Scenario:
                 if self.both and value_at(settings, KNOWS_DEFENCE) and not knowing_matters(read_settings(settings)):
                     continue
                 settings = pinned(settings)
-                yield Cell(id=cell_id(settings), settings={"name": self.name, **settings}, axes=axes)
+                plain = {"name": self.name, **with_unknown_defences(settings)}
+                yield Cell(id=cell_id(settings), settings=plain, axes=axes)
 
     @property
     def cell_count(self) -> int:

@@ -31,7 +31,8 @@ from leakscope.scenario.problems import Path, Problem
 from leakscope.scenario.settings import DataChoice, KnowledgeChoice, Precision
 
 OUTSIDE = ("name", "attacks", "grid", "zip")
-MOST_TRIALS = 10_000_000
+MOST_TRIALS = 1_000_000
+MOST_SEEDS = 1_000
 STRENGTHS = {"sparsify": ("drop", "share"), "gaussian_noise": ("sigma",), "laplace_noise": ("sigma", "scale")}
 CHOICES: dict[str, Callable[..., object]] = {"data": DataChoice, "knowledge": KnowledgeChoice, "precision": Precision}
 
@@ -67,11 +68,15 @@ def cell_model() -> type[BaseModel]:
             Field(16, description="Clients attacked per cell and seed."),
         ),
         "seeds": (
-            Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1), AfterValidator(_different)],
+            Annotated[
+                list[Annotated[int, Field(ge=0, lt=2**31)]],
+                Field(min_length=1, max_length=MOST_SEEDS),
+                AfterValidator(_different),
+            ],
             Field([0], description="Each seed repeats every cell with other weights and starts."),
         ),
         "baselines": (
-            list[Literal[BASELINES]],  # type: ignore[valid-type]
+            list_of(Literal[BASELINES]),
             Field(list(BASELINES), description="What one gets without the update, shown beside the attacks."),
         ),
         "precision": (

@@ -1,40 +1,83 @@
 """Reading YAML with the line of every value, so that errors can point to it.
 
-Safe YAML only, without tags that build objects. Unlike in YAML 1.1, `1e-4` is a number. Duplicate keys, recursive values and
-aliases that expand to millions of values are rejected.
+Plain values are those of YAML 1.2 (core schema): `1e-4` is a number, `010` is 10, `1:30`, `1_000` and `yes` are text. Tags that build
+objects, duplicate keys and recursive values are rejected. Limits on length, depth and number of values act while the text is parsed.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import yaml
 
 from leakscope.scenario.problems import Path, Problem, ScenarioError
 
-MOST_VALUES = 200_000
+MOST_BYTES = 2**19
+MOST_VALUES = 20_000
 MOST_DEPTH = 100
-_FLOAT = re.compile(
-    r"^[-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"
-)
-PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null"))
+MOST_DIGITS = 100
+TAG = "tag:yaml.org,2002:"
+SCALARS: dict[str, tuple[str, str, Callable[[str], object]]] = {  # pattern, first characters, value of the text
+    "null": (r"~|null|Null|NULL|", "~nN", lambda _: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text[0] in "tT"),
+    "int": (
+        r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+        "-+0123456789",
+        lambda text: int(text, 0 if text[1:2] in ("o", "x") else 10),
+    ),
+    "float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+.0123456789",
+        lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
+    ),
+    "str": (r"(?s).*", "", str),
+}
+PLAIN_TAGS = frozenset({f"{TAG}{kind}" for kind in SCALARS} | {f"{TAG}map", f"{TAG}seq"})
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the numbers of YAML 1.2."""
+    """PyYAML's safe loader with the plain values of YAML 1.2, which stops at the limits."""
+
+    values = depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Return the next node; more or deeper ones than the limits allow are an error."""
+        self.values += 1
+        self.depth += 1
+        if self.values > MOST_VALUES or self.depth > MOST_DEPTH:
+            what = (
+                f"nested deeper than {MOST_DEPTH}" if self.depth > MOST_DEPTH else f"more than {MOST_VALUES:,} values"
+            )
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 class _OwnLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """The C loader if available, for files of the package: much faster, but a deeply nested text may crash the process."""
 
 
-for _each in (_Loader, _OwnLoader):
-    _each.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":float", ":timestamp"))]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    _each.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+class _Dumper(yaml.SafeDumper):
+    """Quotes what YAML 1.1 or 1.2 would read as something other than text."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+_OwnLoader.yaml_implicit_resolvers = {}
+for _kind, (_pattern, _first, _) in SCALARS.items():
+    for _each in (_Loader, _OwnLoader, _Dumper):
+        if _first:
+            _each.add_implicit_resolver(
+                TAG + _kind, re.compile(rf"(?:{_pattern})\Z"), [*_first, *[""] * (_kind == "null")]
+            )
+
+
+def write_text(data: object) -> str:
+    """Return plain data as YAML that reads the same in 1.1 and 1.2."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 @dataclass(slots=True)
@@ -54,6 +97,10 @@ class Text:
 
 def read_text(text: str, source: str = "", *, own: bool = False) -> Text:
     """Return the data of a YAML text with its lines, or raise all syntax errors; `own` texts came with the package."""
+    if len(text) > MOST_BYTES and not own:
+        raise ScenarioError(
+            [Problem((), f"the text has {len(text):,} characters, at most {MOST_BYTES:,} are read")], source
+        )
     try:
         loader = (_OwnLoader if own else _Loader)(text)
         node = loader.get_single_node()
@@ -68,7 +115,7 @@ def read_text(text: str, source: str = "", *, own: bool = False) -> Text:
         raise ScenarioError([Problem((), f"not readable as YAML: {message}")], source) from None
     if node is None:
         raise ScenarioError([Problem((), "the file is empty; see examples/ for scenarios to start from", 1)], source)
-    walk = _Walk(loader)
+    walk = _Walk()
     data = walk.value(node, (), ())
     if walk.problems:
         raise ScenarioError(walk.problems, source)
@@ -78,8 +125,7 @@ def read_text(text: str, source: str = "", *, own: bool = False) -> Text:
 class _Walk:
     """Converts nodes to plain data and collects their lines and errors."""
 
-    def __init__(self, loader: _Loader) -> None:
-        self.loader = loader
+    def __init__(self) -> None:
         self.lines: dict[Path, int] = {}
         self.problems: list[Problem] = []
         self.seen = 0
@@ -88,10 +134,11 @@ class _Walk:
         """Return the plain value of a node."""
         line = node.start_mark.line + 1
         self.lines.setdefault(path, line)
-        self.seen += 1
         if self.seen > MOST_VALUES:
-            if self.seen == MOST_VALUES + 1:
-                self.problems.append(Problem(path, f"the file unfolds into more than {MOST_VALUES:,} values", line))
+            return None
+        self.seen += 1 + len(node.value) // 100  # aliases repeat values, and long texts
+        if self.seen > MOST_VALUES:
+            self.problems.append(Problem(path, f"the file unfolds into more than {MOST_VALUES:,} values", line))
             return None
         if id(node) in inside or len(inside) > MOST_DEPTH:
             what = "a value contains itself" if id(node) in inside else f"nested deeper than {MOST_DEPTH}"
@@ -121,15 +168,13 @@ class _Walk:
         return mapping
 
     def _scalar(self, node: yaml.Node, path: Path, line: int) -> object:
-        if node.tag == "tag:yaml.org,2002:float":
-            try:
-                return float(str(node.value).replace("_", "").replace(".inf", "inf").replace(".nan", "nan").lower())
-            except ValueError:
-                return str(node.value)
+        kind, text = node.tag.removeprefix(TAG), str(node.value)
         try:
-            str(node.value).encode("utf-8")
-            return self.loader.construct_object(node)
-        except (yaml.YAMLError, ValueError, OverflowError) as error:  # a lone surrogate is a ValueError
-            message = str(error).split("\n")[0]
-            self.problems.append(Problem(path, f"not a plain value ({message})", line))
+            pattern, _, value_of = SCALARS[kind]
+            text.encode("utf-8")  # a lone surrogate is a ValueError
+            if not re.fullmatch(pattern, text) or (kind in ("int", "float") and len(text) > MOST_DIGITS):
+                raise ValueError(f"{text[:40]!r} is no {kind} of at most {MOST_DIGITS} digits")
+            return value_of(text)
+        except (KeyError, ValueError) as error:
+            self.problems.append(Problem(path, f"not a plain value ({error})", line))
             return None

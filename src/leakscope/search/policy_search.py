@@ -23,31 +23,11 @@ from leakscope.search.accuracy_score import accuracy_scores
 from leakscope.search.candidates import Candidate, draw_policies
 from leakscope.search.optuna_search import OptunaSearch
 from leakscope.search.privacy_score import Line, attack_scores, privacy_scores
-from leakscope.search.records import (
-    NONE,
-    SearchResult,
-    claim,
-    read_finished,
-    read_groups,
-    read_scores,
-    result_of,
-    write_scores,
-)
-from leakscope.search.settings import PolicySearch, read_search
+from leakscope.search.records import NONE, SearchResult, claim, read_groups, read_scores, result_of, write_scores
+from leakscope.search.settings import PolicySearch
 from leakscope.search.utility import Examples, Recipe, Schedule, first_model, load_trained, train_network
 from leakscope.store.disk import locked
 from leakscope.sweep.engines import Engine, Needs, local, never
-
-__all__ = [
-    "METHODS",
-    "Candidate",
-    "PolicySearch",
-    "SearchResult",
-    "compare_methods",
-    "read_finished",
-    "read_search",
-    "run_search",
-]
 
 LOCK, NETWORK = "search.lock", "network"
 METHODS: tuple[Literal["random"], Literal["optuna"]] = ("random", "optuna")

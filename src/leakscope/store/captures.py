@@ -97,9 +97,10 @@ def _put(path: str, data: bytes) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Write a file; remove it if that fails."""
+    """Write a new file in the place of an old one or of a planted link; remove it if that fails."""
+    Path(path).unlink(missing_ok=True)
     try:
-        with open(path, "wb") as file:
+        with open(path, "xb") as file:
             file.write(data)
     except BaseException:
         Path(path).unlink(missing_ok=True)

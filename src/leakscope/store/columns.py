@@ -168,7 +168,7 @@ def record_from(row: Sequence[Value], cell: str, samples: tuple[SampleScore, ...
     return Record(
         trial=unpack_trial(cast(str | bytes, stored["trial"])),
         cell=cell,
-        items=tuple(json.loads(cast(str, stored["items"]))),
+        items=tuple(int(item) for item in json.loads(cast(str, stored["items"]))),
         mismatch=_float(cast(float | str | None, stored["mismatch"])),
         label_overlap=_float(cast(float | str | None, stored["label_overlap"])),
         seconds=float(cast(float, stored["seconds"])),
@@ -180,7 +180,23 @@ def record_from(row: Sequence[Value], cell: str, samples: tuple[SampleScore, ...
 
 def learned_from(stored: str | None) -> dict[str, float]:
     """Return the values that an attack recovered beside the images; empty if none are stored."""
-    return {} if stored is None else json.loads(stored)
+    return {} if stored is None else {name: float(cast(float, value)) for name, value in json_object(stored).items()}
+
+
+def json_object(text: str) -> dict[str, object]:
+    """Return the JSON object that a text holds."""
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError(f"{text[:40]!r} is no JSON object")
+    return content
+
+
+def axes_from(text: str) -> dict[str, str | int | float | bool | None]:
+    """Return the values of a cell on the axes of its sweep."""
+    axes = json_object(text)
+    if nested := [name for name, value in axes.items() if isinstance(value, dict | list)]:
+        raise ValueError(f"axis {nested[0]!r:.40} has no single value")
+    return cast(dict[str, str | int | float | bool | None], axes)
 
 
 def sample_from(

@@ -9,12 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 from leakscope.core.errors import InputError
-from leakscope.store.disk import PART, clear_errors, locked, replacing, sync_directory
+from leakscope.store.disk import PART, check_plain, clear_errors, locked, make_folder, replacing, sync_directory
 from leakscope.store.schema import (
     DATABASE,
     FORMAT,
     MIGRATIONS,
     begin_session,
+    check_values,
     connect_writer,
     damaged,
     format_of,
@@ -46,7 +47,7 @@ def make(directory: Path, scenario: str, facts: Mapping[str, str]) -> Path:
     with locked(directory / LOCK), clear_errors(directory, "no run was made"):
         _refuse_what_is_not_ours(directory, scenario)
         for name in (TENSORS, WORK):
-            (directory / name).mkdir(exist_ok=True)
+            make_folder(directory / name)
         _lay_database(directory, scenario, facts)  # atomic: a run exists whole or not at all
         write_scenario(directory, scenario)
     return directory
@@ -65,6 +66,15 @@ def migrated(directory: Path) -> Path:
     return directory
 
 
+def check_scratch(directory: Path) -> None:
+    """Raise if the scratch directory of a run is a link or holds anything but folders and plain files: chunks write there."""
+    for folder, folders, files in os.walk(make_folder(directory / WORK)):
+        for name in folders:
+            make_folder(Path(folder, name))
+        for name in files:
+            check_plain(Path(folder, name), in_place=True)
+
+
 def _usable_format(directory: Path) -> int:
     """Return the format of a run that can be read, perhaps after migration; raise for any other."""
     with reading(directory) as connection:
@@ -73,6 +83,8 @@ def _usable_format(directory: Path) -> int:
             raise InputError(f"{directory} is not a run: its {DATABASE} was not made by leakscope")
         try:
             reason = refusal(connection, version, MIGRATIONS)
+            if version == FORMAT:
+                check_values(connection)
         except sqlite3.OperationalError as error:
             raise InputError(damaged(directory / DATABASE, error)) from error
     if reason:

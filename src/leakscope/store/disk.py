@@ -1,15 +1,18 @@
-"""Safe writes: disk errors as one-line messages, atomic replacement of files, and the lock of a run."""
+"""Safe writes: disk errors as one-line messages, plain files only, atomic replacement of files, and the lock of a run."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import json
 import os
 import socket
 import sqlite3
+import stat
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -68,12 +71,51 @@ def _says(error: OSError | sqlite3.Error) -> str:
 PART = ".part"
 
 
+def check_plain(path: Path, *, in_place: bool = False) -> None:
+    """Raise unless a path is free or a plain file, so that no link is followed and no device replaced; `in_place`: nor a hard link."""
+    with suppress(FileNotFoundError):
+        state = path.lstat()
+        if not stat.S_ISREG(state.st_mode):
+            raise InputError(f"{path} is a link or no plain file: nothing was written there")
+        if in_place and state.st_nlink > 1:
+            raise InputError(f"{path} has a second name (a hard link), which would change too: copy the run")
+
+
+def make_folder(path: Path) -> Path:
+    """Return a folder inside a run, created if missing; a link in its place is refused."""
+    if path.is_symlink():
+        raise InputError(f"{path} is a link: a run keeps its files in its own directory")
+    path.mkdir(exist_ok=True)
+    return path
+
+
+@contextmanager
+def writing_to(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file for output that a user named: `-` and devices are written to, a plain file is replaced atomically."""
+    is_link = path.is_symlink() and path.exists()
+    stdout = str(path) == "-" or (is_link and os.path.samestat(path.stat(), os.fstat(1)))
+    if not stdout and (not path.exists() or path.is_file() or path.is_dir()):
+        with replacing(path) as file:
+            yield file
+        return
+    content = io.BytesIO()  # Parquet needs to know its position
+    yield content
+    sys.stdout.flush()
+    # without a reader, opening a FIFO fails instead of waiting
+    handle = os.dup(1) if stdout else os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    with open(handle, "wb") as stream:
+        os.set_blocking(handle, True)
+        stream.write(content.getbuffer())
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file that atomically replaces `path` when the block succeeds and is deleted otherwise."""
+    """Yield a file that atomically replaces `path`, a plain file if it exists, when the block succeeds and is deleted otherwise."""
+    check_plain(path)
     part = path.with_name(path.name + PART)
+    part.unlink(missing_ok=True)  # left by a killed process, or a planted link
     try:
-        with part.open("wb") as file:
+        with part.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())  # data reaches the disk before the rename
@@ -108,7 +150,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _take(path: Path) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    check_plain(path, in_place=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     _held.add(handle)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

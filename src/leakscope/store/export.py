@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -17,18 +18,18 @@ from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
 from leakscope.core.registry import lookup
 from leakscope.store.columns import FIELDS, LEARNED, MORE_FIELDS, learned_names, read_columns
-from leakscope.store.disk import clear_errors, replacing
+from leakscope.store.disk import clear_errors, writing_to
 from leakscope.store.run import Run
 from leakscope.store.schema import reading
 
 
 def export(run: Run, to: str, out: Path, *, current: bool = True, settings: Sequence[str] | None = None) -> Path:
-    """Write the flat table of a run atomically as csv, json (null for infinity) or parquet, and return `out`."""
+    """Write the flat table of a run as csv, json (null for infinity) or parquet, and return `out`; see `writing_to`."""
     write = lookup(EXPORTS, to, "export format")
     if out.is_dir():
         raise InputError(f"{out} is a directory; the export needs the name of a file")
     table = flat_table(run, current=current, settings=settings)
-    with clear_errors(out.absolute().parent, f"{out.name} was not written"), replacing(out) as file:
+    with clear_errors(out.absolute().parent, f"{out.name} was not written"), writing_to(out) as file:
         write(table, file)
     return out
 
@@ -80,9 +81,20 @@ EXPORTS: Mapping[str, Callable[[Sequence[Column], IO[bytes]], None]] = {
 
 
 def _spoken(column: Column) -> list[object]:
+    if column.kind is Kind.TEXT:
+        return [value if value is None else no_formula(str(value)) for value in column.values]
     if column.kind is not Kind.FLAG:
         return column.values
     return [value if value is None else str(value).lower() for value in column.values]
+
+
+def no_formula(text: str) -> str:
+    """Return a text for a CSV cell; one that a spreadsheet would run as a formula gets an apostrophe, a number stays.
+
+    >>> [no_formula(text) for text in ("=1+1", "@sum", "-1+1", "-0.5", "plain")]
+    ["'=1+1", "'@sum", "'-1+1", '-0.5', 'plain']
+    """
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
 def _without_infinity(column: Column) -> list[object]:
@@ -92,6 +104,8 @@ def _without_infinity(column: Column) -> list[object]:
 
 
 _WHOLE = range(-(2**63), 2**63)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|inf)")
 
 
 class Kind(Enum):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Record
 from leakscope.store import columns as rows
 from leakscope.store.columns import FIELDS, Columns, learned_names, read_columns
-from leakscope.store.directory import LOCK, WORK, holds_run, make, migrated
+from leakscope.store.directory import LOCK, WORK, check_scratch, holds_run, make, migrated
 from leakscope.store.disk import clear_errors, locked
 from leakscope.store.schema import LATER, complete, connect_writer, lacks, reading
 from leakscope.store.tensor_files import file_of, read_row
@@ -59,34 +59,41 @@ class Run:
 
     def facts(self) -> dict[str, str]:
         """Return the latest facts: versions, revision, machine, command."""
-        with reading(self.directory) as connection:
-            (facts,) = connection.execute("SELECT facts FROM session ORDER BY id DESC LIMIT 1").fetchone()
-        return dict(json.loads(facts))
+        facts = self.history()[-1]["facts"]
+        return {name: str(value) for name, value in cast(dict[str, object], facts).items()}
 
     def history(self) -> list[dict[str, object]]:
         """Return every scenario and set of facts of the run, oldest first: id, started, scenario, facts."""
         with reading(self.directory) as connection:
             sessions = connection.execute("SELECT id, started, scenario, facts FROM session ORDER BY id").fetchall()
-        return [
-            {"id": id, "started": started, "scenario": scenario, "facts": json.loads(facts)}
-            for id, started, scenario, facts in sessions
-        ]
+            if not sessions:
+                raise ValueError("there is no scenario")
+            return [
+                {"id": id, "started": started, "scenario": scenario, "facts": rows.json_object(facts)}
+                for id, started, scenario, facts in sessions
+            ]
 
     def cells(self, *, current: bool = True) -> list[Cell]:
         """Return the cells of the scenario in its order; or all cells ever stored, which `columns()['cell']` indexes."""
         which = "WHERE place IS NOT NULL ORDER BY place" if current else "ORDER BY id"
         with reading(self.directory) as connection:
-            stored = connection.execute(f"SELECT {_CELL} FROM cell {which}").fetchall()
-        return [
-            Cell(id=name, settings=json.loads(settings), axes=json.loads(axes), baseline=bool(baseline))
-            for name, settings, axes, baseline in stored
-        ]
+            stored = connection.execute(f"SELECT {_CELL} FROM cell {which}")
+            return [
+                Cell(id=name, settings=rows.json_object(settings), axes=rows.axes_from(axes), baseline=bool(baseline))
+                for name, settings, axes, baseline in stored
+            ]
 
     def plans(self) -> list[dict[str, object]]:
         """Return the plans in the order they were added: id, created, plan."""
         with reading(self.directory) as connection:
-            stored = connection.execute("SELECT id, created, plan FROM plan ORDER BY id").fetchall()
-        return [{"id": id, "created": created, "plan": json.loads(plan)} for id, created, plan in stored]
+            plans = []
+            for id, created, digest, plan in connection.execute(
+                "SELECT id, created, digest, plan FROM plan ORDER BY id"
+            ):
+                if hashlib.sha256(plan.encode()).digest() != digest:
+                    raise ValueError(f"plan {id} is not as it was written")
+                plans.append({"id": id, "created": created, "plan": rows.json_object(plan)})
+            return plans
 
     def chunks(self) -> list[dict[str, object]]:
         """Return the chunks as they landed: chunk, plan, session (of `history`), landed, seconds, trials, size (or None)."""
@@ -139,6 +146,7 @@ class Run:
         """Yield the run's only Writer, after dropping what a crash left broken; a second writer raises InputError."""
         with locked(self.directory / LOCK):
             with clear_errors(self.directory, "nothing was changed"):
+                check_scratch(self.directory)
                 connection = connect_writer(self.directory)
                 complete(connection)
             with closing(connection):

@@ -8,13 +8,15 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
 from leakscope.core.errors import InputError
 from leakscope.core.version import __version__
-from leakscope.store.disk import is_full, plain_code
+from leakscope.store.disk import check_plain, is_full, plain_code
 
 FORMAT = 1
 APPLICATION = 0x6C6B7363  # 'lksc': marks leakscope's SQLite files
@@ -51,6 +53,8 @@ CREATE TABLE sample (
 """
 
 
+_MOST = 2**48  # of any count, place or label
+
 # Columns of `record` that older runs of this format lack: read as None, added by the next writer.
 LATER = {"learned": "TEXT"}
 
@@ -65,6 +69,50 @@ def complete(connection: sqlite3.Connection) -> None:
     for column, kind in LATER.items():
         if lacks(connection, column):
             connection.execute(f"ALTER TABLE record ADD COLUMN {column} {kind}")
+
+
+@cache
+def _declared() -> Mapping[str, Mapping[str, tuple[str, int]]]:
+    """Return table -> column -> (type, whether NULL is allowed) of the current format."""
+    with closing(sqlite3.connect(":memory:")) as empty:
+        empty.executescript(TABLES)
+        tables = [str(name) for (name,) in empty.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        columns = "SELECT name, type, NOT [notnull] AND NOT pk FROM pragma_table_info(?)"
+        return {table: {name: rule for name, *rule in empty.execute(columns, [table])} for table in tables}
+
+
+def check_tables(connection: sqlite3.Connection) -> None:
+    """Raise if anything but a table stands where a table of ours should, if it lacks a column, or if there is a trigger."""
+    stored = {name: (kind, sql) for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_schema")}
+    for table, columns in _declared().items():
+        kind, sql = stored.get(table, ("", ""))
+        visible = connection.execute("SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0", [table])
+        lacking = columns.keys() - LATER - {name for (name,) in visible}
+        if kind != "table" or not str(sql).upper().startswith("CREATE TABLE") or lacking:
+            raise ValueError(f"{table!r} is no table of this format")
+    if "trigger" in {kind for kind, _ in stored.values()}:
+        raise ValueError("there is a trigger")
+
+
+def check_values(connection: sqlite3.Connection) -> None:
+    """Raise if a value does not have the type of its column, or names a row that does not exist."""
+    for table, columns in _declared().items():
+        wrong = [_wrong(name, *rule) for name, rule in columns.items() if name not in LATER]
+        if connection.execute(f"SELECT 1 FROM {table} WHERE {' OR '.join(wrong)} LIMIT 1").fetchone():
+            raise ValueError(f"a value in table {table!r} has another type than its column")
+    cells, last = connection.execute("SELECT count(*), ifnull(max(id), 0) FROM cell").fetchone()
+    if cells != last or connection.execute("PRAGMA foreign_key_check").fetchone():
+        raise ValueError("a row names another one that does not exist")
+
+
+def _wrong(column: str, kind: str, nullable: int) -> str:
+    """Return the SQL condition for a value of the wrong type."""
+    types = {"INTEGER": "'integer'", "TEXT": "'text'", "REAL": "'real'", "BLOB": "'blob', 'text'"}[kind]
+    allowed = f"{types}, 'null'" if nullable else types
+    if kind == "INTEGER" and column != "seed":
+        return f"(typeof({column}) NOT IN ({allowed}) OR {column} NOT BETWEEN -{_MOST} AND {_MOST})"
+    nan = f" AND {column} IS NOT 'nan'" if kind == "REAL" else ""
+    return f"(typeof({column}) NOT IN ({allowed}){nan})"
 
 
 def now() -> str:
@@ -83,7 +131,11 @@ def lay(connection: sqlite3.Connection) -> None:
 def begin_session(connection: sqlite3.Connection, scenario: str, facts: Mapping[str, str]) -> None:
     """Store the scenario and the facts unless they are unchanged."""
     last = connection.execute("SELECT scenario, facts FROM session ORDER BY id DESC LIMIT 1").fetchone()
-    if last is None or (last[0], json.loads(last[1])) != (scenario, dict(facts)):
+    try:
+        same = last is not None and (last[0], json.loads(last[1])) == (scenario, dict(facts))
+    except (ValueError, RecursionError):
+        same = False
+    if not same:
         row = [now(), scenario, json.dumps(dict(facts))]
         connection.execute("INSERT INTO session (started, scenario, facts) VALUES (?, ?, ?)", row)
 
@@ -120,6 +172,9 @@ def migrate(connection: sqlite3.Connection, migrations: Mapping[int, Migration])
 
 DATABASE = "records.sqlite"
 _PATIENCE = 30.0  # seconds to wait for another connection to open or close the file
+_STEP = 1_000_000  # instructions of SQLite between two looks: about 0.1 s
+_LEAST_STEPS, _BYTES_A_STEP = 50, 10_000  # a reading takes at most so many steps, and one more for so many bytes
+_NO_SHARED_MEMORY = "mode=ro&vfs=unix-none"
 
 
 @contextmanager
@@ -127,13 +182,19 @@ def reading(directory: Path) -> Iterator[sqlite3.Connection]:
     """Yield a read-only connection to a consistent snapshot; a damaged file raises InputError."""
     path = directory / DATABASE
     try:
-        with closing(_connect(path, "immutable=1" if _frozen(path) else "mode=ro")) as connection:
+        with closing(_connect(path, _reading_mode(path))) as connection:
+            left = repeat(False, _LEAST_STEPS + path.stat().st_size // _BYTES_A_STEP)
+            connection.set_progress_handler(lambda: next(left, True), _STEP)
             connection.execute("BEGIN")
+            if format_of(connection) == FORMAT:
+                check_tables(connection)
             yield connection
+    except (sqlite3.ProgrammingError, sqlite3.IntegrityError, InputError):
+        raise
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.ProgrammingError | sqlite3.IntegrityError):
-            raise
         raise InputError(_unreadable(path, error)) from error
+    except (ValueError, TypeError, KeyError, IndexError, ArithmeticError, RecursionError) as error:
+        raise InputError(damaged(path, f"it holds what leakscope does not write: {error}")) from error
 
 
 def connect_writer(directory: Path) -> sqlite3.Connection:
@@ -176,15 +237,27 @@ def _unreadable(path: Path, error: sqlite3.Error) -> str:
         return f"{path} cannot be read while the disk is full: free space and try again"
     if plain_code(error) == sqlite3.SQLITE_BUSY:
         return f"{path} is locked by another program: close that and try again"
-    return damaged(path, error)
+    return damaged(path, "it takes too long" if plain_code(error) == sqlite3.SQLITE_INTERRUPT else error)
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    for end in ("", "-wal", "-shm"):
+        check_plain(path.with_name(path.name + end), in_place="mode=rw" in mode)
+    if os.path.lexists(journal := f"{path}-journal"):  # SQLite would delete the file that it names
+        raise InputError(f"{journal} is no file of a run: delete it")
     uri = f"file:{quote(str(path.absolute()))}?{mode}"
-    return sqlite3.connect(uri, uri=True, timeout=_PATIENCE, isolation_level=None)
+    connection = sqlite3.connect(uri, uri=True, timeout=_PATIENCE, isolation_level=None)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    if mode == _NO_SHARED_MEMORY:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+    return connection
 
 
-def _frozen(path: Path) -> bool:
-    """Return whether the directory is read-only (an archive, a mount), where SQLite cannot create its shared memory."""
-    log = path.with_name(path.name + "-wal")
-    return not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
+def _reading_mode(path: Path) -> str:
+    """Return how to open a database; in a read-only directory (an archive, a mount) SQLite cannot create its shared memory."""
+    log, memory = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
+    if os.access(path.parent, os.W_OK):
+        return "mode=ro"
+    if not log.exists() or not log.stat().st_size:
+        return "immutable=1"
+    return "mode=ro" if memory.exists() else _NO_SHARED_MEMORY  # the log of a killed writer

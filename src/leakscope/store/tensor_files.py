@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import stat
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Record
-from leakscope.store.disk import replacing
+from leakscope.store.disk import PART, check_plain, replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +23,7 @@ TENSORS = "tensors"
 SUFFIX = ".safetensors"
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_FILE = re.compile(rf"[0-9]+-{_NAME.pattern}{re.escape(SUFFIX)}({re.escape(PART)})?")
 _RESERVED = "__metadata__"  # used by safetensors itself
 
 
@@ -36,10 +38,7 @@ class Landing:
     seconds: float = 0.0  # of the whole chunk
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.chunk):
-            raise InputError(
-                f"Landing.chunk must be a plain name of up to 100 letters, digits, '.', '_' and '-', got {self.chunk!r}"
-            )
+        check_chunk_name(self.chunk)
         if not self.records:
             raise InputError(f"Landing.records must not be empty (chunk {self.chunk})")
         trial, times = Counter(record.trial for record in self.records).most_common(1)[0]
@@ -65,8 +64,20 @@ class Stamp:
     sha256: bytes
 
 
+def check_chunk_name(name: str) -> None:
+    """Raise if a chunk has a name that could lead out of the run."""
+    if not _NAME.fullmatch(name):
+        raise InputError(f"the name of a chunk must be up to 100 letters, digits, '.', '_' and '-', got {name!r:.120}")
+
+
+def is_ours(path: Path) -> bool:
+    """Return whether a path is a plain file with the name of a tensor file, finished or not."""
+    return bool(_FILE.fullmatch(path.name)) and stat.S_ISREG(path.lstat().st_mode)
+
+
 def file_of(directory: Path, plan: int, chunk: str) -> Path:
     """Return the file of a chunk; the plan is part of its name, because each plan counts its chunks from one."""
+    check_chunk_name(chunk)
     return directory / TENSORS / f"{plan}-{chunk}{SUFFIX}"
 
 
@@ -85,7 +96,9 @@ def write_tensors(path: Path, landing: Landing) -> Stamp:
 def fault(path: Path, stamp: Stamp) -> str | None:
     """Return what is wrong with a file, None if its size and hash match."""
     try:
-        size = path.stat().st_size
+        size = path.lstat().st_size
+        if not is_ours(path):
+            return "is no plain file"
         if size != stamp.size:
             return f"has {size} bytes instead of {stamp.size}"
         digest = hashlib.sha256()
@@ -103,9 +116,10 @@ def read_row(path: Path, row: int) -> Mapping[str, Tensor]:
     """Return one trial's row of every tensor in a file without reading the other rows."""
     from safetensors import SafetensorError, safe_open
 
+    check_plain(path)  # opening a FIFO waits for ever
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_slice(name)[row : row + 1][0] for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, IndexError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path} cannot be read ({reason}); running the scenario again makes it anew") from None

@@ -7,6 +7,8 @@ import json
 import math
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
@@ -23,6 +25,18 @@ MOST_RANK = 16
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 PICKLES = (b"\x80", b"PK\x03\x04", b"(dp", b"(lp", b"cposix")
+
+
+@contextmanager
+def foreign_content(directory: Path) -> Iterator[None]:
+    """Turn the errors of numbers and tensors that do not fit together into one line: a run may come from anyone."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {_line(error)}"
+        raise InputError(f"{directory} holds values that do not fit together ({reason})") from error
 
 
 def plain_file(directory: Path, name: object, kind: str) -> Path:

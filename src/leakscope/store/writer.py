@@ -10,18 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell
 from leakscope.store import columns as rows
 from leakscope.store.directory import SCENARIO, write_scenario
-from leakscope.store.disk import PART, clear_errors
+from leakscope.store.disk import PART, clear_errors, make_folder
 from leakscope.store.schema import DATABASE, begin_session, damaged, now, transaction
-from leakscope.store.tensor_files import SUFFIX, TENSORS, Landing, Stamp, fault, file_of, write_tensors
-
-if TYPE_CHECKING:
-    pass
+from leakscope.store.tensor_files import SUFFIX, TENSORS, Landing, Stamp, fault, file_of, is_ours, write_tensors
 
 _NOTHING = "nothing was changed"
 
@@ -187,10 +183,10 @@ def _chunks(directory: Path, connection: sqlite3.Connection) -> list[_Chunk]:
 
 def _delete_strays(directory: Path, known: set[Path]) -> list[str]:
     """Delete files of a killed writer; their chunks were never stored, so nothing is lost."""
-    tensors = directory / TENSORS
-    tensors.mkdir(exist_ok=True)
-    parts = [path for path in (directory / (SCENARIO + PART), *tensors.glob(f"*{PART}")) if path.is_file()]
-    strays = [path for path in tensors.glob(f"*{SUFFIX}") if path not in known]
+    tensors = [path for path in make_folder(directory / TENSORS).iterdir() if path not in known and is_ours(path)]
+    scenario = directory / (SCENARIO + PART)
+    parts = [path for path in tensors if path.suffix == PART] + ([scenario] if scenario.is_file() else [])
+    strays = [path for path in tensors if path.suffix == SUFFIX]
     for path in (*parts, *strays):
         path.unlink()
     messages = [f"{_name(path)} was left unfinished: deleted" for path in sorted(parts)]

@@ -1,1 +1,1 @@
-"""Complete studies: the demo, the benchmark, the privacy frontier, and characteristics of runs."""
+"""Complete studies: the demo, the benchmark and the privacy frontier."""

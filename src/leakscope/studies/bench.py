@@ -6,9 +6,7 @@ a time, on one or all threads, whichever is faster. The interval is of the ratio
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +26,7 @@ from leakscope.core.registry import lookup
 from leakscope.core.types import make_batch
 from leakscope.kernels.recordings import captured
 from leakscope.models import Uniform, build, draw_parameters
-from leakscope.studies.bench_cases import CASES, MAIN, Case, Setup, loop_attack, plain_loop, set_up
+from leakscope.studies.bench_cases import CASES, Case, Setup, loop_attack, plain_loop, set_up
 
 PAIRS = 20
 
@@ -185,7 +183,7 @@ def _attack_rates(
 ) -> tuple[int, float, float]:
     """Return (iterations, trials per second of the loop, of the engine) of whole attacks, with tracing and optimiser."""
     lbfgs = isinstance(case.matching.optimiser, LBFGS)
-    iterations = 10 if lbfgs else 100
+    iterations = case.iterations
     say(f"{case.name}: whole attacks of {iterations} iterations")
     short = replace(case.matching, stop=Stop(iterations=iterations))
     took = _seconds(
@@ -270,33 +268,3 @@ def as_text(timings: list[Timing], shares: dict[str, float] | None) -> str:
             f"{shares['full_history']:.0%} at full history (CPL on 28x28, {int(shares['ticks'])} ticks)"
         )
     return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark from the command line without further dependencies."""
-    parser = argparse.ArgumentParser(prog="leakscope bench", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("cases", nargs="*", default=list(MAIN), help=f"any of {', '.join(CASES)}")
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--pairs", type=int, default=PAIRS)
-    parser.add_argument("--form", default=None)
-    parser.add_argument("--tf32", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(arguments)
-
-    def say(line: str) -> None:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-
-    try:
-        timings = run(asked.cases, asked.device, pairs=asked.pairs, tf32=asked.tf32, form=asked.form, say=say)
-        say("optimiser share")
-        shares = optimiser_share(asked.device)
-    except InputError as error:
-        say(f"leakscope: {error}")
-        return 2
-    sys.stdout.write((as_json if asked.json else as_text)(timings, shares) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -189,18 +189,25 @@ def _batch(settings: CellSettings, group: Sequence[Trial]) -> Batch:
 
 def _check_finite(chunk: Chunk, group: Sequence[Trial], observation: Observation) -> None:
     """Raise an error naming the cell if a client sent NaN or infinity: its training diverged, so there is nothing to attack."""
-    sent = [value for seen in observation.rounds for value in seen.sent.values()]
-    finite = torch.stack([rows(value.isfinite()).all(1) for value in sent]).all(0)
+    finite = _finite(observation)
     if bool(finite.all()):
         return
     trial = group[int(finite.long().argmin())]
-    cell, local = chunk.cells[trial.cell].id, chunk.settings(trial).client.local
-    what = "gradient holds" if local is None else "local training ends in"
-    message = f"the {what} NaN or infinity (client {trial.number}, seed {trial.seed})"
+    cell, client = chunk.cells[trial.cell].id, chunk.settings(trial).client
+    local, who = client.local, f"NaN or infinity (client {trial.number}, seed {trial.seed})"
+    if client.defences and bool(_finite(observe_chunk(chunk, defended=False, on_data=True)).all()):
+        raise MisfitError(Problem(("defences",), f"the defended update holds {who}: a weaker defence may help"), cell)
+    message = f"the {'gradient holds' if local is None else 'local training ends in'} {who}"
     if local is None:
         raise MisfitError(Problem(("client",), f"{message}: the first weights may be too large"), cell)
     path = ("client", "local", "rate")
     raise MisfitError(Problem(path, f"{message}: a smaller rate than {local.rate:g} may help"), cell)
+
+
+def _finite(observation: Observation) -> Tensor:
+    """Return for each trial whether all it sent is finite."""
+    sent = [value for seen in observation.rounds for value in seen.sent.values()]
+    return torch.stack([rows(value.isfinite()).all(1) for value in sent]).all(0)
 
 
 def begun(attack: Attack, chunk: Chunk, truth: Batch) -> Attack:

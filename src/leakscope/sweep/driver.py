@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
 from leakscope.core.provenance import gather_facts
-from leakscope.core.record import Cell
+from leakscope.core.record import Cell, nobody_knows
 from leakscope.scenario import Problem, Scenario
 from leakscope.scenario.attackers import cost_of_knowing
 from leakscope.scenario.cell import CellSettings, read_settings
@@ -23,19 +23,12 @@ from leakscope.store import Landing, Run, Writer
 from leakscope.sweep.chunk import Chunk, on, play_chunk
 from leakscope.sweep.engines import Engine, Needs, Note, local, never, processes, serial, usable_cores, visible_gpus
 from leakscope.sweep.fit_checks import MisfitError, attack_misfits, part_misfits
-from leakscope.sweep.plan import Plan, chunks_of, make_plan
-from leakscope.sweep.trials import Trial, baseline_cells, trials_of, unique_cells
+from leakscope.sweep.plan import Plan, make_plan
+from leakscope.sweep.stored_plan import StoredPlan, chunks_of, read_plan
+from leakscope.sweep.trials import Sweep, Trial, sweep_of, unique_cells
 
 ATTACK = "attack"
 ONE_HOT = "client.loss mse: labels are one-hot targets, compared with the outputs as they are (no softmax)"
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    """All cells of a scenario, baselines included, and all its trials."""
-
-    cells: tuple[Cell, ...]
-    trials: tuple[Trial, ...]
 
 
 @dataclass(slots=True)
@@ -91,15 +84,15 @@ class NoProgress(Watcher):
 def unfold(scenario: Scenario) -> Sweep:
     """Return all cells and trials of a scenario, after checking that data and networks fit."""
     cells = unique_cells(scenario.cells())
-    check(scenario, cells)
-    every = [*cells, *baseline_cells(cells)]
-    return Sweep(tuple(every), tuple(trials_of(every)))
+    return sweep_of(cells, check(scenario, cells))
 
 
-def check(scenario: Scenario, cells: Sequence[Cell]) -> None:
-    """Raise for cells whose parts do not fit together or whose attack does not suit its client; equal inputs are checked once."""
-    _raise_misfits(scenario, cells, _parts_read, part_misfits)
-    _raise_misfits(scenario, cells, _attack_read, attack_misfits)
+def check(scenario: Scenario, cells: Sequence[Cell]) -> list[CellSettings]:
+    """Return the settings of all cells; raise where parts do not fit together or an attack does not suit its client."""
+    settings = [read_settings(cell.settings) for cell in cells]
+    for read, find in ((_parts_read, part_misfits), (_attack_read, attack_misfits)):
+        _raise_misfits(scenario, cells, settings, read, find)
+    return settings
 
 
 def _parts_read(settings: CellSettings) -> tuple[object, ...]:
@@ -119,17 +112,18 @@ def _attack_read(settings: CellSettings) -> tuple[object, ...]:
 def _raise_misfits(
     scenario: Scenario,
     cells: Sequence[Cell],
+    settings: Sequence[CellSettings],
     read: Callable[[CellSettings], tuple[object, ...]],
     find: Callable[[CellSettings], list[Problem]],
 ) -> None:
+    """Raise the problems of all cells; `read` returns what `find` looks at, so that equal inputs are checked once."""
     looked_at: set[str] = set()
     problems: dict[tuple[object, str], Problem] = {}
-    for cell in cells:
-        settings = read_settings(cell.settings)
-        key = repr((cell.axes.get(ATTACK), read(settings)))
+    for cell, chosen in zip(cells, settings, strict=True):
+        key = repr((cell.axes.get(ATTACK), read(chosen)))
         if key not in looked_at:
             looked_at.add(key)
-            placed = [_placed(problem, scenario, cell) for problem in find(settings)]
+            placed = [_placed(problem, scenario, cell) for problem in find(chosen)]
             problems |= {(problem.path, problem.message): problem for problem in placed}
     if problems:
         raise scenario.error(list(problems.values()))
@@ -155,11 +149,11 @@ def naming_lines(scenario: Scenario, cells: Sequence[Cell]) -> Iterator[None]:
         raise scenario.error([_placed(misfit.problem, scenario, cell)]) from None
 
 
-def remarks(cells: Sequence[Cell]) -> list[str]:
+def remarks(sweep: Sweep) -> list[str]:
     """Return messages about what settings mean or cost that their names do not show."""
-    attacked = [read_settings(cell.settings) for cell in cells if not cell.baseline]
+    attacked = list(sweep.attacked.values())
     targets = ONE_HOT if any(settings.client.loss == "mse" for settings in attacked) else ""
-    return [line for line in (targets, cost_of_knowing(attacked)) if line]
+    return [line for line in (targets, cost_of_knowing(attacked), nobody_knows(sweep.cells)) if line]
 
 
 def run_scenario(
@@ -182,13 +176,13 @@ def run_scenario(
     began = time.perf_counter()
     watcher = watcher or NoProgress()
     sweep = unfold(scenario)
-    for line in remarks(sweep.cells):
+    for line in remarks(sweep):
         watcher.message(line)
     facts = gather_facts(command, device)
     run = Run.open(directory) if Run.exists(directory) else None
     before = _before(run, sweep)
     make = partial(
-        make_plan, sweep.cells, device=device, memory=memory, workers=workers, say=watcher.message, measure=measure
+        make_plan, sweep, device=device, memory=memory, workers=workers, say=watcher.message, measure=measure
     )
     with naming_lines(scenario, sweep.cells):
         plan = None
@@ -234,15 +228,15 @@ def _to_do(
     make: Callable[[Sequence[Trial]], Plan],
 ) -> tuple[list[Chunk], float]:
     """Return the chunks to run: those of stored plans that are entirely missing, and new ones for all other missing trials."""
-    by_id = {trial.id: trial for trial in sweep.trials}
-    pending = set(by_id) - run.done()
+    pending = {trial.id for trial in sweep.trials} - run.done()
     chunks: list[Chunk] = []
     seconds = 0.0
     for stored in reversed(run.plans()):
-        left = chunks_of(cast(Mapping[str, object], stored["plan"]), by_id, sweep.cells, pending, device)
+        content = read_plan(stored["id"], stored["plan"])
+        left = chunks_of(content, sweep, pending, device)
         chunks += [on(chunk, plan=int(stored["id"]), work=run.work) for chunk in left]  # type: ignore[call-overload]
         pending -= {trial.id for chunk in left for trial in chunk.trials}
-        seconds += _share(cast(Mapping[str, object], stored["plan"]), left)
+        seconds += _share(content, left)
     if pending:
         rest = [trial for trial in sweep.trials if trial.id in pending]
         if plan is None or {t.id for c in plan.chunks for t in c.trials} != pending:
@@ -255,12 +249,12 @@ def _to_do(
     return chunks, seconds
 
 
-def _share(plan: Mapping[str, object], left: Sequence[Chunk]) -> float:
+def _share(plan: StoredPlan, left: Sequence[Chunk]) -> float:
     """Return an upper bound on the seconds for the remaining chunks of a stored plan, from its measurements."""
-    whole = sum(len(chunk["trials"]) for chunk in plan["chunks"] if not chunk["baseline"])  # type: ignore[attr-defined, misc]
+    whole = sum(len(chunk.trials) for chunk in plan.chunks if not chunk.baseline)
     part = sum(len(chunk.trials) for chunk in left if not chunk.baseline)
     cores = max(1, usable_cores() // max((chunk.threads for chunk in left), default=1))
-    measured = sum(group["seconds"] for group in plan["measured"].values())  # type: ignore[attr-defined]
+    measured = sum(group.seconds for group in plan.measured.values())
     return float(measured * part / whole / cores) if whole else 0.0
 
 

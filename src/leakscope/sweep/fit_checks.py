@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 
 import torch
@@ -20,7 +22,7 @@ from leakscope.models import MODELS
 from leakscope.models.checkpoint import Checkpoint, check_scaling
 from leakscope.scenario.cell import CellSettings, ModelChoice
 from leakscope.scenario.problems import Problem
-from leakscope.sweep.objects import data_of, insider_misfits, mixed_batches, network_of
+from leakscope.sweep.objects import data_of, insider_misfits, mixed_batches, model_text, network_of
 
 ONE_EXAMPLE = ("idlg", "cpl")
 MOST_PARAMETERS = 500_000_000
@@ -238,17 +240,21 @@ def _label_misfits(settings: CellSettings) -> list[Problem]:
 
 
 def _model_misfits(model: ModelChoice, data: Dataset) -> list[Problem]:
-    """Return why the network cannot be built for this data; nothing is allocated."""
+    """Return why the network cannot be built for this data."""
+    reason = _building_error(model_text(model), data.input_shape, data.classes)
+    return [Problem(("model",), reason)] if reason else []
+
+
+@functools.lru_cache(maxsize=256)
+def _building_error(text: str, shape: tuple[int, ...], classes: int) -> str:
+    """Return why a network cannot be built, "" if it can; nothing is allocated."""
+    name, settings = json.loads(text)
     try:
         with torch.device("meta"):
-            module = MODELS[model.name](input_shape=data.input_shape, classes=data.classes, **model.settings)
+            module = MODELS[name](input_shape=shape, classes=classes, **settings)
             size = sum(value.numel() for value in module.parameters())
     except InputError as error:
-        return [Problem(("model",), str(error))]
+        return str(error)
     except (RuntimeError, OverflowError, MemoryError, TypeError) as error:
-        return [
-            Problem(("model",), f"cannot be built for inputs {data.input_shape}: {str(error).splitlines()[0]:.120}")
-        ]
-    if size > MOST_PARAMETERS:
-        return [Problem(("model",), f"has {size:,} parameters; at most {MOST_PARAMETERS:,} are attacked")]
-    return []
+        return f"cannot be built for inputs {shape}: {str(error).splitlines()[0]:.120}"
+    return f"has {size:,} parameters; at most {MOST_PARAMETERS:,} are attacked" if size > MOST_PARAMETERS else ""

@@ -60,10 +60,11 @@ def network_of(settings: CellSettings) -> Model:
     """Return the network of a cell, with the checkpoint's buffers if it starts from one."""
     data = data_of(settings.data)
     checkpoint = settings.weights if isinstance(settings.weights, Checkpoint) else None
-    return _network(_text(settings.model), data.input_shape, data.classes, checkpoint)
+    return _network(model_text(settings.model), data.input_shape, data.classes, checkpoint)
 
 
-def _text(model: ModelChoice) -> str:
+def model_text(model: ModelChoice) -> str:
+    """Return a network's name and settings as text, a key for caches."""
     return json.dumps([model.name, dict(model.settings)], sort_keys=True)
 
 

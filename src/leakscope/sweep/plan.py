@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import cast
 
 import torch
 
@@ -24,18 +23,17 @@ from leakscope.attacks.engine.plan import (
     narrow,
 )
 from leakscope.attacks.engine.state import SNAPSHOTS
-from leakscope.core.record import Cell
 from leakscope.defences import Defence
 from leakscope.kernels.heap import give_back
 from leakscope.kernels.memory import available, peak_bytes
 from leakscope.metrics import score
-from leakscope.scenario.cell import read_baseline, read_settings
+from leakscope.scenario.cell import BaselineSettings, CellSettings
 from leakscope.scenario.settings import DataChoice
 from leakscope.sweep.chunk import Chunk, begun, client_key, expose_chunk, informed
 from leakscope.sweep.engines import threads_for, usable_cores, visible_gpus
 from leakscope.sweep.engines.contract import torch_threads
 from leakscope.sweep.merging import shape_of
-from leakscope.sweep.trials import Trial
+from leakscope.sweep.trials import Sweep, Trial
 
 WIDEST = {"cpu": 128, "cuda": 4096}
 LEAST_WORTH_SPLITTING = 16
@@ -77,25 +75,28 @@ class Plan:
         }
 
 
-def group_trials(cells: Sequence[Cell], trials: Sequence[Trial]) -> list[Group]:
+def group_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[Group]:
     """Return the trials grouped by shape, with equal clients adjacent within a group."""
-    keys = [_key(cell) for cell in cells]
+    keys = {place: _key(settings) for place, settings in sweep.attacked.items()}
+    keys |= {place: _baseline_key(settings) for place, settings in sweep.baselines.items()}
     order: dict[str, list[Trial]] = {}
     for trial in trials:
         order.setdefault(keys[trial.cell], []).append(trial)
-    clients = ["" if cell.baseline else client_key(read_settings(cell.settings)) for cell in cells]
+    clients = {place: client_key(settings) for place, settings in sweep.attacked.items()}
     return [
-        Group(key, tuple(sorted(group, key=lambda t: (clients[t.cell], t.cell))), cells[group[0].cell].baseline)
+        Group(
+            key, tuple(sorted(group, key=lambda t: (clients.get(t.cell, ""), t.cell))), group[0].cell in sweep.baselines
+        )
         for key, group in order.items()
     ]
 
 
-def _key(cell: Cell) -> str:
+def _baseline_key(settings: BaselineSettings) -> str:
+    return repr((_data(settings.data), settings.data.part, settings.name))
+
+
+def _key(settings: CellSettings) -> str:
     """Return what must be equal for trials to be attacked as one batch."""
-    if cell.baseline:
-        baseline = read_baseline(cell.settings)
-        return repr((_data(baseline.data), baseline.data.part, baseline.name))
-    settings = read_settings(cell.settings)
     known = [_kind(defence) for defence in settings.client.defences] if settings.knowledge.defence else []
     head = settings.client.on_model
     shape = None if head is None else (head.bits, head.spread)  # alpha and margin are strengths, one for each trial
@@ -114,7 +115,7 @@ def _kind(defence: Defence) -> tuple[str, bool]:
 
 
 def make_plan(
-    cells: Sequence[Cell],
+    sweep: Sweep,
     trials: Sequence[Trial],
     *,
     device: str = "cpu",
@@ -126,9 +127,8 @@ def make_plan(
 ) -> Plan:
     """Return the plan for these trials; `measure=False` times nothing; `workers` chunks run at a time (default: cores, one on a GPU)."""
     cores = cores or (workers if workers and device == "cpu" else usable_cores())
-    groups = group_trials(cells, trials)
-    table = dict(enumerate(cells))
-    widths = [_width(group, table, device, cores) for group in groups]
+    groups = group_trials(sweep, trials)
+    widths = [_width(group, sweep, device, cores) for group in groups]
     number = sum(-(-len(group.trials) // width) for group, width in zip(groups, widths, strict=True))
     threads = threads_for(number, cores) if device == "cpu" else 1
     workers = max(1, cores // threads) if device == "cpu" else workers or 1
@@ -137,33 +137,33 @@ def make_plan(
     measured: dict[str, Measured] = {}
     seconds = 0.0
     for place, (group, width) in enumerate(zip(groups, widths, strict=True)):
-        measurement = Measured(form=_forced(group, table))
+        measurement = Measured(form=_forced(group, sweep))
         if measure and not group.baseline:
             say(f"measuring group {len(measured) + 1} of {sum(not g.baseline for g in groups)}")
             measurement = measure_group(
-                _chunk("probe", group.trials[:4], table, device, threads), len(group.trials), width, limit
+                make_chunk("probe", group.trials[:4], sweep, device, threads), len(group.trials), width, limit
             )
             width = min(width, measurement.width)
             measured[f"group {place + 1}"] = measurement
             seconds += measurement.seconds
         chunks += [
-            _chunk(f"g{place + 1}-c{count + 1}", part, table, device, threads, measurement.form, group.baseline)
+            make_chunk(f"g{place + 1}-c{count + 1}", part, sweep, device, threads, measurement.form, group.baseline)
             for count, part in enumerate(_parts(group.trials, width))
         ]
     return Plan(tuple(chunks), seconds / workers, measured)
 
 
-def _forced(group: Group, table: Mapping[int, Cell]) -> str | None:
+def _forced(group: Group, sweep: Sweep) -> str | None:
     if group.baseline:
         return None
-    return read_settings(table[group.trials[0].cell].settings).precision.form or "native"
+    return sweep.attacked[group.trials[0].cell].precision.form or "native"
 
 
-def _width(group: Group, table: Mapping[int, Cell], device: str, cores: int) -> int:
+def _width(group: Group, sweep: Sweep, device: str, cores: int) -> int:
     """Return the largest chunk of a group: the setting if given, else by the device and small enough to use all cores."""
     if group.baseline:
         return BASELINES_AT_ONCE
-    asked = read_settings(table[group.trials[0].cell].settings).precision.chunk
+    asked = sweep.attacked[group.trials[0].cell].precision.chunk
     if asked:
         return asked
     total, widest = len(group.trials), WIDEST["cuda" if device.startswith("cuda") else "cpu"]
@@ -181,37 +181,18 @@ def _parts(trials: Sequence[Trial], width: int) -> list[tuple[Trial, ...]]:
     return [tuple(trials[first : first + even]) for first in range(0, len(trials), even)]
 
 
-def _chunk(
+def make_chunk(
     name: str,
     trials: Sequence[Trial],
-    table: Mapping[int, Cell],
+    sweep: Sweep,
     device: str,
     threads: int,
     form: str | None = None,
     baseline: bool = False,
 ) -> Chunk:
-    cells = {trial.cell: table[trial.cell] for trial in trials}
+    """Return a chunk of these trials, with their cells."""
+    cells = {trial.cell: sweep.cells[trial.cell] for trial in trials}
     return Chunk(name, tuple(trials), cells, form, threads, device, baseline)
-
-
-def chunks_of(
-    plain: Mapping[str, object], by_id: Mapping[str, Trial], cells: Sequence[Cell], pending: set[str], device: str
-) -> list[Chunk]:
-    """Return the chunks of a stored plan that are entirely pending; none if the plan was measured on another device."""
-    table = dict(enumerate(cells))
-    return [
-        _chunk(
-            cast(str, chunk["name"]),
-            [by_id[trial] for trial in cast(list[str], chunk["trials"])],
-            table,
-            chunk["device"],
-            cast(int, chunk["threads"]),
-            cast(str | None, chunk["form"]),
-            cast(bool, chunk["baseline"]),
-        )
-        for chunk in cast(list[dict[str, object]], plain["chunks"])
-        if chunk["device"] == device and pending.issuperset(cast(list[str], chunk["trials"]))
-    ]
 
 
 WORTH_CHOOSING = 20.0  # seconds of work above which timing all forms pays

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -48,27 +48,21 @@ class TrainingObjects:
 def make_objects(training: Training, device: str = "cpu") -> TrainingObjects:
     """Return the objects of a training, or raise what does not fit together, with its line."""
     choice = training.data
-    try:
+    with naming_field(training, "data"):
         data = load_data(choice.name, choice.size)
-    except InputError as error:
-        raise training.error([Problem(("data",), str(error))]) from None
     model = _model(training, data, device)
     holdings = _holdings(training, data)
     scaling = data.statistics if choice.scaling == "statistics" else data.scaling
-    try:
+    with naming_field(training, "weights"):
         if isinstance(training.weights, Checkpoint):
             model = training.weights.load(model)
             check_scaling(training.weights, choice.scaling)
         key = random.fold(random.key([training.federation.seed]), "weights")
         weights = take(draw_parameters(model, training.weights, key), 0)
-    except InputError as error:
-        raise training.error([Problem(("weights",), str(error))]) from None
     federation = replace(training.federation, client=replace(training.federation.client, scaling=scaling))
     if federation.client.on_model is not None:
-        try:
+        with naming_field(training, "client", "on_model", "bits"):
             federation.client.on_model.check(model.classes)
-        except InputError as error:
-            raise training.error([Problem(("client", "on_model", "bits"), str(error))]) from None
     trained = in_train_mode(model) if training.norm == "train" else model
     first = to(weights, device=device, dtype=DTYPES[training.precision.dtype])
     return TrainingObjects(federation, trained, in_eval_mode(model), holdings, data, first)
@@ -92,28 +86,30 @@ def _holdings(training: Training, data: Dataset) -> Holdings:
         raise training.error([Problem(("data", "examples"), message)])
     groups = None if data.groups_train is None else data.groups_train[:wanted]
     part = replace(data, x_train=data.x_train[:wanted], y_train=data.y_train[:wanted], groups_train=groups)
-    try:
+    with naming_field(training, "partition"):
         return deal(part, training.partition, seed=training.federation.seed)
+
+
+@contextmanager
+def naming_field(training: Training, *field: str) -> Iterator[None]:
+    """Turn an input error into one that names a field of the training and its line."""
+    try:
+        yield
     except InputError as error:
-        raise training.error([Problem(("partition",), str(error))]) from None
+        raise training.error([Problem(field, str(error))]) from None
 
 
-def _bands() -> Banded:
-    keep_freed()  # keep freed memory: large tensors are allocated many times a second
-    return Banded()
-
-
-def _windows() -> Windowed:
-    keep_freed()
-    return Windowed()
+def _keeping_freed(way: Callable[[], Banded | Windowed]) -> Banded | Windowed:
+    keep_freed()  # large tensors are allocated many times a second
+    return way()
 
 
 FORMS: dict[str, Form] = {
     "native": Form(nullcontext, traced=True),
     "by_client": Form(client_by_client),
     "split": Form(partial(client_by_client, channels_last=True), split=True),
-    "bands": Form(_bands, split=True),
-    "windows": Form(_windows, split=True, traced=True),
+    "bands": Form(partial(_keeping_freed, Banded), split=True),
+    "windows": Form(partial(_keeping_freed, Windowed), split=True, traced=True),
     "im2col": Form(Im2col, traced=True),
 }
 MEASURED = ("native", "by_client", "split", "bands", "windows")  # im2col was never the fastest on CPU

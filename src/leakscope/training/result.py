@@ -12,7 +12,7 @@ from leakscope.core.errors import InputError
 from leakscope.federated import Federation, State, pack_private
 from leakscope.metrics.interval import Estimate, wilson
 from leakscope.models.checkpoint import file_name
-from leakscope.store.disk import replacing
+from leakscope.store.disk import make_folder, replacing
 from leakscope.training.file import Training
 
 STATE, FILE, CURVE = "state.safetensors", "training.yaml", "curve.csv"
@@ -96,8 +96,7 @@ def write_private(directory: Path, state: State) -> None:
     data = pack_private(state)
     if data is None:
         return
-    folder = directory / FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = make_folder(directory / FOLDER)
     folder.chmod(0o700)
     for path, content in ((folder / ".gitignore", b"*\n"), (_file(directory, state.rounds), data)):
         if not path.exists() or path.read_bytes() != content:
@@ -108,7 +107,8 @@ def write_private(directory: Path, state: State) -> None:
 
 def forget_older(directory: Path, state: State) -> None:
     """Delete the private files of all rounds but the state's, which has been written."""
-    for path in sorted((directory / FOLDER).glob("round-*")):
+    folder = directory / FOLDER
+    for path in [] if folder.is_symlink() else sorted(folder.glob("round-*")):
         if path != _file(directory, state.rounds):
             path.unlink()
 

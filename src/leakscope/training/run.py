@@ -36,11 +36,10 @@ from leakscope.federated import (
 )
 from leakscope.federated.traced import forget
 from leakscope.models.checkpoint import Checkpoint, file_name, pack_checkpoint
-from leakscope.scenario.problems import Problem
-from leakscope.store.disk import PART, clear_errors, locked, replacing
+from leakscope.store.disk import PART, clear_errors, locked, make_folder, replacing
 from leakscope.sweep.objects import fingerprint
 from leakscope.training.file import BESIDE, Training
-from leakscope.training.objects import FORMS, TrainingObjects, choose_form, make_objects
+from leakscope.training.objects import FORMS, TrainingObjects, choose_form, make_objects, naming_field
 from leakscope.training.result import (
     CURVE,
     FILE,
@@ -83,7 +82,8 @@ def run_training(
     world, first = _begun(training, device)
     _refuse_other_files(directory)
     with clear_errors(directory, "no training was begun"):
-        (directory / Path(file_name(0)).parent).mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory / Path(file_name(0)).parent)
     with locked(directory / LOCK), clear_errors(directory, "what was saved before is whole"):
         writes_private = keep_private or not first.private
         run = _Run(training, world, directory, device, dict(facts or {}), writes_private=writes_private)
@@ -100,10 +100,8 @@ def check_training(training: Training, device: str = "cpu") -> None:
 
 def _begun(training: Training, device: str) -> tuple[TrainingObjects, State]:
     world = make_objects(training, device)
-    try:
+    with naming_field(training, "selection"):
         return world, begin(world.federation, world.trained, world.holdings.clients, weights=world.weights)
-    except InputError as error:
-        raise training.error([Problem(("selection",), str(error))]) from None
 
 
 class _Run:
@@ -193,7 +191,7 @@ class _Run:
         if not is_finite(state):  # argmax of NaN logits would sometimes count as correct
             return replace(point, loss=math.nan)
         weights = parameters_of(self.world.used, state)
-        scaling, loss = self.world.federation.client.scaling, self.world.federation.client.loss
+        scaling, loss = self.world.federation.client.scaling, str(self.world.federation.client.loss)
         utility = measure_utility(self.world.used, weights, state.buffers, self.world.data, scaling=scaling, loss=loss)
         return replace(point, correct=utility.correct, n=utility.n, loss=utility.loss)
 

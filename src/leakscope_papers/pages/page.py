@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from leakscope.core.version import __version__
 from leakscope.report.page import render_page
 from leakscope.report.sources import LIMITS, RULE
 from leakscope_papers.claims import FAILS, HOLDS, SO_FAR, UNMEASURED, UNTESTED, Finding
 from leakscope_papers.headlines import HOW, best_reading, commands_of, findings_to_show, headlines, in_short, incomplete
+from leakscope_papers.pages import TEMPLATES
 from leakscope_papers.pages.columns import RULE as COLUMN_RULE
 from leakscope_papers.pages.columns import columns_of
 from leakscope_papers.pages.pictures import Strip, strips_of
@@ -22,8 +22,7 @@ from leakscope_papers.results import Result
 from leakscope_papers.scales import scale_of
 
 TONES = {HOLDS: "holds", SO_FAR: "holds", FAILS: "does"}
-TEMPLATES = Path(__file__).parent / "templates"
-STYLES = ("base.css", "tables.css", "charts.css", "paper.css", "paper_plots.css")
+STYLES = ("base.css", "tables.css", "regions.css", "paper.css", "paper_plots.css")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leakscope.analysis.characteristic import RED_FROM, place
 from leakscope.metrics.interval import Estimate
 from leakscope.report import numbers
-from leakscope.report.charts import SHARE, Frame, Scale, Tick, fit, linear_scale, measure_scale
-from leakscope.report.charts.characteristic import AXIS as RATIO_TITLE
+from leakscope.report.charts import SHARE, Frame, Scale, Tick, fit, interval_ends, measure_scale, widen
+from leakscope_papers.characteristics.characteristic import RED_FROM, place
+from leakscope_papers.characteristics.drawing import AXIS as RATIO_TITLE
 from leakscope_papers.measure_names import title_of
 from leakscope_papers.pages.plots import Plotted, Series
 
@@ -138,7 +138,39 @@ def _left_scale(plotted: Plotted, values: Sequence[Estimate]) -> Scale:
         return SHARE
     if plot.curve or plot.regions or plot.bars or plot.chance:
         return linear_scale(values, zero=not plot.curve, cut=bool(plot.curve))
-    return measure_scale(values, near=True)
+    ends = interval_ends(values)
+    if (
+        ends and min(ends) > max(ends) / 2 and not fit([v.value for v in values]).log
+    ):  # all far from 0: begin close to them
+        return linear_scale(values, zero=False)
+    return measure_scale(values)
+
+
+def linear_scale(values: Sequence[Estimate], *, zero: bool, cut: bool = False) -> Scale:
+    """Return a linear scale that holds these values and their intervals, and 0 if `zero`.
+
+    >>> from leakscope.metrics.interval import Estimate
+    >>> linear_scale([Estimate(0.9, 0.3, 1.5, 2, 2)], zero=False, cut=True)
+    Scale(low=0.2, high=1.0, log=False, zero=False)
+    >>> linear_scale([Estimate(3.0, 2.0, 4.0, 9, 9)], zero=True)
+    Scale(low=0.0, high=4.0, log=False, zero=False)
+    """
+    ends = interval_ends(values)
+    if not ends:
+        return SHARE
+    if cut:  # intervals do not extend it beyond shares in [0, 1] or cosines in [-1, 1]
+        least, most = _possible_range([v.value for v in values])
+        ends = [min(max(end, least), most) for end in ends]
+    low, high = min([0.0, *ends] if zero else ends), max(ends)
+    return widen(Scale(low, high) if low < high else Scale(low - 0.5, high + 0.5))
+
+
+def _possible_range(values: Sequence[float]) -> tuple[float, float]:
+    """Return the range of shares or cosines; for other numbers one that is wider by their span on each side."""
+    low, high = min(values), max(values)
+    if low >= -1 and high <= 1:
+        return (0.0 if low >= 0 else -1.0), 1.0
+    return low - (high - low), high + (high - low)
 
 
 def _estimates(series: Sequence[Series]) -> list[Estimate]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from leakscope.analysis.characteristic import Region
 from leakscope.report import charts, numbers
-from leakscope.report.charts.characteristic import Shade, region_shades
+from leakscope_papers.characteristics.characteristic import Region
+from leakscope_papers.characteristics.drawing import Shade, region_shades
 from leakscope_papers.measure_names import title_of
 from leakscope_papers.pages.plot_axes import Axes, axes_of, axis_titles, position_text, ticks_across
 from leakscope_papers.pages.plots import PlotPanel, Plotted, Point, Series
@@ -186,10 +186,10 @@ def _series(series: Series, number: int, axes: Axes, aside: float, step: float, 
 
 def _bar(spot: Placing, point: Point) -> str:
     """Return the bar of a point's interval; "" without one."""
-    if not charts.has_interval(point.value):
+    if not (math.isfinite(point.value.low) and math.isfinite(point.value.high)):
         return ""
     (x, low), (_, high) = spot(point.x, point.value.low), spot(point.x, point.value.high)
-    return charts.whisker(x, low, high)
+    return f"M{x:g} {low:g}V{high:g}M{x - 2.5:g} {low:g}h5M{x - 2.5:g} {high:g}h5"
 
 
 def _band(spot: Placing, points: Sequence[Point]) -> str:
@@ -203,7 +203,7 @@ def _band(spot: Placing, points: Sequence[Point]) -> str:
 def _column(spot: Placing, point: Point, half: float) -> str:
     """Return the column from 0 to the point."""
     (x, top), (_, foot) = spot(point.x, point.value.value), spot(point.x, 0.0)
-    return charts.column(x, top, foot, half)
+    return f"M{x - half:g} {foot:g}V{top:g}h{2 * half:g}V{foot:g}Z"
 
 
 def _chance(panel: PlotPanel, axes: Axes, offsets: Sequence[float], half: float) -> Chance | None:

@@ -43,7 +43,7 @@ def caps_of(right: Tensor, distances: Sequence[Sequence[float]]) -> list[float]:
         v_k = 1/S sum_s [ Acc_s dist_sk + d_s T/J sum over its images of (right_sj - Acc_s) ],
 
     so the spread of the v_k includes distances and accuracies, and the correlation between strengths, which share the images.
-    Trials without a distance (`analysis.characteristic.Rule`) are left out.
+    Trials without a distance (`characteristics.Rule`) are left out.
 
     >>> caps_of(torch.tensor([[1.0], [1.0]]), [[1.0, 0.0], [0.5, 1.0]])
     [0.75, 0.5]

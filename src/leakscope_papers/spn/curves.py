@@ -2,13 +2,14 @@
 
 Fan et al. 2020, arXiv:2006.11601, tables 1 and 7 to 10, figures 1, 4, 5, 26 and 27. All strengths of a curve are attacked as one
 batch, with the same images, weights, starts and draws. rMSE is of the guess clamped to the valid range, so that no diverged trial
-dominates a CAP (`analysis.characteristic.Rule`); `rmse_raw` is of the unclamped guess, at most 10. The mean of a row's numbers is
+dominates a CAP (`characteristics.Rule`); `rmse_raw` is of the unclamped guess, at most 10. The mean of a row's numbers is
 the value, their spread its error: of every trial (iterations, rMSE, labels), of every reconstruction (tracing,
 `inference.tracing.by_cluster`), for a median of ratios `around_median`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,7 +17,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from leakscope.analysis.characteristic import Rule, around_median, bias_ratio
 from leakscope.attacks.engine.plan import Execution
 from leakscope.clients import Client
 from leakscope.core.tree import Tree, dot, lift, norm
@@ -25,8 +25,10 @@ from leakscope.defences.on_model import Polarisation
 from leakscope.inference.membership import membership
 from leakscope.inference.tracing import Tracing, trace_each
 from leakscope.metrics import arrange, clean
+from leakscope.metrics.interval import Z
 from leakscope.play import AttackResult, attack, expose
 from leakscope.sweep.objects import load_data
+from leakscope_papers.characteristics.characteristic import Rule, bias_ratio
 from leakscope_papers.programs.rows import Keep, Place, Say
 from leakscope_papers.programs.settings import read_settings
 from leakscope_papers.spn.attackers import (
@@ -270,3 +272,24 @@ def cosine_of(parts: tuple[Tree, Tree], group: str) -> Tensor:
         return dot(one, other) / (norm(one) * norm(other)).clamp_min(1e-30)
 
     return lift(cosine)(*({n: part[n] for n in chosen} for part in parts))
+
+
+def around_median(values: Tensor) -> Tensor:
+    """Return T numbers whose mean is the median of T values and whose standard error is that of the median.
+
+    The numbers are m + c sign(x - m), with c / sqrt(T) the median's error by order statistics, (x_u - x_l) / 2z for the ranks T/2
+    +- z sqrt(T)/2. For tables that take means. An infinite median is returned unchanged.
+
+    >>> around_median(torch.tensor([1.0, 2.0, 3.0, 100.0])).mean()
+    tensor(2., dtype=torch.float64)
+    """
+    x = values.double()
+    number, ordered, middle = len(x), x.sort().values, x.median()
+    if not bool(middle.isfinite()):
+        return torch.full_like(x, float(middle))
+    reach = Z * math.sqrt(number) / 2
+    low = max(0, math.floor(number / 2 - reach))
+    high = min(number - 1, math.ceil(number / 2 + reach) - 1)
+    ends = ordered[[low, high]].clamp_max(float(ordered[ordered.isfinite()].max()))
+    side = torch.sign(torch.arange(number, dtype=torch.float64) - (number - 1) / 2)  # by rank: as many above as below
+    return (middle + (ends[1] - ends[0]) / (2 * Z) * math.sqrt(number) * side)[x.argsort().argsort()]

@@ -33,14 +33,14 @@ from leakscope.federated import run_rounds
 from leakscope.kernels.graph_cache import Staged
 from leakscope.kernels.im2col import Im2col
 from leakscope.kernels.recordings import recorded
-from leakscope.learning import tree_adam
-from leakscope.learning.tree_adam import Moments
 from leakscope.models import Uniform, draw_parameters
 from leakscope.store.disk import clear_errors, replacing
 from leakscope_papers.programs.rows import Say
 from leakscope_papers.programs.settings import build_network
+from leakscope_papers.spn import tree_adam
 from leakscope_papers.spn.attackers import RANGE, client_of
 from leakscope_papers.spn.settings import GRADIENT, WEIGHTS, Curve, Trained
+from leakscope_papers.spn.tree_adam import Moments
 
 AT_ONCE = 500
 REPORT_EVERY = 5  # rounds

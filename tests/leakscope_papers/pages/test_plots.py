@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.analysis.characteristic import place
 from leakscope.metrics.interval import Estimate, estimate_mean
+from leakscope_papers.characteristics.characteristic import place
 from leakscope_papers.comparing import Column, Measured, compare
 from leakscope_papers.items import Item, read_item
 from leakscope_papers.measures import NONE, Value

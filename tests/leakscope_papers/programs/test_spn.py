@@ -1,8 +1,9 @@
-"""SPN's programs: strengths inside the batch give what each gives alone, CAP is that of `analysis`, training is torch's Adam."""
+"""SPN's programs: strengths inside the batch give what each gives alone, CAP is that of `characteristics`, training is torch's Adam."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from leakscope.analysis.characteristic import Characteristic, measured
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Stop
 from leakscope.clients import Client, knowledge_of_defences
@@ -27,6 +27,7 @@ from leakscope.defences.on_model import Polarisation
 from leakscope.inference.tracing import trace
 from leakscope.metrics import match
 from leakscope.sweep.objects import load_data
+from leakscope_papers.characteristics.characteristic import Characteristic, measured
 from leakscope_papers.claims import examine
 from leakscope_papers.comparing import Measured
 from leakscope_papers.items import Item, Part, find_part, item_files, read_item
@@ -624,3 +625,18 @@ def _planned_cells(item: Item, part: Part) -> list[Measured]:
 def test_a_curve_of_an_unknown_defence_is_told() -> None:
     with pytest.raises(Exception, match=r"unknown .*'dpp'"):
         client_of(Curve(defence="dpp", strengths=(0.1,)), 0.1)
+
+
+def test_numbers_around_a_median_have_its_mean_and_its_error() -> None:
+    """Over 200 draws of 101 normal values the mean interval is that of the median's known deviation, sqrt(pi / 2T)."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(101, generator=generator, dtype=torch.float64) for _ in range(200)]
+    made = [spn.around_median(values) for values in drawn]
+    assert_close(torch.stack([one.mean() for one in made]), torch.stack([values.median() for values in drawn]))
+    errors = torch.stack([one.std() / math.sqrt(101) for one in made])
+    assert errors.mean() == pytest.approx(math.sqrt(math.pi / 202), rel=0.1)
+    heavy = torch.tensor([1.0, 3.0, 2.0, math.inf, 9.0])
+    assert spn.around_median(heavy).mean() == pytest.approx(3.0)
+    assert spn.around_median(heavy).isfinite().all()
+    assert spn.around_median(torch.full((3,), math.inf)).tolist() == [math.inf] * 3
+    assert_close(spn.around_median(7 * drawn[0]), 7 * made[0])

@@ -134,6 +134,7 @@ class Evaluator:
         self._pool: ThreadPoolExecutor | None = None
         self._parts: list[tuple[Tensor, Flat]] = []
         self._bound: list[Callable[..., Flat]] = []
+        self._each: list[Facts] = []  # of single trials
 
     def __call__(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
         """Return the evaluation of every trial."""
@@ -289,8 +290,10 @@ class Evaluator:
         return single
 
     def _loop(self, unknowns: Tree, iteration: Tensor) -> Evaluation:
+        self._each = self._each or [take(self.facts, i) for i in range(self.real)]
+
         def one(i: int) -> tuple[Tree, Tensor, Tensor]:
-            return evaluate_alone(self.model, take(unknowns, i), take(self.facts, i), iteration[i], self.wanted)
+            return evaluate_alone(self.model, take(unknowns, i), self._each[i], iteration[i], self.wanted)
 
         beside = iteration.is_cuda and self.real > 1 and torch.cuda.is_current_stream_capturing()
         rows = side_by_side(one, range(self.real), STREAMS) if beside else [one(i) for i in range(self.real)]

@@ -43,8 +43,9 @@ class Engine:
         progress: Callable[[Progress], None] | None = None,
         checkpoint: Checkpoint | None = None,
         record: bool = True,
+        out_of_time: Callable[[int], bool] | None = None,
     ) -> None:
-        """Check the rules; `record` allows recorded ticks on a CUDA device."""
+        """Check the rules; `record` allows recorded ticks on a CUDA device; `out_of_time` is asked before each evaluation."""
         missing = sorted(set(problem.unknowns) - set(problem.rules))
         if missing:
             raise InputError(f"every unknown needs a rule; none for {', '.join(missing)}")
@@ -52,9 +53,11 @@ class Engine:
         self.model, self.problem, self.stop, self.form = model, problem, stop, form
         self.total = trials(problem.unknowns)
         self.progress, self.checkpoint, self.record = progress, checkpoint, record
+        self.out_of_time = out_of_time
         self.recorder = Recorder(stop)
         self.device = next(iter(problem.unknowns.values())).device
         self.spare = spare_lanes(model, problem.facts.knowledge, self.device)
+        self.unpadded = form in ALONE and self.device.type == "cuda"
         self.tick = 0
         self.running = self.laid_out = self.total
         self.results: State | None = None
@@ -67,7 +70,7 @@ class Engine:
         """Return the final state of every trial."""
         state = self._resumed() or self._begin()
         ticker = self._bind(state)
-        while True:
+        while not self._cut(state):
             began = time.perf_counter()
             ahead = self._ahead()
             for tick in range(self.tick, self.tick + ahead):
@@ -87,6 +90,13 @@ class Engine:
         self._flush(state)
         self._report(state, force=True)
         return self._finished()
+
+    def _cut(self, state: State) -> bool:
+        """Return whether the run ends here for lack of time; trials still running then count as exhausted."""
+        if self.out_of_time is None or not self.out_of_time(self.tick):
+            return False
+        state.outcome = torch.where(state.outcome == Outcome.RUNNING, int(Outcome.EXHAUSTED), state.outcome)
+        return True
 
     def rehearse(self) -> tuple[State, Ticker]:
         """Return the state and the evaluators after one tick and its results, without spare lanes: shows what a run needs."""
@@ -116,8 +126,8 @@ class Engine:
         return self._lay_out(index, self.total)
 
     def width(self, live: int) -> int:
-        """Return the number of lanes for so many live trials."""
-        return lanes(live, self.spare)
+        """Return the number of lanes for so many live trials; no padding where a CUDA device evaluates each trial alone."""
+        return live if self.unpadded else lanes(live, self.spare)
 
     def _lay_out(self, index: Tensor, live: int) -> State:
         unknowns = take(self.problem.unknowns, index)
@@ -151,13 +161,8 @@ class Engine:
         pads = state.lane < 0
         if bool(pads.any()):
             index = torch.where(pads, state.lane[0].clamp_min(0), index)
-        local = replace(
-            self.problem,
-            unknowns=state.unknowns,
-            facts=take(self.problem.facts, index),
-            optimiser=take(self.problem.optimiser, index),
-            rules=take(dict(self.problem.rules), index),
-        )
+        same = self.unpadded and index.tolist() == list(range(self.total))  # then no copy of the weights is needed
+        local = replace(self.problem if same else take(self.problem, index), unknowns=state.unknowns)
         form = self.form
         if form == "compiled" and len(state.lane) < self.width(self.total):
             form = "im2col"  # the tail of a chunk is not worth a second compilation

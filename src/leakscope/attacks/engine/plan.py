@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -55,6 +56,9 @@ class Execution:
     directory: Path | None = None
     save_every: float = 30.0
     progress: Callable[[Progress], None] | None = None
+    out_of_time: Callable[[int], bool] | None = (
+        None  # asked before each evaluation, with their number; True ends the run
+    )
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -97,23 +101,25 @@ class Plan:
         os.replace(temporary, directory / "plan.json")
 
     @staticmethod
-    def read(directory: Path, stamp: str) -> Plan | None:
-        """Return the plan of a run started in this directory, or None."""
+    def read(directory: Path, stamp: str, total: int) -> Plan | None:
+        """Return the plan of a run of `total` trials started in this directory, or None; a damaged one is dropped."""
         path = directory / "plan.json"
-        if not path.exists():
+        if not path.is_file():
             return None
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
-            if saved.pop("stamp") != stamp:
-                raise InputError(
-                    f"{directory} holds another run; use an empty directory or the same settings and seeds"
-                )
+            same = saved.pop("stamp") == stamp
             saved["chunks"] = tuple((int(a), int(b)) for a, b in saved["chunks"])
-            return Plan(**saved)
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{path} is not a readable plan ({error}); delete the directory to start again") from None
+            plan = Plan(**saved)
+            ends = [0, *(last for _, last in plan.chunks)]
+            if same and (plan.form not in FORMS or [*(first for first, _ in plan.chunks), total] != ends):
+                raise ValueError("its chunks do not fit")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            warnings.warn(f"{path} is not a readable plan ({error}); a new one is made", stacklevel=2)
+            return None
+        if not same:
+            raise InputError(f"{directory} holds another run; use an empty directory or the same settings and seeds")
+        return plan
 
 
 def narrow(problem: Problem, width: int) -> Problem:
@@ -236,13 +242,15 @@ def form_of_one(model: Model, problem: Problem, evaluations: float) -> str:
 def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple[str, dict[str, float]]:
     """Return the form for a CUDA device, and the recorded rates if measuring pays.
 
-    Short runs are not measured: they use one batch, or streams if a trial has more images than there are trials. For long runs
-    where a batch is fastest it is compiled without measuring, which was fastest in every case measured (docs/performance.md).
+    Short runs are not measured: they use one batch, or streams if a trial has more images than there are trials; so do runs
+    that one batch, kernel by kernel, does in seconds. For long runs where a batch is fastest it is compiled without measuring,
+    which was fastest in every case measured (docs/performance.md).
     """
     width = trials(problem.unknowns)
     plain = measure_form(model, narrow(problem, 1), "loop", seconds=0.0, least=1)
     if width * evaluations / plain < MEASURING_PAYS_AFTER:
         return "loop" if width <= problem.facts.knowledge.samples else "im2col", {}
+    soon = width * evaluations / (MEASURING_PAYS_AFTER / 4)  # a rate at which measuring does not pay
     key = graph_key("rates", same=(model,), inputs=problem.facts, flat=tensors((problem.unknowns, problem.facts)))
     rates: dict[str, float] = _RATES.setdefault(key, {})
     if len(_RATES) > MOST_RATES:  # a key keeps its network alive
@@ -250,10 +258,12 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
     for form in ("im2col", "native", "loop"):
         if form in rates:
             continue
-        if rates and width * evaluations / max(rates.values()) < MEASURING_PAYS_AFTER / 4:
+        if rates and max(rates.values()) > soon:
             break
         part = narrow(problem, min(width, STREAMS)) if form == "loop" else problem
         try:
+            if form == "im2col" and measure_form(model, problem, form, seconds=0.0, least=1) > soon:
+                return form, {}
             rates[form] = measure_form(model, part, form, seconds=0.2, traced=True)
         except (RuntimeError, InputError) as error:
             if is_out_of_memory(error):

@@ -25,7 +25,7 @@ def run_problem(
     model: Model, problem: Problem, stop: Stop, execution: Execution, stamp: str, evaluations: float
 ) -> Finished:
     """Return the end of every trial, following the plan in `execution.directory` if there is one."""
-    plan = Plan.read(execution.directory, stamp) if execution.directory else None
+    plan = Plan.read(execution.directory, stamp, trials(problem.unknowns)) if execution.directory else None
     with precision(execution.tf32 if plan is None else plan.tf32):
         if plan is None:
             plan = make_plan(model, problem, execution, evaluations, stop)
@@ -88,7 +88,15 @@ class _Run:
     def _chunk(self, first: int, last: int) -> Finished:
         checkpoint = self._checkpoint(first, last)
         part = take(self.problem, slice(first, last))
-        engine = Engine(self.model, part, self.stop, self.plan.form, progress=self._reporter(), checkpoint=checkpoint)
+        engine = Engine(
+            self.model,
+            part,
+            self.stop,
+            self.plan.form,
+            progress=self._reporter(),
+            checkpoint=checkpoint,
+            out_of_time=self.execution.out_of_time,
+        )
         finished = engine.run()
         if checkpoint is not None:
             checkpoint.remove()

@@ -132,6 +132,7 @@ class Recorder:
     stop: Stop
     trace_at: list[int] = field(init=False)
     snapshots_at: list[int] = field(init=False)
+    recorded_at: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
         last = self.stop.iterations
@@ -139,6 +140,7 @@ class Recorder:
         filmed = end if self.stop.film_end else ()
         object.__setattr__(self, "trace_at", sorted({*spaced(last, TRACE_POINTS), *end}))
         object.__setattr__(self, "snapshots_at", sorted({*spaced(last, SNAPSHOTS), *filmed}))
+        object.__setattr__(self, "recorded_at", frozenset(self.trace_at + self.snapshots_at))
 
     def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the iterations recorded in `trace` and in `snapshots` as tensors on a device."""
@@ -146,6 +148,8 @@ class Recorder:
 
     def write(self, state: State, boundary: Tensor, marks: tuple[Tensor, Tensor]) -> None:
         """Store mismatch, scalars and guess of trials at a recorded iteration; `marks` (see `on`) avoid a synchronisation."""
+        if not boundary.is_cuda and self.recorded_at.isdisjoint(state.iteration.tolist()):
+            return
         along = [(state.trace, state.mismatch)]
         along += [(course, state.unknowns[name]) for name, course in state.courses.items()]
         lanes = torch.arange(len(state.lane), device=state.lane.device)

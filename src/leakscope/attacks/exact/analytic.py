@@ -7,6 +7,7 @@ example activates gives that example, any other a mixture.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Sequence
@@ -24,8 +25,12 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.tree import TINY
 from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, Seeds, direction
+from leakscope.learning.losses import LOSSES
 
 FEW = 2  # bits
+MOST_ROWS = 4096  # units of a batch that are divided: those with the largest bias gradients
+BOX, SAME = 1e-4, 1e-5  # mean squares: distance from the box of valid values, and between two copies of an example
+FAINT = 1e-6  # bias gradient, relative to the largest, below which rounding decides the quotient
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,9 @@ class Analytic:
     """Divide the first dense layer's weight gradient by its bias gradient.
 
     One example: the mean of `dW_k / db_k` over units weighted by `db_k^2` (least squares, exact without noise). With a known mask
-    each input uses the units whose pair was sent; an input without a pair stays 0 and counts as residual. N examples: the rows
-    are clustered greedily by farthest point into N candidates, exact only for units that one example alone activates. A relative
-    residual above `threshold` makes the trial exhausted. Labels that cannot be read are drawn at random with a warning.
+    each input uses the units whose pair was sent; an input without a pair stays 0 and counts as residual. N examples: every row
+    gives a candidate, exact for a unit that one example alone activates, and N are chosen (`_recover_batch`). A relative residual
+    above `threshold` makes the trial exhausted. Labels that cannot be read are drawn at random with a warning.
     """
 
     name: str = "analytic"
@@ -74,13 +79,15 @@ def labels_of(model: Model, observation: Observation, knowledge: Knowledge, seed
     """Return the labels: known, read from the update, or drawn at random with a warning."""
     if knowledge.labels is not None:
         return knowledge.labels
+    device = next(iter(observation.rounds[0].sent.values())).device
+    if knowledge.loss not in LOSSES:  # a caller's own loss: labels are not judged
+        return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
     rule = "idlg" if knowledge.samples == 1 else "counts"
     try:
         return LABEL_RULES[rule](model, observation, knowledge, random.key(list(seeds)))
     except InputError as error:  # images need no labels
         why = str(error).partition("; use ")[0]  # the hint to use another label rule does not apply
         warnings.warn(f"labels are drawn at random, they cannot be read: {why}", stacklevel=3)
-        device = next(iter(observation.rounds[0].sent.values())).device
         return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
 
 
@@ -112,22 +119,35 @@ def _recover_one(weight: Tensor, bias: Tensor, pairs: Tensor) -> Tensor:
 
 def _recover(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:
     """Return T x N x F inputs from T x K x F and T x K gradients."""
-    samples = knowledge.samples
-    if samples == 1:
+    if knowledge.samples == 1:
         strength = bias.square().sum(1).clamp_min(TINY**2)
         return ((weight * bias[..., None]).sum(1) / strength[:, None])[:, None]
-    rows = weight / torch.where(bias.abs() < TINY, torch.inf, bias)[..., None]
+    return torch.stack([_recover_batch(w, b, knowledge) for w, b in zip(weight, bias, strict=True)])
+
+
+def _recover_batch(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:
+    """Return N x F inputs of one batch: the quotients `W_k / b_k` most likely to be one example, far from each other.
+
+    A mixture of examples with weights of both signs leaves the box of valid values. A quotient that several units repeat is an
+    example: mixtures rarely coincide. So repeated quotients come first, then others inside the box, then the rest.
+    """
+    strongest = bias.abs().topk(min(len(bias), MOST_ROWS)).indices
+    weight, bias = weight[strongest], bias[strongest]
+    rows = weight / torch.where(bias.abs() < TINY, torch.inf, bias)[:, None]
     shape = tuple(knowledge.input_shape)
-    shown = knowledge.scaling.unscale(rows.unflatten(-1, shape), len(shape)).flatten(2)
-    inside = ((shown > -0.05) & (shown < 1.05)).to(rows.dtype).mean(-1)
-    worth = inside * bias.abs() / bias.abs().amax(1, keepdim=True).clamp_min(TINY)
-    lanes = torch.arange(len(rows))
-    chosen = [worth.argmax(1)]
-    far = (rows - rows[lanes, chosen[0]][:, None]).square().mean(-1)
-    for _ in range(samples - 1):
-        chosen.append((far * worth).argmax(1))
-        far = torch.minimum(far, (rows - rows[lanes, chosen[-1]][:, None]).square().mean(-1))
-    return torch.stack([rows[lanes, c] for c in chosen], dim=1)
+    shown = knowledge.scaling.unscale(rows.unflatten(-1, shape), len(shape)).flatten(1)
+    boxed = shown.clamp(0, 1)
+    outside = (shown - boxed).square().mean(1)
+    inside = (outside <= BOX) & (bias.abs() >= FAINT * bias.abs().max().clamp_min(TINY))
+    near = (torch.cdist(boxed, boxed).square() <= SAME * boxed.shape[1]) & inside & inside[:, None]
+    worth = torch.where(inside, torch.where(near.sum(1) > 1, 1.0, 1e-2), 1e-4 / (1 + outside / BOX)).to(rows)
+    far = (boxed - boxed[worth == worth.max()].mean(0)).square().mean(1)
+    chosen: list[Tensor] = []
+    for _ in range(knowledge.samples):
+        chosen.append((far * worth).argmax())
+        apart = (boxed - boxed[chosen[-1]]).square().mean(1)
+        far = torch.minimum(far, apart) if len(chosen) > 1 else apart
+    return rows[torch.stack(chosen)]
 
 
 def relative_residual(weight: Tensor, bias: Tensor, flat: Tensor, pairs: Tensor | None = None) -> Tensor:
@@ -137,8 +157,10 @@ def relative_residual(weight: Tensor, bias: Tensor, flat: Tensor, pairs: Tensor 
         weight, bias = weight * counted, bias[..., None] * pairs
     else:
         bias = bias[..., None]
-    apart = (weight[:, :, None] - bias[:, :, None] * flat[:, None]).square().sum(-1).amin(-1).sum(1)
-    return (apart / weight.square().sum((1, 2))).sqrt()
+    each = (
+        (weight - bias * one[:, None]).square().sum(-1) for one in flat.unbind(1)
+    )  # not at once: T x K x N x F numbers
+    return (functools.reduce(torch.minimum, each).sum(1) / weight.square().sum((1, 2))).sqrt()
 
 
 def exact_result(pictures: Tensor, labels: Tensor, fit: Tensor, threshold: float) -> Reconstruction:

@@ -83,47 +83,18 @@ def likeness_scale(values: Sequence[Estimate]) -> Scale:
     return widen(Scale(min([0.0, *(v.value for v in values)]), 1.0))
 
 
-def measure_scale(values: Sequence[Estimate], *, near: bool = False) -> Scale:
+def measure_scale(values: Sequence[Estimate]) -> Scale:
     """Return the scale of measures that are not rates: logarithmic over a decade, else linear from 0."""
     scale = fit([v.value for v in values])
     if scale.log:
         return widen(scale)
     ends = interval_ends(values)
-    if near and ends and min(ends) > max(ends) / 2:  # all values far from 0: begin close to them
-        return linear_scale(values, zero=False)
     return widen(fit([max(-1.0, end) for end in ends], from_zero=True)) if ends else SHARE
-
-
-def linear_scale(values: Sequence[Estimate], *, zero: bool, cut: bool = False) -> Scale:
-    """Return a linear scale that holds these values and their intervals, and 0 if `zero`.
-
-    >>> from leakscope.metrics.interval import Estimate
-    >>> linear_scale([Estimate(0.9, 0.3, 1.5, 2, 2)], zero=False, cut=True)
-    Scale(low=0.2, high=1.0, log=False, zero=False)
-    >>> linear_scale([Estimate(3.0, 2.0, 4.0, 9, 9)], zero=True)
-    Scale(low=0.0, high=4.0, log=False, zero=False)
-    """
-    ends = interval_ends(values)
-    if not ends:
-        return SHARE
-    if cut:  # intervals do not extend it beyond shares in [0, 1] or cosines in [-1, 1]
-        least, most = _possible_range([v.value for v in values])
-        ends = [min(max(end, least), most) for end in ends]
-    low, high = min([0.0, *ends] if zero else ends), max(ends)
-    return widen(Scale(low, high) if low < high else Scale(low - 0.5, high + 0.5))
 
 
 def interval_ends(values: Sequence[Estimate]) -> list[float]:
     """Return the finite values and interval ends."""
     return [end for v in values for end in (v.low, v.value, v.high) if math.isfinite(end)]
-
-
-def _possible_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return the range of shares or cosines; for other numbers one that is wider by their span on each side."""
-    low, high = min(values), max(values)
-    if low >= -1 and high <= 1:
-        return (0.0 if low >= 0 else -1.0), 1.0
-    return low - (high - low), high + (high - low)
 
 
 def _decades(low: float, high: float) -> list[float]:

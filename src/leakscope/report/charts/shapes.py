@@ -1,8 +1,7 @@
-"""Shapes of a chart (frame, markers, lines, bands, interval bars, columns) as SVG paths."""
+"""Shapes of a chart (frame, markers, lines, bands) as SVG paths."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -78,16 +77,6 @@ def band(upper: Sequence[Spot], lower: Sequence[Spot]) -> str:
     return path([*upper, *lower[::-1]]) + "Z"
 
 
-def whisker(x: float, low: float, high: float) -> str:
-    """Return the interval bar between two heights."""
-    return f"M{x:g} {low:g}V{high:g}M{x - 2.5:g} {low:g}h5M{x - 2.5:g} {high:g}h5"
-
-
-def column(x: float, top: float, foot: float, half: float) -> str:
-    """Return the outline of a column of half width `half`."""
-    return f"M{x - half:g} {foot:g}V{top:g}h{2 * half:g}V{foot:g}Z"
-
-
 def marker(number: int, x: float, y: float) -> str:
     """Return a disc, square, triangle or diamond, so that lines differ without colour."""
     r = RADIUS
@@ -103,11 +92,6 @@ def marker(number: int, x: float, y: float) -> str:
 def legend_marker(number: int) -> str:
     """Return the marker at its place in the legend."""
     return marker(number, 14, 8)
-
-
-def has_interval(value: Estimate) -> bool:
-    """Return whether an estimate has an interval."""
-    return math.isfinite(value.low) and math.isfinite(value.high)
 
 
 def value_text(value: float, share: bool) -> str:

@@ -119,7 +119,8 @@ QUIET = 0.2  # seconds between two notes of a worker
 
 def serve(descriptor: int, driver: int) -> None:
     """Run chunks until the driver closes the pipe or exits."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides when to stop
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the driver decides when to stop
     os.set_inheritable(descriptor, False)  # a child process of a chunk must not keep the pipe open after this one exits
     threading.Thread(target=_leave_with, args=(driver,), daemon=True).start()
     pipe: Connection[object, object] = Connection(descriptor)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from leakscope.report.search_page import render_search
+from leakscope.search.candidates import Candidate
 from leakscope.search.policies import walks_of
-from leakscope.search.policy_search import Candidate, PolicySearch
 from leakscope.search.records import result_of
+from leakscope.search.settings import PolicySearch
 
 pytestmark = pytest.mark.browser
 Open = Callable[..., Any]

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from leakscope.analysis.characteristic import Characteristic, Example, Region
 from leakscope.core.errors import InputError
 from leakscope.report import numbers
-from leakscope.report.charts.characteristic import CharacteristicDrawing, draw_characteristic
 from leakscope.report.page import render_page, write_page
 from leakscope.report.pictures import drawable, pixels, png
+from leakscope_papers.characteristics.characteristic import Characteristic, Example, Region
+from leakscope_papers.characteristics.drawing import CharacteristicDrawing, draw_characteristic
+from leakscope_papers.pages import TEMPLATES
 
-STYLES = ("base.css", "tables.css", "pictures.css", "narrow.css", "charts.css", "characteristic.css")
+STYLES = ("base.css", "tables.css", "pictures.css", "narrow.css", "regions.css", "characteristic.css")
 LIMITS = "The ratio is an axis: for networks with convolutions no theorem ties it to whether an attack works."
 REGIONS = (
     (Region.GREEN, "Green: the perturbation is at least as large as the gradient"),
@@ -53,7 +54,7 @@ class Group(NamedTuple):
     curves: tuple[Characteristic, ...]
 
 
-def render(page: CharacteristicPage) -> str:
+def render_characteristics(page: CharacteristicPage) -> str:
     """Return the page as one self-contained HTML text."""
     if not page.curves:
         raise InputError("a page of characteristics needs at least one curve")
@@ -69,12 +70,12 @@ def render(page: CharacteristicPage) -> str:
         "rules": sorted({curve.rule for curve in page.curves if curve.rule}),
         "by_region": [(region.value, title, _drawn_examples(page.examples, region)) for region, title in REGIONS],
     }
-    return render_page("characteristic.html", values, styles=STYLES)
+    return render_page("characteristic.html", values, styles=STYLES, folder=TEMPLATES)
 
 
-def write(page: CharacteristicPage, path: str | Path) -> Path:
+def write_characteristics(page: CharacteristicPage, path: str | Path) -> Path:
     """Write the page to `path` and return it; missing folders are created."""
-    return write_page(render(page), path)
+    return write_page(render_characteristics(page), path)
 
 
 def _groups(curves: Sequence[Characteristic]) -> list[Group]:

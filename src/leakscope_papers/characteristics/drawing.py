@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from leakscope.analysis.characteristic import GREEN_UP_TO, RED_FROM, Characteristic, Point, Region, place
 from leakscope.report import numbers
 from leakscope.report.charts.scales import SHARE, Scale, fit, widen
 from leakscope.report.charts.shapes import Frame, Mark, Tick, band, marker, path, tick_text
+from leakscope_papers.characteristics.characteristic import GREEN_UP_TO, RED_FROM, Characteristic, Point, Region, place
 
 FRAME = Frame(width=420, height=250, left=52, right=52, top=12, bottom=42)
 AXIS = "log10(||B|| / ||E|| + 1)"

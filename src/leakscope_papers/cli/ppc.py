@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leakscope.cli.app import app
 from leakscope.cli.options import KeepPrivate, Options, Quiet, choose_device, shell_command, writing
 from leakscope.cli.progress import print_lines
 from leakscope.cli.text import count, plain_table, printable, terminal
@@ -19,10 +18,10 @@ from leakscope.cli.train import train_with_progress
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
-    from leakscope.report.characteristic_page import CharacteristicPage
     from leakscope.scenario.cell import CellSettings
-    from leakscope.studies.characteristics import AccuracyOf, Curves, Line
     from leakscope.training import Result, Training
+    from leakscope_papers.characteristics import AccuracyOf, Curves, Line
+    from leakscope_papers.characteristics.page import CharacteristicPage
 
 PAGE, DATA = "index.html", "characteristics.json"
 
@@ -47,7 +46,6 @@ Participants = Annotated[int, typer.Option(help="Tracing: how many parts the att
 Out = Annotated[Path | None, typer.Option(help="Directory for page, data and trainings; RUN/ppc if not given.")]
 
 
-@app.command()
 def ppc(
     runs: Runs,
     training: TrainingFile = None,
@@ -64,7 +62,7 @@ def ppc(
     """Measure privacy-preserving characteristics of runs (accuracy, distance and CAP by strength) and write a page."""
     _check_options(runs, training, accuracies or [], along or [], participants)
     device = choose_device(device, quiet=quiet)
-    from leakscope.studies.characteristics import measure_curves
+    from leakscope_papers.characteristics import measure_curves
 
     directory = out or runs[0] / "ppc"
     options: Options = {
@@ -97,7 +95,7 @@ def ppc(
 def _lines_by_run(runs: list[Path], along: list[str]) -> list[list[Line]]:
     """Return the lines of every run along its strength: the one given for it or for all, or the only one it has."""
     from leakscope.store import Run
-    from leakscope.studies.characteristics import lines_of
+    from leakscope_papers.characteristics import lines_of
 
     strengths = along if len(along) > 1 else [along[0] if along else None] * len(runs)
     return [lines_of(Run.open(run), strength) for run, strength in zip(runs, strengths, strict=True)]
@@ -125,7 +123,7 @@ def _check_options(
 
 def _read(files: Sequence[Path], by_run: Sequence[Sequence[Line]]) -> list[AccuracyOf]:
     """Return the accuracies of each line from its run's file."""
-    from leakscope.studies.characteristics import accuracies_from
+    from leakscope_papers.characteristics import accuracies_from
 
     sources = [accuracies_from(path, lines) for path, lines in zip(files, by_run, strict=True)]
     return [source for source, lines in zip(sources, by_run, strict=True) for _ in lines]
@@ -155,8 +153,8 @@ class _TrainedAccuracies:
 
     def __init__(self, training: Training, lines: Sequence[Line], how: _TrainingOptions, notes: list[str]) -> None:
         from leakscope.scenario.cell import read_settings
-        from leakscope.studies.characteristics import folder_of, shares_alike, training_under
         from leakscope.training import check_training
+        from leakscope_papers.characteristics import folder_of, shares_alike, training_under
 
         self.training, self.how, self.notes = training, how, notes
         self.accuracies: dict[str, tuple[float, int | None]] = {}
@@ -174,7 +172,7 @@ class _TrainedAccuracies:
 
     def __call__(self, settings: CellSettings, strength: float) -> tuple[float, int | None]:
         """Return the accuracy under the defence of a cell, and the number of test examples."""
-        from leakscope.studies.characteristics import folder_of, guessing, training_under
+        from leakscope_papers.characteristics import folder_of, guessing, training_under
 
         how, under = self.how, training_under(self.training, settings)
         folder = folder_of(under)
@@ -212,7 +210,7 @@ def _way_on(result: Result, how: _TrainingOptions) -> str:
 
 def _page(curves: Curves, lines: Sequence[Line], origin: str, command: str, participants: int) -> CharacteristicPage:
     from leakscope.core.version import __version__
-    from leakscope.report.characteristic_page import CharacteristicPage
+    from leakscope_papers.characteristics.page import CharacteristicPage
 
     facts = (
         ("Runs", ", ".join(dict.fromkeys(str(line.run.directory) for line in lines))),
@@ -242,12 +240,14 @@ def _headline(curves: Curves) -> str:
 
 
 def _write(curves: Curves, page: CharacteristicPage, directory: Path) -> Path:
-    from leakscope.report.characteristic_page import write
+    from leakscope.store.disk import replacing
+    from leakscope_papers.characteristics.page import write_characteristics
 
     with writing(f"--out {directory}"):
-        path = write(page, directory / PAGE)
+        path = write_characteristics(page, directory / PAGE)
         plain = {"command": page.command, "curves": [curve.plain() for curve in curves.curves], "notes": curves.notes}
-        (directory / DATA).write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        with replacing(directory / DATA) as file:
+            file.write((json.dumps(plain, indent=1, allow_nan=False) + "\n").encode())
     return path
 
 

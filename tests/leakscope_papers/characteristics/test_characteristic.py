@@ -11,17 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from leakscope.analysis.characteristic import (
-    Characteristic,
-    Point,
-    Region,
-    Rule,
-    around_median,
-    bias_ratio,
-    measured,
-    place,
-    region,
-)
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -30,6 +19,16 @@ from leakscope.defences import DEFENCES, GaussianNoise, Sparsify
 from leakscope.defences.on_model import Polarisation
 from leakscope.metrics import Estimate, wilson
 from leakscope.models import Uniform, build, draw_parameters
+from leakscope_papers.characteristics.characteristic import (
+    Characteristic,
+    Point,
+    Region,
+    Rule,
+    bias_ratio,
+    measured,
+    place,
+    region,
+)
 
 
 def estimate(value: float, half: float = 0.0, n: int = 5) -> Estimate:
@@ -246,21 +245,6 @@ def test_an_accuracy_over_few_pictures_widens_the_interval_by_its_binomial_sprea
     assert (cap.high - cap.low) / 2 == pytest.approx(math.hypot(sure.half, counted.half) / 2)
     with pytest.raises(InputError, match=r"Point\.tests must\b"):
         Point(0.1, 2.0, 0.6, estimate(1.0), tests=0)
-
-
-def test_numbers_around_a_median_have_its_mean_and_its_error() -> None:
-    """Over 200 draws of 101 normal values the mean interval is that of the median's known deviation, sqrt(pi / 2T)."""
-    generator = torch.Generator().manual_seed(0)
-    drawn = [torch.randn(101, generator=generator, dtype=torch.float64) for _ in range(200)]
-    made = [around_median(values) for values in drawn]
-    assert_close(torch.stack([one.mean() for one in made]), torch.stack([values.median() for values in drawn]))
-    errors = torch.stack([one.std() / math.sqrt(101) for one in made])
-    assert errors.mean() == pytest.approx(math.sqrt(math.pi / 202), rel=0.1)
-    heavy = torch.tensor([1.0, 3.0, 2.0, math.inf, 9.0])
-    assert around_median(heavy).mean() == pytest.approx(3.0)
-    assert around_median(heavy).isfinite().all()
-    assert around_median(torch.full((3,), math.inf)).tolist() == [math.inf] * 3
-    assert_close(around_median(7 * drawn[0]), 7 * made[0])
 
 
 def test_a_point_is_made_of_trials() -> None:

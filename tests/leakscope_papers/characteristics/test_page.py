@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from leakscope.analysis.characteristic import Characteristic, Example, Point, Region, Rule, place
 from leakscope.core.errors import InputError
 from leakscope.metrics import Estimate
-from leakscope.report.characteristic_page import CharacteristicPage, render, write
-from leakscope.report.charts.characteristic import FRAME, draw_characteristic
+from leakscope_papers.characteristics.characteristic import Characteristic, Example, Point, Region, Rule, place
+from leakscope_papers.characteristics.drawing import FRAME, draw_characteristic
+from leakscope_papers.characteristics.page import CharacteristicPage, render_characteristics, write_characteristics
 
 
 def curve(defence: str = "DP <b>", distance: str = "rMSE", top: float = 1.4) -> Characteristic:
@@ -67,7 +67,7 @@ class Reader(HTMLParser):
 
 
 def test_the_page_is_whole_escaped_and_calls_nowhere() -> None:
-    text = render(page())
+    text = render_characteristics(page())
     reader = Reader()
     reader.feed(text)
     assert not reader.open
@@ -82,7 +82,7 @@ def test_the_page_is_whole_escaped_and_calls_nowhere() -> None:
 
 def test_it_says_cap_grid_counts_and_the_rule(same_text: Callable[[str, str], None]) -> None:
     first = curve()
-    text = render(page(curves=(first, curve("SPN"), curve("SPN", "tracing"))))
+    text = render_characteristics(page(curves=(first, curve("SPN"), curve("SPN", "tracing"))))
     same_text("characteristic", text)
     assert f"{first.cap.value:.3f}" in text
     assert first.rule in text
@@ -126,14 +126,14 @@ def test_a_distance_without_bound_fits_the_right_axis() -> None:
 
 def test_a_single_point_and_a_page_without_pictures_work() -> None:
     lone = Characteristic("DP", "dlg", "rMSE", (Point(0.1, 2.0, 0.6, Estimate(0.5, math.nan, math.nan, 1, 1)),))
-    assert 'id="examples"' not in render(page(curves=(lone,), examples=()))
+    assert 'id="examples"' not in render_characteristics(page(curves=(lone,), examples=()))
     with pytest.raises(InputError, match="one curve"):
-        render(page(curves=()))
+        render_characteristics(page(curves=()))
 
 
 def test_it_is_written_where_it_is_asked_to(tmp_path: Path) -> None:
-    made = write(page(), tmp_path / "new" / "page.html")
-    assert made.read_text(encoding="utf-8") == render(page())
+    made = write_characteristics(page(), tmp_path / "new" / "page.html")
+    assert made.read_text(encoding="utf-8") == render_characteristics(page())
 
 
 def test_chance_is_drawn_where_there_is_one_and_comes_back_from_disk() -> None:
@@ -143,10 +143,10 @@ def test_chance_is_drawn_where_there_is_one_and_comes_back_from_disk() -> None:
     high = float(drawing.right[-1][1])
     assert drawing.chance == pytest.approx(FRAME.floor - 0.9 / high * (FRAME.floor - FRAME.top), abs=0.06)
     assert drawing.words.endswith("; chance 0.900")
-    text = render(page(curves=(curve(), traced)))
+    text = render_characteristics(page(curves=(curve(), traced)))
     assert text.count(">chance</text>") == text.count('<path class="chance"') == 1
     assert "who guesses" in text
-    plain = render(page())
+    plain = render_characteristics(page())
     assert "chance</text>" not in plain
     assert "who guesses" not in plain
     assert json.loads(json.dumps(traced.plain(), allow_nan=False))["chance"] == 0.9
@@ -156,14 +156,14 @@ def test_chance_is_drawn_where_there_is_one_and_comes_back_from_disk() -> None:
 
 def test_what_was_left_out_is_said_where_something_was() -> None:
     points = tuple(replace(point, left_out=2) for point in curve().points)
-    text = render(page(curves=(replace(curve("SPN"), points=points), curve("DP"))))
+    text = render_characteristics(page(curves=(replace(curve("SPN"), points=points), curve("DP"))))
     assert re.findall(r"(\w+), unaware: left out (\d+)", text) == [("SPN", f"{2 * len(points)}")]
 
 
 def test_an_infinite_ratio_says_that_biases_are_unchanged_and_no_more() -> None:
     """A defence on weights alone has that ratio too, so the page does not say that there was no perturbation."""
     untouched = replace(page().examples[0], defence="low rank", ratio=math.inf)
-    text = render(page(examples=(untouched,)))
+    text = render_characteristics(page(examples=(untouched,)))
     assert re.search(r"0\.100 \(biases unchanged\)", text)
     assert "no perturbation" not in text
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from leakscope.analysis.characteristic import Region
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -24,7 +23,8 @@ from leakscope.models import Uniform, build, draw_parameters
 from leakscope.scenario import scenario_of
 from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Run
-from leakscope.studies.characteristics import (
+from leakscope.training import training_of
+from leakscope_papers.characteristics import (
     accuracies_from,
     folder_of,
     lines_of,
@@ -33,8 +33,8 @@ from leakscope.studies.characteristics import (
     shares_alike,
     training_under,
 )
-from leakscope.studies.characteristics.lines import read_accuracies
-from leakscope.training import training_of
+from leakscope_papers.characteristics.characteristic import Region
+from leakscope_papers.characteristics.lines import read_accuracies
 from sweeper import sweep
 
 SIGMA = "defences.0.sigma"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from leakscope.core import random
-from leakscope.learning import tree_adam
+from leakscope_papers.spn import tree_adam
 
 
 def test_it_follows_torch() -> None:

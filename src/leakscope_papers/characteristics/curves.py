@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakscope.analysis.characteristic import Characteristic, Example, Point, Rule, bias_ratio, measured
 from leakscope.core.errors import InputError
 from leakscope.core.record import Cell, Record
 from leakscope.core.types import direction
@@ -16,9 +15,10 @@ from leakscope.inference.tracing import trace
 from leakscope.metrics import Estimate, clean
 from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Run
-from leakscope.studies.characteristics.lines import AccuracyOf, Line, guessing, name_lines
 from leakscope.sweep.chunk import Chunk, observe_chunk
 from leakscope.sweep.trials import Trial
+from leakscope_papers.characteristics.characteristic import Characteristic, Example, Point, Rule, bias_ratio, measured
+from leakscope_papers.characteristics.lines import AccuracyOf, Line, guessing, name_lines
 
 AT_ONCE = 32  # clients simulated at once for the ratio
 RMSE, MEMBERSHIP, TRACING = "rMSE", "membership", "tracing"

@@ -9,7 +9,7 @@ over a grid of settings that must be stated, because CAP depends on it.
 
 **The axis.** B_I are the bias gradients without the defence, E_B what the defence changed of them. The paper does not name the
 biases or the norm. We use all biases that are sent, as one vector, the Euclidean norm, and the median over trials. For a
-convolutional network the ratio is only an axis: the theory of `linear_system` covers one dense layer and one sample.
+convolutional network the ratio is only an axis: the theory of `leakscope.analysis.linear_system` covers one dense layer and one sample.
 
 **Regions.** Green: ratio up to 1, where the paper says that attacks are defeated. Red: "tens to thousands" (from 10 on), where
 images are recovered. White is between. The two borders are ours.
@@ -64,27 +64,6 @@ def place(ratio: float) -> float:
     1.0
     """
     return math.log10(ratio + 1)
-
-
-def around_median(values: Tensor) -> Tensor:
-    """Return T numbers whose mean is the median of T values and whose standard error is that of the median.
-
-    The numbers are m + c sign(x - m), with c / sqrt(T) the median's error by order statistics, (x_u - x_l) / 2z for the ranks T/2
-    +- z sqrt(T)/2. For tables that take means. An infinite median is returned unchanged.
-
-    >>> around_median(torch.tensor([1.0, 2.0, 3.0, 100.0])).mean()
-    tensor(2., dtype=torch.float64)
-    """
-    x = values.double()
-    number, ordered, middle = len(x), x.sort().values, x.median()
-    if not bool(middle.isfinite()):
-        return torch.full_like(x, float(middle))
-    reach = Z * math.sqrt(number) / 2
-    low = max(0, math.floor(number / 2 - reach))
-    high = min(number - 1, math.ceil(number / 2 + reach) - 1)
-    ends = ordered[[low, high]].clamp_max(float(ordered[ordered.isfinite()].max()))
-    side = torch.sign(torch.arange(number, dtype=torch.float64) - (number - 1) / 2)  # by rank: as many above as below
-    return (middle + (ends[1] - ends[0]) / (2 * Z) * math.sqrt(number) * side)[x.argsort().argsort()]
 
 
 def bias_ratio(clean_update: Tree, sent: Tree, names: Sequence[str] | None = None) -> Tensor:

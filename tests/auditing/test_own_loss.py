@@ -1,0 +1,146 @@
+"""A dense first layer is division whatever the loss: labels of any shape, any callable, before any check of the output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from leakscope import peek
+from leakscope.auditing.attack_runs import expose_clients
+from leakscope.auditing.target import Target, make_subject
+from leakscope.auditing.target_audit import audit_target
+from leakscope.core.errors import InputError
+from leakscope.core.types import LocalTraining
+from leakscope.learning import UserLoss
+from leakscope.report.audit_page import page_of_audit
+from leakscope.report.page import render
+
+M = 24
+
+
+def table() -> Tensor:
+    return torch.rand(M, 6, generator=torch.Generator().manual_seed(0))
+
+
+def dense(outputs: int, *more: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, outputs), *more)
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def summed(output: Tensor, target: Tensor) -> Tensor:
+    return (output.squeeze(1) - target).abs().sum()
+
+
+BROUGHT: dict[str, tuple[nn.Module, Any, Any]] = {
+    "one logit": (dense(1), nn.BCEWithLogitsLoss(), torch.arange(M) % 2),
+    "one logit, a column": (dense(1), nn.BCEWithLogitsLoss(), (torch.arange(M) % 2).float()[:, None]),
+    "regression": (dense(1), nn.MSELoss(), drawn(M).double()),
+    "regression by name": (dense(1), "mse", drawn(M).tolist()),
+    "regression of three": (dense(3), nn.MSELoss(), drawn(M, 3)),
+    "squeezed": (dense(1, nn.Flatten(0)), nn.HuberLoss(), drawn(M)),
+    "multi-label": (dense(5), nn.BCEWithLogitsLoss(), drawn(M, 5) > 0),
+    "soft rows": (dense(3), "cross_entropy", drawn(M, 3).softmax(1)),
+    "per pixel": (dense(12, nn.Unflatten(1, (3, 2, 2))), nn.CrossEntropyLoss(), torch.arange(4 * M).reshape(M, 2, 2) % 3),
+    "a sum": (dense(3), nn.CrossEntropyLoss(reduction="sum"), torch.arange(M) % 3),
+    "values": (dense(5), nn.BCEWithLogitsLoss(reduction="none"), (drawn(M, 5) > 0).float()),
+    "of one's own": (dense(1), summed, drawn(M)),
+    "weighted": (dense(3), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 5.0])), torch.arange(M) % 3),
+}  # fmt: skip
+
+
+def brought(name: str, **changed: Any) -> Target:
+    model, loss, labels = BROUGHT[name]
+    return Target(**({"model": model, "inputs": table(), "labels": labels, "loss": loss} | changed))
+
+
+@pytest.mark.parametrize("name", BROUGHT)
+def test_a_dense_first_layer_is_divided_whatever_the_loss(name: str) -> None:
+    made = audit_target(brought(name), minutes=0.01, clients=4, remedies=False)
+    assert made.grade == "F"
+    assert made.worst is not None
+    assert made.worst.name == "analytic"
+    assert float(made.worst.scores.mse.max()) < 1e-8
+    assert made.worst.summary.label is None  # no classes, no guesses of them
+    assert {item.what for item in made.untested} == {"cpl", "ig", "label recovery"}
+    assert "class 0" not in str(made)
+    render(page_of_audit(made, command="x"))
+
+
+@pytest.mark.parametrize("name", BROUGHT)
+def test_the_update_is_that_of_the_users_own_training(name: str) -> None:
+    model, loss, _ = BROUGHT[name]
+    subject = make_subject(brought(name, examples=M))
+    assert isinstance(subject.client.loss, UserLoss)
+    assert subject.targets is not None
+    function = F.mse_loss if loss == "mse" else F.cross_entropy if loss == "cross_entropy" else loss
+    wanted = torch.autograd.grad(function(model(table()), subject.targets).mean(), list(model.parameters()))
+    exposure = expose_clients(subject, 1, 0)
+    seen = exposure.observation.rounds[0].sent
+    for got, want in zip(seen.values(), wanted, strict=True):
+        torch.testing.assert_close(got[0], want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_batch_counts_what_division_recovers() -> None:
+    made = audit_target(brought("multi-label", examples=3), minutes=0.01, clients=8, remedies=False)
+    assert made.recovered >= 12
+    assert made.grade == "F"
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 1)), "does not begin"),
+        (
+            nn.Sequential(nn.Linear(6, 4).requires_grad_(False), nn.Tanh(), nn.Linear(4, 1)),
+            "0.weight and 0.bias frozen",
+        ),
+        (nn.Sequential(nn.Linear(6, 4, bias=False), nn.Tanh(), nn.Linear(4, 1)), "no bias"),
+    ],
+)
+def test_what_cannot_be_divided_is_untested_with_its_own_reason(model: nn.Module, why: str) -> None:
+    made = audit_target(brought("one logit", model=model), minutes=0.01, remedies=False)
+    assert made.grade == "untested"
+    reasons = {item.what: item.why for item in made.untested}
+    assert why in reasons["analytic"]
+    assert "BCEWithLogitsLoss" in reasons["cpl"]
+
+
+def test_a_network_of_convolutions_for_masks_is_untested_not_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 1))
+    labels = torch.zeros(M, 6, 6, dtype=torch.int64)
+    target = Target(model=model, inputs=torch.rand(M, 1, 6, 6), labels=labels, loss=nn.CrossEntropyLoss())
+    made = audit_target(target, minutes=0.01)
+    assert made.grade == "untested"
+    assert made.exposure is not None
+
+
+def test_local_batches_of_unequal_size_need_a_mean_over_examples() -> None:
+    local = LocalTraining(batch_size=2)
+    loss = make_subject(brought("regression", examples=3, client=local)).client.loss
+    assert isinstance(loss, UserLoss)
+    assert loss.each
+    with pytest.raises(InputError, match="divide"):
+        make_subject(brought("of one's own", examples=3, client=local))
+    make_subject(brought("of one's own", examples=4, client=local))
+
+
+@pytest.mark.parametrize("name", ["one logit", "regression", "multi-label", "per pixel"])
+def test_peek_divides_whatever_the_loss(name: str) -> None:
+    model, loss, labels = BROUGHT[name]
+    made = peek(model, table()[:1], torch.as_tensor(labels)[:1], loss=loss, noise=False)
+    torch.testing.assert_close(made.inputs, table()[:1], rtol=1e-4, atol=1e-5)
+
+
+def test_peek_without_an_attack_says_why_in_one_line() -> None:
+    model = nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 1))
+    with pytest.raises(InputError, match="BCEWithLogitsLoss") as refused:
+        peek(model, table()[:1], torch.ones(1), loss=nn.BCEWithLogitsLoss(), noise=False)
+    assert "\n" not in str(refused.value)
