@@ -197,19 +197,19 @@ def test_a_run_cut_in_the_middle_goes_on_from_its_saved_state_to_the_same_bits(t
 
 def test_a_directory_of_another_run_is_refused_in_one_line(tmp_path: Path) -> None:
     w = little(3)
-    attack(w, [0, 1, 2], directory=tmp_path)
+    attack(w, [0, 1, 2], cpl(iterations=1), directory=tmp_path)
     with pytest.raises(InputError, match="holds another run"):
-        attack(w, [0, 1], directory=tmp_path)
+        attack(w, [0, 1], cpl(iterations=1), directory=tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "7", '{"stamp": 1, "chunks": 3}', '"' * 3, "[" * 100_000])
 def test_a_damaged_plan_and_a_damaged_state_are_dropped(tmp_path: Path, text: str) -> None:
     w = little(3)
-    whole = attack(w, [0, 1, 2], directory=tmp_path)
+    whole = attack(w, [0, 1, 2], cpl(iterations=1), directory=tmp_path)
     (tmp_path / "plan.json").write_text(text, encoding="utf-8")
     (tmp_path / "chunk-0-3.safetensors").write_bytes(b"nonsense")
     with pytest.warns(UserWarning, match="readable"):
-        again = attack(w, [0, 1, 2], directory=tmp_path)
+        again = attack(w, [0, 1, 2], cpl(iterations=1), directory=tmp_path)
     assert same_bits(again, whole)
     assert json.loads((tmp_path / "plan.json").read_text())["chunks"] == [[0, 3]]
 
@@ -217,11 +217,11 @@ def test_a_damaged_plan_and_a_damaged_state_are_dropped(tmp_path: Path, text: st
 @pytest.mark.parametrize("chunks", [[], [[0, 2]], [[0, 10**9]], [[1, 3]], [[0, 2], [1, 3]], [[0, 0]]])
 def test_a_plan_whose_chunks_do_not_cover_the_trials_is_dropped(tmp_path: Path, chunks: list[list[int]]) -> None:
     w = little(3)
-    attack(w, [0, 1, 2], directory=tmp_path)
+    attack(w, [0, 1, 2], cpl(iterations=1), directory=tmp_path)
     plan = json.loads((tmp_path / "plan.json").read_text())
     (tmp_path / "plan.json").write_text(json.dumps({**plan, "chunks": chunks}), encoding="utf-8")
     with pytest.warns(UserWarning, match="readable plan"):
-        assert len(attack(w, [0, 1, 2], directory=tmp_path).mismatch) == 3
+        assert len(attack(w, [0, 1, 2], cpl(iterations=1), directory=tmp_path).mismatch) == 3
 
 
 @pytest.mark.slow
