@@ -15,7 +15,7 @@ from leakscope.auditing.attack_runs import expose_clients, plan_exposure, run_wi
 from leakscope.auditing.attempts import Report, execution_on, iterations_note
 from leakscope.auditing.limits import Budget, Pace
 from leakscope.auditing.remedies import cut_off, stacked
-from leakscope.auditing.suite import INFORMED, Entry
+from leakscope.auditing.suite import INFORMED, Entry, knows_more
 from leakscope.auditing.target import Subject
 from leakscope.core.errors import InputError
 from leakscope.core.tree import flat_names, map_tensors, take, tensors
@@ -82,10 +82,11 @@ def make_candidate(trial: Trial, name: str, strength: str, defence: Defence, att
 
 
 def entry_of(exposure: Exposure, attack: str) -> Entry:
-    """Return the attack from this exposure's suite; its informed variant if there are defences."""
-    wanted = attack if exposure.informed is None else f"{attack}, {INFORMED}"
+    """Return the attack from this exposure's suite; its informed variant if there is more to know."""
+    informed = knows_more(exposure.knowledge, exposure.informed)
+    wanted = f"{attack}, {INFORMED}" if informed else attack
     for entry in plan_exposure(exposure)[0]:
-        if entry.name in (wanted, attack) and entry.informed == (exposure.informed is not None):
+        if entry.name in (wanted, attack) and entry.informed == informed:
             return replace(entry, name=attack)
     raise InputError(f"no {attack} that knows it can be run")
 

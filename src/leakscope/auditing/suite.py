@@ -68,7 +68,7 @@ def plan_suite(
     """Return the attacks to run, cheapest first, and what cannot be run."""
     entries: list[Entry] = []
     untested = [Untested(f"an attacker who is {INFORMED}: {name}", UNKNOWN) for name in unknown]
-    if informed is not None and _alike(knowledge, informed):  # nothing more to know
+    if not knows_more(knowledge, informed):
         informed = None
     if (problem := division_problem(model)) is None:
         entries += _algebra(informed)
@@ -135,10 +135,12 @@ def unknown_defences(client: Client, observation: Observation) -> list[str]:
     return [type(defence).__name__ for defence in unrevealed(client.defences, update)]
 
 
-def _alike(knowledge: Knowledge, informed: Knowledge) -> bool:
-    """Return whether the informed attacker knows nothing more."""
+def knows_more(knowledge: Knowledge, informed: Knowledge | None) -> bool:
+    """Return whether there is an informed attacker who knows more: not where a defence reveals nothing."""
+    if informed is None:
+        return False
     pairs = [(getattr(knowledge, each.name), getattr(informed, each.name)) for each in fields(Knowledge)]
-    return all(known is more or (known is None and more == ()) for known, more in pairs)
+    return not all(known is more or (known is None and more == ()) for known, more in pairs)
 
 
 def _specialised(informed: Knowledge, settings: _Settings) -> list[Entry]:
