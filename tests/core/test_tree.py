@@ -186,6 +186,13 @@ def work(leaf: Leaf, pair: tuple[Tensor, Tree], power: int) -> dict[str, Any]:
     return {"leaf": made, "all": (dot(named, named) * x.sum(), None), "power": power}
 
 
+@pytest.fixture(params=["vmap", "loop"])
+def path_of_lift(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "loop":
+        monkeypatch.setattr("leakscope.core.tree.LARGE", 0)
+
+
+@pytest.mark.usefixtures("path_of_lift")
 @pytest.mark.parametrize("chunk", [None, 2])
 @pytest.mark.parametrize("extra", [True, False])
 def test_lift_equals_a_loop(chunk: int | None, extra: bool) -> None:
@@ -205,6 +212,7 @@ def test_lift_repeats_what_does_not_depend_on_the_trial() -> None:
     assert_close(lift(lambda x: {"x": x, "one": torch.ones(2)})(torch.zeros(3))["one"], torch.ones(3, 2))
 
 
+@pytest.mark.usefixtures("path_of_lift")
 def test_lift_refuses_global_randomness() -> None:
     with pytest.raises(RuntimeError, match="random"):
         lift(lambda x: x + torch.randn(2))(torch.zeros(3, 2))

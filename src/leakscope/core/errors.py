@@ -26,8 +26,6 @@ def import_extra(module: str, extra: str, user: str) -> ModuleType:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means out of memory, on CPU or CUDA."""
-    if (
-        isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    ):  # torch's, which is not imported here
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's is not imported here
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
