@@ -136,7 +136,7 @@ def fastest_threads(exposure: Exposure, entries: Sequence[Entry]) -> int:
         if seconds(every, 1) > LONG:
             return every
         return min((1, every), key=lambda threads: seconds(threads, 3))
-    except (InputError, RuntimeError):
+    except Exception:
         return 1  # the error is reported when the attack is run
 
 

@@ -120,9 +120,11 @@ def headline(audit: Audit) -> str:
 
 def unfinished_words(audit: Audit) -> str:
     """Return which attacks were not run long enough, and how many minutes would do."""
-    needed = audit.minutes_needed
-    words = "give it more minutes" if needed is None else f"about {math.ceil(needed):g} minutes would do"
-    return f"{', '.join(audit.unfinished)}; {words}"
+    needed, left_out = audit.minutes_needed, [item for item in audit.untested if item.left_out]
+    advice = ["run the whole suite"] if left_out else []
+    if len(audit.unfinished) > len(left_out):
+        advice.append("give it more minutes" if needed is None else f"about {math.ceil(needed):g} minutes would do")
+    return f"{', '.join(audit.unfinished)}; {'; '.join(advice)}"
 
 
 def doubt_lines(audit: Audit) -> list[str]:
@@ -130,6 +132,8 @@ def doubt_lines(audit: Audit) -> list[str]:
     if audit.grade not in MAY_FALL:
         return []
     lines = []
+    if left_out := [item.what for item in audit.untested if item.left_out]:
+        lines.append(f"left out of the suite: {', '.join(left_out)}: with them the grade may be worse")
     if audit.short:
         lines.append(
             f"{len(audit.short)} of {len(audit.runs)} attacks had fewer iterations than their authors run: with more minutes the "
@@ -280,7 +284,7 @@ def audit_record(audit: Audit) -> dict[str, object]:
             for r in audit.unscored
         ],
         "ranking": audit.advice.ranking if audit.advice else None,
-        "untested": [{"what": item.what, "why": item.why} for item in audit.untested],
+        "untested": [asdict(item) for item in audit.untested],
         "not_tested_long_enough": [{**cut._asdict(), "enough": cut.enough, "words": cut.words} for cut in audit.short],
         "unfinished": list(audit.unfinished),
         "minutes_needed": audit.minutes_needed,
