@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from command_line import leakscope, write
+from leakscope.attacks.recipes import prior_only
+from leakscope.auditing import attack_runs, suite
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import import_plugin, origin, plugin_imports
 from leakscope.store import Run
@@ -121,6 +124,33 @@ def test_a_training_uses_own_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         lost = leakscope("train", file, "--out", out)
     assert lost.code == 2
     assert f"--import {PACKAGE}" in lost.err
+
+
+BRIEF = """
+import dataclasses, leakscope
+
+def brief(*, iterations: int = 2) -> leakscope.attacks.Matching:
+    return dataclasses.replace(leakscope.cpl(iterations=iterations), name="brief")
+
+leakscope.register_attack("brief", brief)
+"""
+
+
+def test_an_audit_uses_own_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "brief_pieces.py").write_text(BRIEF)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
+    monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
+    words = f"audit {EXAMPLE / 'audit.yaml'} --attack brief --attack cpl --clients 2 --no-remedies --quiet --import {PACKAGE}"
+    assert leakscope(*words.split()).code == 2  # no attack is called brief
+    more = "--import brief_pieces --fail-above asr=1 --out out"
+    assert leakscope(*words.split(), *more.split()).code == 1  # ig was left out, so no gate is passed
+    record = json.loads(Path("out/audit.json").read_text(encoding="utf-8"))
+    names = {name for one in ("brief", "cpl") for name in (one, f"{one}, {suite.INFORMED}")}
+    assert {run["name"] for run in record["attacks"]} == names
+    assert {item["what"] for item in record["untested"] if item["left_out"]} == {"ig", f"ig, {suite.INFORMED}"}
+    assert f"brief, {suite.INFORMED}" in Path("out/index.html").read_text(encoding="utf-8")
 
 
 def test_a_broken_plugin_is_one_line_and_everything_else_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

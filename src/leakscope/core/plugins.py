@@ -55,7 +55,7 @@ def until_registration(cached: C) -> C:
 
 def register(kind: str, table: dict[str, T], name: str, piece: T, *, taken: Iterable[str] = ()) -> None:
     """Put a piece into its table under a new name; the module that calls the public function is its origin."""
-    module, place = _state.loading or str(sys._getframe(2).f_globals["__name__"]), (kind, name)
+    module, place = _state.loading or str(sys._getframe(2).f_globals.get("__name__", "__main__")), (kind, name)
     if not (isinstance(name, str) and name.isascii() and name.isidentifier()):
         raise InputError(f"{kind} {name!r:.60}: a name has letters, digits and _ only, and begins with no digit")
     owner = _state.pieces.get(place)
