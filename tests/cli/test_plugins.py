@@ -142,15 +142,18 @@ def test_an_audit_uses_own_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(str(EXAMPLE))
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
     monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
-    words = f"audit {EXAMPLE / 'audit.yaml'} --attack brief --attack cpl --clients 2 --no-remedies --quiet --import {PACKAGE}"
+    words = f"audit {EXAMPLE / 'audit.yaml'} --attack brief --clients 2 --no-remedies --quiet --import {PACKAGE}"
     assert leakscope(*words.split()).code == 2  # no attack is called brief
     more = "--import brief_pieces --fail-above asr=1 --out out"
     assert leakscope(*words.split(), *more.split()).code == 1  # ig was left out, so no gate is passed
     record = json.loads(Path("out/audit.json").read_text(encoding="utf-8"))
-    names = {name for one in ("brief", "cpl") for name in (one, f"{one}, {suite.INFORMED}")}
-    assert {run["name"] for run in record["attacks"]} == names
-    assert {item["what"] for item in record["untested"] if item["left_out"]} == {"ig", f"ig, {suite.INFORMED}"}
-    assert f"brief, {suite.INFORMED}" in Path("out/index.html").read_text(encoding="utf-8")
+    assert {run["name"] for run in record["attacks"]} == {"brief", f"brief, {suite.INFORMED}"}
+    assert all(0 < run["metrics"]["edge_error"] < 1 for run in (*record["attacks"], *record["null_baselines"]))
+    left_out = {item["what"].partition(",")[0] for item in record["untested"] if item["left_out"]}
+    assert left_out == {"cpl", "ig"}
+    page = Path("out/index.html").read_text(encoding="utf-8")
+    assert f"brief, {suite.INFORMED}" in page
+    assert "edge_error" in page
 
 
 def test_a_broken_plugin_is_one_line_and_everything_else_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.descriptions import client_facts, known_facts
 from leakscope.auditing.suite import Untested, is_informed
 from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
+from leakscope.core.plugins import registered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -175,7 +176,8 @@ def _runs(title: str, runs: tuple[AttackResult, ...]) -> list[str]:
     wide = max(len(run.name) for run in runs)
     return [f"  {title}:"] + [
         f"    {run.name:<{wide}}  recovered {_percent(run.summary.content.value):>6}  "
-        f"PSNR {run.summary.means['psnr'].value:5.1f} dB  {run.note}".rstrip()
+        f"PSNR {run.summary.means['psnr'].value:5.1f} dB  "
+        f"{''.join(f'{name} {mean:.3g}  ' for name, mean in metrics_of(run).items() if mean is not None)}{run.note}".rstrip()
         for run in runs
     ]
 
@@ -322,9 +324,16 @@ def _run(run: AttackResult) -> dict[str, object]:
         "note": run.note,
         "recovered": run.summary.content.value,
         "psnr": _plain(run.summary.means["psnr"].value),
+        "metrics": metrics_of(run),
         "n": run.summary.samples,
         "seconds": run.seconds,
     }
+
+
+def metrics_of(run: AttackResult) -> dict[str, float | None]:
+    """Return the mean of each registered metric over the clients."""
+    learned = run.reconstruction.learned
+    return {name: _plain(float(learned[name].mean())) for name in registered("metric") if name in learned}
 
 
 def _plain(value: float | None) -> float | None:

@@ -87,6 +87,11 @@ def origin(kind: str, name: str) -> str | None:
     return _state.pieces.get((kind, name))
 
 
+def registered(kind: str) -> list[str]:
+    """Return the names of the registered pieces of a kind."""
+    return [name for each, name in _state.pieces if each == kind]
+
+
 def broken_plugins() -> Mapping[str, str]:
     """Return why each installed plug-in that cannot be loaded cannot, by its name."""
     return dict(_state.broken)
