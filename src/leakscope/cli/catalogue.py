@@ -10,24 +10,26 @@ from typing import Annotated
 import typer
 
 from leakscope.cli.app import app
+from leakscope.cli.text import print_named
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
 
 
 @app.command("list")
-def list_catalogue() -> None:
+def list_catalogue(
+    kind: Annotated[
+        str | None, typer.Argument(help="Only these, such as attack, defence or metric.", show_default=False)
+    ] = None,
+) -> None:
     """List every data set, model, attack, defence and metric, a line each."""
-    from rich.console import Console
-    from rich.table import Table
-
     from leakscope.scenario.catalogue import catalogue
 
-    table = Table("kind", "name", "what it is")
-    last = ""
-    for kind, name, line in catalogue():
-        table.add_row(kind if kind != last else "", name, line)
-        last = kind
-    Console().print(table)
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for name_of_kind, name, line in catalogue():
+        kinds.setdefault(name_of_kind, []).append((name, line))
+    shown = kinds if kind is None else {kind: lookup(kinds, kind, "kind")}
+    for name_of_kind, rows in shown.items():
+        print_named((name_of_kind, "what it is"), rows)
 
 
 @app.command()
