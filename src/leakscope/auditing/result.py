@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from leakscope.auditing.attempts import MEANING, CutShort
-from leakscope.auditing.descriptions import client_facts, known_facts
+from leakscope.auditing.descriptions import client_facts, known_facts, sent_part
 from leakscope.auditing.suite import Untested, is_informed
 from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
 
@@ -239,7 +239,9 @@ def not_shown_lines(advice: Advice) -> list[str]:
 def audit_client(audit: Audit) -> tuple[tuple[str, str], ...]:
     """Return (topic, words) of the simulated or captured client; () if there is none."""
     exposure = audit.exposure
-    return () if exposure is None else client_facts(exposure.client, exposure.batch.samples)
+    if exposure is None:
+        return ()
+    return (*client_facts(exposure.client, exposure.batch.samples), ("sent of the model", sent_part(exposure).words))
 
 
 def audit_known(audit: Audit) -> tuple[tuple[str, str], ...]:
@@ -261,6 +263,7 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "grade": audit.grade,
         "rule": RULES[audit.grade],
         "client": dict(audit_client(audit)),
+        "sent": None if audit.exposure is None else sent_part(audit.exposure)._asdict(),
         "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_known(audit)],
         "worst": None if audit.worst is None else audit.worst.name,
         "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
