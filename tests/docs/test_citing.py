@@ -14,7 +14,7 @@ from leakscope.attacks.recipes import ATTACKS
 
 ROOT = Path(__file__).parents[2]
 CITING = (ROOT / "docs" / "citing.md").read_text("utf-8")
-ENTRIES = {key: body for key, body in re.findall(r"^@\w+\{(\w+),\n(.*?)^\}$", CITING, re.MULTILINE | re.DOTALL)}
+ENTRIES = dict(re.findall(r"^@\w+\{(\w+),\n(.*?)^\}$", CITING, re.MULTILINE | re.DOTALL))
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from leakscope.auditing.attack_runs import LabelReading
     from leakscope.auditing.attempts import UnscoredRun
     from leakscope.auditing.remedies import Remedy
+    from leakscope.metrics.interval import Estimate
     from leakscope.play import AttackResult, Exposure
 
 SHOWN_REMEDIES = 5
@@ -322,8 +323,15 @@ def _run(run: AttackResult) -> dict[str, object]:
         "recovered": run.summary.content.value,
         "psnr": _plain(run.summary.means["psnr"].value),
         "n": run.summary.samples,
+        "estimates": {
+            name: _estimate(value) for name, value in {"content": run.summary.content, **run.summary.means}.items()
+        },
         "seconds": run.seconds,
     }
+
+
+def _estimate(value: Estimate) -> dict[str, float | None]:
+    return {name: _plain(number) for name, number in asdict(value).items()}
 
 
 def _plain(value: float | None) -> float | None:

@@ -10,7 +10,7 @@ import typer
 
 from leakscope.cli.app import app
 from leakscope.cli.options import RunPath, name_file, writing
-from leakscope.cli.text import plain_table, printable, terminal
+from leakscope.cli.text import plain_table, print_named, printable, terminal
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from leakscope.store import Run
 
 MORE = "a wider terminal shows more columns"
+AUDIT = "audit.json"
 NO_TRIAL = "no trial has landed yet"
 
 
@@ -38,7 +39,7 @@ def show(
     ] = None,
     out: Annotated[Path, typer.Option(help="With --to: file to write, - for the output.")] = Path("-"),
 ) -> None:
-    """Show a run as a table: rates and means with n, and the 95 % interval of the content rate; the page and --to have all intervals."""
+    """Show a run, or an audit written with --out, as a table with n and the 95 % interval of the content rate; --to has all intervals."""
     from leakscope.core.record import nobody_knows
     from leakscope.report.cells import axes_of
     from leakscope.report.sections import labels_of
@@ -47,6 +48,11 @@ def show(
     from leakscope.report.text_tables import table_of
     from leakscope.store import Run
 
+    if to is None and str(out) != "-":
+        raise InputError("--out is for --to markdown, latex or csv")
+    if (run / AUDIT).is_file():
+        show_audit(run, by, to, out)
+        return
     sheet = sheet_of(Run.open(run))
     known = axes_of(sheet.cells)
     for axis in by or ():
@@ -56,8 +62,6 @@ def show(
     if to is not None:
         write_table(table_of(table, labels_of(sheet)), to, out)
         return
-    if str(out) != "-":
-        raise InputError("--out is for --to markdown, latex or csv")
     console = terminal()
     if not table.rows:
         console.print(NO_TRIAL)
@@ -70,6 +74,21 @@ def show(
     if line := nobody_knows(sheet.cells):
         console.print(line)
     show_rows(console, Run.open(run))
+
+
+def show_audit(directory: Path, by: Sequence[str] | None, to: str | None, out: Path) -> None:
+    """Show the attacks and baselines of an audit that was written with --out."""
+    from leakscope.report.text_tables import audit_table, value_text
+    from leakscope.store.untrusted import foreign_content, plain_file, read_text
+
+    if by:
+        raise InputError(f"--by is for runs; {directory} is an audit")
+    with foreign_content(directory):
+        table = audit_table(read_text(plain_file(directory, AUDIT, "an audit")))
+    if to is not None:
+        write_table(table, to, out)
+        return
+    print_named([column.head for column in table.columns], table.rows(value_text))
 
 
 def write_table(table: TextTable, to: str, out: Path) -> None:

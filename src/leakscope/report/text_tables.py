@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from leakscope.metrics.interval import Estimate
 from leakscope.report.cells import ATTACK, axis_value_text
@@ -16,6 +17,8 @@ from leakscope.report.tables import Row, Table, learned_in
 from leakscope.store.export import no_formula
 
 WITHOUT = "without the update"
+AUDIT_RUNS = ("attacks", "null_baselines")
+AUDIT_COLUMNS = {"content": "content recovered", "mse": "MSE", "psnr": "PSNR, dB", "ssim": "SSIM"}
 
 Value = str | int | Estimate | None  # None: does not exist
 
@@ -72,6 +75,31 @@ def table_of(table: Table, label: Callable[[str], str]) -> TextTable:
     return TextTable(shown, sum(row.baseline for row in rows))
 
 
+def audit_table(record: Mapping[str, object]) -> TextTable:
+    """Return attacks and null baselines of an audit's record (`audit.json`) with their estimates."""
+    attacks, nulls = ([dict(run) for run in cast(list[dict[str, object]], record[name])] for name in AUDIT_RUNS)
+    runs = [*attacks, *({**run, "name": f"{run['name']} ({WITHOUT})"} for run in nulls)]
+    estimates = [cast(dict[str, dict[str, float | None]], run["estimates"]) for run in runs]
+    columns = [
+        Column(ATTACK, tuple(str(run["name"]) for run in runs)),
+        Column("n", tuple(int(str(run["n"])) for run in runs)),
+    ]
+    columns += [
+        Column(head, tuple(_estimate(values.get(name)) for values in estimates), share=name == "content")
+        for name, head in AUDIT_COLUMNS.items()
+        if any((values.get(name) or {}).get("value") is not None for values in estimates)
+    ]
+    return TextTable(tuple(columns), len(nulls))
+
+
+def _estimate(plain: Mapping[str, float | None] | None) -> Estimate | None:
+    """Return an estimate of plain data; None if it has no value."""
+    if plain is None or plain["value"] is None:
+        return None
+    value, low, high = (float(math.nan if (end := plain[part]) is None else end) for part in ("value", "low", "high"))
+    return Estimate(value, low, high, int(plain["n"] or 0), int(plain["trials"] or 0))
+
+
 def _outcomes(row: Row) -> str | None:
     return None if row.baseline else ", ".join(f"{count} {name}" for name, count in row.outcomes.items())
 
@@ -81,14 +109,16 @@ def markdown(table: TextTable) -> str:
     lines = [
         [_escape_markdown(column.head) for column in table.columns],
         ["---:" if column.right else ":---" for column in table.columns],
-        *table.rows(lambda value, share: _escape_markdown(_text(value, share))),
+        *table.rows(lambda value, share: _escape_markdown(value_text(value, share))),
     ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def latex(table: TextTable) -> str:
     """Return the table in LaTeX with the rules of booktabs, values with their 95 % intervals in parentheses."""
-    lines = [f"{' & '.join(row)} \\\\\n" for row in table.rows(lambda value, share: _escape_latex(_text(value, share)))]
+    lines = [
+        f"{' & '.join(row)} \\\\\n" for row in table.rows(lambda value, share: _escape_latex(value_text(value, share)))
+    ]
     attacks = len(lines) - table.baselines
     if 0 < attacks < len(lines):
         lines.insert(attacks, "\\midrule\n")
@@ -132,7 +162,7 @@ def _part(value: Value, part: str) -> str:
     return repr(plain) if math.isfinite(plain) else ""
 
 
-def _text(value: Value, share: bool) -> str:
+def value_text(value: Value, share: bool) -> str:
     """Return a value as on the page: an estimate with its interval in parentheses."""
     if isinstance(value, Estimate):
         interval = percent_interval(value) if share else number_interval(value)
