@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,10 +10,9 @@ import typer
 
 from leakscope.cli.app import app
 from leakscope.cli.options import RunPath, name_file, shell_command, writing
-from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
-    from leakscope.report.page_data import Page
+    from leakscope.report.figures import Figure
 
 LIST = "list"
 
@@ -31,38 +31,40 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write the page of a run or of a policy search, one self-contained HTML file; with --figure, one figure of a run's page."""
-    from leakscope.cli.search import is_search, report_search
+    """Write the page of a run or of a policy search, one self-contained HTML file; with --figure, one figure of it."""
+    from leakscope.cli.search import figures_of_directory, is_search, report_search
 
     if is_search(run):
         if figure is not None:
-            raise InputError("--figure is for the page of a run; a policy search has none")
-        name_file(report_search(run, out))
+            report_figure(figures_of_directory(run), figure, run, out)
+        else:
+            name_file(report_search(run, out))
         return
+    from leakscope.report.figures import figures_of
     from leakscope.report.page import write
     from leakscope.report.serving import page_of_directory
 
     page = page_of_directory(run, command=shell_command(["report", run], {}))
     if figure is not None:
-        report_figure(page, figure, run, out)
+        report_figure(figures_of(page), figure, run, out)
         return
     path = out or run / "report.html"
     with writing(f"--out {path}"):
         name_file(write(page, path))
 
 
-def report_figure(page: Page, figure: str, run: Path, out: Path | None) -> None:
+def report_figure(figures: Mapping[str, Figure], figure: str, run: Path, out: Path | None) -> None:
     """Write one figure of a page, or print the names of all of them."""
-    from leakscope.report.figures import figures_of, write_figure
+    from leakscope.report.figures import save_figure
 
     if figure == LIST:
-        for name in figures_of(page):
+        for name in figures:
             typer.echo(name)
         return
     name, _, form = figure.rpartition(".")
     path = out or run / figure
     with writing(f"--out {path}"):
-        name_file(write_figure(page, name, path, form=form))
+        name_file(save_figure(figures, name, path, form=form))
 
 
 @app.command()

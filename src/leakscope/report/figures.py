@@ -9,7 +9,7 @@ import io
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +27,8 @@ from leakscope.store.disk import writing_to
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from leakscope.report.search_page import ScatterDrawing
 
 WIDTH, COLUMN_INCHES = 380, 3.3
 TOP, LINE, GAP = 20, 18, 4  # height of a title and of a line of text, space between images
@@ -47,31 +49,46 @@ class Strip(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a page: a drawn chart with its legend, or strips of images."""
+    """One figure of a page: a drawn chart with its legend, or strips of images (or of text alone)."""
 
     name: str
     words: str
     drawing: Drawing | None = None
     legend: tuple[Stroke, ...] = ()
     strips: tuple[Strip, ...] = ()
+    scatter: ScatterDrawing | None = None  # as wide as two columns
+
+    @property
+    def width(self) -> int:
+        """Return the width in units of which `WIDTH` are a column."""
+        return WIDTH if self.scatter is None else self.scatter.frame.width
 
 
 def figures_of(page: Page) -> dict[str, Figure]:
     """Return every chart and gallery of a page by name, in the order of the page."""
+    return by_name(_figures(page))
+
+
+def by_name(unnamed: Iterable[Figure]) -> dict[str, Figure]:
+    """Return figures by name; those that share one are numbered from the second on."""
     figures: dict[str, Figure] = {}
     same: Counter[str] = Counter()
-    for figure in _figures(page):
+    for figure in unnamed:
         same[figure.name] += 1
         name = figure.name if same[figure.name] == 1 else f"{figure.name}-{same[figure.name]}"
         figures[name] = replace(figure, name=name)
     return figures
 
 
-def write_figure(page: Page, name: str, path: str | Path, *, form: str | None = None) -> Path:
-    """Write a figure of a page as svg, pdf or png (None: as `path` ends) and return the path; see `writing_to`."""
-    path = Path(path)
+def write_figure(page: Page, name: str, path: str | Path) -> Path:
+    """Write a figure of a page to a file that ends in .svg, .pdf or .png, and return its path."""
+    return save_figure(figures_of(page), name, Path(path))
+
+
+def save_figure(figures: Mapping[str, Figure], name: str, path: Path, *, form: str | None = None) -> Path:
+    """Write a figure as svg, pdf or png (None: as `path` ends) and return the path; see `writing_to`."""
     convert = lookup(FORMS, path.suffix.removeprefix(".") if form is None else form, "figure format")
-    content = convert(figure_svg(lookup(figures_of(page), name, "figure of this page")))
+    content = convert(figure_svg(lookup(figures, name, "figure of this page")))
     with writing_to(path) as file:
         file.write(content)
     return path
@@ -82,23 +99,26 @@ def figure_svg(figure: Figure) -> str:
     height, images, lines, signs = 0.0, [], [], []
     if figure.drawing is not None:
         height = float(TOP + figure.drawing.frame.height + GAP)
+    elif figure.scatter is not None:
+        height = float(figure.scatter.frame.height + GAP)
+    longest = LONGEST_LINE * figure.width // WIDTH
     for stroke in figure.legend:
         name = f"{stroke.name} (without the update)" if stroke.baseline else stroke.name
         signs.append((stroke, height + LINE - 5))
-        for part in textwrap.wrap(name, LONGEST_LINE):
+        for part in textwrap.wrap(name, longest):
             lines.append((40, height + LINE - 5, part))
             height += LINE
     for strip in figure.strips:
-        for part in textwrap.wrap(strip.label, LONGEST_LINE + 6):
+        for part in textwrap.wrap(strip.label, longest + 6):
             lines.append((2, height + LINE - 5, part))
             height += LINE
         wide, high = strip.size
         images += [(place * (wide + GAP), height, wide, high, uri) for place, uri in enumerate(strip.uris)]
-        height += high + GAP
+        height += high + GAP * bool(strip.uris)
     values = {
         "figure": figure,
-        "inches": COLUMN_INCHES,
-        "width": WIDTH,
+        "inches": COLUMN_INCHES * figure.width / WIDTH,
+        "width": figure.width,
         "height": round(height + GAP, 1),
         "top": TOP,
         "images": images,
@@ -120,9 +140,7 @@ def _figures(page: Page) -> Iterator[Figure]:
     for strength in page.strengths:
         for fading in strength.fadings:
             who = f" {fading.attack}" if len(strength.fadings) > 1 else ""
-            yield Figure(
-                _slug(f"strength {strength.axis}{who}"), strength.note, strips=tuple(_levels(strength, fading))
-            )
+            yield Figure(slug(f"strength {strength.axis}{who}"), strength.note, strips=tuple(_levels(strength, fading)))
     if page.gallery:
         yield Figure("gallery", page.gallery.note, strips=tuple(_settings(page, page.gallery)))
 
@@ -133,7 +151,7 @@ def _charts(section: Section) -> Iterator[Figure]:
     for drawing in drawings:
         names = {stroke.name for stroke in drawing.strokes}
         lines = tuple(stroke for stroke in legend if stroke.name in names)
-        yield Figure(_slug(f"{section.title} {drawing.title}"), drawing.words, drawing, lines)
+        yield Figure(slug(f"{section.title} {drawing.title}"), drawing.words, drawing, lines)
 
 
 def _update(page: Page) -> Figure:
@@ -149,16 +167,16 @@ def _update(page: Page) -> Figure:
 def _pairs(exact: Exact) -> Iterator[Strip]:
     for start in range(0, len(exact.pairs), ACROSS):
         pairs = exact.pairs[start : start + ACROSS]
-        yield _strip(PRIVATE, [pair.truth for pair in pairs])
+        yield image_strip(PRIVATE, [pair.truth for pair in pairs])
         worst = number(max(pair.mse for pair in pairs))
-        yield _strip(f"recovered by algebra, MSE at most {worst}", [pair.recovered for pair in pairs])
+        yield image_strip(f"recovered by algebra, MSE at most {worst}", [pair.recovered for pair in pairs])
 
 
 def _levels(strength: Strength, fading: Fading) -> Iterator[Strip]:
-    yield _strip(PRIVATE, fading.truths)
+    yield image_strip(PRIVATE, fading.truths)
     for level in fading.levels:
         label = f"{strength.axis} {level.strength}: {percent(level.content.value)} recovered"
-        yield _strip(f"{label} by {fading.attack}", level.pictures)
+        yield image_strip(f"{label} by {fading.attack}", level.pictures)
 
 
 def _settings(page: Page, gallery: Gallery) -> Iterator[Strip]:
@@ -172,16 +190,16 @@ def _settings(page: Page, gallery: Gallery) -> Iterator[Strip]:
         shown.setdefault(b"".join(tile.truth.numpy().tobytes() for tile in first), []).append(first)
     for settings in shown.values():
         truths = settings[0]
-        yield _strip(PRIVATE, [tile.truth for tile in truths])
+        yield image_strip(PRIVATE, [tile.truth for tile in truths])
         for tiles in settings:
             hits = f"{sum(tile.recovered for tile in tiles)} of {len(tiles)} recovered"
-            yield _strip(f"{setting_text(tiles[0], page)}: {hits}", [tile.frames[-1] for tile in tiles])
+            yield image_strip(f"{setting_text(tiles[0], page)}: {hits}", [tile.frames[-1] for tile in tiles])
         for name in (guess.name for guess in truths[0].baselines):
             guesses = [guess.picture for tile in truths for guess in tile.baselines if guess.name == name]
-            yield _strip(f"{name}, without the update", guesses)
+            yield image_strip(f"{name}, without the update", guesses)
 
 
-def _strip(label: str, pictures: Sequence[Tensor] | Tensor) -> Strip:
+def image_strip(label: str, pictures: Sequence[Tensor] | Tensor) -> Strip:
     """Return images of one shape side by side, as large as `ACROSS` of them fit."""
     shape, across = pictures[0].shape, max(ACROSS, len(pictures))
     wide = (WIDTH - GAP * (across - 1)) / across
@@ -196,10 +214,10 @@ def _enlarge(image: Pixels) -> Pixels:
     return image.repeat(times, 0).repeat(times, 1)
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """Return a text as a file name.
 
-    >>> _slug("By gaussian_noise sigma Mean MSE")
+    >>> slug("By gaussian_noise sigma Mean MSE")
     'by-gaussian-noise-sigma-mean-mse'
     """
     return "-".join(re.findall(r"[a-z0-9]+", text.lower()))
