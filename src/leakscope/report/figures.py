@@ -35,6 +35,7 @@ TOP, LINE, GAP = 20, 18, 4  # height of a title and of a line of text, space bet
 LONGEST_LINE = 50  # characters beside the sign of a legend
 ACROSS, MOST_SETTINGS = 6, 12
 SIDE, ROW_HEIGHT = 256, 16.0  # points a side of an image; height of a table row drawn as an image
+LAYER_WIDTH = 960  # points of a drawn layer of an update
 DOTS = 300  # an inch, of a PNG
 PRIVATE = "private inputs, never sent"
 
@@ -157,7 +158,8 @@ def _charts(section: Section) -> Iterator[Figure]:
 def _update(page: Page) -> Figure:
     drawn = draw_update(page.update)
     strips = tuple(
-        Strip(f"{layer.name}, {layer.size}", (data_uri(layer.png),), (WIDTH, layer.height)) for layer in drawn.layers
+        Strip(f"{layer.name}, {layer.size}", (data_uri(_enlarge_png(layer.png)),), (WIDTH, layer.height))
+        for layer in drawn.layers
     )
     return Figure(
         "update", f"the update of one client: {drawn.values:,} numbers in {drawn.layer_count} tensors", strips=strips
@@ -212,6 +214,17 @@ def _enlarge(image: Pixels) -> Pixels:
     image = shrink(image, SIDE)
     times = max(1, SIDE // max(image.shape[:2]))
     return image.repeat(times, 0).repeat(times, 1)
+
+
+def _enlarge_png(data: bytes) -> bytes:
+    """Return a PNG about `LAYER_WIDTH` points wide, its points as rectangles."""
+    from PIL import Image
+
+    out = io.BytesIO()
+    with Image.open(io.BytesIO(data)) as image:
+        times = max(1, LAYER_WIDTH // image.width)
+        image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST).save(out, "PNG")
+    return out.getvalue()
 
 
 def slug(text: str) -> str:
