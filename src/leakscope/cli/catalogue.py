@@ -12,6 +12,7 @@ import typer
 from leakscope.cli.app import app
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
+from leakscope.store.disk import writing_to
 
 
 @app.command("list")
@@ -43,7 +44,8 @@ def schema(
         sys.stdout.write(text)
         return
     try:
-        out.write_text(text, encoding="utf-8")
+        with writing_to(out) as file:
+            file.write(text.encode())
     except OSError as error:
         raise InputError(f"cannot write {out} ({error.strerror})") from None
 

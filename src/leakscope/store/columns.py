@@ -12,7 +12,7 @@ import numpy as np
 
 from leakscope.core.record import Record, SampleScore
 from leakscope.core.registry import lookup
-from leakscope.store.schema import lacks
+from leakscope.store.schema import check_rows, choose_rows, lacks
 
 Columns: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
@@ -52,6 +52,7 @@ LEARNED = "learned."  # prefix of a value that the attack recovered beside the i
 
 def read_columns(connection: sqlite3.Connection, cells: Sequence[int], names: Sequence[str] = tuple(FIELDS)) -> Columns:
     """Return the named columns of these cells (by number), ordered by cell, number, landing and sample."""
+    check_rows(connection, cells)
     fields = {name: _field(name, connection) for name in (*names, *_ORDER)}
     cursor = connection.execute(_query([expression for expression, _ in fields.values()], connection, cells))
     batches: dict[str, list[np.typing.ArrayLike]] = {name: [np.empty(0, kind)] for name, (_, kind) in fields.items()}
@@ -92,12 +93,10 @@ def _plain(name: str, values: Sequence[Value]) -> Sequence[Value]:
 
 def _query(expressions: Sequence[str], connection: sqlite3.Connection, cells: Sequence[int]) -> str:
     """Return the query for these cells; rows come as stored, because numpy sorts faster than SQLite."""
-    (stored,) = connection.execute("SELECT count(*) FROM cell").fetchone()
-    column = "+r.cell" if 2 * len(cells) > stored else "r.cell"  # + disables the index: for most cells a scan is faster
-    chosen = ", ".join(str(int(cell)) for cell in cells)
+    chosen, _ = choose_rows(connection, cells)
     return (
         f"SELECT {', '.join(expressions)} FROM record r LEFT JOIN sample s ON s.record = r.id "
-        f"WHERE {column} IN ({chosen}) ORDER BY r.id, s.place"
+        f"WHERE {chosen} ORDER BY r.id, s.place"
     )
 
 
