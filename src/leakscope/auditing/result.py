@@ -119,10 +119,11 @@ def headline(audit: Audit) -> str:
 
 
 def unfinished_words(audit: Audit) -> str:
-    """Return which attacks were not run long enough, and how many minutes would do."""
-    needed = audit.minutes_needed
-    words = "give it more minutes" if needed is None else f"about {math.ceil(needed):g} minutes would do"
-    return f"{', '.join(audit.unfinished)}; {words}"
+    """Return which attacks were not run long enough, and how many minutes would do if any would."""
+    needed, words = audit.minutes_needed, ", ".join(audit.unfinished)
+    if needed is not None:
+        return f"{words}; about {math.ceil(needed):g} minutes would do"
+    return f"{words}; give it more minutes" if audit.short else words
 
 
 def doubt_lines(audit: Audit) -> list[str]:
@@ -131,9 +132,10 @@ def doubt_lines(audit: Audit) -> list[str]:
         return []
     lines = []
     if audit.short:
+        attacks = len({run.name for run in audit.runs} | {cut.name for cut in audit.short})
         lines.append(
-            f"{len(audit.short)} of {len(audit.runs)} attacks had fewer iterations than their authors run: with more minutes the "
-            "grade may be worse"
+            f"{len(audit.short)} of {attacks} attacks had fewer iterations than their authors run: with more minutes the grade "
+            "may be worse"
         )
     if (best := most_as_seen(audit.as_seen)) is not None:
         lines.append(f"{best.words}: the grade counts the pictures before that")

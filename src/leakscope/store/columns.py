@@ -10,9 +10,10 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from leakscope.core.errors import InputError
 from leakscope.core.record import Record, SampleScore
 from leakscope.core.registry import lookup
-from leakscope.store.schema import check_rows, choose_rows, lacks
+from leakscope.store.schema import MOST, check_rows, choose_rows, lacks
 
 Columns: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
@@ -129,12 +130,12 @@ def record_row(record: Record, *, id: int, cell: int, chunk: int, place: int) ->
         cell,
         chunk,
         place,
-        int(record.number),
+        _count(record.number),
         int(record.seed),
         json.dumps([int(item) for item in record.items], separators=(",", ":")),
         record.outcome,
-        int(record.iterations),
-        int(record.evaluations),
+        _count(record.iterations),
+        _count(record.evaluations),
         _number(record.mismatch),
         _number(record.label_overlap),
         _number(record.seconds),
@@ -149,9 +150,9 @@ def sample_rows(record: Record, id: int) -> Iterator[Row]:
         yield (
             id,
             place,
-            int(score.sample),
-            int(score.label),
-            None if score.guess is None else int(score.guess),
+            _count(score.sample),
+            _count(score.label),
+            None if score.guess is None else _count(score.guess),
             _number(score.mse),
             _number(score.psnr),
             _number(score.ssim),
@@ -213,6 +214,13 @@ def sample_from(
         recovered=bool(row[9]),
         finite=bool(row[10]),
     )
+
+
+def _count(value: int) -> int:
+    """Return a whole number; one that readers take for damage is refused."""
+    if not -MOST <= value <= MOST:
+        raise InputError(f"counts and labels of a record must lie within 2**48, got {value}")
+    return int(value)
 
 
 def _number(value: float | None) -> Value:

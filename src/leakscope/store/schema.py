@@ -53,7 +53,7 @@ CREATE TABLE sample (
 """
 
 
-_MOST = 2**48  # of any count, place or label
+MOST = 2**48  # of any count, place or label
 
 # Columns of `record` that older runs of this format lack: read as None, added by the next writer.
 LATER = {"learned": "TEXT"}
@@ -130,7 +130,7 @@ def _wrong(column: str, kind: str, nullable: int) -> str:
     types = {"INTEGER": "'integer'", "TEXT": "'text'", "REAL": "'real'", "BLOB": "'blob', 'text'"}[kind]
     allowed = f"{types}, 'null'" if nullable else types
     if kind == "INTEGER" and column != "seed":
-        return f"(typeof({column}) NOT IN ({allowed}) OR {column} NOT BETWEEN -{_MOST} AND {_MOST})"
+        return f"(typeof({column}) NOT IN ({allowed}) OR {column} NOT BETWEEN -{MOST} AND {MOST})"
     nan = f" AND {column} IS NOT 'nan'" if kind == "REAL" else ""
     return f"(typeof({column}) NOT IN ({allowed}){nan})"
 
