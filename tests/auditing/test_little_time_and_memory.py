@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks.engine import plan
 from leakscope.attacks.null import guessed
+from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Target, attack_runs, audit_target
 from leakscope.auditing.attack_runs import affordable_clients, expose_clients, null_runs, plan_exposure, read_labels
 from leakscope.auditing.attempts import Attempt, CutShort, run_attempts
@@ -23,6 +25,11 @@ from leakscope.auditing.verdict import Grade
 from leakscope.play import Exposure, judge
 
 GATE = {"asr": 1.0}  # nothing exceeds it
+
+
+@pytest.fixture(autouse=True)
+def short_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=4))
 
 
 def sample(number: int = 24) -> dict[str, Tensor]:
@@ -147,7 +154,7 @@ def test_baselines_that_cannot_be_made_are_named(subject: Subject, monkeypatch: 
 
 def test_too_little_memory_for_the_attacks_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "available", lambda _: 1000)
-    made = audit_target(Target(model=conv(), **sample()), minutes=0.05, clients=2)
+    made = audit_target(Target(model=conv(), **sample()), minutes=0.5, clients=2)
     assert made.grade is Grade.INCONCLUSIVE
     assert {"cpl", "ig", "baseline prior_only"} <= {item.what for item in made.untested}
     assert made.labels is not None
@@ -156,20 +163,20 @@ def test_too_little_memory_for_the_attacks_is_inconclusive(monkeypatch: pytest.M
 
 def test_a_first_layer_without_gradients_is_untested_not_safe() -> None:
     detached = Branching(lambda x: x.relu().detach(), branch=False)
-    made = audit_target(Target(model=detached, **sample()), minutes=0.05, clients=3, remedies=False)
+    made = audit_target(Target(model=detached, **sample()), minutes=0.5, clients=3, remedies=False)
     assert made.grade is Grade.UNTESTED
     assert "analytic" in {item.what for item in made.untested}
     assert made.failures(GATE)
 
 
 def test_the_division_alone_gives_no_good_grade() -> None:
-    made = audit_target(Target(model=Branching(), examples=8, **sample()), minutes=0.05, clients=3, remedies=False)
+    made = audit_target(Target(model=Branching(), examples=8, **sample()), minutes=0.5, clients=3, remedies=False)
     assert [run.name for run in made.runs] == ["analytic"]
     assert made.recovered == 0
     assert made.grade is Grade.INCONCLUSIVE
     assert made.failures(GATE)
     assert made.minutes_needed is None
-    leaking = audit_target(Target(model=Branching(), **sample()), minutes=0.05, clients=3, remedies=False)
+    leaking = audit_target(Target(model=Branching(), **sample()), minutes=0.5, clients=3, remedies=False)
     assert leaking.grade is Grade.F
 
 
