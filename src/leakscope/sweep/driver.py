@@ -20,6 +20,7 @@ from leakscope.scenario import Problem, Scenario
 from leakscope.scenario.attackers import cost_of_knowing
 from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Landing, Run, Writer
+from leakscope.store.directory import check_free
 from leakscope.sweep.chunk import Chunk, on, play_chunk
 from leakscope.sweep.engines import Engine, Needs, Note, local, never, processes, serial, usable_cores, visible_gpus
 from leakscope.sweep.fit_checks import MisfitError, attack_misfits, part_misfits
@@ -180,7 +181,8 @@ def run_scenario(
         watcher.message(line)
     facts = gather_facts(command, device)
     run = Run.open(directory) if Run.exists(directory) else None
-    before = _before(run, sweep)
+    if run is None:
+        check_free(directory, scenario.text)
     make = partial(
         make_plan, sweep, device=device, memory=memory, workers=workers, say=watcher.message, measure=measure
     )
@@ -192,7 +194,7 @@ def run_scenario(
         with run.writing() as writer:
             for line in writer.verify():
                 watcher.message(line)
-            before = _before(run, sweep)
+            before = run.done() & {trial.id for trial in sweep.trials}
             chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, make)
             done = Done(len(sweep.trials), len(before))
             watcher.planned(done.wanted, done.before, len(chunks), seconds)
@@ -211,10 +213,6 @@ def _engine(workers: int | None, seconds: float, device: str) -> Engine:
     if workers is None:
         return local(seconds=seconds or None, gpus=visible_gpus() if device == "cuda" else ())
     return serial if workers == 1 else processes(workers, share_gpu=True)
-
-
-def _before(run: Run | None, sweep: Sweep) -> set[str]:
-    return set() if run is None else run.done() & {trial.id for trial in sweep.trials}
 
 
 def _to_do(
