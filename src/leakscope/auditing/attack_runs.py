@@ -220,7 +220,7 @@ def null_runs(
             RuntimeError,
             MemoryError,
         ) as error:  # such as too little memory, or no example but the clients'
-            left_out.append(Untested(f"baseline {name}", first_line(error)))
+            left_out.append(Untested(f"baseline {name}", first_line(error).partition("; ")[0]))
     return runs, left_out
 
 
