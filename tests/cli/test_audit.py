@@ -17,7 +17,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing import attack_runs, capture_audit, suite
+from leakscope.auditing import attack_runs, suite
 from leakscope.auditing.result import Audit
 from leakscope.auditing.target_audit import CLIENTS, MINUTES
 from leakscope.auditing.verdict import Grade
@@ -60,8 +60,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "cli_audited", raising=False)
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
-    for room in (attack_runs, capture_audit):
-        monkeypatch.setattr(room, "prior_only", partial(prior_only, iterations=2))
+    monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
     return tmp_path
 
 

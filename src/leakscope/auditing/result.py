@@ -121,12 +121,14 @@ def headline(audit: Audit) -> str:
 
 
 def unfinished_words(audit: Audit) -> str:
-    """Return which attacks were not run long enough, and how many minutes would do."""
+    """Return which attacks were not run long enough, and how many minutes would do if any would."""
     needed, left_out = audit.minutes_needed, [item for item in audit.untested if item.left_out]
     advice = ["run the whole suite"] if left_out else []
-    if len(audit.unfinished) > len(left_out):
-        advice.append("give it more minutes" if needed is None else f"about {math.ceil(needed):g} minutes would do")
-    return f"{', '.join(audit.unfinished)}; {'; '.join(advice)}"
+    if needed is not None:
+        advice.append(f"about {math.ceil(needed):g} minutes would do")
+    elif audit.short:
+        advice.append("give it more minutes")
+    return "; ".join([", ".join(audit.unfinished), *advice])
 
 
 def doubt_lines(audit: Audit) -> list[str]:
@@ -137,9 +139,10 @@ def doubt_lines(audit: Audit) -> list[str]:
     if left_out := [item.what for item in audit.untested if item.left_out]:
         lines.append(f"left out of the suite: {', '.join(left_out)}: with them the grade may be worse")
     if audit.short:
+        attacks = len({run.name for run in audit.runs} | {cut.name for cut in audit.short})
         lines.append(
-            f"{len(audit.short)} of {len(audit.runs)} attacks had fewer iterations than their authors run: with more minutes the "
-            "grade may be worse"
+            f"{len(audit.short)} of {attacks} attacks had fewer iterations than their authors run: with more minutes the grade "
+            "may be worse"
         )
     if (best := most_as_seen(audit.as_seen)) is not None:
         lines.append(f"{best.words}: the grade counts the pictures before that")

@@ -15,6 +15,7 @@ from leakscope.cli.text import print_named
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import load_plugins
 from leakscope.core.registry import lookup
+from leakscope.store.disk import writing_to
 
 
 @app.command("list")
@@ -62,7 +63,8 @@ def schema(
         sys.stdout.write(text)
         return
     try:
-        out.write_text(text, encoding="utf-8")
+        with writing_to(out) as file:
+            file.write(text.encode())
     except OSError as error:
         raise InputError(f"cannot write {out} ({error.strerror})") from None
 
