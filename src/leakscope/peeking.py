@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +27,9 @@ from leakscope.metrics.scoring import arrange
 from leakscope.models import from_module
 from leakscope.play import Demonstration, Exposure, expose, shared_weights, sweep_noise
 from leakscope.play import attack as run_attack
-from leakscope.report.attack_page import page_of
-from leakscope.report.page import fragment, write
-from leakscope.report.page_data import Page
+
+if TYPE_CHECKING:
+    from leakscope.report.page_data import Page
 
 EXPLANATION = (
     "Your model computed one gradient on this batch, as a federated client would, and the attack was given that gradient, "
@@ -45,12 +46,18 @@ class Peek:
     """The result of `peek`: displays in a notebook, prints as a line, writes a page."""
 
     shown: Demonstration
-    page: Page
+
+    @property
+    def page(self) -> Page:
+        """Return the page."""
+        return _page(self.shown)
 
     def _repr_html_(self) -> str:
+        from leakscope.report.page import fragment
+
         return fragment(self.page)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         runs = [
             f"{run.name}: {int(run.recovered.sum())} of {run.summary.samples} recovered, "
             f"mean MSE {run.summary.means['mse'].value:.2g}"
@@ -65,8 +72,10 @@ class Peek:
         return arrange(run.reconstruction.inputs, run.scores.pairing)[0].clamp(0, 1)
 
     def write(self, path: str | Path) -> Path:
-        """Write the page and return its path."""
-        return write(self.page, Path(path))
+        """Write the page, whole or not at all, and return its path; only a plain file is replaced."""
+        from leakscope.report.page import render, write_page
+
+        return write_page(render(self.page), path, plain=True)
 
 
 def peek(
@@ -122,7 +131,7 @@ def peek(
         noise=sweep_noise(exposure, weights, method, execution=execution) if noise else None,
         seconds=time.perf_counter() - began,
     )
-    return Peek(shown, _page(shown, exposure.knowledge.loss))
+    return Peek(shown)
 
 
 def _attack(exposure: Exposure, iterations: int) -> Attack:
@@ -135,7 +144,10 @@ def _attack(exposure: Exposure, iterations: int) -> Attack:
     return Analytic()
 
 
-def _page(shown: Demonstration, loss: str) -> Page:
+def _page(shown: Demonstration) -> Page:
+    from leakscope.report.attack_page import page_of
+
+    loss = shown.exposure.knowledge.loss
     return page_of(
         shown,
         title="leakscope peek",

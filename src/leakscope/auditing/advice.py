@@ -41,6 +41,7 @@ from leakscope.auditing.remedy_trials import (
 from leakscope.auditing.suite import INFORMED
 from leakscope.auditing.target import Subject
 from leakscope.core.errors import InputError
+from leakscope.core.short_repr import short_repr
 from leakscope.defences import Defence
 from leakscope.play import AttackResult, Exposure
 
@@ -65,6 +66,8 @@ class Advice:
     accuracy: float | None = None
     useless: tuple[Remedy, ...] = ()  # the attacker recovers as much as without them
     unproven: tuple[Remedy, ...] = ()  # attack too short, too few examples, or no informed attacker exists
+
+    __repr__ = short_repr
 
 
 def tried(advice: Advice) -> tuple[Remedy, ...]:

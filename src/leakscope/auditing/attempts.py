@@ -16,6 +16,7 @@ from leakscope.attacks.known_policy import KnownPolicy
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, Untested
 from leakscope.core.errors import InputError
+from leakscope.core.short_repr import short_repr
 from leakscope.core.types import Outcome, Reconstruction
 from leakscope.play import AttackResult, Exposure
 from leakscope.play import reconstruct as run_attack
@@ -93,6 +94,8 @@ class UnscoredRun:
     left: Tensor  # (T) final over initial mismatch; small if the reconstruction explains the update
     structure: Tensor  # (T) see `capture_audit.structure`: about 1 for noise, below for images
     seconds: float
+
+    __repr__ = short_repr
 
 
 def matching_of(entry: Entry) -> Matching | None:

@@ -12,6 +12,7 @@ from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.descriptions import client_facts, known_facts
 from leakscope.auditing.suite import Untested, is_informed
 from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
+from leakscope.core.pages import notebook_html, write_page
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
+SHOWN_RUNS = 12
 MAY_FALL = (Grade.A, Grade.B, Grade.C, Grade.D)  # longer attacks may make these worse
 
 
@@ -69,6 +71,13 @@ class Audit:
         if limits and self.unfinished:
             lines.append(f"the attacks were not run long enough to pass: {unfinished_words(self)}")
         return lines
+
+    _repr_html_ = notebook_html
+    write = write_page
+
+    def __repr__(self) -> str:
+        attacks = ", ".join(f"{run.name} {_percent(run.summary.content.value)}" for run in self.runs[:SHOWN_RUNS])
+        return f"Audit of {self.name}: grade {self.grade}: {headline(self)}\n  recovered by {attacks or 'no attack'}"
 
     def __str__(self) -> str:
         return audit_text(self)

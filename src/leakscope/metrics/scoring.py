@@ -9,6 +9,7 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.core.pairing import pair, squared_distances
+from leakscope.core.short_repr import short_repr
 from leakscope.core.types import IMAGE_RANK
 from leakscope.metrics.image import mse, psnr, ssim
 from leakscope.metrics.labels import label_correct, label_overlap
@@ -34,6 +35,8 @@ class Scores:
     pairing: Tensor
     scored: Tensor
     finite: Tensor
+
+    __repr__ = short_repr
 
     @property
     def trials(self) -> int:

@@ -24,6 +24,8 @@ from leakscope.core import random
 from leakscope.core.devices import find_device
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.pages import notebook_html, write_page
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, count, lift, norm, take, to
 from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import load
@@ -72,6 +74,8 @@ class Point:
     accuracy: Estimate
     run: AttackResult
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frontier:
@@ -81,6 +85,10 @@ class Frontier:
     truth: Batch
     seeds: tuple[int, ...]
     settings: FrontierSettings
+
+    __repr__ = short_repr
+    _repr_html_ = notebook_html
+    write = write_page
 
 
 def measure_frontier(

@@ -33,8 +33,9 @@ ONE_HOT = "client.loss mse: labels are one-hot targets, compared with the output
 
 @dataclass(slots=True)
 class Done:
-    """How a run ended: trials wanted, stored before and stored now; whether it was stopped; the time spent."""
+    """How a run ended: its directory; trials wanted, stored before and stored now; whether it was stopped; the time spent."""
 
+    run: Run
     wanted: int
     before: int
     landed: int = 0
@@ -47,6 +48,13 @@ class Done:
     def left(self) -> int:
         """Return the number of missing trials."""
         return self.wanted - self.before - self.landed
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page of the run and return its path."""
+        return self.run.write(path)
+
+    def _repr_html_(self) -> str:
+        return self.run._repr_html_()
 
 
 class Watcher(Protocol):
@@ -194,7 +202,7 @@ def run_scenario(
                 watcher.message(line)
             before = _before(run, sweep)
             chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, make)
-            done = Done(len(sweep.trials), len(before))
+            done = Done(run, len(sweep.trials), len(before))
             watcher.planned(done.wanted, done.before, len(chunks), seconds)
             done.overhead_seconds = time.perf_counter() - began
             for landing, spent in _results(engine or _engine(workers, seconds, device), chunks, watcher, stop, done):

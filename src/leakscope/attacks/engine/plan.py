@@ -57,7 +57,7 @@ class Execution:
     save_every: float = 30.0
     progress: Callable[[Progress], None] | None = None
     out_of_time: Callable[[int], bool] | None = (
-        None  # asked before each evaluation, with their number; True ends the run
+        None  # asked before each evaluation with their number; True ends the run
     )
 
     def __post_init__(self) -> None:
@@ -75,9 +75,8 @@ class Execution:
 
 DEFAULT = Execution()
 DEFAULT_STOP = Stop()
-_RATES: dict[
-    Key, dict[str, float]
-] = {}  # of recorded forms, so that attacks of one kind on one network are measured once
+# of recorded forms, so that attacks of one kind on one network are measured once
+_RATES: dict[Key, dict[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
