@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.recipes import cpl
 from leakscope.auditing.criterion import Criterion, compare, loss_on
@@ -19,6 +20,7 @@ from leakscope.auditing.suite import division_problem
 from leakscope.clients import Client
 from leakscope.core.devices import find_device
 from leakscope.core.errors import InputError
+from leakscope.core.progress import ProgressOption, reporting
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import to
 from leakscope.core.types import make_batch
@@ -27,6 +29,7 @@ from leakscope.metrics.scoring import arrange
 from leakscope.models import from_module
 from leakscope.play import Demonstration, Exposure, expose, shared_weights, sweep_noise
 from leakscope.play import attack as run_attack
+from leakscope.play.demonstration import NOISE_LEVELS
 
 if TYPE_CHECKING:
     from leakscope.report.page_data import Page
@@ -92,13 +95,14 @@ def peek(
     seed: int = 0,
     execution: Execution | None = None,
     device: str | None = None,
+    progress: ProgressOption = None,
 ) -> Peek:
     """Return what the gradient of `loss(model(x), y)` leaks about `x`.
 
     `x` is as the model takes it, N x ...; if it was normalised, say `mean` and `std` so that pictures lie in [0, 1]. `y`
     holds N class numbers, or what `loss` compares outputs with: any function `(output, y) -> scalar` will do. It runs on `device`,
     or where the model's weights lie. The default attack is CPL with at most `iterations` steps, or the division of the first
-    dense layer under a loss that CPL does not simulate; an `attack` of yours brings its own.
+    dense layer under a loss that CPL does not simulate; an `attack` of yours brings its own. `progress` is as in `audit`.
     """
     began = time.perf_counter()
     if x.ndim < 2 or len(x) == 0 or y.shape[:1] != x.shape[:1]:
@@ -123,15 +127,18 @@ def peek(
     dense = network.head is not None and division_problem(network) is None and not isinstance(method, Analytic)
     algebra = run_attack(exposure, Analytic(), execution=execution) if attack is None and dense else None
     note = f"at most {iterations} steps" if attack is None and isinstance(method, Matching) else ""
-    shown = Demonstration(
-        exposure=exposure,
-        names=tuple(f"sample {i}" for i in range(batch.samples)),
-        attacks=(run_attack(exposure, method, note=note, execution=execution),),
-        exact=None if algebra is None else (algebra, batch),
-        noise=sweep_noise(exposure, weights, method, execution=execution) if noise else None,
-        seconds=time.perf_counter() - began,
-    )
-    return Peek(shown)
+    with reporting(progress) as report:
+
+        def tick(name: str, state: Progress) -> None:
+            report(name, done=state.iteration, total=method.stop.iterations if isinstance(method, Matching) else 0)
+
+        report(method.name, f"{batch.samples} examples")
+        attacked = run_attack(exposure, method, note=note, execution=execution, report=tick)
+        if noise:
+            report("noise", f"{len(NOISE_LEVELS)} levels")
+        noised = sweep_noise(exposure, weights, method, execution=execution) if noise else None
+    names, exact = tuple(f"sample {i}" for i in range(batch.samples)), None if algebra is None else (algebra, batch)
+    return Peek(Demonstration(exposure, names, (attacked,), time.perf_counter() - began, exact, noised))
 
 
 def _attack(exposure: Exposure, iterations: int) -> Attack:

@@ -30,6 +30,7 @@ from leakscope.auditing.remedy_trials import (
 )
 from leakscope.auditing.target import make_subject
 from leakscope.core.errors import InputError
+from leakscope.core.progress import SILENT
 from leakscope.core.types import LocalTraining, Outcome
 from leakscope.defences import Clip, Defence, GaussianNoise, LaplaceNoise, LowRank, Quantise, RandomMask, Sign, Sparsify
 from leakscope.play import AttackResult, judge
@@ -120,7 +121,7 @@ def test_a_pace_is_that_of_the_later_half_and_chunks_add_up() -> None:
 
 def test_a_batch_that_runs_past_its_end_is_given_up() -> None:
     over = Budget(1.0, 0.0, lambda: 1.2)
-    assert meet(cases(conv_trial(), Clip(0.1)), 2, over, lambda _: None).runs == {}
+    assert meet(cases(conv_trial(), Clip(0.1)), 2, over, SILENT).runs == {}
 
 
 def test_one_remedy_that_cannot_be_attacked_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +131,7 @@ def test_one_remedy_that_cannot_be_attacked_does_not_stop_the_others(monkeypatch
         return run_together(several, iterations, pace)
 
     monkeypatch.setattr(remedy_trials, "run_together", refuse)
-    met = meet(cases(conv_trial(), GaussianNoise(0.1), Clip(0.1)), 2, LONG, lambda _: None)
+    met = meet(cases(conv_trial(), GaussianNoise(0.1), Clip(0.1)), 2, LONG, SILENT)
     assert set(met.runs) == {0, 1}
     assert met.failed == {2: "cannot be run"}
 

@@ -15,7 +15,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing import attack_runs, capture_audit, suite
+from leakscope.auditing import attack_runs, capture_audit, suite, target_audit
 from leakscope.auditing.result import Audit
 from leakscope.auditing.target_audit import CLIENTS, MINUTES
 from leakscope.auditing.verdict import Grade
@@ -172,3 +172,17 @@ def test_an_audit_is_never_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         write_audit(Audit(name="m", grade=Grade.UNTESTED, minutes=1.0, seconds=0.0, seed=0), out)
     assert victim.read_text() == "mine"
+
+
+def test_an_interrupt_still_writes_the_page_and_ends_with_130(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target_audit, "null_runs", interrupt)
+    code, text = run("cli_audited:build", *BRIEF, "--out", "out", "--fail-above", "asr=1")
+    assert code == 130
+    assert "gate failed" in text
+    told = json.loads((place / "out" / "audit.json").read_text())
+    assert (told["grade"], told["interrupted"]) == ("inconclusive", True)
+    assert [attack["name"] for attack in told["attacks"]]
+    assert (place / "out" / "index.html").stat().st_size > 1000

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from leakscope.auditing.attack_runs import INTERRUPTED
 from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.descriptions import client_facts, known_facts
 from leakscope.auditing.suite import Untested, is_informed
@@ -49,6 +50,7 @@ class Audit:
     unscored: tuple[UnscoredRun, ...] = ()  # attacks on captures without the truth
     short: tuple[CutShort, ...] = ()  # attacks that the time cut short
     unfinished: tuple[str, ...] = ()  # attacks without which no good grade is given and no gate passed
+    interrupted: bool = False  # by Ctrl-C; attacks that had not ended are missing
     minutes_needed: float | None = None  # that would do for those; None: not known, or all had enough
     as_seen: tuple[AsSeen, ...] = ()  # images recovered in the transformed form that the network saw
 
@@ -131,14 +133,15 @@ def unfinished_words(audit: Audit) -> str:
     """Return which attacks were not run long enough, and how many minutes would do."""
     needed = audit.minutes_needed
     words = "give it more minutes" if needed is None else f"about {math.ceil(needed):g} minutes would do"
+    words = "run it again" if audit.interrupted else words
     return f"{', '.join(audit.unfinished)}; {words}"
 
 
 def doubt_lines(audit: Audit) -> list[str]:
-    """Return why the grade may be too good: attacks cut short, or images recovered in transformed form."""
+    """Return why the grade may be too good: an interrupt, attacks cut short, or images recovered in transformed form."""
+    lines = [f"{INTERRUPTED}: attacks that had not ended are missing"] if audit.interrupted else []
     if audit.grade not in MAY_FALL:
-        return []
-    lines = []
+        return lines
     if audit.short:
         lines.append(
             f"{len(audit.short)} of {len(audit.runs)} attacks had fewer iterations than their authors run: with more minutes the "
@@ -292,6 +295,7 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "untested": [{"what": item.what, "why": item.why} for item in audit.untested],
         "not_tested_long_enough": [{**cut._asdict(), "enough": cut.enough, "words": cut.words} for cut in audit.short],
         "unfinished": list(audit.unfinished),
+        "interrupted": audit.interrupted,
         "minutes_needed": audit.minutes_needed,
         "notes": list(audit.notes),
         "device": None if audit.exposure is None else str(audit.exposure.device),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import torch
 
 from leakscope.auditing.advice import Advice, advise
 from leakscope.auditing.attack_runs import (
+    INTERRUPTED,
     LONG,
     LabelReading,
     Suite,
@@ -22,13 +22,15 @@ from leakscope.auditing.attack_runs import (
     public_examples,
     read_labels,
     run_entries,
+    suite_of,
 )
-from leakscope.auditing.attempts import Attempt, Report
+from leakscope.auditing.attempts import Attempt
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
+from leakscope.core.progress import ProgressOption, Reporter, reporting
 from leakscope.play import AttackResult, Exposure
 from leakscope.sweep.engines.contract import torch_threads
 
@@ -51,11 +53,6 @@ REMEDY_EXAMPLES = 16
 REMEDY_LEAST = 6  # clients: examples of one client are dependent, and an interval over two clients is meaningless
 
 
-def print_line(line: str) -> None:
-    """Print a line of progress to stderr."""
-    sys.stderr.write(f"{line}\n")
-
-
 def audit(
     model: nn.Module,
     loss: Criterion,
@@ -72,18 +69,19 @@ def audit(
     remedies: bool = True,
     seed: int = 0,
     device: str | None = None,
-    report: Report = print_line,
+    progress: ProgressOption = None,
 ) -> Audit:
     """Return how much updates of this model leak of this sample, attacked with the fixed suite within `minutes`.
 
     `Target` documents the arguments that describe the federation. `clients` disjoint clients with `examples` each are simulated.
-    `remedies` also tests the catalogue of defences if something leaked. `report` receives a line whenever something new begins.
+    `remedies` also tests the catalogue of defences if something leaked. `progress` receives `ProgressEvent`s; by default they are
+    shown in a terminal or notebook, False shows nothing. After Ctrl-C the audit holds the attacks that had ended (`interrupted`).
     """
     target = Target(
         model=model, inputs=inputs, labels=labels, loss=loss, client=client, defences=defences, examples=examples,
         mean=mean, std=std, device=device,
     )  # fmt: skip
-    return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, report=report)
+    return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, progress=progress)
 
 
 def audit_target(
@@ -93,13 +91,20 @@ def audit_target(
     clients: int = CLIENTS,
     remedies: bool = True,
     seed: int = 0,
-    report: Report = lambda _: None,
+    progress: ProgressOption = None,
 ) -> Audit:
-    """Return the audit of a target; `report` receives progress messages."""
+    """Return the audit of a target; see `audit`."""
     clients, seed = check_numbers(clients, seed)
     budget = start_budget(minutes)
+    with reporting(progress) as report:
+        return _audit_within(budget, target, minutes, clients, seed, report, remedies=remedies)
+
+
+def _audit_within(
+    budget: Budget, target: Target, minutes: float, clients: int, seed: int, report: Reporter, *, remedies: bool
+) -> Audit:
     name = type(target.model).__name__
-    report(f"{name}: checking the model and its updates")
+    report(name, "checking the model and its updates")
     try:
         subject = make_subject(target)
         began, exposure = budget.used, expose_clients(subject, clients, seed)
@@ -117,19 +122,25 @@ def audit_target(
     untested += left_out_statistics(target.model)
     attempts = [Attempt[AttackResult](entry, exposure.trials, pace=SECOND * gradient) for entry in entries]
     share = SUITE_SHARE if remedies else WHOLE_SHARE
-    report(f"{name}: timing an evaluation")
+    report(name, "timing an evaluation")
     with torch_threads(torch.get_num_threads() if gradient > LONG else fastest_threads(exposure, entries)):
 
         def scored(done: Suite) -> Audit:
             audit = scored_audit(name, exposure, done, nulls, reading, untested, budget, minutes=minutes, seed=seed)
             return replace(audit, minutes_needed=minutes_needed(done, before, share))
 
-        before, reading = budget.used, read_labels(exposure)
-        done = run_entries(exposure, attempts, replace(budget, seconds=share * budget.seconds), report)
-        report(f"{name}: baselines without the update")
-        nulls = null_runs(exposure, public_examples(subject, exposure.trials, seed), Pace(budget.clock, budget.end))
-        advice = _advice(subject, scored(done), budget, report) if remedies else None
-        audit = scored(run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report))
+        before, nulls, advice, interrupted = budget.used, list[AttackResult](), None, False
+        reading: LabelReading | Untested = Untested("label recovery", INTERRUPTED)
+        try:
+            reading = read_labels(exposure)
+            done = run_entries(exposure, attempts, replace(budget, seconds=share * budget.seconds), report)
+            report(name, "baselines without the update")
+            nulls = null_runs(exposure, public_examples(subject, exposure.trials, seed), Pace(budget.clock, budget.end))
+            advice = _advice(subject, scored(done), budget, report) if remedies else None
+            run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report)
+        except KeyboardInterrupt:  # attacks that had ended are kept
+            interrupted = True
+        audit = scored(suite_of(attempts, interrupted=interrupted))
     as_seen = recovered_as_seen(exposure, audit.runs)
     return replace(audit, advice=advice, notes=subject.notes, as_seen=as_seen, seconds=budget.used)
 
@@ -148,9 +159,10 @@ def scored_audit(
 ) -> Audit:
     """Return the audit of scored attacks, before remedies are tried."""
     labels = reading if isinstance(reading, LabelReading) else None
+    compared = bool(nulls) or not done.interrupted  # without baselines no leak is proven
     return Audit(
         name=name,
-        grade=grade(done.runs, nulls, labels, unfinished=done.unfinished),
+        grade=grade(done.runs if compared else (), nulls, labels, unfinished=done.unfinished),
         measures=measure(done.runs, nulls, labels),
         runs=done.runs,
         nulls=tuple(nulls),
@@ -162,6 +174,7 @@ def scored_audit(
         seed=seed,
         short=done.short,
         unfinished=done.unfinished,
+        interrupted=done.interrupted,
         minutes_needed=minutes_needed(done, 0.0, WHOLE_SHARE),
     )
 
@@ -189,7 +202,7 @@ def _comparable(exposure: Exposure) -> bool:
     return exposure.trials > 1 and not exposure.client.defences
 
 
-def _advice(subject: Subject, audit: Audit, budget: Budget, report: Report) -> Advice | None:
+def _advice(subject: Subject, audit: Audit, budget: Budget, report: Reporter) -> Advice | None:
     """Return advice if content leaked, else None."""
     exposure = audit.exposure
     if exposure is None or audit.worst is None or audit.grade not in LEAKING:

@@ -13,8 +13,8 @@ import typer
 
 from leakscope.cli.app import app
 from leakscope.cli.options import Device, choose_device, this_command, writing
-from leakscope.cli.progress import print_lines
 from leakscope.core.errors import InputError
+from leakscope.core.progress import status_line
 
 if TYPE_CHECKING:
     from leakscope.auditing import Audit
@@ -72,8 +72,8 @@ def audit(
     failed = result.failures(limits)
     for line in failed:
         typer.echo(f"leakscope: gate failed: {line}", err=True)
-    if failed:
-        raise typer.Exit(1)
+    if result.interrupted or failed:
+        raise typer.Exit(130 if result.interrupted else 1)
 
 
 def read_gate(text: str | None) -> Mapping[str, float]:
@@ -124,10 +124,14 @@ def run_audit(request: Request, what: str, *, remedies: bool, quiet: bool) -> Au
 
     minutes = MINUTES if request.minutes is None else request.minutes
     clients = CLIENTS if request.clients is None else request.clients
-    seed, report = request.seed or 0, print_lines(quiet=quiet)
+    seed, progress = request.seed or 0, status_line(quiet=quiet)
     if Path(what).is_dir():
-        return audit_captures(Path(what), request.target, minutes=minutes, clients=clients, seed=seed, report=report)
-    return audit_target(request.target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, report=report)
+        return audit_captures(
+            Path(what), request.target, minutes=minutes, clients=clients, seed=seed, progress=progress
+        )
+    return audit_target(
+        request.target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, progress=progress
+    )
 
 
 def write_audit(result: Audit, out: Path) -> Path:

@@ -5,20 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from leakscope.core.progress import printable as printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 WIDE = 160
-
-
-def printable(text: str) -> str:
-    r"""Return a text with control characters escaped, so that no name can control the terminal.
-
-    >>> printable("caf\u00e9 \x1b[31m")
-    'café \\x1b[31m'
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def count(number: int, noun: str) -> str:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from leakscope.core.progress import SILENT, ProgressOption, Reporter, reporting
 from leakscope.core.provenance import gather_facts
 from leakscope.core.record import Cell, nobody_knows
 from leakscope.scenario import Problem, Scenario
@@ -73,20 +74,29 @@ class Watcher(Protocol):
         """Report a message."""
 
 
-class NoProgress(Watcher):
-    """A watcher that shows nothing."""
+@dataclass(frozen=True, slots=True)
+class ReportingWatcher(Watcher):
+    """A watcher that sends everything to one reporter."""
+
+    report: Reporter = SILENT
 
     def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
-        """Ignore it."""
+        """Report the plan."""
+        most = f"at most about {seconds:.0f} s" if seconds else "not timed"
+        self.report("trials", f"{wanted - before} to run in {chunks} chunks, {most}", done=before, total=wanted)
 
     def noted(self, note: Note) -> None:
-        """Ignore it."""
+        """Report the state of a chunk."""
+        self.report(note.chunk, "" if note.total else note.note, done=note.done, total=note.total)
 
     def landed(self, landing: Landing, done: Done) -> None:
-        """Ignore it."""
+        """Report the trials stored so far."""
+        del landing
+        self.report("trials", done=done.wanted - done.left, total=done.wanted)
 
     def message(self, line: str) -> None:
-        """Ignore it."""
+        """Report a message."""
+        self.report("run", line)
 
 
 def unfold(scenario: Scenario) -> Sweep:
@@ -166,7 +176,7 @@ def remarks(sweep: Sweep) -> list[str]:
 
 def run_scenario(
     scenario: Scenario,
-    directory: Path,
+    directory: str | Path,
     *,
     engine: Engine | None = None,
     device: str = "cpu",
@@ -174,15 +184,34 @@ def run_scenario(
     workers: int | None = None,
     command: str = "",
     watcher: Watcher | None = None,
+    progress: ProgressOption = None,
     stop: Callable[[], bool] = never,
     measure: bool = True,
 ) -> Done:
     """Run the missing trials of a scenario in a run directory (created if needed), and return how the run ended.
 
     `workers` is the number of processes, which share a GPU. Once `stop()` is true, running chunks are finished and stored.
+    `progress` receives `ProgressEvent`s; by default they are shown in a terminal or notebook. A `watcher` receives more instead.
     """
+    with reporting(progress if watcher is None else False) as report:
+        watcher = watcher or ReportingWatcher(report)
+        return _run(scenario, Path(directory), engine, device, memory, workers, command, watcher, stop, measure=measure)
+
+
+def _run(
+    scenario: Scenario,
+    directory: Path,
+    engine: Engine | None,
+    device: str,
+    memory: int | None,
+    workers: int | None,
+    command: str,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+    *,
+    measure: bool,
+) -> Done:
     began = time.perf_counter()
-    watcher = watcher or NoProgress()
     sweep = unfold(scenario)
     for line in remarks(sweep):
         watcher.message(line)
