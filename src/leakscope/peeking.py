@@ -107,22 +107,9 @@ def peek(
     began = time.perf_counter()
     if x.ndim < 2 or len(x) == 0 or y.shape[:1] != x.shape[:1]:
         raise InputError(f"peek needs x of shape N x ... and y of shape N, got {tuple(x.shape)} and {tuple(y.shape)}")
-    place = find_device(None, model.parameters())
-    where = find_device(device or (execution.device if execution is not None else place))
-    scaling = Scaling(tuple(mean), tuple(std))
-    network = from_module(model, input_shape=tuple(x.shape[1:]), example=x[:1].to(place), any_output=True)
-    compared = compare(loss, y, to(network, device="cpu"), x.detach().cpu().float(), [])
-    network = network if place == where else to(network, device=where)
-    pictures = scaling.unscale(x.detach().cpu().float(), x.ndim - 1)
-    batch = make_batch(
-        pictures[None].clamp(0, 1) if _nearly(pictures) else pictures[None],
-        compared.labels[None],
-        classes=network.classes,
-        targets=None if compared.targets is None else compared.targets[None],
-    )
-    client = Client(loss=loss_on(where, compared.loss), scaling=scaling)
-    weights = shared_weights(network, 1)
-    exposure = expose(network, client, weights, batch, [seed])
+    place = execution.device if device is None and execution is not None else device
+    exposure = _exposed(model, x, y, loss, Scaling(tuple(mean), tuple(std)), seed, place)
+    network, batch = exposure.model, exposure.batch
     method = attack or _attack(exposure, iterations)
     dense = network.head is not None and division_problem(network) is None and not isinstance(method, Analytic)
     algebra = run_attack(exposure, Analytic(), execution=execution) if attack is None and dense else None
@@ -136,9 +123,30 @@ def peek(
         attacked = run_attack(exposure, method, note=note, execution=execution, report=tick)
         if noise:
             report("noise", f"{len(NOISE_LEVELS)} levels")
+        weights = shared_weights(network, 1)
         noised = sweep_noise(exposure, weights, method, execution=execution) if noise else None
     names, exact = tuple(f"sample {i}" for i in range(batch.samples)), None if algebra is None else (algebra, batch)
     return Peek(Demonstration(exposure, names, (attacked,), time.perf_counter() - began, exact, noised))
+
+
+def _exposed(
+    model: nn.Module, x: Tensor, y: Tensor, loss: Criterion, scaling: Scaling, seed: int, device: str | None
+) -> Exposure:
+    """Return what one client with this batch exposes, on `device` or where the model's weights lie."""
+    place = find_device(None, model.parameters())
+    where = find_device(device or place)
+    network = from_module(model, input_shape=tuple(x.shape[1:]), example=x[:1].to(place), any_output=True)
+    compared = compare(loss, y, to(network, device="cpu"), x.detach().cpu().float(), [])
+    network = network if place == where else to(network, device=where)
+    pictures = scaling.unscale(x.detach().cpu().float(), x.ndim - 1)
+    batch = make_batch(
+        pictures[None].clamp(0, 1) if _nearly(pictures) else pictures[None],
+        compared.labels[None],
+        classes=network.classes,
+        targets=None if compared.targets is None else compared.targets[None],
+    )
+    client = Client(loss=loss_on(where, compared.loss), scaling=scaling)
+    return expose(network, client, shared_weights(network, 1), batch, [seed])
 
 
 def _attack(exposure: Exposure, iterations: int) -> Attack:

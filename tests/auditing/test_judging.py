@@ -30,7 +30,7 @@ from leakscope.auditing.remedy_trials import (
 )
 from leakscope.auditing.target import make_subject
 from leakscope.core.errors import InputError
-from leakscope.core.progress import SILENT
+from leakscope.core.progress import SILENT, ProgressEvent, Reporter
 from leakscope.core.types import LocalTraining, Outcome
 from leakscope.defences import Clip, Defence, GaussianNoise, LaplaceNoise, LowRank, Quantise, RandomMask, Sign, Sparsify
 from leakscope.play import AttackResult, judge
@@ -219,14 +219,15 @@ def test_what_is_left_of_the_time_goes_to_the_whole_attack(monkeypatch: pytest.M
     monkeypatch.setattr(advice, "BRIEF", 12)
     trial = conv_trial()
     some = candidates(trial, Clip(0.01), GaussianNoise(10.0))
-    said: list[str] = []
-    hearing = Hearing(control_case(trial, "ig"), 1.0, start_budget(10), some, said.append)
+    said: list[ProgressEvent] = []
+    hearing = Hearing(control_case(trial, "ig"), 1.0, start_budget(10), some, Reporter(said.append))
     control, found, late = _judged(hearing, "no course")
     assert control is not None
     assert (control.whole, control.enough, late) == (True, True, [])
     assert [remedy.finding for remedy in found] == [Finding.USELESS, Finding.HELPS]
     assert all("60 of 60" in remedy.met for remedy in found)
-    assert [line.split(",")[1] for line in said] == [" 5 iterations", " 60 iterations"]
+    assert [event.message.split(",")[1] for event in said] == [" 5 iterations", " 60 iterations"]
+    assert [(event.phase, event.done, event.total) for event in said] == [("remedies", 0, 3)] * 2
     monkeypatch.setattr(advice, "fitting", lambda *_, **__: [])
     control, found, _ = _judged(hearing, "no course")
     assert control is not None

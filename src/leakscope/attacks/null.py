@@ -69,7 +69,6 @@ class ClassMean(_WithoutUpdate):
     overall: Tensor
     commonest: int
     name: str = "class_mean"
-
     __repr__ = short_repr
 
     def guess(self, knowledge: Knowledge, trials: int | Seeds, execution: Execution = DEFAULT) -> Reconstruction:

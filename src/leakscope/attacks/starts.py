@@ -94,7 +94,6 @@ class Insider:
     """Given images `pictures`, T x N x input_shape in [0, 1], for an attacker who has an example of the class (CPL-optimal)."""
 
     pictures: Tensor
-
     __repr__ = short_repr
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
