@@ -74,7 +74,7 @@ class Watcher(Protocol):
         """Report a message."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class ReportingWatcher(Watcher):
     """A watcher that sends everything to one reporter."""
 
