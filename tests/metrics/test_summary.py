@@ -46,7 +46,7 @@ def test_rates() -> None:
     assert found.label_set is not None
     assert found.label.value == 7 / 8
     assert found.label_set.value == 7 / 8
-    assert found.outcomes == {"running": 0, "converged": 2, "exhausted": 1, "stalled": 0, "diverged": 1}
+    assert found.outcomes == {"running": 0, "converged": 2, "exhausted": 1, "stalled": 0, "diverged": 1, "proved": 0}
 
 
 def test_means_over_all_and_over_recovered_only() -> None:

@@ -5,6 +5,7 @@
 """
 
 from leakscope.attacks.exact.analytic import Analytic as Analytic
+from leakscope.attacks.exact.peel_attack import Peeling as Peeling
 from leakscope.attacks.attack import (
     SEEN as SEEN, Attack as Attack, Extra as Extra, Fitted as Fitted, Matching as Matching,
 )  # fmt: skip
@@ -51,7 +52,7 @@ from leakscope.attacks.pulled import (
 )  # fmt: skip
 from leakscope.attacks.recipes import (
     ATTACKS as ATTACKS, analytic as analytic, cpl as cpl, dlg as dlg, idlg as idlg, ig as ig,
-    linear_system as linear_system, matching as matching, prior_only as prior_only,
+    linear_system as linear_system, matching as matching, peeling as peeling, prior_only as prior_only,
 )  # fmt: skip
 from leakscope.attacks.simulate import (
     ALPHA as ALPHA, LABEL as LABEL, SHIFT as SHIFT, SIMULATORS as SIMULATORS, LocalSteps as LocalSteps,

@@ -162,7 +162,8 @@ def execution_on(device: torch.device) -> Execution:
 def iterations_note(entry: Entry, iterations: int, reconstruction: Reconstruction) -> str:
     """Return the iterations in words, beside what the authors use."""
     if entry.most is None:
-        return "no iterations"
+        proved = reconstruction.proved
+        return "no iterations" if proved is None else f"{int(proved.sum())} of {proved.numel()} proved by the update"
     reached = min(iterations, int(reconstruction.iterations.max()))
     return f"{reached} iterations; its authors run up to {entry.most}"
 
@@ -236,7 +237,7 @@ def _attempt(exposure: Exposure, attempt: Attempt[V], seconds: float, budget: Bu
         if entry.most is not None and not iterations:
             attempt.cut = attempt.cut or CutShort(entry.name, 0, entry.most, attempt.clients, attempt.clients)
             return
-        pace = Pace(budget.clock, until=math.inf if entry.most is None else min(budget.end, end))
+        pace = Pace(budget.clock, until=budget.end if entry.most is None else min(budget.end, end))
         began = budget.clock()
         attempt.take(*run(entry, iterations, pace))
         attempt.pace, attempt.overhead = pace.seconds or attempt.pace, pace.overhead(began)

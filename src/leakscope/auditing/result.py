@@ -83,6 +83,14 @@ class Audit:
         attacks = ", ".join(f"{run.name} {_percent(run.summary.content.value)}" for run in self.runs[:SHOWN_RUNS])
         return f"Audit of {self.name}: grade {self.grade}: {headline(self)}\n  recovered by {attacks or 'no attack'}"
 
+    @property
+    def proved(self) -> int:
+        """Return the largest number of examples that an exact attack certified by the update alone."""
+        return max(
+            (int(run.reconstruction.proved.sum()) for run in self.runs if run.reconstruction.proved is not None),
+            default=0,
+        )
+
     def __str__(self) -> str:
         return audit_text(self)
 
@@ -98,6 +106,10 @@ def audit_text(audit: Audit) -> str:
             f"95 % interval {_percent(asr.low)} to {_percent(asr.high)})"
         )
         lines += [f"    worst: {line}" for line in worst_lines(audit)]
+    if audit.proved:
+        lines.append(
+            f"  {audit.proved} examples are proved: each explains its part of the update to rounding, with its label"
+        )
     if facts := audit_client(audit):
         lines += ["  the client:", *(f"    {what}: {words}" for what, words in facts)]
     if known := audit_known(audit):
@@ -345,6 +357,7 @@ def _run(run: AttackResult) -> dict[str, object]:
         "note": run.note,
         "recovered": run.summary.content.value,
         "psnr": _plain(run.summary.means["psnr"].value),
+        "proved": None if run.reconstruction.proved is None else int(run.reconstruction.proved.sum()),
         "metrics": metrics_of(run),
         "n": run.summary.samples,
         "estimates": {

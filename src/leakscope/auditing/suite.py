@@ -3,6 +3,7 @@
 | part | when |
 |---|---|
 | analytic | the first layer is dense with a bias, whatever the loss; also informed, if a client of one example sends a part of its update |
+| peeling | the same, for clients of several examples under a loss that it simulates |
 | label recovery | the model ends in a dense layer and the loss is cross entropy |
 | CPL, IG | always, if the model has a second derivative and the loss is one that they simulate |
 | SME | the client takes several local steps |
@@ -20,6 +21,7 @@ from dataclasses import dataclass, fields, replace
 from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.aware import aware
 from leakscope.attacks.exact.analytic import Analytic
+from leakscope.attacks.exact.peel_attack import Peeling
 from leakscope.attacks.known_policy import KnownPolicy, ways
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.recipes import ATTACKS
@@ -73,7 +75,7 @@ def plan_suite(
     if not knows_more(knowledge, informed):
         informed = None
     if (problem := division_problem(model)) is None:
-        entries += _algebra(informed)
+        entries += _algebra(knowledge, informed)
     else:
         untested.append(Untested("analytic", problem))
     names = ["cpl", "ig", "sme"] if shares is Shares.WEIGHTS and steps != 1 else ["cpl", "ig"]
@@ -118,9 +120,11 @@ def division_problem(model: Model) -> str | None:
     return f"the first layer is dense, but has no bias to divide {trained.weight} by"
 
 
-def _algebra(informed: Knowledge | None) -> list[Entry]:
-    """Return the analytic attack, and its informed variant for one example: it uses which coordinates were sent."""
+def _algebra(knowledge: Knowledge, informed: Knowledge | None) -> list[Entry]:
+    """Return the exact attacks: division, peeling for batches, and division that knows which coordinates of one example were sent."""
     entries = [Entry("analytic", lambda _: Analytic(), None)]
+    if knowledge.samples > 1 and knowledge.loss in LOSSES:
+        entries.append(Entry("peeling", lambda _: Peeling(), None))
     if informed is not None and informed.mask is not None and informed.samples == 1:
         entries.append(Entry(f"analytic, {INFORMED}", lambda _: Analytic(), None, informed=True))
     return entries

@@ -12,7 +12,7 @@ from torch import Tensor
 from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.exact.analytic import exact_result, labels_of, recover
-from leakscope.attacks.exact.peeling import CHUNK, Peeled, Slopes, peel
+from leakscope.attacks.exact.peeling import CHUNK, WORK, Peeled, Slopes, peel
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, Model
@@ -38,7 +38,6 @@ class Peeling:
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the samples of every trial; the mismatch is the share of the layer's gradient that no certified sample explains."""
-        del execution
         check_observation(model, observation, knowledge, seeds)
         entry = model.entry
         if entry is None or entry.bias is None or {entry.weight, entry.bias} & model.private:
@@ -52,7 +51,7 @@ class Peeling:
         inputs, certified, left = [], [], []
         for t in range(observation.trials):
             seen = take(observation, t)
-            ends = [_peel_round(r, seen.shares, model, entry, knowledge) for r in seen.rounds]
+            ends = [_peel_round(r, seen.shares, model, entry, knowledge, execution) for r in seen.rounds]
             best = max(range(len(ends)), key=lambda i: len(ends[i].inputs))
             certified.append(_joined(ends)[: knowledge.samples])
             inputs.append(_filled(ends[best], certified[-1], knowledge))
@@ -71,7 +70,9 @@ class Peeling:
         return replace(result, outcome=outcome, proved=proved)
 
 
-def _peel_round(seen: Round, shares: Shares, model: Model, entry: Dense, knowledge: Knowledge) -> Peeled:
+def _peel_round(
+    seen: Round, shares: Shares, model: Model, entry: Dense, knowledge: Knowledge, execution: Execution
+) -> Peeled:
     """Return the certified samples of one round of one client, with the factor of the threat model, else with one that fits."""
     update = direction(seen, shares)
     weight, bias = update[entry.weight], update[str(entry.bias)]
@@ -82,9 +83,19 @@ def _peel_round(seen: Round, shares: Shares, model: Model, entry: Dense, knowled
         return (shown - shown.clamp(0, 1)).square().mean(1).sqrt()
 
     slopes = _slopes(to(seen, dtype=torch.float64), model, str(entry.bias), knowledge)
-    known = _factor(shares, knowledge)
-    for factor in dict.fromkeys((known, None)):
-        peeled = peel(weight, bias, slopes, outside, dtype=weight.dtype, factor=factor, most=knowledge.samples)
+    limit = max(1, WORK // (knowledge.classes * len(bias)))
+    for factor in dict.fromkeys((_factor(shares, knowledge), None)):
+        peeled = peel(
+            weight,
+            bias,
+            slopes,
+            outside,
+            dtype=weight.dtype,
+            factor=factor,
+            most=knowledge.samples,
+            limit=limit,
+            out_of_time=execution.out_of_time,
+        )
         if len(peeled.inputs):
             break
     return peeled

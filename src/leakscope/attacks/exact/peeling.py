@@ -22,8 +22,9 @@ from torch import Tensor
 Slopes = Callable[[Tensor], Tensor]  # M x F inputs -> M x C x K: each label's gradient by the layer's output
 
 ROUNDS = 64
+UNITS = 4096  # strongest units of a layer that are divided in a round
 PROJECTIONS = 8
-CHUNK = 2**24  # numbers of `slopes` at a time
+CHUNK, WORK = 2**24, 2**30  # numbers of `slopes` at a time, and in a round
 COPIES = 16  # most copies of one sample that are tried
 
 
@@ -73,14 +74,22 @@ def peel(
     dtype: torch.dtype,
     factor: float | None,
     most: int,
+    limit: int = 2**16,
+    out_of_time: Callable[[int], bool] | None = None,
 ) -> Peeled:
-    """Return the samples of one batch that certify themselves, at most `most`; `factor` None: fit it."""
+    """Return the samples of one batch that certify themselves, at most `most`; `factor` None: fit it.
+
+    At most `limit` candidates are looked at in a round: those of several units first, then those of the strongest units.
+    `out_of_time` is asked before each round, with its number.
+    """
     tolerance = TOLERANCES[dtype]
     G, h = weight.double(), bias.double()
     noise = tolerance.noise * float(h.abs().max())
     inputs, labels, units = G.new_zeros(0, G.shape[1]), torch.zeros(0, dtype=torch.int64), list[int]()
-    for _ in range(ROUNDS):
-        candidates = _candidates(G, h, slopes, outside, noise, tolerance)
+    for number in range(ROUNDS):
+        if out_of_time is not None and out_of_time(number):
+            break
+        candidates = _candidates(G, h, slopes, outside, noise, tolerance, limit)
         if factor is None:
             factor = _fitted_factor(candidates, h, noise, tolerance)
         if factor is None or not len(candidates.inputs):
@@ -103,10 +112,16 @@ def peel(
 
 
 def _candidates(
-    G: Tensor, h: Tensor, slopes: Slopes, outside: Callable[[Tensor], Tensor], noise: float, tolerance: Tolerance
+    G: Tensor,
+    h: Tensor,
+    slopes: Slopes,
+    outside: Callable[[Tensor], Tensor],
+    noise: float,
+    tolerance: Tolerance,
+    limit: int,
 ) -> Candidates:
     """Return the distinct quotients inside the valid range, strongest units first, refined over the units that share each."""
-    order = h.abs().argsort(descending=True)
+    order = h.abs().argsort(descending=True)[:UNITS]
     order = order[h[order].abs() > noise / tolerance.same]
     rows, error = G[order] / h[order, None], noise / h[order].abs()
     keep = outside(rows) <= tolerance.same + 10 * error
@@ -119,6 +134,7 @@ def _candidates(
     apart = torch.stack([(s[:, None] - s).abs() for s in shadows.mT]).amax(0)
     near = apart <= (error + error[:, None]) * torch.maximum(length, length[:, None])
     members = _groups(near, order, len(h))
+    members = members[(members.sum(1) < 2).int().argsort(stable=True)][:limit]
     if not len(members):
         return Candidates(rows[:0], members, rows.new_zeros(0, 1, len(h)))
     weights = members.to(h) * h
