@@ -17,7 +17,7 @@ from leakscope.core.tree import Tree, interpolate, subtract
 from leakscope.core.types import Knowledge, Round
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.local import draw_order, train
-from leakscope.learning.losses import loss_of, one_hot
+from leakscope.learning.losses import UserLoss, loss_of, one_hot
 
 LABEL = "label"
 ALPHA = "alpha"
@@ -25,7 +25,9 @@ SHIFT = "shift"
 
 
 def targets_of(unknowns: Tree, knowledge: Knowledge, classes: int) -> Tensor:
-    """Return the rows that the loss compares with: softmax of the label unknown, or the known labels as one-hot."""
+    """Return the rows that the loss compares with: softmax of the label unknown, or the known labels as one-hot; or its own targets."""
+    if isinstance(knowledge.loss, UserLoss):
+        return knowledge.loss.targets_from(unknowns.get(LABEL), knowledge.labels)
     if LABEL in unknowns:
         return torch.softmax(unknowns[LABEL], dim=-1)
     if knowledge.labels is None:
