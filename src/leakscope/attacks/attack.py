@@ -19,7 +19,7 @@ from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule, chosen_rule
 from leakscope.attacks.objectives import Match, compares_lengths
 from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
 from leakscope.attacks.priors import GUESS
-from leakscope.attacks.simulate import LABEL, LocalSteps, OneGradient, OnTheLine, present_of, simulator_kinds, targets_of
+from leakscope.attacks.simulate import LABEL, LocalSteps, OneGradient, OnTheLine, simulator_kinds, targets_of
 from leakscope.attacks.starts import Patterned, Start
 from leakscope.attacks.view import Components, Facts, Objective, Prior, Simulator
 from leakscope.core import random
@@ -175,8 +175,7 @@ class Matching:
     def _with_targets(self, model: Model, facts: Facts, loss: UserLoss, unknowns: Tree) -> Facts:
         """Return facts with the loss that reads the targets, after adding these to `unknowns`, or with the targets if they are read."""
         guess, knowledge, lengths = unknowns[GUESS], facts.knowledge, compares_lengths(self.objective)
-        present = lift(present_of)(guess, knowledge)
-        first = begin_targets(model, loss, facts.observation, guess, present, facts.key, lengths=lengths)
+        first = begin_targets(model, loss, facts.observation, guess, knowledge.present, facts.key, lengths=lengths)
         if first.free is not None:
             unknowns[LABEL] = first.free
         return replace(facts, knowledge=replace(knowledge, loss=first.loss, labels=first.known))

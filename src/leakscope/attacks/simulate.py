@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from leakscope.attacks.priors import GUESS
@@ -84,16 +83,6 @@ class OnTheLine:
         """Return the simulated update at the surrogate weights."""
         between = interpolate({name: seen.before[name] for name in seen.sent}, seen.sent, unknowns[ALPHA])
         return self.inner(model, unknowns, replace(seen, before={**seen.before, **between}), knowledge, clock)
-
-
-def shift(pictures: Tensor, offset: Tensor) -> Tensor:
-    """Return images moved by `offset` (N x 2: right, down; 1 = half the side), differentiable in both, zero fill."""
-    height, width = pictures.shape[-2:]
-    across = (2 * torch.arange(width, dtype=pictures.dtype, device=pictures.device) + 1) / width - 1
-    down = (2 * torch.arange(height, dtype=pictures.dtype, device=pictures.device) + 1) / height - 1
-    rows, columns = torch.meshgrid(down, across, indexing="ij")
-    grid = torch.stack([columns, rows], dim=-1) - offset[:, None, None, :]
-    return F.grid_sample(pictures, grid, align_corners=False)
 
 
 @dataclass(frozen=True, slots=True)

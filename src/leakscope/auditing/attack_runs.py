@@ -98,6 +98,7 @@ def run_with(exposure: Exposure, entry: Entry, iterations: int, pace: Pace | Non
     """Return the scored result of one attack on all clients, with at most `iterations`; `pace` times it and may end it."""
     execution = replace(execution_on(exposure.device), out_of_time=pace)
     method = entry.make(iterations)
+    exposure = exposure.with_labels() if entry.knows_targets else exposure
     run = attack(exposure, method, name=entry.name, informed=entry.informed, execution=execution)
     return replace(run, note=iterations_note(entry, iterations, run.reconstruction))
 
@@ -115,6 +116,7 @@ def plan_exposure(
         shares=exposure.observation.shares,
         unmatched=unmatched,
         unknown=unknown,
+        targets=exposure.batch.targets is not None,
     )
 
 

@@ -134,6 +134,7 @@ def iterations_within(exposure: Exposure, entry: Entry, seconds: float) -> int:
 def reconstruct(exposure: Exposure, entry: Entry, iterations: int, pace: Pace | None = None) -> Reconstruction:
     """Return what an attack of the suite makes of all clients; `pace` times it and may end it."""
     execution = replace(execution_on(exposure.device), out_of_time=pace)
+    exposure = exposure.with_labels() if entry.knows_targets else exposure
     return run_attack(exposure, entry.make(iterations), execution, informed=entry.informed)
 
 

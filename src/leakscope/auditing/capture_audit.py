@@ -92,6 +92,7 @@ def audit_captures(
         shares=exposure.observation.shares,
         unmatched=None if lacks is None else lacks.sentence,
         unknown=unknown_defences(exposure.client, exposure.observation),
+        targets=exposure.batch.targets is not None,
     )
     request.untested.extend((*untested, *left_out_statistics(target.model)))
     if not known:
@@ -119,7 +120,7 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
         input_shape=model.input_shape,
         classes=model.classes,
         samples=samples,
-        loss=str(loss),
+        loss=loss,
         scaling=scaling,
         local=client.local,
     )

@@ -28,6 +28,7 @@ from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
+from leakscope.auditing.target_readings import TargetError, read_targets
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
 from leakscope.play import AttackResult, Exposure
 from leakscope.sweep.engines.contract import torch_threads
@@ -147,15 +148,18 @@ def scored_audit(
     seed: int,
 ) -> Audit:
     """Return the audit of scored attacks, before remedies are tried."""
-    labels = reading if isinstance(reading, LabelReading) else None
+    found = reading if exposure.batch.targets is None else read_targets(exposure, done.runs)
+    labels = found if isinstance(found, LabelReading) else None
+    values = found if isinstance(found, TargetError) else None
     return Audit(
         name=name,
-        grade=grade(done.runs, nulls, labels, unfinished=done.unfinished),
+        grade=grade(done.runs, nulls, labels, values, unfinished=done.unfinished),
         measures=measure(done.runs, nulls, labels),
         runs=done.runs,
         nulls=tuple(nulls),
         labels=labels,
-        untested=(*untested, *done.untested, *([reading] if isinstance(reading, Untested) else [])),
+        target_error=values,
+        untested=(*untested, *done.untested, *([found] if isinstance(found, Untested) else [])),
         exposure=exposure,
         minutes=minutes,
         seconds=budget.used,

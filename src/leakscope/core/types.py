@@ -235,7 +235,8 @@ class Outcome(enum.IntEnum):
 class Reconstruction:
     """The result of an attack; images are in [0, 1], not clamped.
 
-    `inputs` T x N x ..., `labels` T x N, `targets` T x N x ... under a caller's own loss (then `labels` mean nothing), `start` as `inputs`, `mismatch` T (the attack's final value), `iterations`,
+    `inputs` T x N x ..., `labels` T x N, `targets` T x N x ... under a caller's own loss
+    (then `labels` mean nothing), `start` as `inputs`, `mismatch` T (the attack's final value), `iterations`,
     `evaluations` and `outcome` T, `trace` T x K (mismatch at iterations `trace_at` T x K, NaN and -1 if not reached), `snapshots`
     T x S x N x ... at iterations `snapshots_at` T x S (-1 if not reached). `seen` is `inputs` after the transformations that the
     attack attributes to the client, or None. `learned` are further scalar unknowns by name (T; SME's alpha) and final measures

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -45,14 +46,14 @@ class UserLoss:
 
     A scalar is repeated for each example, so that its mean is the scalar. `each` calls the function on every example alone, which
     padded batches need and which is the same only for a mean over examples. `targets` says how an attack searches the targets, None
-    that it cannot, for the `reason`; `relaxed` is the function for class probabilities in the place of class numbers.
+    that it cannot, for the `reason`; `relaxed(function, output, rows)` is its value for class probabilities.
     """
 
     function: Callable[[Tensor, Tensor], Tensor]
     name: str  # none of LOSSES
     each: bool = False
     targets: Targets | None = None
-    relaxed: Callable[[Tensor, Tensor], Tensor] | None = None
+    relaxed: Callable[[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor], Tensor] | None = None
     reason: str = ""
 
     def __str__(self) -> str:
@@ -60,11 +61,10 @@ class UserLoss:
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         """Return one value per example."""
-        function = self.relaxed if self.relaxed is not None and target.is_floating_point() else self.function
-        if self.each:
-            value = torch.func.vmap(lambda o, t: function(o[None], t[None]).mean())(output, target)
-        else:
-            value = function(output, target)
+        relaxed = self.relaxed if target.is_floating_point() else None
+        function = self.function if relaxed is None else partial(relaxed, self.function)
+        many = torch.func.vmap(lambda o, t: function(o[None], t[None]).mean()) if self.each else function
+        value = many(output, target)
         whole = value.ndim == 0 or len(value) != len(output)
         return value.mean().expand(len(output)) if whole else value.flatten(1).mean(1) if value.ndim > 1 else value
 

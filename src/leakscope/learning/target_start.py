@@ -11,13 +11,14 @@ from torch import Tensor
 
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
-from leakscope.core.tree import TINY, Tree, lift, norm, scale, squared_norm, subtract
+from leakscope.core.tree import TINY, Tree, lift, norm, rows, scale, squared_norm, subtract
 from leakscope.core.types import Observation, Round, Shares, direction
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.losses import UserLoss
 from leakscope.learning.targets import TargetKind, Targets
 
 STEPS = 12  # of the least-squares fit
+FAR = 100.0  # times the fitted distance from the output
 NEAR = 0.1  # root mean square of the steps by which a derivative is taken
 
 
@@ -34,19 +35,22 @@ def begin_targets(
     loss: UserLoss,
     observation: Observation,
     guess: Tensor,
-    present: Tensor,
+    present: Tensor | None,  # which examples of each client count (T x N); None: all
     keys: Tensor,
     *,
     lengths: bool,  # whether the attack compares the lengths of updates
 ) -> TargetStart:
     """Return the first targets of T trials, fitted to the update at the first guess.
 
-    A single label is read off the update: it is not searched. Nor is a single value where only directions are compared, since its
-    gradient is 0 there.
+    A single label is read off the update: it is not searched. Nor is a single value where only directions are compared: there the
+    side of the output on which it lies is all that matters, and it is set so far on that side that no guess crosses it.
     """
     if loss.targets is None:
         raise InputError(f"its targets cannot be searched: {loss.reason}")
     own: Targets = loss.targets
+    if missing := sorted(set(model.parameters) - set(observation.rounds[0].before)):
+        raise InputError(f"its targets cannot be searched: {', '.join(missing)} stay at the client")
+    counted = torch.ones(guess.shape[:2], dtype=torch.bool, device=guess.device) if present is None else present
 
     def one(seen: Round, guess: Tensor, present: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         output, _ = model.apply(seen.before, seen.buffers, guess, key)
@@ -55,17 +59,17 @@ def begin_targets(
             gradient = loss_and_gradient(model, loss, seen.before, seen.buffers, guess, targets, present, key)[0]
             return {name: gradient[name] for name in seen.sent}
 
-        sent = direction(seen, observation.shares)
-        targets = fit_targets(
-            update, sent, own.before_fit(output), lengths=observation.shares is Shares.GRADIENT
-        )  # fmt: skip
-        return own.free(targets, output)
+        sent, blank = direction(seen, observation.shares), own.before_fit(output)
+        targets = fit_targets(update, sent, blank, lengths=observation.shares is Shares.GRADIENT)
+        return own.free(targets), targets, targets - blank
 
-    free, middle, spread = lift(one)(observation.rounds[0], guess, present, keys)
-    fitted = replace(own, middle=middle, spread=spread)
+    free, middle, offset = lift(one)(observation.rounds[0], guess, counted, keys)
+    fitted = replace(own, middle=middle, spread=rows(offset).square().mean(1).sqrt().clamp_min(TINY))
     loss = replace(loss, targets=fitted)
     if free[0].numel() > 1 or (own.kind is TargetKind.VALUES and lengths):
         return TargetStart(loss, free, None)
+    if own.kind is TargetKind.VALUES:
+        return TargetStart(loss, None, middle + FAR * offset)
     return TargetStart(loss, None, fitted.decided(lift(lambda own, u: own.of(u))(fitted, free)))
 
 
@@ -76,10 +80,12 @@ def fit_targets(update: Callable[[Tensor], Tree], observed: Tree, targets: Tenso
     error, whose gradients are affine in the target; for others the first step of Newton's method. Without `lengths` the observed
     update is compared at the length of the simulated one.
     """
-    start, pull = torch.func.vjp(update, targets)
+    start, pull = torch.func.vjp(update, targets)[:2]
 
     def along(step: Tensor) -> Tree:
-        length = step.square().mean().sqrt().clamp_min(TINY) / NEAR  # a short step of a large target would drown in rounding
+        length = (
+            step.square().mean().sqrt().clamp_min(TINY) / NEAR
+        )  # a short step of a large target would drown in rounding
         return scale(subtract(update(targets + step / length), start), length)
 
     if not lengths:

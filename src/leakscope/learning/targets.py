@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.core.tree import TINY
-
 EDGE = 0.05  # distance of a fitted probability from 0 and 1, so that its logit can still move
 
 
@@ -55,10 +53,9 @@ class Targets:
             return output.new_full(shape, 0.5)
         return output.reshape(shape) if output.numel() == output.new_empty(shape).numel() else output.new_zeros(shape)
 
-    def free(self, targets: Tensor, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (free numbers, middle, spread) of ONE trial that stand for fitted targets."""
-        spread = (targets - self.before_fit(output)).square().mean().sqrt().clamp_min(TINY)
+    def free(self, targets: Tensor) -> Tensor:
+        """Return the free numbers of ONE trial that stand for fitted targets, the middle of values."""
         if self.kind is TargetKind.VALUES:
-            return torch.zeros_like(targets), targets, spread
+            return torch.zeros_like(targets)
         inside = targets.clamp(EDGE, 1 - EDGE)
-        return inside.log() if self.kind is TargetKind.CLASSES else inside.logit(), torch.zeros_like(targets), spread
+        return inside.log() if self.kind is TargetKind.CLASSES else inside.logit()
