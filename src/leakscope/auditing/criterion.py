@@ -55,6 +55,20 @@ def captured_loss(loss: Criterion, model: Model, notes: list[str]) -> str | User
     return replace(own, reason=NO_FORM) if targets is None else with_targets(own, output, targets)
 
 
+def captured_truth(
+    loss: Criterion, own: UserLoss, model: Model, truth: tuple[Tensor, Tensor]
+) -> tuple[UserLoss, tuple[Tensor, Tensor]]:
+    """Return the caller's own loss of captured updates and their true data (T x N x ...) with targets in the form that it takes."""
+    inputs, labels = truth
+    try:
+        compared = compare(loss, labels.flatten(0, 1), model, inputs.flatten(0, 1), [])
+    except InputError:
+        return replace(own, targets=None, reason="the loss cannot compare outputs with the true labels"), truth
+    if isinstance(compared.loss, str) or compared.targets is None:
+        return own, truth
+    return compared.loss, (inputs, compared.targets.unflatten(0, labels.shape[:2]))
+
+
 def compare(
     loss: Criterion, labels: object, model: Model, inputs: Tensor, notes: list[str], *, padded: bool = False
 ) -> Comparison:

@@ -17,7 +17,7 @@ from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.losses import UserLoss
 from leakscope.learning.targets import TargetKind, Targets
 
-STEPS = 12  # of the least-squares fit
+STEPS = 4  # of the least-squares fit; each costs about an evaluation of the attack
 FAR = 100.0  # times the fitted distance from the output
 NEAR = 0.1  # root mean square of the steps by which a derivative is taken
 
