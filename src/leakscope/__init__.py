@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from leakscope.clients.private import PrivateClient as PrivateClient
     from leakscope.core import random as random, tree as tree
     from leakscope.core.errors import InputError as InputError
+    from leakscope.core.progress import ProgressEvent as ProgressEvent
     from leakscope.core.random import key as key
     from leakscope.core.types import (
         Batch as Batch, Knowledge as Knowledge, LocalTraining as LocalTraining, Observation as Observation,
@@ -54,7 +55,12 @@ if TYPE_CHECKING:
     from leakscope.peeking import peek as peek
     from leakscope.play.baselines import baselines as baselines, public_part as public_part
     from leakscope.scenario import ScenarioError as ScenarioError, scenario_of as scenario_of
+    from leakscope.scenario.registration import (
+        register_attack as register_attack, register_data as register_data, register_defence as register_defence,
+        register_metric as register_metric, register_model as register_model,
+    )  # fmt: skip
     from leakscope.store import Recording as Recording, Run as Run
+    from leakscope.store.recorder import capture as capture
     from leakscope.sweep import engines as engines, run_scenario as run_scenario
 else:
     load_lazily(__name__)

@@ -54,6 +54,7 @@ from leakscope.auditing.target_file import load_build, read_request
 from leakscope.auditing.verdict import Measures, failures, grade, measure
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
+from leakscope.core.progress import SILENT
 from leakscope.core.tree import Tree
 from leakscope.core.types import Batch, LocalTraining, Outcome, make_batch
 from leakscope.defences import DEFENCES, Clip, GaussianNoise, RandomMask, Sign, Sparsify
@@ -63,6 +64,7 @@ from leakscope.defences.strengths import tried
 from leakscope.play import Exposure, judge
 from leakscope.report.audit_page import _algebra, page_of_audit
 from leakscope.report.page import render
+from leakscope.scenario import ScenarioError
 from leakscope.store.captures import Capture, write_capture
 
 BRIEF = 0.5  # minutes: more than a few iterations take, so that an audit ends by itself
@@ -256,7 +258,7 @@ def analytic_of(client: Client, examples: int = 1) -> tuple[Exposure, list[suite
 def test_the_analytic_attack_is_told_which_coordinates_were_sent() -> None:
     world, entries = analytic_of(Client(defences=(RandomMask(0.8),)))
     unaware, told = attack_runs.run_entries(
-        world, [Attempt(each, world.trials) for each in entries], start_budget(BRIEF), lambda _: None
+        world, [Attempt(each, world.trials) for each in entries], start_budget(BRIEF), SILENT
     ).runs
     assert (unaware.name, told.name) == ("analytic", f"analytic, {INFORMED}")
     assert float(told.scores.mse.mean()) < 0.1 * float(unaware.scores.mse.mean())
@@ -559,7 +561,7 @@ def test_an_attack_that_does_not_succeed_judges_no_remedy(
     subject = make_subject(target(model=conv()))
     world = expose_clients(subject, 2, 0)
     won = judge(world.batch, guessed(world.batch.inputs, world.batch.labels), name="ig", seconds=1.0)
-    made = advise(subject, world, [won], start_budget(5), lambda _: None, clients=2, seed=0)
+    made = advise(subject, world, [won], start_budget(5), SILENT, clients=2, seed=0)
     assert made.remedies == ()
     assert len(made.skipped) == 19 + len(ELSEWHERE)
     assert said in made.ranking
@@ -840,3 +842,43 @@ def test_mistakes_in_a_file_are_told(tmp_path: Path, text: str, said: str) -> No
     path.write_text(text)
     with pytest.raises(InputError, match=said):
         read_request(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "near"),
+    [
+        ("model: mlp\ndata: digits\nclinet: {}", ("clinet",), "client"),
+        ("data: digits\nclients: 1\nmodel: lenet_clp", ("model",), "lenet_cpl"),
+        ("model: mlp\nclients: 1\ndata: digitts", ("data",), "digits"),
+        ("model: mlp\nclients: 1\ndata: {name: digits, prat: test}", ("data", "prat"), "part"),
+        ("model: mlp\ndata: digits\ndefences: [clipp]", ("defences", 0), "clip"),
+        ("model: mlp\ndata: digits\ndefences: [{name: clip, buond: 1}]", ("defences", 0, "buond"), "bound"),
+        ("model: mlp\ndata: digits\nfail_above: {asrr: 1}", ("fail_above", "asrr"), "asr"),
+    ],
+)
+def test_a_typo_in_a_file_is_told_with_its_line_and_the_nearest_name(
+    tmp_path: Path, text: str, path: tuple[str | int, ...], near: str
+) -> None:
+    file = tmp_path / "audit.yaml"
+    file.write_text(text)
+    with pytest.raises(ScenarioError) as told:
+        read_request(file)
+    [problem] = told.value.problems
+    assert (problem.path, problem.line) == (path, 3)
+    assert f"did you mean '{near}'" in problem.message
+
+
+def test_all_mistakes_of_values_in_a_file_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "audit.yaml"
+    file.write_text(
+        "model: mlp\ndata: digitts\nclient: {optimiser: sdg}\ndefences: [{name: clip, bound: 1}, {name: clip, bound: -1}]\n"
+    )
+    with pytest.raises(ScenarioError) as told:
+        read_request(file)
+    places = [(problem.path, problem.line) for problem in told.value.problems]
+    assert places == [(("data",), 2), (("client", "optimiser"), 3), (("defences", 1, "bound"), 4)]
+
+
+def test_a_misspelt_loss_is_told_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'cross_entropy'"):
+        make_subject(target(loss="cross_entrpy"))

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import tomllib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from flower_grid import make_grid
 from torch import Tensor, nn
 
+from leakscope import capture
 from leakscope.core.errors import InputError
 from leakscope.core.tree import norm, subtract
 from leakscope.defences import DEFENCES, Clip, DeepCompression, GaussianNoise, Sparsify
@@ -28,7 +30,7 @@ from leakscope.store.recorder import Recorder, Recording
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 SETTINGS = {
-    "rounds": 2, "local-epochs": 1, "batch-size": 8, "examples": 8, "learning-rate": 0.1, "defence": "", "captures": "",
+    "rounds": 2, "local-epochs": 1, "batch-size": 8, "examples": 8, "learning-rate": 0.4, "defence": "", "captures": "",
 }  # fmt: skip
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -139,6 +141,28 @@ def test_captures_hold_what_the_server_saw(flwr: Any, tmp_path: Path) -> None:
         for name in ("1.weight", "3.bias"):
             mean = torch.stack([c.sent[name] * ((c.examples or 0) / total) for c in came]).sum(0)
             torch.testing.assert_close(mean, after[name])
+
+
+def test_captures_written_by_hand_have_the_same_bytes(flwr: Any, tmp_path: Path) -> None:
+    module = importlib.import_module("flwr.serverapp.strategy")
+    strategy = record(module.FedAvg(fraction_evaluate=0.0), Recording(directory=tmp_path / "flower"))
+    trained(flwr, strategy, client(flwr), rounds=2)
+    for c in read_captures(tmp_path / "flower"):
+        capture(
+            {name: c.before[name] for name in net().state_dict()},  # in the model's order
+            c.sent,
+            directory=tmp_path / "hand",
+            round=c.round,
+            client=c.client,
+            samples=c.examples,
+            partition=c.partition,
+            config=c.config,
+        )
+    flower_files, hand_files = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("flower", "hand")
+    )
+    assert len(flower_files) == 2 + 2 * 4 * 2
+    assert hand_files == flower_files
 
 
 def test_rounds_clients_and_disk_are_sampled(flwr: Any, tmp_path: Path) -> None:
@@ -331,6 +355,19 @@ def test_the_example_trains_in_process(example: Any, flwr: Any, tmp_path: Path) 
     captures = read_captures(tmp_path / "captures")
     assert [c.round for c in captures] == [1, 1, 2, 2]
     assert all(c.examples == 8 for c in captures)
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_the_example_learns_in_the_rounds_of_its_own_settings(
+    example: Any, flwr: Any, nodes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tomllib.loads((EXAMPLE / "pyproject.toml").read_text("utf-8"))["tool"]["flwr"]["app"]["config"]
+    build, server = (importlib.import_module(f"digits_federation.{name}") for name in ("audit", "server_app"))
+    training = build.build().client
+    told = (settings["examples"], settings["local-epochs"], settings["batch-size"], settings["learning-rate"])
+    assert told == (build.EXAMPLES, training.epochs, training.batch_size, training.rate)
+    server.app(make_grid(example.app, nodes, settings), flwr.Context(1, 1, {}, flwr.RecordDict(), settings))
+    assert float(capsys.readouterr().out.split()[-1]) > 0.3  # guessing: 0.1
 
 
 def test_what_the_example_recorded_can_be_audited(

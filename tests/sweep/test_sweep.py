@@ -21,7 +21,7 @@ from leakscope.sweep import chunk as chunk_module
 from leakscope.sweep import make_plan
 from leakscope.sweep import plan as plan_module
 from leakscope.sweep.chunk import Chunk, play_chunk
-from leakscope.sweep.driver import NoProgress, unfold
+from leakscope.sweep.driver import ReportingWatcher, unfold
 from leakscope.sweep.engines import processes
 from leakscope.sweep.plan import group_trials, share_of_memory
 from leakscope.sweep.stored_plan import chunks_of, read_plan
@@ -124,6 +124,19 @@ def test_a_scenario_that_does_not_fit_is_refused_before_anything_is_written(tmp_
 
 
 @pytest.mark.slow
+def test_a_directory_of_other_files_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(*_: Any, **__: Any) -> None:
+        raise AssertionError("a group was measured")
+
+    monkeypatch.setattr("leakscope.sweep.driver.make_plan", measured)
+    (tmp_path / "thesis.tex").write_text("mine", encoding="utf-8")
+    with pytest.raises(InputError):
+        sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 def test_strengths_seeds_and_images_share_a_batch(tmp_path: Path) -> None:
     scenario = small(precision={"form": "native", "dtype": "float64"}, baselines=[])
     unfolded = unfold(scenario)
@@ -149,7 +162,7 @@ def test_groups_keep_apart_what_cannot_share_a_program() -> None:
     assert len(groups) == 2 * 2 * 2  # widths, sample counts, attacks; not strengths, not seeds
 
 
-class _Interrupted(NoProgress):
+class _Interrupted(ReportingWatcher):
     """Asks to stop as soon as a chunk has landed."""
 
     def __init__(self) -> None:

@@ -10,14 +10,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leakscope.attacks.recipes import prior_only
-from leakscope.auditing.attack_runs import check_updates, fastest_threads, null_runs, read_labels, run_entries
+from leakscope.auditing.attack_runs import (
+    INTERRUPTED,
+    check_updates,
+    fastest_threads,
+    null_runs,
+    read_labels,
+    run_entries,
+    suite_of,
+)
 from leakscope.auditing.attempts import (
     Attempt,
     CutShort,
-    Report,
     UnscoredRun,
-    execution_on,
     find_cut,
     iterations_note,
     reconstruct,
@@ -33,6 +38,7 @@ from leakscope.auditing.capture_reader import (
     observe_captures,
     scaling_of_captures,
 )
+from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.criterion import captured_loss, captured_truth
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
@@ -44,6 +50,7 @@ from leakscope.clients import knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.devices import find_device
 from leakscope.core.model import Model
+from leakscope.core.progress import ProgressOption, Reporter, reporting
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import take, to
 from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Outcome, Reconstruction, Shares, make_batch
@@ -70,22 +77,32 @@ def audit_captures(
     directory: Path,
     target: Target,
     *,
-    report: Report = lambda _: None,
+    progress: ProgressOption = None,
     minutes: float = MINUTES,
     clients: int = CLIENTS,
+    attacks: Sequence[Chosen] | None = None,
     seed: int = 0,
 ) -> Audit:
-    """Return the audit of captured updates; all captures are checked before any is attacked."""
+    """Return the audit of captured updates; all are checked before any is attacked. `attacks` and `progress` are as in `audit`."""
     clients, seed = check_numbers(clients, seed)
     request = Request(target, start_budget(minutes), minutes, seed, [], [])
+    with reporting(progress) as report:
+        return _audited(Path(directory), request, clients, attacks, report)
+
+
+def _audited(
+    directory: Path, request: Request, clients: int, attacks: Sequence[Chosen] | None, report: Reporter
+) -> Audit:
+    target = request.target
     try:
+        report("captures", "reading and checking")
         exposure, known, owners = _gathered(directory, request, clients)
         check_updates(exposure)
     except UntestedError as error:
         request.untested.append(Untested("these captures", str(error)))
         return _unscored(request, [], [])
     local, lacks = exposure.client.local, find_shortfall(to(exposure.model, device="cpu"))
-    entries, untested = plan_suite(
+    suite = plan_suite(
         exposure.model,
         exposure.knowledge,
         exposure.informed,
@@ -95,6 +112,7 @@ def audit_captures(
         unknown=unknown_defences(exposure.client, exposure.observation),
         targets=exposure.batch.targets is not None,
     )
+    entries, untested = choose_attacks(*suite, attacks, exposure)
     request.untested.extend((*untested, *left_out_statistics(target.model)))
     if not known:
         return _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))
@@ -142,12 +160,7 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
 def first_rounds(exposure: Exposure, owners: Tensor) -> Exposure:
     """Return the exposure of the first capture of every client."""
     first = torch.tensor([int((owners == owner).nonzero()[0]) for owner in range(int(owners.max()) + 1)])
-    batch, seeds = take(exposure.batch, first), tuple(exposure.seeds[int(place)] for place in first)
-    seen = (exposure.observation, exposure.knowledge, exposure.informed)
-    observation, knowledge, informed = take(seen, first.to(exposure.device))
-    return replace(
-        exposure, batch=batch, seeds=seeds, observation=observation, knowledge=knowledge, informed=informed
-    )  # fmt: skip
+    return exposure.select(first)
 
 
 def best_rounds(guess: Reconstruction, owners: Tensor) -> Tensor:
@@ -170,24 +183,29 @@ def blank_batch(model: Model, clients: int, samples: int) -> Batch:
     return make_batch(inputs, torch.zeros(clients, samples, dtype=torch.int64), classes=model.classes)
 
 
-def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Report, owners: Tensor) -> Audit:
+def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Reporter, owners: Tensor) -> Audit:
     """Return the audit of captures whose true data is known."""
     budget = request.budget
-    with torch_threads(fastest_threads(exposure, entries)):
-        attempts = [Attempt[AttackResult](entry, exposure.trials) for entry in entries]
-        done = run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report)
+    attempts = [Attempt[AttackResult](entry, exposure.trials) for entry in entries]
+    try:
+        with torch_threads(fastest_threads(exposure, entries)):
+            done = run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report)
+    except KeyboardInterrupt:  # attacks that had ended are kept
+        done = suite_of(attempts, interrupted=True)
     runs = {run.name: run.select(best_rounds(run.reconstruction, owners)) for run in done.runs}
     exposure = first_rounds(exposure, owners)
     cuts = [_cut_of_clients(cut, runs.get(cut.name), exposure.trials) for cut in done.short]
     done = done._replace(runs=tuple(runs.values()), short=tuple(cut for cut in cuts if cut.working))
-    nulls, reading = null_runs(exposure), read_labels(exposure)
+    reading = read_labels(exposure, budget)
+    pace = Pace(budget.clock, budget.end)
+    nulls, left_out = ([], []) if done.interrupted else null_runs(exposure, pace=pace)
     audit = scored_audit(
         _name(request),
         exposure,
         done,
         nulls,
         reading,
-        request.untested,
+        (*request.untested, *left_out),
         budget,
         minutes=request.minutes,
         seed=request.seed,
@@ -202,12 +220,19 @@ def _cut_of_clients(cut: CutShort, run: AttackResult | None, clients: int) -> Cu
 
 
 def _unscored(
-    request: Request, runs: Sequence[UnscoredRun], failed: Sequence[Untested], short: Sequence[CutShort] = ()
+    request: Request,
+    runs: Sequence[UnscoredRun],
+    failed: Sequence[Untested],
+    short: Sequence[CutShort] = (),
+    interrupted: bool = False,
 ) -> Audit:
     """Return the audit of captures whose true data is not known."""
+    empty = Grade.INCONCLUSIVE if interrupted else Grade.UNTESTED
     return Audit(
         name=_name(request),
-        grade=Grade.UNSCORED if len(runs) > 1 else Grade.UNTESTED,
+        grade=Grade.UNSCORED if any(run.name != "prior_only" for run in runs) else empty,
+        interrupted=interrupted,
+        unfinished=(INTERRUPTED,) if interrupted else (),
         untested=(*request.untested, *failed),
         notes=tuple(request.notes),
         minutes=request.minutes,
@@ -223,33 +248,37 @@ def _name(request: Request) -> str:
 
 
 def unscored_runs(
-    exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report, owners: Tensor
-) -> tuple[list[UnscoredRun], list[Untested], list[CutShort]]:
-    """Return the reconstruction by every attack (the null baseline last), what could not be run, and what was cut short."""
+    exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Reporter, owners: Tensor
+) -> tuple[list[UnscoredRun], list[Untested], list[CutShort], bool]:
+    """Return the result of every attack (the null baseline last), what could not be run, what was cut short, whether it was interrupted."""
 
     def run(entry: Entry, iterations: int, pace: Pace) -> tuple[UnscoredRun, CutShort | None]:
-        return _run(exposure, entry, iterations, pace, owners)
+        return _run(exposure, entry, iterations, pace, owners, report)
 
     attempts = [Attempt[UnscoredRun](entry, exposure.trials) for entry in entries]
-    with torch_threads(fastest_threads(exposure, entries)):
-        run_attempts(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report, run)
+    interrupted = False
+    try:
+        with torch_threads(fastest_threads(exposure, entries)):
+            run_attempts(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report, run)
+    except KeyboardInterrupt:  # attacks that had ended are kept
+        interrupted = True
     runs = [each.result for each in attempts if each.result is not None]
     short = [each.cut for each in attempts if each.cut is not None and each.failure is None]
     untested = [each.failure for each in attempts if each.failure is not None]
-    exposure = first_rounds(exposure, owners)
-    labels = torch.zeros(exposure.observation.trials, exposure.knowledge.samples, dtype=torch.int64)
-    known, execution = replace(exposure.knowledge, labels=labels), execution_on(exposure.device)
-    null = prior_only().guess(known, list(exposure.seeds), execution)
-    runs.append(UnscoredRun("prior_only", "without the update", null, null.mismatch, structure(null.inputs), 0.0))
-    return runs, untested, short
+    if interrupted:
+        return runs, untested, short, True
+    nulls, left_out = null_runs(first_rounds(exposure, owners), pace=Pace(budget.clock, budget.end))
+    for null in (each.reconstruction for each in nulls):
+        runs.append(UnscoredRun("prior_only", "without the update", null, null.mismatch, structure(null.inputs), 0.0))
+    return runs, [*untested, *left_out], short, False
 
 
 def _run(
-    exposure: Exposure, entry: Entry, iterations: int, pace: Pace, owners: Tensor
+    exposure: Exposure, entry: Entry, iterations: int, pace: Pace, owners: Tensor, report: Reporter
 ) -> tuple[UnscoredRun, CutShort | None]:
     """Return one attack, which `pace` may end, and how it was cut short; of each client the best round."""
     began = time.perf_counter()
-    guess = reconstruct(exposure, entry, iterations, pace)
+    guess = reconstruct(exposure, entry, iterations, pace, report)
     took = time.perf_counter() - began
     guess = take(guess, best_rounds(guess, owners))
     run = UnscoredRun(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from leakscope.core.errors import InputError
+from leakscope.core.errors import first_line as first_line
 
 LEAST_ITERATIONS = 5  # an attack with at most so many is run without measuring its pace
 MOST_MINUTES = 24 * 60.0
@@ -54,6 +55,10 @@ class Pace:
     most: float = math.inf
     reports: list[tuple[float, int]] = field(default_factory=list)  # (time, evaluations before it)
     ended: bool = False  # whether it ended the run
+
+    def overhead(self, began: float) -> float:
+        """Return the seconds from `began` to the first evaluation (labels are read, memory is predicted); 0 if there was none."""
+        return self.reports[0][0] - began if self.reports else 0.0
 
     def __call__(self, evaluations: int) -> bool:
         """Record the time; return whether the run ends here."""
@@ -131,11 +136,6 @@ def spoken(value: object) -> object:
         return float(value)
     except ValueError:
         return value
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _shown(value: object) -> str:

@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from leakscope.auditing.attack_runs import INTERRUPTED
 from leakscope.auditing.attempts import MEANING, CutShort
-from leakscope.auditing.descriptions import client_facts, known_facts
+from leakscope.auditing.descriptions import client_facts, known_facts, sent_part
 from leakscope.auditing.suite import TARGETS, Untested, is_informed
 from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
+from leakscope.core.pages import notebook_html, write_page
+from leakscope.core.plugins import registered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,10 +24,12 @@ if TYPE_CHECKING:
     from leakscope.auditing.attempts import UnscoredRun
     from leakscope.auditing.remedies import Remedy
     from leakscope.auditing.target_readings import TargetError
+    from leakscope.metrics.interval import Estimate
     from leakscope.play import AttackResult, Exposure
 
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
+SHOWN_RUNS = 12
 MAY_FALL = (Grade.A, Grade.B, Grade.C, Grade.D)  # longer attacks may make these worse
 
 
@@ -49,6 +54,7 @@ class Audit:
     unscored: tuple[UnscoredRun, ...] = ()  # attacks on captures without the truth
     short: tuple[CutShort, ...] = ()  # attacks that the time cut short
     unfinished: tuple[str, ...] = ()  # attacks without which no good grade is given and no gate passed
+    interrupted: bool = False  # by Ctrl-C; attacks that had not ended are missing
     minutes_needed: float | None = None  # that would do for those; None: not known, or all had enough
     as_seen: tuple[AsSeen, ...] = ()  # images recovered in the transformed form that the network saw
 
@@ -76,6 +82,13 @@ class Audit:
         if limits and self.unfinished:
             lines.append(f"the attacks were not run long enough to pass: {unfinished_words(self)}")
         return lines
+
+    _repr_html_ = notebook_html
+    write = write_page
+
+    def __repr__(self) -> str:
+        attacks = ", ".join(f"{run.name} {_percent(run.summary.content.value)}" for run in self.runs[:SHOWN_RUNS])
+        return f"Audit of {self.name}: grade {self.grade}: {headline(self)}\n  recovered by {attacks or 'no attack'}"
 
     def __str__(self) -> str:
         return audit_text(self)
@@ -131,15 +144,21 @@ def headline(audit: Audit) -> str:
 
 
 def unfinished_words(audit: Audit) -> str:
-    """Return which attacks were not run long enough, and how many minutes would do."""
-    needed = audit.minutes_needed
-    words = "give it more minutes" if needed is None else f"about {math.ceil(needed):g} minutes would do"
-    return f"{', '.join(audit.unfinished)}; {words}"
+    """Return which attacks were not run long enough, and how many minutes would do if any would."""
+    needed, left_out = audit.minutes_needed, [item for item in audit.untested if item.left_out]
+    advice = ["run the whole suite"] if left_out else []
+    if audit.interrupted:
+        advice.append("run it again")
+    elif needed is not None:
+        advice.append(f"about {math.ceil(needed):g} minutes would do")
+    elif audit.short:
+        advice.append("give it more minutes")
+    return "; ".join([", ".join(audit.unfinished), *advice])
 
 
 def doubt_lines(audit: Audit) -> list[str]:
-    """Return why the grade may be too bad (the worst attack knew the targets) or too good (attacks cut short, images transformed)."""
-    lines = []
+    """Return why the grade may be too bad (the worst attack knew the targets) or too good (interrupted, cut short, transformed)."""
+    lines = [f"{INTERRUPTED}: attacks that had not ended are missing"] if audit.interrupted else []
     if audit.worst is not None and TARGETS in audit.worst.name:
         lines.append(
             f"upper bound: {audit.worst.name}; attackers who did not know the targets recovered {audit.recovered_untold} of "
@@ -147,10 +166,13 @@ def doubt_lines(audit: Audit) -> list[str]:
         )
     if audit.grade not in MAY_FALL:
         return lines
+    if left_out := [item.what for item in audit.untested if item.left_out]:
+        lines.append(f"left out of the suite: {', '.join(left_out)}: with them the grade may be worse")
     if audit.short:
+        attacks = len({run.name for run in audit.runs} | {cut.name for cut in audit.short})
         lines.append(
-            f"{len(audit.short)} of {len(audit.runs)} attacks had fewer iterations than their authors run: with more minutes the "
-            "grade may be worse"
+            f"{len(audit.short)} of {attacks} attacks had fewer iterations than their authors run: with more minutes the grade "
+            "may be worse"
         )
     if (best := most_as_seen(audit.as_seen)) is not None:
         lines.append(f"{best.words}: the grade counts the pictures before that")
@@ -188,7 +210,8 @@ def _runs(title: str, runs: tuple[AttackResult, ...]) -> list[str]:
     wide = max(len(run.name) for run in runs)
     return [f"  {title}:"] + [
         f"    {run.name:<{wide}}  recovered {_percent(run.summary.content.value):>6}  "
-        f"PSNR {run.summary.means['psnr'].value:5.1f} dB  {run.note}".rstrip()
+        f"PSNR {run.summary.means['psnr'].value:5.1f} dB  "
+        f"{''.join(f'{name} {mean:.3g}  ' for name, mean in metrics_of(run).items() if mean is not None)}{run.note}".rstrip()
         for run in runs
     ]
 
@@ -256,7 +279,9 @@ def not_shown_lines(advice: Advice) -> list[str]:
 def audit_client(audit: Audit) -> tuple[tuple[str, str], ...]:
     """Return (topic, words) of the simulated or captured client; () if there is none."""
     exposure = audit.exposure
-    return () if exposure is None else client_facts(exposure.client, exposure.batch.samples)
+    if exposure is None:
+        return ()
+    return (*client_facts(exposure.client, exposure.batch.samples), ("sent of the model", sent_part(exposure).words))
 
 
 def audit_known(audit: Audit) -> tuple[tuple[str, str], ...]:
@@ -278,6 +303,7 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "grade": audit.grade,
         "rule": RULES[audit.grade],
         "client": dict(audit_client(audit)),
+        "sent": None if audit.exposure is None else sent_part(audit.exposure)._asdict(),
         "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_known(audit)],
         "worst": None if audit.worst is None else audit.worst.name,
         "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
@@ -299,9 +325,10 @@ def audit_record(audit: Audit) -> dict[str, object]:
             for r in audit.unscored
         ],
         "ranking": audit.advice.ranking if audit.advice else None,
-        "untested": [{"what": item.what, "why": item.why} for item in audit.untested],
+        "untested": [asdict(item) for item in audit.untested],
         "not_tested_long_enough": [{**cut._asdict(), "enough": cut.enough, "words": cut.words} for cut in audit.short],
         "unfinished": list(audit.unfinished),
+        "interrupted": audit.interrupted,
         "minutes_needed": audit.minutes_needed,
         "notes": list(audit.notes),
         "device": None if audit.exposure is None else str(audit.exposure.device),
@@ -337,9 +364,23 @@ def _run(run: AttackResult) -> dict[str, object]:
         "note": run.note,
         "recovered": run.summary.content.value,
         "psnr": _plain(run.summary.means["psnr"].value),
+        "metrics": metrics_of(run),
         "n": run.summary.samples,
+        "estimates": {
+            name: _estimate(value) for name, value in {"content": run.summary.content, **run.summary.means}.items()
+        },
         "seconds": run.seconds,
     }
+
+
+def metrics_of(run: AttackResult) -> dict[str, float | None]:
+    """Return the mean of each registered metric over the clients."""
+    learned = run.reconstruction.learned
+    return {name: _plain(float(learned[name].mean())) for name in registered("metric") if name in learned}
+
+
+def _estimate(value: Estimate) -> dict[str, float | None]:
+    return {name: _plain(number) for name, number in asdict(value).items()}
 
 
 def _plain(value: float | None) -> float | None:

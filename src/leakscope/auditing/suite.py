@@ -48,6 +48,7 @@ class Entry:
     most: int | None
     informed: bool = False
     knows_targets: bool = False  # of a caller's own loss
+    own: bool = False  # chosen by the user, beside the suite
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Untested:
 
     what: str
     why: str
+    left_out: bool = False  # of the suite, by the user: no good grade is given without it
 
 
 def plan_suite(

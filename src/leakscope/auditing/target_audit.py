@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,25 +10,34 @@ import torch
 
 from leakscope.auditing.advice import Advice, advise
 from leakscope.auditing.attack_runs import (
+    INTERRUPTED,
     LONG,
+    PLAY_SHARE,
     LabelReading,
     Suite,
+    affordable_clients,
+    check_finite,
     check_updates,
     expose_clients,
     fastest_threads,
+    most_clients,
     null_runs,
     plan_exposure,
     public_examples,
     read_labels,
     run_entries,
+    suite_of,
 )
-from leakscope.auditing.attempts import Attempt, Report
+from leakscope.auditing.attempts import Attempt
+from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
-from leakscope.auditing.suite import Untested, unknown_defences
+from leakscope.auditing.suite import Entry, Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
 from leakscope.auditing.target_readings import TargetError, read_targets
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
+from leakscope.core.plugins import load_plugins
+from leakscope.core.progress import ProgressOption, Reporter, reporting
 from leakscope.play import AttackResult, Exposure
 from leakscope.sweep.engines.contract import torch_threads
 
@@ -52,11 +60,6 @@ REMEDY_EXAMPLES = 16
 REMEDY_LEAST = 6  # clients: examples of one client are dependent, and an interval over two clients is meaningless
 
 
-def print_line(line: str) -> None:
-    """Print a line of progress to stderr."""
-    sys.stderr.write(f"{line}\n")
-
-
 def audit(
     model: nn.Module,
     loss: Criterion,
@@ -71,20 +74,26 @@ def audit(
     minutes: float = MINUTES,
     clients: int = CLIENTS,
     remedies: bool = True,
+    attacks: Sequence[Chosen] | None = None,
     seed: int = 0,
     device: str | None = None,
-    report: Report = print_line,
+    progress: ProgressOption = None,
 ) -> Audit:
     """Return how much updates of this model leak of this sample, attacked with the fixed suite within `minutes`.
 
     `Target` documents the arguments that describe the federation. `clients` disjoint clients with `examples` each are simulated.
-    `remedies` also tests the catalogue of defences if something leaked. `report` receives a line whenever something new begins.
+    `remedies` also tests the catalogue of defences if something leaked. `progress` receives `ProgressEvent`s; by default they are
+    shown in a terminal or notebook, False shows nothing. After Ctrl-C the audit holds the attacks that had ended (`interrupted`).
+    `attacks` are names of the catalogue, recipes such as `cpl`, or attacks such as `cpl(iterations=50)`, in the place of the suite;
+    "suite" among them keeps it. A grade of A or B needs the whole suite.
     """
     target = Target(
         model=model, inputs=inputs, labels=labels, loss=loss, client=client, defences=defences, examples=examples,
         mean=mean, std=std, device=device,
     )  # fmt: skip
-    return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, report=report)
+    return audit_target(
+        target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, seed=seed, progress=progress
+    )
 
 
 def audit_target(
@@ -93,46 +102,84 @@ def audit_target(
     minutes: float = MINUTES,
     clients: int = CLIENTS,
     remedies: bool = True,
+    attacks: Sequence[Chosen] | None = None,
     seed: int = 0,
-    report: Report = lambda _: None,
+    progress: ProgressOption = None,
 ) -> Audit:
-    """Return the audit of a target; `report` receives progress messages."""
+    """Return the audit of a target; see `audit`."""
     clients, seed = check_numbers(clients, seed)
     budget = start_budget(minutes)
+    with reporting(progress) as report:
+        return _audit_within(budget, target, attacks, minutes, clients, seed, report, remedies=remedies)
+
+
+def _audit_within(
+    budget: Budget,
+    target: Target,
+    attacks: Sequence[Chosen] | None,
+    minutes: float,
+    clients: int,
+    seed: int,
+    report: Reporter,
+    *,
+    remedies: bool,
+) -> Audit:
     name = type(target.model).__name__
-    report(f"{name}: checking the model and its updates")
+    report(name, "checking the model and its updates")
     try:
         subject = make_subject(target)
-        began, exposure = budget.used, expose_clients(subject, clients, seed)
-        gradient = budget.used - began
-        check_updates(
-            exposure if _comparable(exposure) else expose_clients(subject, max(clients, 2), seed, defences=())
-        )
+        exposure, gradient = affordable_clients(subject, clients, seed, budget)
+        check_finite(exposure)
+        check_updates(exposure if _comparable(exposure) else expose_clients(subject, 2, seed, defences=()))
     except UntestedError as error:
         left_out = (Untested("the model", str(error)),)
         return Audit(
             name=name, grade=Grade.UNTESTED, untested=left_out, minutes=minutes, seconds=budget.used, seed=seed
         )
-    unknown = unknown_defences(exposure.client, exposure.observation)
-    entries, untested = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
-    untested += left_out_statistics(target.model)
-    attempts = [Attempt[AttackResult](entry, exposure.trials, pace=SECOND * gradient) for entry in entries]
+    entries, untested = _planned(exposure, subject, target, attacks)
+    played, wanted = exposure.trials, most_clients(subject, clients)
+    unplayed = f"{played} of {wanted} clients were played" if entries and played < wanted else ""
     share = SUITE_SHARE if remedies else WHOLE_SHARE
-    report(f"{name}: timing an evaluation")
+    report(name, "timing an evaluation")
     with torch_threads(torch.get_num_threads() if gradient > LONG else fastest_threads(exposure, entries)):
+
+        def attacked(share: float) -> Suite:
+            done = run_entries(exposure, attempts, replace(budget, seconds=share * budget.seconds), report)
+            return done._replace(unplayed=unplayed)
 
         def scored(done: Suite) -> Audit:
             audit = scored_audit(name, exposure, done, nulls, reading, untested, budget, minutes=minutes, seed=seed)
-            return replace(audit, minutes_needed=minutes_needed(done, before, share))
+            return replace(audit, minutes_needed=minutes_needed(done, before, share, wanted / played))
 
-        before, reading = budget.used, read_labels(exposure)
-        done = run_entries(exposure, attempts, replace(budget, seconds=share * budget.seconds), report)
-        report(f"{name}: baselines without the update")
-        nulls = null_runs(exposure, public_examples(subject, exposure.trials, seed), Pace(budget.clock, budget.end))
-        advice = _advice(subject, scored(done), budget, report) if remedies else None
-        audit = scored(run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report))
+        before, nulls, advice, interrupted = budget.used, list[AttackResult](), None, False
+        attempts: list[Attempt[AttackResult]] = []
+        reading: LabelReading | Untested = Untested("label recovery", INTERRUPTED)
+        quarter = replace(budget, seconds=budget.used + PLAY_SHARE * budget.left)
+        try:
+            reading = read_labels(exposure, quarter if gradient > LONG else None)
+            attempts += timed_attempts(entries, played, gradient, budget.used - before)
+            done = attacked(share)
+            report(name, "baselines without the update")
+            nulls, lost = null_runs(exposure, public_examples(subject, played, seed), Pace(budget.clock, budget.end))
+            untested += lost
+            advice = _advice(subject, scored(done), budget, report) if remedies else None
+            attacked(WHOLE_SHARE)
+        except KeyboardInterrupt:  # attacks that had ended are kept
+            interrupted = True
+        audit = scored(suite_of(attempts, interrupted=interrupted)._replace(unplayed=unplayed))
     as_seen = recovered_as_seen(exposure, audit.runs)
     return replace(audit, advice=advice, notes=subject.notes, as_seen=as_seen, seconds=budget.used)
+
+
+def _planned(
+    exposure: Exposure, subject: Subject, target: Target, attacks: Sequence[Chosen] | None
+) -> tuple[list[Entry], list[Untested]]:
+    """Return the attacks to run and what is not tested."""
+    load_plugins()  # their defences are tried as remedies
+    unknown = unknown_defences(exposure.client, exposure.observation)
+    suite = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
+    entries, untested = choose_attacks(*suite, attacks, exposure)
+    return entries, [*untested, *left_out_statistics(target.model)]
 
 
 def scored_audit(
@@ -151,9 +198,11 @@ def scored_audit(
     found = reading if exposure.batch.targets is None else read_targets(exposure, done.runs)
     labels = found if isinstance(found, LabelReading) else None
     values = found if isinstance(found, TargetError) else None
+    unfinished = (*done.unfinished, *(f"{item.what} was left out" for item in untested if item.left_out))
+    compared = bool(nulls) or not done.interrupted  # without baselines no leak is proven
     return Audit(
         name=name,
-        grade=grade(done.runs, nulls, labels, values, unfinished=done.unfinished),
+        grade=grade(done.runs if compared else (), nulls, labels, values, unfinished=unfinished),
         measures=measure(done.runs, nulls, labels),
         runs=done.runs,
         nulls=tuple(nulls),
@@ -165,16 +214,28 @@ def scored_audit(
         seconds=budget.used,
         seed=seed,
         short=done.short,
-        unfinished=done.unfinished,
+        unfinished=unfinished,
+        interrupted=done.interrupted,
         minutes_needed=minutes_needed(done, 0.0, WHOLE_SHARE),
     )
 
 
-def minutes_needed(done: Suite, before: float, share: float) -> float | None:
-    """Return the minutes in which every attack has enough iterations, if `before` seconds precede it; None if all had or not known."""
-    if not done.unfinished or done.needed is None:
+def timed_attempts(
+    entries: Sequence[Entry], clients: int, gradient: float, labels: float
+) -> list[Attempt[AttackResult]]:
+    """Return the attempts with guessed times: of an evaluation, and of reading labels and predicting memory before the first."""
+    pace = SECOND * gradient
+    return [Attempt[AttackResult](entry, clients, pace=pace, overhead=labels + pace / clients) for entry in entries]
+
+
+def minutes_needed(done: Suite, before: float, share: float, times: float = 1.0) -> float | None:
+    """Return the minutes for enough iterations of every attack on `times` the clients, if `before` seconds precede it.
+
+    None if more time would not help or nothing was timed.
+    """
+    if done.needed is None or not (done.unplayed or any(not cut.enough for cut in done.short)):
         return None
-    return SPARE * (before + done.needed) / share / 60
+    return SPARE * times * (before + done.needed) / share / 60
 
 
 def left_out_statistics(model: nn.Module) -> list[Untested]:
@@ -193,7 +254,7 @@ def _comparable(exposure: Exposure) -> bool:
     return exposure.trials > 1 and not exposure.client.defences
 
 
-def _advice(subject: Subject, audit: Audit, budget: Budget, report: Report) -> Advice | None:
+def _advice(subject: Subject, audit: Audit, budget: Budget, report: Reporter) -> Advice | None:
     """Return advice if content leaked, else None."""
     exposure = audit.exposure
     if exposure is None or audit.worst is None or audit.grade not in LEAKING:

@@ -13,14 +13,11 @@ fail_above: {asr: 0.05, psnr: 18}
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from importlib.machinery import ModuleSpec, PathFinder
+from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, create_model
 from torch import nn
@@ -31,6 +28,7 @@ from leakscope.auditing.verdict import GATES
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import import_named, until_registration
 from leakscope.core.types import LocalTraining
 from leakscope.data import SOURCES, load
 from leakscope.defences import Defence
@@ -39,10 +37,11 @@ from leakscope.defences.on_model import Polarisation
 from leakscope.models import Init, draw_parameters, from_module
 from leakscope.scenario.cell import ModelChoice
 from leakscope.scenario.components import KINDS, STRICT, AlsoByName, component_type, list_of, model_of
-from leakscope.scenario.reader import read_user_file
+from leakscope.scenario.problems import Problem
+from leakscope.scenario.reader import UserFile, read_user_file
+from leakscope.scenario.schema import build_value
 from leakscope.scenario.settings import DataChoice
 
-V = TypeVar("V")
 SAMPLE = 64
 OF_DATA = ("name", "part", "first")  # fields of a data choice that an audit uses; it simulates the clients itself
 
@@ -67,7 +66,7 @@ def load_build(name: str, captures: Path | None = None) -> Target:
         raise InputError(
             f"what to audit must be package.module:function, a YAML file or captures, got {name!r:.80}{hint}"
         )
-    module = _imported(module_name, captures)
+    module = import_named(module_name, captures)
     function = getattr(module, function_name, None)
     if not callable(function):
         raise InputError(
@@ -80,38 +79,6 @@ def load_build(name: str, captures: Path | None = None) -> Target:
     except Exception as error:
         raise InputError(f"{name}() raised {type(error).__name__}: {first_line(error)}") from None
     return _target(name, built)
-
-
-@dataclass(frozen=True, slots=True)
-class _WorkingDirectory:
-    """Finds the one module or package `name` in the working directory."""
-
-    name: str
-
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Return where the module is; None for every other module."""
-        return PathFinder.find_spec(name, [str(Path.cwd())]) if name == self.name else None
-
-
-def _imported(name: str, captures: Path | None) -> ModuleType:
-    """Return a module. Its top package is looked up last in the working directory, and never among captures; nothing else is."""
-    top, here = name.partition(".")[0], Path.cwd().resolve()
-    inside = captures is not None and captures.resolve() in here.joinpath(*name.split(".")).resolve().parents
-    among_captures = inside or any(here.glob("round-*-client-*.json"))
-    finder = _WorkingDirectory("" if among_captures else top)
-    sys.meta_path.append(finder)
-    try:
-        return importlib.import_module(name)
-    except Exception as error:  # a user's module may raise anything when it is imported
-        missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        hint = f"; run this in the directory that holds {top}, or install it" if missing == top else ""
-        if missing == top and among_captures:
-            hint = f"; no code in a directory of captures is run: install {top} or run this elsewhere"
-        elif missing and missing != top and PathFinder.find_spec(missing, [str(here)]):
-            hint = f"; only {top} is looked up in this directory: put both into one package, or set PYTHONPATH"
-        raise InputError(f"{name} cannot be imported ({type(error).__name__}: {first_line(error)}){hint}") from None
-    finally:
-        sys.meta_path.remove(finder)
 
 
 def _target(name: str, built: object) -> Target:
@@ -137,7 +104,7 @@ def read_request(path: Path) -> Request:
             f"{path} is Python: name the function in it that builds the target, such as {module}:build{where}"
         )
     file = read_user_file(path, "an audit file")
-    return _request(path, _asked(path, file.check(file_model())))
+    return _request(path, _asked(file))
 
 
 def module_of(path: Path) -> tuple[str, str]:
@@ -152,6 +119,7 @@ def module_of(path: Path) -> tuple[str, str]:
     return ".".join(parts), "" if root == Path.cwd() else f" in the directory {root}"
 
 
+@until_registration
 @functools.cache
 def file_model() -> type[BaseModel]:
     """Return the pydantic model of an audit file."""
@@ -200,28 +168,31 @@ class AuditFile:
     fail_above: Mapping[str, float]
 
 
-def _asked(path: Path, fields: Mapping[str, object]) -> AuditFile:
-    """Return the checked fields of a file as values."""
+def _asked(file: UserFile) -> AuditFile:
+    """Return the checked fields of a file as values, or raise all errors of their constructors."""
+    fields = file.check(file_model())
+    problems: list[Problem] = []
 
-    def value(name: str, make: Callable[..., V]) -> V | None:
-        return None if fields[name] is None else make(**cast(dict[str, object], fields[name]))
+    def value(name: str, make: Callable[[dict[str, object]], object]) -> object:
+        given = fields[name]
+        return None if given is None else build_value((name,), given, partial(make, given), problems)
 
-    plain = {name: fields[name] for name in ("build", "loss", "examples", "minutes", "clients", "seed")}
-    limits = {name: limit for name, limit in (fields["fail_above"] or {}).items() if limit is not None}  # type: ignore[attr-defined]
-    try:
-        return AuditFile(
-            **plain,  # type: ignore[arg-type]
-            model=None if fields["model"] is None else ModelChoice.of(cast(dict[str, object], fields["model"])),
-            data=value("data", DataChoice),
-            weights=KINDS["weights"].build(cast(dict[str, object], fields["weights"])),
-            client=value("client", LocalTraining),
-            defences=tuple(KINDS["defences"].build(item) for item in cast(list[dict[str, object]], fields["defences"])),
-            on_data=value("on_data", Transform),
-            on_model=value("on_model", Polarisation),
-            fail_above=limits,
-        )
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    asked: dict[str, object] = fields | {
+        "model": value("model", ModelChoice.of),
+        "data": value("data", lambda settings: DataChoice(**settings)),  # type: ignore[arg-type]
+        "weights": value("weights", KINDS["weights"].build),
+        "client": value("client", lambda settings: LocalTraining(**settings)),  # type: ignore[arg-type]
+        "defences": tuple(
+            build_value(("defences", place), fields["defences"], partial(KINDS["defences"].build, item), problems)
+            for place, item in enumerate(fields["defences"])
+        ),
+        "on_data": value("on_data", lambda settings: Transform(**settings)),  # type: ignore[arg-type]
+        "on_model": value("on_model", lambda settings: Polarisation(**settings)),  # type: ignore[arg-type]
+        "fail_above": {name: limit for name, limit in (fields["fail_above"] or {}).items() if limit is not None},
+    }
+    if problems:
+        raise file.error(problems)
+    return AuditFile(**asked)  # type: ignore[arg-type]  # each built by its maker
 
 
 def _request(path: Path, asked: AuditFile) -> Request:

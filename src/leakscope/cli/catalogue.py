@@ -10,24 +10,42 @@ from typing import Annotated
 import typer
 
 from leakscope.cli.app import app
+from leakscope.cli.options import Imports, import_pieces
+from leakscope.cli.text import print_named
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import load_plugins
 from leakscope.core.registry import lookup
+from leakscope.store.disk import writing_to
 
 
 @app.command("list")
-def list_catalogue() -> None:
+def list_catalogue(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND]", help="Only this kind, such as attacks.", show_default=False)
+    ] = None,
+    imports: Imports = None,
+) -> None:
     """List every data set, model, attack, defence and metric, a line each."""
-    from rich.console import Console
-    from rich.table import Table
-
     from leakscope.scenario.catalogue import catalogue
 
-    table = Table("kind", "name", "what it is")
-    last = ""
-    for kind, name, line in catalogue():
-        table.add_row(kind if kind != last else "", name, line)
-        last = kind
-    Console().print(table)
+    import_pieces(imports)
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for name_of_kind, name, line in catalogue():
+        kinds.setdefault(name_of_kind, []).append((name, line))
+    if kind is not None:
+        wanted = lookup({plural(each): each for each in kinds} | {each: each for each in kinds}, kind, "kind")
+        kinds = {wanted: kinds[wanted]}
+    for name_of_kind, rows in kinds.items():
+        print_named((name_of_kind, "what it is"), rows)
+
+
+def plural(kind: str) -> str:
+    """Return the plural of a kind of piece.
+
+    >>> plural("attack"), plural("loss"), plural("data")
+    ('attacks', 'losses', 'data')
+    """
+    return kind if kind == "data" else f"{kind}{'es' if kind.endswith('s') else 's'}"
 
 
 @app.command()
@@ -36,14 +54,17 @@ def schema(
     out: Annotated[
         Path | None, typer.Option(help="File to write; the terminal if not given.", show_default=False)
     ] = None,
+    imports: Imports = None,
 ) -> None:
     """Print the JSON schema of a scenario, training or audit file, for completion in editors."""
+    import_pieces(imports)
     text = json.dumps(schema_of(kind), indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)
         return
     try:
-        out.write_text(text, encoding="utf-8")
+        with writing_to(out) as file:
+            file.write(text.encode())
     except OSError as error:
         raise InputError(f"cannot write {out} ({error.strerror})") from None
 
@@ -53,6 +74,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schema_of(kind: str) -> dict[str, object]:
     """Return the JSON schema of a kind of file: 'scenario', 'train' or 'audit'."""
+    load_plugins()
     schema: dict[str, object] = lookup(SCHEMAS, kind, "kind of file")()
     return schema
 

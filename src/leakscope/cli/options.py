@@ -17,6 +17,7 @@ from leakscope.core.errors import InputError
 if TYPE_CHECKING:
     from leakscope.sweep.engines import Engine
 
+RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 ENGINES = ("local", "serial", "ray")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -38,6 +39,15 @@ KeepPrivate = Annotated[
         help="Write the clients' private heads to private/ beside their training, so that one that is cut can go on.",
     ),
 ]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Module that registers attacks, defences, data sets, models or metrics of your own; may be repeated.",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
 
 Value = str | int | float | Path | bool | Sequence[str | Path] | None
@@ -55,6 +65,17 @@ def choose_device(name: str, *, quiet: bool = False) -> str:
     if name == AUTO and device != "cpu" and not quiet:
         typer.echo(f"device: {device}", err=True)
     return device
+
+
+def import_pieces(modules: Sequence[str] | None, captures: Path | None = None) -> None:
+    """Import the modules of --import, which register pieces; a file in a directory of captures is never imported."""
+    from leakscope.core.plugins import import_plugin
+
+    for module in modules or ():
+        try:
+            import_plugin(module, captures=captures)
+        except InputError as error:
+            raise InputError(f"--import {module}: {error}") from None
 
 
 def make_engine(name: str, address: str | None, workers: int | None = None) -> Engine | None:
@@ -123,3 +144,9 @@ def writing(target: str | Path, more: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{target} cannot be written ({error.strerror or error}){more}") from None
+
+
+def name_file(path: Path) -> None:
+    """Print the name of a file that was written; nothing after `-` or a device, whose output it would join."""
+    if path.is_file() and not path.is_symlink():
+        typer.echo(str(path))

@@ -12,6 +12,10 @@ class InputError(ValueError):
     """Invalid user input, with a one-line message; the command line prints only the message and exits with code 2."""
 
 
+class TooLargeError(InputError):
+    """One trial does not fit into the memory."""
+
+
 class UnknownNameError(InputError):
     """An unknown name; the message lists similar ones."""
 
@@ -22,6 +26,11 @@ def import_extra(module: str, extra: str, user: str) -> ModuleType:
         return import_module(module)
     except ImportError:
         raise InputError(f'{user} needs the extra "{extra}": pip install "leakscope[{extra}]"') from None
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def is_out_of_memory(error: BaseException) -> bool:

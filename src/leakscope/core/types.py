@@ -22,6 +22,7 @@ from torch import Tensor
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
 from leakscope.core.scaling import Scaling
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, scale, subtract, trials
 
 Seeds: TypeAlias = Sequence[int]  # one per trial
@@ -39,6 +40,8 @@ class Batch:
     labels: Tensor
     mask: Tensor
     targets: Tensor | None = None
+
+    __repr__ = short_repr
 
     @property
     def trials(self) -> int:
@@ -93,6 +96,8 @@ class Round:
     buffers: Tree
     sent: Tree
 
+    __repr__ = short_repr
+
 
 class Shares(enum.Enum):
     """What the client sends: the gradient of one step, or its weights after local training."""
@@ -108,6 +113,8 @@ class Observation:
     rounds: tuple[Round, ...]
     shares: Shares
     samples: Tensor
+
+    __repr__ = short_repr
 
     @property
     def trials(self) -> int:
@@ -220,6 +227,8 @@ class Knowledge:
     policies: tuple[tuple[tuple[str, float], ...], ...] | None = None
     private_head: Tree | None = None
 
+    __repr__ = short_repr
+
 
 class Outcome(enum.IntEnum):
     """How a trial ended."""
@@ -229,6 +238,7 @@ class Outcome(enum.IntEnum):
     EXHAUSTED = 2
     STALLED = 3
     DIVERGED = 4
+    PROVED = 5  # every sample explains its part of the update to rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +250,8 @@ class Reconstruction:
     `evaluations` and `outcome` T, `trace` T x K (mismatch at iterations `trace_at` T x K, NaN and -1 if not reached), `snapshots`
     T x S x N x ... at iterations `snapshots_at` T x S (-1 if not reached). `seen` is `inputs` after the transformations that the
     attack attributes to the client, or None. `learned` are further scalar unknowns by name (T; SME's alpha) and final measures
-    (DLFA's similarity loss); `courses` are those unknowns along `trace_at` (T x K).
+    (DLFA's similarity loss); `courses` are those unknowns along `trace_at` (T x K). `proved`, T x N, are samples that the update
+    certifies: exact attacks alone know them.
     """
 
     inputs: Tensor
@@ -258,6 +269,9 @@ class Reconstruction:
     targets: Tensor | None = None
     learned: Tree = field(default_factory=dict)
     courses: Tree = field(default_factory=dict)
+    proved: Tensor | None = None
+
+    __repr__ = short_repr
 
     @property
     def trials(self) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Record
+from leakscope.core.short_repr import short_repr
 from leakscope.store.disk import PART, check_plain, replacing
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Landing:
     records: tuple[Record, ...]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     seconds: float = 0.0  # of the whole chunk
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         check_chunk_name(self.chunk)
@@ -116,10 +119,10 @@ def read_row(path: Path, row: int) -> Mapping[str, Tensor]:
     """Return one trial's row of every tensor in a file without reading the other rows."""
     from safetensors import SafetensorError, safe_open
 
-    check_plain(path)  # opening a FIFO waits for ever
     try:
+        check_plain(path)  # opening a FIFO waits for ever
         with safe_open(path, framework="pt") as file:
             return {name: file.get_slice(name)[row : row + 1][0] for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, IndexError) as error:
+    except (SafetensorError, OSError, IndexError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path} cannot be read ({reason}); running the scenario again makes it anew") from None

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from leakscope.core.errors import InputError
+from leakscope.core.plugins import plugin_facts, registered_in
+from leakscope.core.progress import SILENT, ProgressOption, Reporter, reporting
 from leakscope.core.provenance import gather_facts
 from leakscope.core.record import Cell, nobody_knows
 from leakscope.scenario import Problem, Scenario
 from leakscope.scenario.attackers import cost_of_knowing
 from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Landing, Run, Writer
+from leakscope.store.directory import check_free
 from leakscope.sweep.chunk import Chunk, on, play_chunk
 from leakscope.sweep.engines import Engine, Needs, Note, local, never, processes, serial, usable_cores, visible_gpus
 from leakscope.sweep.fit_checks import MisfitError, attack_misfits, part_misfits
@@ -27,14 +31,15 @@ from leakscope.sweep.plan import Plan, make_plan
 from leakscope.sweep.stored_plan import StoredPlan, chunks_of, read_plan
 from leakscope.sweep.trials import Sweep, Trial, sweep_of, unique_cells
 
-ATTACK = "attack"
+ATTACK, MAIN = "attack", "__main__"
 ONE_HOT = "client.loss mse: labels are one-hot targets, compared with the outputs as they are (no softmax)"
 
 
 @dataclass(slots=True)
 class Done:
-    """How a run ended: trials wanted, stored before and stored now; whether it was stopped; the time spent."""
+    """How a run ended: its directory; trials wanted, stored before and stored now; whether it was stopped; the time spent."""
 
+    run: Run
     wanted: int
     before: int
     landed: int = 0
@@ -47,6 +52,13 @@ class Done:
     def left(self) -> int:
         """Return the number of missing trials."""
         return self.wanted - self.before - self.landed
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page of the run and return its path."""
+        return self.run.write(path)
+
+    def _repr_html_(self) -> str:
+        return self.run._repr_html_()
 
 
 class Watcher(Protocol):
@@ -65,20 +77,29 @@ class Watcher(Protocol):
         """Report a message."""
 
 
-class NoProgress(Watcher):
-    """A watcher that shows nothing."""
+@dataclass(eq=False)
+class ReportingWatcher(Watcher):
+    """A watcher that sends everything to one reporter."""
+
+    report: Reporter = SILENT
 
     def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
-        """Ignore it."""
+        """Report the plan."""
+        most = f"at most about {seconds:.0f} s" if seconds else "not timed"
+        self.report("trials", f"{wanted - before} to run in {chunks} chunks, {most}", done=before, total=wanted)
 
     def noted(self, note: Note) -> None:
-        """Ignore it."""
+        """Report the state of a chunk."""
+        self.report(note.chunk, "" if note.total else note.note, done=note.done, total=note.total)
 
     def landed(self, landing: Landing, done: Done) -> None:
-        """Ignore it."""
+        """Report the trials stored so far."""
+        del landing
+        self.report("trials", done=done.wanted - done.left, total=done.wanted)
 
     def message(self, line: str) -> None:
-        """Ignore it."""
+        """Report a message."""
+        self.report("run", line)
 
 
 def unfold(scenario: Scenario) -> Sweep:
@@ -98,7 +119,14 @@ def check(scenario: Scenario, cells: Sequence[Cell]) -> list[CellSettings]:
 def _parts_read(settings: CellSettings) -> tuple[object, ...]:
     """Return all settings that `part_misfits` reads."""
     parts = (settings.data, settings.model, settings.weights, settings.trials, settings.baselines)
-    return *parts, settings.client.on_model, settings.client.loss, settings.recipe, settings.knowledge.labels
+    return (
+        *parts,
+        settings.client.on_model,
+        settings.client.loss,
+        settings.recipe,
+        settings.knowledge.labels,
+        settings.metrics,
+    )
 
 
 def _attack_read(settings: CellSettings) -> tuple[object, ...]:
@@ -158,7 +186,7 @@ def remarks(sweep: Sweep) -> list[str]:
 
 def run_scenario(
     scenario: Scenario,
-    directory: Path,
+    directory: str | Path,
     *,
     engine: Engine | None = None,
     device: str = "cpu",
@@ -166,21 +194,43 @@ def run_scenario(
     workers: int | None = None,
     command: str = "",
     watcher: Watcher | None = None,
+    progress: ProgressOption = None,
     stop: Callable[[], bool] = never,
     measure: bool = True,
 ) -> Done:
     """Run the missing trials of a scenario in a run directory (created if needed), and return how the run ended.
 
     `workers` is the number of processes, which share a GPU. Once `stop()` is true, running chunks are finished and stored.
+    `progress` receives `ProgressEvent`s; by default they are shown in a terminal or notebook. A `watcher` receives more instead.
     """
+    with reporting(progress if watcher is None else False) as report:
+        watcher = watcher or ReportingWatcher(report)
+        return _run(scenario, Path(directory), engine, device, memory, workers, command, watcher, stop, measure=measure)
+
+
+def _run(
+    scenario: Scenario,
+    directory: Path,
+    engine: Engine | None,
+    device: str,
+    memory: int | None,
+    workers: int | None,
+    command: str,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+    *,
+    measure: bool,
+) -> Done:
     began = time.perf_counter()
-    watcher = watcher or NoProgress()
     sweep = unfold(scenario)
     for line in remarks(sweep):
         watcher.message(line)
-    facts = gather_facts(command, device)
+    plain = [cell.settings for cell in sweep.cells]
+    facts = gather_facts(command, device) | plugin_facts(plain)
+    engine = _reaching(engine, plain)
     run = Run.open(directory) if Run.exists(directory) else None
-    before = _before(run, sweep)
+    if run is None:
+        check_free(directory, scenario.text)
     make = partial(
         make_plan, sweep, device=device, memory=memory, workers=workers, say=watcher.message, measure=measure
     )
@@ -192,9 +242,9 @@ def run_scenario(
         with run.writing() as writer:
             for line in writer.verify():
                 watcher.message(line)
-            before = _before(run, sweep)
+            before = run.done() & {trial.id for trial in sweep.trials}
             chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, make)
-            done = Done(len(sweep.trials), len(before))
+            done = Done(run, len(sweep.trials), len(before))
             watcher.planned(done.wanted, done.before, len(chunks), seconds)
             done.overhead_seconds = time.perf_counter() - began
             for landing, spent in _results(engine or _engine(workers, seconds, device), chunks, watcher, stop, done):
@@ -213,8 +263,17 @@ def _engine(workers: int | None, seconds: float, device: str) -> Engine:
     return serial if workers == 1 else processes(workers, share_gpu=True)
 
 
-def _before(run: Run | None, sweep: Sweep) -> set[str]:
-    return set() if run is None else run.done() & {trial.id for trial in sweep.trials}
+def _reaching(engine: Engine | None, settings: Sequence[Mapping[str, object]]) -> Engine | None:
+    """Return the engine, serial if none is given and a piece is registered in a script or notebook: workers cannot import that."""
+    unknown = [place for place, module in registered_in(settings).items() if module == MAIN]
+    if not unknown or engine is serial:
+        return engine
+    if engine is not None:
+        name = " ".join(unknown[0])
+        raise InputError(
+            f"{name} is registered in {MAIN}, which workers cannot import: put it into a module, or use serial"
+        )
+    return serial
 
 
 def _to_do(

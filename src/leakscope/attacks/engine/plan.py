@@ -41,6 +41,7 @@ LONG = 600.0  # seconds of work from which measurements take their full time
 MEASURING = 0.015  # largest share of the work for finding the fastest form
 GAINS = {"loop": 1.7, "vmap": 1.5}  # assumed speed-up by tracing single trials and batches; seen: 1.1 to 1.6, 1.4
 TRACING_PAYS_AFTER = 400  # evaluations of one trial on a CPU: tracing costs up to 100 and saves a third
+TRACING_SECONDS = 40.0  # of such a run at most; loading the tracer takes 2, and most attacks end long before that
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,7 @@ class Execution:
     directory: Path | None = None
     save_every: float = 30.0
     progress: Callable[[Progress], None] | None = None
-    out_of_time: Callable[[int], bool] | None = (
-        None  # asked before each evaluation, with their number; True ends the run
-    )
+    out_of_time: Callable[[int], bool] | None = None  # gets the number of evaluations before each; True ends the run
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -75,9 +74,8 @@ class Execution:
 
 DEFAULT = Execution()
 DEFAULT_STOP = Stop()
-_RATES: dict[
-    Key, dict[str, float]
-] = {}  # of recorded forms, so that attacks of one kind on one network are measured once
+# of recorded forms, so that attacks of one kind on one network are measured once
+_RATES: dict[Key, dict[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,19 +214,19 @@ def choose_form(
 def form_of_one(model: Model, problem: Problem, evaluations: float) -> str:
     """Return the form of a single trial: on the network's own kernels, or on a CPU their trace on one core where that pays.
 
-    It pays for long runs of networks too small to gain from several threads, which two evaluations on each number show.
+    It pays for long runs of networks too small to gain from several threads, which a few evaluations on each number show.
     """
     if next(iter(problem.unknowns.values())).device.type != "cpu" or evaluations < TRACING_PAYS_AFTER:
         return "loop"
     threads = torch.get_num_threads()
-    rates = []
-    for number in (threads, 1):
-        torch.set_num_threads(number)
-        try:
-            rates.append(measure_form(model, problem, "loop", seconds=0.0, least=1))
-        finally:
-            torch.set_num_threads(threads)
-    if GAINS["loop"] * rates[1] < rates[0]:
+    torch.set_num_threads(1)
+    try:
+        alone = measure_form(model, problem, "loop", seconds=0.0, least=3)  # the best: others may use the machine too
+    finally:
+        torch.set_num_threads(threads)
+    if evaluations < TRACING_SECONDS * alone:
+        return "loop"
+    if GAINS["loop"] * alone < measure_form(model, problem, "loop", seconds=0.0, least=1):
         return "loop"
     try:
         measure_form(model, problem, "parallel", seconds=0.0, least=1)
@@ -243,8 +241,9 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
     """Return the form for a CUDA device, and the recorded rates if measuring pays.
 
     Short runs are not measured: they use one batch, or streams if a trial has more images than there are trials; so do runs
-    that one batch, kernel by kernel, does in seconds. For long runs where a batch is fastest it is compiled without measuring,
-    which was fastest in every case measured (docs/performance.md).
+    that one batch, kernel by kernel, does in seconds. Measuring ends when it has taken a tenth of the work left. For long runs where
+    a batch is fastest it is compiled without measuring, which was fastest in every case measured (docs/performance.md); where single
+    trials are, compiling is measured if minutes are left.
     """
     width = trials(problem.unknowns)
     plain = measure_form(model, narrow(problem, 1), "loop", seconds=0.0, least=1)
@@ -255,24 +254,46 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
     rates: dict[str, float] = _RATES.setdefault(key, {})
     if len(_RATES) > MOST_RATES:  # a key keeps its network alive
         del _RATES[next(iter(_RATES))]
+    began = time.perf_counter()
+
+    def left() -> float:
+        return width * evaluations / max(rates.values(), default=plain)
+
+    def try_form(form: str, part: Problem = problem) -> None:
+        if form not in rates:
+            try:
+                rates[form] = measure_form(model, part, form, seconds=0.2, traced=True)
+            except (RuntimeError, InputError) as error:
+                if is_out_of_memory(error):
+                    raise
+
+    if "im2col" not in rates and _rate_of_first(model, problem) > soon:
+        return "im2col", {}
     for form in ("im2col", "native", "loop"):
-        if form in rates:
-            continue
-        if rates and max(rates.values()) > soon:
-            break
-        part = narrow(problem, min(width, STREAMS)) if form == "loop" else problem
-        try:
-            if form == "im2col" and measure_form(model, problem, form, seconds=0.0, least=1) > soon:
-                return form, {}
-            rates[form] = measure_form(model, part, form, seconds=0.2, traced=True)
-        except (RuntimeError, InputError) as error:
-            if is_out_of_memory(error):
-                raise
-    best = max(rates, key=lambda form: rates[form])
-    long = width * evaluations / rates[best] > COMPILE_PAYS_AFTER
-    if best != "loop" and long and _may_be_compiled(model, problem):
-        best = "compiled"
-    return best, dict(rates)
+        if left() > 10 * (time.perf_counter() - began):
+            try_form(form, narrow(problem, min(width, STREAMS)) if form == "loop" else problem)
+    best = max(rates, key=lambda form: rates[form], default="loop")
+    if left() > COMPILE_PAYS_AFTER and _may_be_compiled(model, problem):
+        if best != "loop":
+            return "compiled", dict(rates)
+        if width > 1 and left() > LONG:
+            try_form("compiled")
+    return max(rates, key=lambda form: rates[form], default="loop"), dict(rates)
+
+
+def forget_rates() -> None:
+    """Forget the measured rates, as a new process does."""
+    _RATES.clear()
+
+
+def _rate_of_first(model: Model, problem: Problem) -> float:
+    """Return the rate of one batch kernel by kernel, 0 where the network cannot be run so."""
+    try:
+        return measure_form(model, problem, "im2col", seconds=0.0, least=1)
+    except (RuntimeError, InputError) as error:
+        if is_out_of_memory(error):
+            raise
+        return 0.0
 
 
 def _hopeful_forms(model: Model, rates: dict[str, float], shares: dict[str, float]) -> list[str]:
