@@ -17,6 +17,7 @@ from leakscope.attacks.labels import JOINT
 from leakscope.attacks.recipes import cpl, ig, prior_only
 from leakscope.attacks.view import Clock
 from leakscope.auditing.attack_runs import LabelReading, expose_clients, plan_exposure
+from leakscope.auditing.chosen_attacks import choose_attacks
 from leakscope.auditing.suite import TARGETS, Untested
 from leakscope.auditing.target import Target, make_subject
 from leakscope.auditing.target_audit import audit_target
@@ -241,3 +242,10 @@ def test_peek_says_why_targets_cannot_be_searched() -> None:
     with pytest.raises(InputError, match="L1Loss") as refused:
         peek(model, images()[:1], labels[:1], loss=loss, noise=False)
     assert "\n" not in str(refused.value)
+
+
+def test_asking_for_an_attack_brings_the_variant_that_is_told_the_targets() -> None:
+    exposure = exposed("multi-label", 1)
+    entries, untested = choose_attacks(*plan_exposure(exposure), ["cpl"], exposure)
+    assert [entry.name for entry in entries] == ["cpl", f"cpl, {TARGETS}"]
+    assert {item.what for item in untested if item.left_out} == {"ig", f"ig, {TARGETS}"}
