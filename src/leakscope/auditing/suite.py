@@ -31,7 +31,7 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Shares, direction
 from leakscope.defences.stack import unrevealed
-from leakscope.learning.losses import UserLoss
+from leakscope.learning.losses import LOSSES, UserLoss
 from leakscope.models import find_trained_entry
 
 PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
