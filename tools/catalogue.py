@@ -1,4 +1,4 @@
-"""Write docs/catalogue.md: every attack and defence with equation, reference, when it works and what it costs.
+"""Write docs/reference/catalogue.md: every attack and defence with equation, reference, when it works and what it costs.
 
     python tools/catalogue.py            # write it
     python tools/catalogue.py --check    # exit 1 if the file is not what would be written
@@ -32,7 +32,7 @@ from leakscope.defences.on_data import OPERATIONS, Transform
 from leakscope.defences.on_model import Polarisation
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "catalogue.md"
+PAGE = ROOT / "docs" / "reference" / "catalogue.md"
 LABELS = ("Equation", "Reference", "Works when", "Costs")
 LABEL = re.compile(rf"^({'|'.join(LABELS)}): ?(.*)$")
 
@@ -47,12 +47,12 @@ DEFENCES_HEAD = """\
 ## Defences
 
 A defence on the update (`defences=`) changes what is sent, one on the data (`on_data=`) what the network sees, one on the model
-(`on_model=`) what is trained. [Aware](aware.md) has the attackers who know each of them.
+(`on_model=`) what is trained. [Aware](../explanation/aware.md) has the attackers who know each of them.
 """
 OPERATIONS_HEAD = """\
 ## Operations of a policy
 
-What a policy such as `3-1-7` is made of ([policies](policies.md)). Where an operation is signed, every picture draws the sign.
+What a policy such as `3-1-7` is made of ([policies](../how-to/policies.md)). Where an operation is signed, every picture draws the sign.
 """
 
 
@@ -171,7 +171,7 @@ def main() -> None:
         PAGE.write_text(made, encoding="utf-8")
         print(PAGE.relative_to(ROOT))
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != made:
-        raise SystemExit("docs/catalogue.md is not up to date: run python tools/catalogue.py")
+        raise SystemExit("docs/reference/catalogue.md is not up to date: run python tools/catalogue.py")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def test_a_type_checker_sees_the_exported_names(name: str) -> None:
 
 
 def test_the_documentation_lists_every_stable_name() -> None:
-    document = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     stable = re.sub(r"## The parts\n.*?(?=^## )", "", document, flags=re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"`(\w+)`", stable))
     assert named - {"leakscope"} == {*leakscope.__all__, "__version__"}

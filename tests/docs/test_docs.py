@@ -41,7 +41,7 @@ BESIDE = {  # each framework needs its extra; the papers are a package of their 
     "leakscope_papers.scales",
     "leakscope_papers.theory",
 }
-LONG = ("tutorial", "baselines", "weight-updates", "aware", "adding-a-piece", "polarisation")  # long
+LONG = ("python", "baselines", "weight-updates", "aware", "own-attack", "polarisation")  # long
 each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -218,14 +218,14 @@ def test_shown_python_is_marked_as_python() -> None:
 
 
 def test_the_documents_have_python_that_runs() -> None:
-    for name in ("README.md", "docs/tutorial.md", "docs/adding-a-piece.md"):
+    for name in ("README.md", "docs/start/python.md", "docs/how-to/own-attack.md"):
         document = (ROOT / name).read_text(encoding="utf-8")
         assert any(block.language == "python" and not block.skipped for block in blocks(document)), name
 
 
 @pytest.mark.parametrize("kind", ["An attack", "A data set", "A defence"])
 def test_adding_a_piece_has_a_worked_example_of_every_kind_people_add(kind: str) -> None:
-    document = (ROOT / "docs/adding-a-piece.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs/how-to/own-attack.md").read_text(encoding="utf-8")
     own = document.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
     shown = [block for block in blocks(own) if block.language == "python"]
     assert any("assert" in block.text for block in shown)

@@ -26,7 +26,7 @@ Address = Annotated[str | None, typer.Option(help="Address of a Ray cluster; a l
 Workers = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Processes at a time; on a GPU they share it (docs/scale.md). The cores, or one, if not given."
+        min=1, help="Processes at a time; on a GPU they share it. As many as there are cores if not given."
     ),
 ]
 Memory = Annotated[str | None, typer.Option(help="Most memory for chunks in hand, such as 4G.")]

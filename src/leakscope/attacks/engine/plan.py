@@ -244,7 +244,7 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
 
     Short runs are not measured: they use one batch, or streams if a trial has more images than there are trials; so do runs
     that one batch, kernel by kernel, does in seconds. For long runs where a batch is fastest it is compiled without measuring,
-    which was fastest in every case measured (docs/performance.md).
+    which was fastest in every case measured (docs/explanation/performance.md).
     """
     width = trials(problem.unknowns)
     plain = measure_form(model, narrow(problem, 1), "loop", seconds=0.0, least=1)
