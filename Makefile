@@ -18,7 +18,7 @@ slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 integrations: .venv-integrations/.installed
-	LEAKSCOPE_EXTRAS=required OMP_NUM_THREADS=1 .venv-integrations/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_opacus.py tests/integrations/test_optuna.py
+	LEAKSCOPE_EXTRAS=required OMP_NUM_THREADS=1 .venv-integrations/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_opacus.py tests/integrations/test_dp_example.py tests/integrations/test_optuna.py
 
 docs: .venv-docs/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
@@ -29,6 +29,8 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/architecture
 	$(BIN)/leakscope paper render --check
+	$(BIN)/python tools/catalogue.py --check
+	$(BIN)/python tools/reference.py --check
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
