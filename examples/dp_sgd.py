@@ -129,7 +129,7 @@ def measure(epsilon: float, *, rounds: int, clients: int, iterations: int, seed:
 
 def share(rate: Estimate | None) -> str:
     """Return a rate with its 95 % interval, in per cent."""
-    return "n/a" if rate is None else f"{rate.value:.0%} [{rate.low:.0%}, {rate.high:.0%}]".replace("%", " %")
+    return "n/a" if rate is None else f"{100 * rate.value:.0f} % [{100 * rate.low:.0f}, {100 * rate.high:.0f}]"
 
 
 def line(row: Row) -> str:

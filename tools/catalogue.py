@@ -39,20 +39,21 @@ LABEL = re.compile(rf"^({'|'.join(LABELS)}): ?(.*)$")
 HEAD = """\
 # Catalogue of attacks and defences
 
-Written by `tools/catalogue.py` from the code; do not edit it by hand. `leakscope list` has every other kind of piece too. Here g is
-the update that the server saw, l the loss, w the weights, x and y what is looked for, TV total variation. *Works when* is about
-these attacks and defences as they are written; what they do to your model an [audit](audit.md) measures.
+Written by `tools/catalogue.py` from the code; do not edit it by hand. `leakscope list` also names every other kind of component. In the
+equations g is the update that the server saw, l the loss, w the weights, x and y the unknown inputs and labels, TV total variation. An
+[audit](audit.md) measures what they do to your model.
 """
 DEFENCES_HEAD = """\
 ## Defences
 
 A defence on the update (`defences=`) changes what is sent, one on the data (`on_data=`) what the network sees, one on the model
-(`on_model=`) what is trained. [Aware](../explanation/aware.md) has the attackers who know each of them.
+(`on_model=`) what is trained. [Aware](../explanation/aware.md) describes the attackers who know them,
+[defences on the update](defences.md) their order, ties and rounding.
 """
 OPERATIONS_HEAD = """\
 ## Operations of a policy
 
-What a policy such as `3-1-7` is made of ([policies](../how-to/policies.md)). Where an operation is signed, every picture draws the sign.
+A [policy](../how-to/policies.md) such as `3-1-7` names operations by their numbers. Every image draws the sign of a signed operation.
 """
 
 
