@@ -6,7 +6,7 @@ WORKERS ?= 2
 # A suite starts many processes: let them find what the first one compiled, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test slow check integrations docs format bench clean
+.PHONY: demo test slow check integrations dist docs format bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/leakscope demo
@@ -18,7 +18,14 @@ slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 integrations: .venv-integrations/.installed
-	LEAKSCOPE_EXTRAS=required OMP_NUM_THREADS=1 .venv-integrations/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_opacus.py tests/integrations/test_dp_example.py tests/integrations/test_optuna.py
+	LEAKSCOPE_EXTRAS=required OMP_NUM_THREADS=1 .venv-integrations/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_nvflare.py tests/integrations/test_opacus.py tests/integrations/test_dp_example.py tests/integrations/test_optuna.py
+
+# Wheel and sdist, their files, and the wheel in a clean environment outside the tree; the files must be committed.
+dist: .venv-dist/.installed
+	rm -rf dist
+	.venv-dist/bin/python -m build
+	.venv-dist/bin/twine check --strict dist/*
+	.venv-dist/bin/python tools/check_dist.py dist
 
 docs: .venv-docs/.installed
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
@@ -40,7 +47,7 @@ bench: $(VENV)/.installed
 	$(BIN)/leakscope bench
 
 clean:
-	rm -rf $(VENV) .venv-integrations .venv-docs site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-integrations .venv-dist .venv-docs site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -62,5 +69,10 @@ $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
 
 .venv-integrations/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-integrations
-	.venv-integrations/bin/pip install --quiet --disable-pip-version-check --editable ".[dev,flower,dp,search]"
+	.venv-integrations/bin/pip install --quiet --disable-pip-version-check --editable ".[dev,flower,nvflare,dp,search]"
+	touch $@
+
+.venv-dist/.installed:
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/pip install --quiet --disable-pip-version-check build twine
 	touch $@

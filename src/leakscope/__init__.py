@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from leakscope.play.baselines import baselines as baselines, public_part as public_part
     from leakscope.scenario import ScenarioError as ScenarioError, scenario_of as scenario_of
     from leakscope.store import Recording as Recording, Run as Run
+    from leakscope.store.recorder import capture as capture
     from leakscope.sweep import engines as engines, run_scenario as run_scenario
 else:
     load_lazily(__name__)

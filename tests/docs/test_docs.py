@@ -33,6 +33,7 @@ SPOKEN = re.compile(r"`([^`\n]+)`")
 PUBLIC = {"leakscope", *(f"leakscope.{room}" for room in ("attacks", "data", "defences", "metrics", "models"))}
 BESIDE = {  # each framework needs its extra; the papers are a package of their own
     "leakscope.integrations.flower",
+    "leakscope.integrations.nvflare",
     "leakscope.integrations.opacus",
     "leakscope.report",
     "leakscope_papers.characteristics",

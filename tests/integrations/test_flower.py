@@ -18,6 +18,7 @@ import torch
 from flower_grid import make_grid
 from torch import Tensor, nn
 
+from leakscope import capture
 from leakscope.core.errors import InputError
 from leakscope.core.tree import norm, subtract
 from leakscope.defences import DEFENCES, Clip, DeepCompression, GaussianNoise, Sparsify
@@ -139,6 +140,28 @@ def test_captures_hold_what_the_server_saw(flwr: Any, tmp_path: Path) -> None:
         for name in ("1.weight", "3.bias"):
             mean = torch.stack([c.sent[name] * ((c.examples or 0) / total) for c in came]).sum(0)
             torch.testing.assert_close(mean, after[name])
+
+
+def test_captures_written_by_hand_have_the_same_bytes(flwr: Any, tmp_path: Path) -> None:
+    module = importlib.import_module("flwr.serverapp.strategy")
+    strategy = record(module.FedAvg(fraction_evaluate=0.0), Recording(directory=tmp_path / "flower"))
+    trained(flwr, strategy, client(flwr), rounds=2)
+    for c in read_captures(tmp_path / "flower"):
+        capture(
+            {name: c.before[name] for name in net().state_dict()},  # in the model's order
+            c.sent,
+            directory=tmp_path / "hand",
+            round=c.round,
+            client=c.client,
+            samples=c.examples,
+            partition=c.partition,
+            config=c.config,
+        )
+    flower_files, hand_files = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("flower", "hand")
+    )
+    assert len(flower_files) == 2 + 2 * 4 * 2
+    assert hand_files == flower_files
 
 
 def test_rounds_clients_and_disk_are_sampled(flwr: Any, tmp_path: Path) -> None:

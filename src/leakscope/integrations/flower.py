@@ -8,9 +8,7 @@ Recording changes no message, so the training result is bit-identical. Wrap the 
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -25,7 +23,7 @@ from leakscope.defences import Defence, RememberingDefence
 from leakscope.defences.stack import begin, check_stack, protect
 from leakscope.integrations.flower_arrays import tree_of
 from leakscope.store.captures import Capture, Plain
-from leakscope.store.recorder import Recorder, Recording
+from leakscope.store.recorder import Recorder, Recording, plain_config, reported_count
 
 S = TypeVar("S")
 Mod = Callable[[Any, Any, Callable[[Any, Any], Any]], Any]
@@ -77,23 +75,15 @@ class _Watch:
         messages = list(self.configure(server_round, arrays, config, grid))
         self.handed_out = {}
         if self.recorder.settings.wants(server_round):
-            self._safely(lambda: self._note(messages))
+            self.recorder.safely(lambda: self._note(messages))
         return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[object, object]:
         """Return the strategy's aggregate, after recording the replies."""
         replies = list(replies)
-        self._safely(lambda: self._record(server_round, replies))
+        self.recorder.safely(lambda: self._record(server_round, replies))
         self.handed_out = {}
         return self.aggregate(server_round, replies)
-
-    def _safely(self, work: Callable[[], None]) -> None:
-        """Run `work` without stopping the training on an error; errors are counted."""
-        try:
-            work()
-        except Exception as error:
-            with contextlib.suppress(Exception):  # warnings may be configured as errors
-                self.recorder.leave_out(f"{type(error).__name__}: {error}")
 
     def _note(self, messages: list[Any]) -> None:
         seen: dict[int, list[Tree]] = {}  # most strategies send one record to all clients: convert it once
@@ -103,14 +93,14 @@ class _Watch:
                 seen[id(content)] = [tree_of(arrays) for arrays in content.array_records.values()]
             self.handed_out[str(message.metadata.dst_node_id)] = (
                 seen[id(content)],
-                plain_config(content.config_records),
+                plain_config(*content.config_records.values()),
             )
 
     def _record(self, server_round: int, replies: list[Any]) -> None:
         usable = {str(r.metadata.src_node_id): r.content for r in replies if r.has_content()}
         known = [client for client in usable if client in self.handed_out]
         for client in self.recorder.settings.choose(server_round, known):
-            self._safely(partial(self._record_one, server_round, client, usable[client]))
+            self.recorder.safely(partial(self._record_one, server_round, client, usable[client]))
 
     def _record_one(self, server_round: int, client: str, content: Any) -> None:
         given, config = self.handed_out[client]
@@ -118,14 +108,15 @@ class _Watch:
         if answer is None:
             self.recorder.leave_out(f"client {client} sent no arrays like those it was given")
             return
+        reported = content.metric_records.values()
         self.recorder.record(
             Capture(
                 round=server_round,
                 client=client,
                 before=answer[0],
                 sent=answer[1],
-                partition=_whole(content.metric_records, PARTITION),
-                examples=_whole(content.metric_records, self.examples),
+                partition=reported_count(PARTITION, *reported),
+                examples=reported_count(self.examples, *reported),
                 config=config,
             )
         )
@@ -139,25 +130,6 @@ def _answers(given: list[Tree], replied: Iterable[Mapping[str, Any]]) -> Iterato
         for before in given:
             if {name: value.shape for name, value in before.items()} == shapes:
                 yield before, sent
-
-
-def plain_config(records: Mapping[str, Mapping[str, object]]) -> dict[str, Plain]:
-    """Return the server's configuration for a client as plain values; lists, bytes and non-finite numbers are left out."""
-    return {
-        str(name): value
-        for record in records.values()
-        for name, value in record.items()
-        if isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value))
-    }
-
-
-def _whole(metrics: Mapping[str, Mapping[str, object]], name: str) -> int | None:
-    """Return a whole number from a client's metrics, None if there is none."""
-    for record in metrics.values():
-        value = record.get(name)
-        if isinstance(value, int | float) and math.isfinite(value) and value >= 0 and value == int(value):
-            return int(value)
-    return None
 
 
 # -- defending, at the client

@@ -1,20 +1,91 @@
-"""Recording captures while a federation trains; errors must not disturb training: counted, warned of once, never raised."""
+"""Recording updates: `capture` writes one; a `Recorder` writes those of a federation and never stops its training."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor, nn
+
 from leakscope.core.errors import InputError
 from leakscope.core.tree import Tree
-from leakscope.store.captures import Capture, Packed, pack_before, write_capture
+from leakscope.core.types import Shares
+from leakscope.store.captures import Capture, Packed, Plain, pack_before, write_capture
 
 GIB = 1 << 30
 SPARE = 1 << 16  # headers and the JSON text
+
+
+def capture(
+    before: Mapping[str, Tensor] | nn.Module,
+    after: Mapping[str, Tensor] | nn.Module,
+    *,
+    directory: Path | str,
+    round: int,
+    client: str | int,
+    samples: int | None = None,
+    partition: int | None = None,
+    shares: Shares = Shares.WEIGHTS,
+    config: Mapping[str, Plain] | None = None,
+) -> Path:
+    """Write the update of one client in one round and return the path of its description, for `leakscope audit DIRECTORY`.
+
+    `before` holds the weights that the client received; `after` holds what it sent: its new weights, or with
+    `Shares.GRADIENT` its gradient by parameter name. Each is a module or a state_dict. `samples` counts the client's
+    training examples; `partition` is the number by which `Target.truth` finds them; `config` is what the server told the
+    client (`lr`, `epochs`, `batch_size`). The same tensors give the same files as the recorders of Flower and NVFlare.
+    """
+    received, sent = _named_tensors(before, "before"), _named_tensors(after, "after")
+    if sent and all(name in received and received[name].data_ptr() == v.data_ptr() for name, v in sent.items()):
+        raise InputError(
+            "capture(): before and after share their memory, so training changed both; "
+            "copy the weights first: before = copy.deepcopy(model.state_dict())"
+        )
+    update = Capture(
+        round=round,
+        client=str(client),
+        before=received,
+        sent=sent,
+        shares=shares.value,
+        partition=partition,
+        examples=samples,
+        config=config or {},
+    )
+    write_capture(Path(directory), update)
+    return Path(directory) / f"{update.name}.json"
+
+
+def _named_tensors(weights: Mapping[str, Tensor] | nn.Module, argument: str) -> Tree:
+    state = weights.state_dict() if isinstance(weights, nn.Module) else weights
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise InputError(f"capture({argument}): {name!r:.80} must be a tensor, got {type(value).__name__}")
+    return dict(state)
+
+
+def plain_config(*records: Mapping[str, object]) -> dict[str, Plain]:
+    """Return what a server told a client as plain values; lists, bytes and non-finite numbers are left out."""
+    return {
+        str(name): value
+        for record in records
+        for name, value in record.items()
+        if isinstance(value, str | int | bool) or (isinstance(value, float) and math.isfinite(value))
+    }
+
+
+def reported_count(name: str, *records: Mapping[str, object]) -> int | None:
+    """Return the first whole number of that name that a client reported, None if there is none."""
+    for record in records:
+        value = record.get(name)
+        if isinstance(value, int | float) and math.isfinite(value) and value >= 0 and value == int(value):
+            return int(value)
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +144,14 @@ class Recorder:
             return self.leave_out(f"{capture.name}: {type(error).__name__}: {error}")
         self.written += 1
         return True
+
+    def safely(self, work: Callable[[], None]) -> None:
+        """Run `work` without stopping the training on an error; errors are counted."""
+        try:
+            work()
+        except Exception as error:
+            with contextlib.suppress(Exception):  # warnings may be configured as errors
+                self.leave_out(f"{type(error).__name__}: {error}")
 
     def leave_out(self, why: str) -> bool:
         """Count a capture that was not written; warn the first time. Return False."""

@@ -243,8 +243,9 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
     """Return the form for a CUDA device, and the recorded rates if measuring pays.
 
     Short runs are not measured: they use one batch, or streams if a trial has more images than there are trials; so do runs
-    that one batch, kernel by kernel, does in seconds. For long runs where a batch is fastest it is compiled without measuring,
-    which was fastest in every case measured (docs/explanation/performance.md).
+    that one batch, kernel by kernel, does in seconds. Measuring ends when it has taken a tenth of the work left. For long runs where
+    a batch is fastest it is compiled without measuring, which was fastest in every case measured
+    (docs/explanation/performance.md); where single trials are, compiling is measured if minutes are left.
     """
     width = trials(problem.unknowns)
     plain = measure_form(model, narrow(problem, 1), "loop", seconds=0.0, least=1)
@@ -255,24 +256,46 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
     rates: dict[str, float] = _RATES.setdefault(key, {})
     if len(_RATES) > MOST_RATES:  # a key keeps its network alive
         del _RATES[next(iter(_RATES))]
+    began = time.perf_counter()
+
+    def left() -> float:
+        return width * evaluations / max(rates.values(), default=plain)
+
+    def try_form(form: str, part: Problem = problem) -> None:
+        if form not in rates:
+            try:
+                rates[form] = measure_form(model, part, form, seconds=0.2, traced=True)
+            except (RuntimeError, InputError) as error:
+                if is_out_of_memory(error):
+                    raise
+
+    if "im2col" not in rates and _rate_of_first(model, problem) > soon:
+        return "im2col", {}
     for form in ("im2col", "native", "loop"):
-        if form in rates:
-            continue
-        if rates and max(rates.values()) > soon:
-            break
-        part = narrow(problem, min(width, STREAMS)) if form == "loop" else problem
-        try:
-            if form == "im2col" and measure_form(model, problem, form, seconds=0.0, least=1) > soon:
-                return form, {}
-            rates[form] = measure_form(model, part, form, seconds=0.2, traced=True)
-        except (RuntimeError, InputError) as error:
-            if is_out_of_memory(error):
-                raise
-    best = max(rates, key=lambda form: rates[form])
-    long = width * evaluations / rates[best] > COMPILE_PAYS_AFTER
-    if best != "loop" and long and _may_be_compiled(model, problem):
-        best = "compiled"
-    return best, dict(rates)
+        if left() > 10 * (time.perf_counter() - began):
+            try_form(form, narrow(problem, min(width, STREAMS)) if form == "loop" else problem)
+    best = max(rates, key=lambda form: rates[form], default="loop")
+    if left() > COMPILE_PAYS_AFTER and _may_be_compiled(model, problem):
+        if best != "loop":
+            return "compiled", dict(rates)
+        if width > 1 and left() > LONG:
+            try_form("compiled")
+    return max(rates, key=lambda form: rates[form], default="loop"), dict(rates)
+
+
+def forget_rates() -> None:
+    """Forget the measured rates, as a new process does."""
+    _RATES.clear()
+
+
+def _rate_of_first(model: Model, problem: Problem) -> float:
+    """Return the rate of one batch kernel by kernel, 0 where the network cannot be run so."""
+    try:
+        return measure_form(model, problem, "im2col", seconds=0.0, least=1)
+    except (RuntimeError, InputError) as error:
+        if is_out_of_memory(error):
+            raise
+        return 0.0
 
 
 def _hopeful_forms(model: Model, rates: dict[str, float], shares: dict[str, float]) -> list[str]:

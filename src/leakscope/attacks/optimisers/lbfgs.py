@@ -3,16 +3,16 @@
 One iteration is one `step()` of torch's: up to `inner` directions, with a memory that persists between steps. Each trial has its
 own inner counter, memory and stopping; one evaluation of the batch advances them all.
 
-The direction is torch's two-loop recursion written as products. With S, Y the stored steps and gradient changes (oldest first), R
-the upper triangle of S^T Y and gamma = s^T y / y^T y of the newest pair,
+The direction is torch's two-loop recursion written as products. With S, Y the stored steps and gradient changes, R the upper
+triangle of S^T Y in order of age, D its diagonal and gamma = s^T y / y^T y of the newest pair,
 
-    alpha = R^-1 S^T g          (first loop, a back substitution)
+    alpha = R^-1 S^T g                     (first loop)
     r     = gamma (g - Y alpha)
-    c     = alpha - beta,  R^T beta' = Y^T r + ...   (second loop, a forward substitution)
+    c     = R^-T (D alpha - Y^T r)         (second loop: R^T c = D alpha - Y^T r  where  c = alpha - beta)
     d     = -(r + S c)
 
-Loop i of the second pass reads  rho_i^-1 beta_i = y_i^T r + sum_{j<i} (s_j^T y_i) c_j, and with c = alpha - beta that is R^T c =
-D alpha - Y^T r  (D the diagonal of R). So both loops are triangular solves and the rest is four batched products.
+R^-1 is kept: a new pair appends the column (-R^-1 S^T y, 1) / y^T s, and the oldest pair leaves with its row and column, as the rest of
+an inverse triangle is the inverse of the rest. In the order of the slots it is permuted on both sides, so pairs are never sorted.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class LBFGS:
         return {
             "s": x.new_zeros(T, self.history, D),
             "y": x.new_zeros(T, self.history, D),
-            "gram": x.new_zeros(T, self.history, 2 * self.history),
+            "inverse": x.new_zeros(T, self.history, self.history),
+            "diagonal": x.new_zeros(T, self.history),
             "count": whole.clone(),
             "head": whole.clone(),
             "inner": whole.clone(),
@@ -170,45 +171,18 @@ class LBFGS:
 
         # rows that the memory may hold at this tick: independent of a trial's neighbours
         depth = self._depth(tick, BLOCKS[g.device.type])
-        S, Y = state["s"][:, :depth], state["y"][:, :depth]
+        S, Y, inverse = state["s"][:, :depth], state["y"][:, :depth], state["inverse"][:, :depth, :depth]
         products = torch.bmm(torch.stack([g, y], dim=1), S.mT)  # twice as fast on CPU as S times a column
-        gram = state["gram"]
-        column_new = torch.where(curved[:, None], products[:, 1], gram[lanes, :depth, slot])
-        gram[lanes, :depth, slot] = column_new
-        gram[lanes, :depth, slot + self.history] = column_new
+        newest = (torch.arange(depth, device=g.device) == slot[:, None]) & curved[:, None]
+        diagonal = torch.where(newest, ys[:, None], state["diagonal"][:, :depth])
+        state["diagonal"][:, :depth] = diagonal
+        above = torch.bmm(products[:, 1:].masked_fill(newest[:, None], 0.0), inverse.mT)[:, 0]
+        appended = torch.where(newest, 1.0, -above) / ys[:, None]
+        inverse[lanes, slot] = torch.where(curved[:, None], 0.0, inverse[lanes, slot])
+        inverse[lanes, :, slot] = torch.where(curved[:, None], appended, inverse[lanes, :, slot])
 
-        order, used = self._by_age(state, depth)
-        R = gram[:, :depth, :depth].clone() if order is None else self._aged(gram, order)
-        diagonal = torch.where(used, R.diagonal(dim1=1, dim2=2), 1.0)
-        R.diagonal(dim1=1, dim2=2).copy_(diagonal)
-
-        def aged(v: Tensor) -> Tensor:
-            return v if order is None else v.gather(1, order)
-
-        def placed(v: Tensor) -> Tensor:
-            return v if order is None else torch.zeros_like(v).scatter(1, order, v)
-
-        alpha = torch.linalg.solve_triangular(R, aged(products[:, 0])[..., None], upper=True)[..., 0]
-        alpha = torch.where(used, alpha, 0.0)
-        r = (g - torch.bmm(placed(alpha)[:, None], Y)[:, 0]) * state["gamma"][:, None]
-        right = diagonal * alpha - aged(torch.bmm(r[:, None], Y.mT)[:, 0])
-        c = torch.linalg.solve_triangular(R.mT, right[..., None], upper=False)[..., 0]
-        c = torch.where(used, c, 0.0)
-        d: Tensor = -(r + torch.bmm(placed(c)[:, None], S)[:, 0])
+        alpha = torch.bmm(products[:, :1], inverse.mT)
+        r = (g - torch.bmm(alpha, Y)[:, 0]) * state["gamma"][:, None]
+        c = torch.bmm(diagonal[:, None] * alpha - torch.bmm(r[:, None], Y.mT), inverse)
+        d: Tensor = -(r + torch.bmm(c, S)[:, 0])
         return d
-
-    def _aged(self, gram: Tensor, order: Tensor) -> Tensor:
-        """Return the Gram matrices ordered from oldest to newest; stored columns are duplicated so that each row is contiguous."""
-        T, H, _ = gram.shape
-        row_numbers = torch.arange(T, device=gram.device)[:, None] * H + order
-        windows = gram.reshape(-1).unfold(0, H, 1)
-        return windows.index_select(0, (row_numbers * 2 * H + order[:, :1]).flatten()).reshape(T, H, H)
-
-    def _by_age(self, state: Memory, depth: int) -> tuple[Tensor | None, Tensor]:
-        """Return the slots from oldest to newest (None until a memory wraps) and which of them are in use."""
-        index = torch.arange(depth, device=state["count"].device)
-        used = index < state["count"][:, None]
-        if depth < self.history:
-            return None, used
-        first = torch.where(state["count"] == self.history, state["head"], 0)
-        return (first[:, None] + index) % self.history, used
