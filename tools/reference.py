@@ -42,6 +42,7 @@ GROUPS = {
     "Attacks": ("analytic", "dlg", "idlg", "cpl", "ig", "sme", "dlfa", "aware", "Execution"),
     "Scores": ("score", "summarise", "Scores", "Summary", "baselines", "public_part"),
     "Values": ("Batch", "Observation", "Knowledge", "Reconstruction", "Shares", "Outcome", "direction"),
+    "Components of your own": ("register_attack", "register_defence", "register_data", "register_model", "register_metric"),
     "Errors": ("InputError", "ScenarioError"),
 }  # fmt: skip
 API_HEAD = f"""\

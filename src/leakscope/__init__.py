@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from leakscope.peeking import peek as peek
     from leakscope.play.baselines import baselines as baselines, public_part as public_part
     from leakscope.scenario import ScenarioError as ScenarioError, scenario_of as scenario_of
+    from leakscope.scenario.registration import (
+        register_attack as register_attack, register_data as register_data, register_defence as register_defence,
+        register_metric as register_metric, register_model as register_model,
+    )  # fmt: skip
     from leakscope.store import Recording as Recording, Run as Run
     from leakscope.store.recorder import capture as capture
     from leakscope.sweep import engines as engines, run_scenario as run_scenario

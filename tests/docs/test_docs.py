@@ -8,21 +8,17 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import typer
 
 import leakscope
-from leakscope.attacks.recipes import ATTACKS
 from leakscope.cli import app
-from leakscope.data import SOURCES
-from leakscope.scenario import schema
-from leakscope.scenario.components import component_type
+from own_pieces import no_plugins
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -48,21 +44,12 @@ each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(
 
 @pytest.fixture
 def own_tables() -> Iterator[None]:
-    """Let a document add names to the tables and set variables of the environment; all of it is undone afterwards."""
-    tables: tuple[MutableMapping[str, Any], ...] = (ATTACKS, SOURCES, os.environ)
-    before = [dict(table) for table in tables]
-    forget_names()
-    yield
-    for table, kept in zip(tables, before, strict=True):
-        table.clear()
-        table.update(kept)
-    forget_names()
-
-
-def forget_names() -> None:
-    """Make the next scenario look at the tables as they are now: their names are read once in a process."""
-    for remembered in (component_type, schema.cell_model, schema.file_model):
-        remembered.cache_clear()
+    """Let a document register pieces and set variables of the environment; all of it is undone afterwards."""
+    before = dict(os.environ)
+    with no_plugins():
+        yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @dataclass(frozen=True, slots=True)

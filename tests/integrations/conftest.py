@@ -30,7 +30,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def cluster() -> Iterator[None]:
     """Start a Ray with two cores whose workers can import `engine_work`."""
     ray = pytest.importorskip("ray")
-    environment = {"PYTHONPATH": HERE, "RAY_USAGE_STATS_ENABLED": "0"}
+    path = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH")]))
+    environment = {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)

@@ -15,9 +15,13 @@ import pytest
 from engine_work import Chunk
 
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import import_plugin
 from leakscope.integrations.ray import _Crew, ray_engine
-from leakscope.sweep.engines import Needs
+from leakscope.scenario import scenario_of
+from leakscope.sweep.engines import Needs, serial
 from leakscope.sweep.engines.driving import Job
+from own_pieces import EXAMPLE, PACKAGE, no_plugins, short_scenario
+from sweeper import content, sweep
 
 pytestmark = pytest.mark.slow  # a Ray takes seconds to come and to go
 
@@ -178,3 +182,16 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_pieces_from_outside_are_known_to_ray_workers(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = short_scenario()
+    with no_plugins():
+        monkeypatch.chdir(EXAMPLE)  # the module lies there; the workers began elsewhere
+        import_plugin(PACKAGE)
+        monkeypatch.chdir(tmp_path)
+        for name, engine in (("serial", serial), ("ray", ray_engine())):
+            assert sweep(tmp_path / name, scenario_of(scenario), engine=engine).left == 0
+    assert content(tmp_path / "ray") == content(tmp_path / "serial")

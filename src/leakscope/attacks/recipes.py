@@ -10,6 +10,7 @@ from leakscope.attacks.attack import Attack, Matching
 from leakscope.attacks.dlfa import dlfa
 from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.exact.linear_system import LinearSystem
+from leakscope.attacks.exact.peel_attack import Peeling
 from leakscope.attacks.known_policy import ig_policy
 from leakscope.attacks.labels import JOINT
 from leakscope.attacks.null import PriorOnly
@@ -117,6 +118,17 @@ def analytic(*, threshold: float = 1e-3) -> Analytic:
     return Analytic(threshold=threshold)
 
 
+def peeling() -> Peeling:
+    """Exact recovery of a batch from a first dense layer with ReLU: divide, certify by the network, subtract, repeat.
+
+    Equation: `x = G_j / h_j` is a sample of label l if `h_j = c dL(x, l)/dz_j` on every unit j that gives x; then `G -= c dL/dz x^T`.
+    Reference: Shariati and Alambardar Meybodi 2026, Cascading gradient inversion via LT-code inspired peeling.
+    Works when: one gradient of a network that begins with a dense layer and zeros behind it; up to a batch of about the units / 10.
+    Costs: a forward pass and one backward pass per class for every unit and round, in float64.
+    """
+    return Peeling()
+
+
 def linear_system(*, threshold: float = 1e-3) -> LinearSystem:
     """Theorem 2.1 of the SPN paper (Fan et al. 2020): solve B x = W for one sample and a first dense layer with bias.
 
@@ -159,6 +171,7 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     "spn_pull": spn_pull,
     "matching": matching,
     "analytic": analytic,
+    "peeling": peeling,
     "linear_system": linear_system,
     "prior_only": prior_only,
 }

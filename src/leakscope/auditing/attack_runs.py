@@ -27,13 +27,16 @@ from leakscope.auditing.suite import Entry, Untested, labels_problem, plan_suite
 from leakscope.auditing.target import Subject, UntestedError
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import registered
 from leakscope.core.tree import to
-from leakscope.core.types import direction, make_batch
+from leakscope.core.types import IMAGE_RANK, direction, make_batch
 from leakscope.defences import Defence
+from leakscope.metrics import METRICS
 from leakscope.metrics.interval import estimate_rate
 from leakscope.metrics.labels import label_overlap
 from leakscope.play import AttackResult, Exposure, attack, expose, judge, shared_weights
 from leakscope.play.baselines import baselines
+from leakscope.sweep.chunk_records import with_metrics
 from leakscope.sweep.engines.contract import torch_threads
 
 LEAST_PUBLIC = 8
@@ -99,6 +102,7 @@ def run_with(exposure: Exposure, entry: Entry, iterations: int, pace: Pace | Non
     execution = replace(execution_on(exposure.device), out_of_time=pace)
     method = entry.make(iterations)
     run = attack(exposure, method, name=entry.name, informed=entry.informed, execution=execution)
+    run = with_metrics(own_metrics(exposure), exposure.batch, run)
     return replace(run, note=iterations_note(entry, iterations, run.reconstruction))
 
 
@@ -136,7 +140,7 @@ def fastest_threads(exposure: Exposure, entries: Sequence[Entry]) -> int:
         if seconds(every, 1) > LONG:
             return every
         return min((1, every), key=lambda threads: seconds(threads, 3))
-    except (InputError, RuntimeError):
+    except Exception:
         return 1  # the error is reported when the attack is run
 
 
@@ -171,7 +175,14 @@ def null_runs(
     else:
         known = replace(exposure.knowledge, labels=truth.labels)
         guesses = {"prior_only": prior_only().guess(known, seeds, execution)}
-    return [judge(truth, guess, name=name, note="without the update") for name, guess in guesses.items()]
+    runs = [judge(truth, guess, name=name, note="without the update") for name, guess in guesses.items()]
+    return [with_metrics(own_metrics(exposure), truth, run) for run in runs]
+
+
+def own_metrics(exposure: Exposure) -> list[str]:
+    """Return the registered metrics that can score these examples."""
+    images = len(exposure.model.input_shape) >= IMAGE_RANK
+    return [name for name in registered("metric") if images or METRICS[name].tables]
 
 
 @dataclass(frozen=True, slots=True)

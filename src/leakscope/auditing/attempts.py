@@ -222,7 +222,11 @@ def _attempt(exposure: Exposure, attempt: Attempt[V], seconds: float, budget: Bu
         pace = Pace(budget.clock, until=math.inf if entry.most is None else min(budget.end, end))
         attempt.take(*run(entry, iterations, pace))
         attempt.pace = pace.seconds or attempt.pace
-    except (InputError, RuntimeError) as error:  # such as a layer that cannot be differentiated
+    except (
+        Exception
+    ) as error:  # such as a layer that cannot be differentiated; an attack of the user's may raise anything
+        if not (entry.own or isinstance(error, InputError | RuntimeError)):
+            raise
         attempt.broken = not isinstance(error, InputError)
         attempt.failure = Untested(entry.name, first_line(error) if attempt.broken else str(error))
 

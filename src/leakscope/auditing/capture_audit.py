@@ -33,6 +33,7 @@ from leakscope.auditing.capture_reader import (
     observe_captures,
     scaling_of_captures,
 )
+from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.criterion import captured_loss
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
@@ -72,9 +73,10 @@ def audit_captures(
     report: Report = lambda _: None,
     minutes: float = MINUTES,
     clients: int = CLIENTS,
+    attacks: Sequence[Chosen] | None = None,
     seed: int = 0,
 ) -> Audit:
-    """Return the audit of captured updates; all captures are checked before any is attacked."""
+    """Return the audit of captured updates; all captures are checked before any is attacked. `attacks` are as in `audit`."""
     clients, seed = check_numbers(clients, seed)
     request = Request(target, start_budget(minutes), minutes, seed, [], [])
     try:
@@ -84,7 +86,7 @@ def audit_captures(
         request.untested.append(Untested("these captures", str(error)))
         return _unscored(request, [], [])
     local, lacks = exposure.client.local, find_shortfall(to(exposure.model, device="cpu"))
-    entries, untested = plan_suite(
+    suite = plan_suite(
         exposure.model,
         exposure.knowledge,
         exposure.informed,
@@ -93,6 +95,7 @@ def audit_captures(
         unmatched=None if lacks is None else lacks.sentence,
         unknown=unknown_defences(exposure.client, exposure.observation),
     )
+    entries, untested = choose_attacks(*suite, attacks, exposure)
     request.untested.extend((*untested, *left_out_statistics(target.model)))
     if not known:
         return _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from leakscope.core.errors import InputError
+from leakscope.core.errors import first_line as first_line
 
 LEAST_ITERATIONS = 5  # an attack with at most so many is run without measuring its pace
 MOST_MINUTES = 24 * 60.0
@@ -131,11 +132,6 @@ def spoken(value: object) -> object:
         return float(value)
     except ValueError:
         return value
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _shown(value: object) -> str:

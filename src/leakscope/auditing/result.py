@@ -12,6 +12,7 @@ from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.descriptions import client_facts, known_facts
 from leakscope.auditing.suite import Untested, is_informed
 from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
+from leakscope.core.plugins import registered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,9 +121,11 @@ def headline(audit: Audit) -> str:
 
 def unfinished_words(audit: Audit) -> str:
     """Return which attacks were not run long enough, and how many minutes would do."""
-    needed = audit.minutes_needed
-    words = "give it more minutes" if needed is None else f"about {math.ceil(needed):g} minutes would do"
-    return f"{', '.join(audit.unfinished)}; {words}"
+    needed, left_out = audit.minutes_needed, [item for item in audit.untested if item.left_out]
+    advice = ["run the whole suite"] if left_out else []
+    if len(audit.unfinished) > len(left_out):
+        advice.append("give it more minutes" if needed is None else f"about {math.ceil(needed):g} minutes would do")
+    return f"{', '.join(audit.unfinished)}; {'; '.join(advice)}"
 
 
 def doubt_lines(audit: Audit) -> list[str]:
@@ -130,6 +133,8 @@ def doubt_lines(audit: Audit) -> list[str]:
     if audit.grade not in MAY_FALL:
         return []
     lines = []
+    if left_out := [item.what for item in audit.untested if item.left_out]:
+        lines.append(f"left out of the suite: {', '.join(left_out)}: with them the grade may be worse")
     if audit.short:
         lines.append(
             f"{len(audit.short)} of {len(audit.runs)} attacks had fewer iterations than their authors run: with more minutes the "
@@ -171,7 +176,8 @@ def _runs(title: str, runs: tuple[AttackResult, ...]) -> list[str]:
     wide = max(len(run.name) for run in runs)
     return [f"  {title}:"] + [
         f"    {run.name:<{wide}}  recovered {_percent(run.summary.content.value):>6}  "
-        f"PSNR {run.summary.means['psnr'].value:5.1f} dB  {run.note}".rstrip()
+        f"PSNR {run.summary.means['psnr'].value:5.1f} dB  "
+        f"{''.join(f'{name} {mean:.3g}  ' for name, mean in metrics_of(run).items() if mean is not None)}{run.note}".rstrip()
         for run in runs
     ]
 
@@ -280,7 +286,7 @@ def audit_record(audit: Audit) -> dict[str, object]:
             for r in audit.unscored
         ],
         "ranking": audit.advice.ranking if audit.advice else None,
-        "untested": [{"what": item.what, "why": item.why} for item in audit.untested],
+        "untested": [asdict(item) for item in audit.untested],
         "not_tested_long_enough": [{**cut._asdict(), "enough": cut.enough, "words": cut.words} for cut in audit.short],
         "unfinished": list(audit.unfinished),
         "minutes_needed": audit.minutes_needed,
@@ -318,9 +324,16 @@ def _run(run: AttackResult) -> dict[str, object]:
         "note": run.note,
         "recovered": run.summary.content.value,
         "psnr": _plain(run.summary.means["psnr"].value),
+        "metrics": metrics_of(run),
         "n": run.summary.samples,
         "seconds": run.seconds,
     }
+
+
+def metrics_of(run: AttackResult) -> dict[str, float | None]:
+    """Return the mean of each registered metric over the clients."""
+    learned = run.reconstruction.learned
+    return {name: _plain(float(learned[name].mean())) for name in registered("metric") if name in learned}
 
 
 def _plain(value: float | None) -> float | None:

@@ -45,6 +45,7 @@ class Entry:
     make: Callable[[int], Attack]
     most: int | None
     informed: bool = False
+    own: bool = False  # chosen by the user, beside the suite
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Untested:
 
     what: str
     why: str
+    left_out: bool = False  # of the suite, by the user: no good grade is given without it
 
 
 def plan_suite(

@@ -24,11 +24,13 @@ from leakscope.auditing.attack_runs import (
     run_entries,
 )
 from leakscope.auditing.attempts import Attempt, Report
+from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
+from leakscope.core.plugins import load_plugins
 from leakscope.play import AttackResult, Exposure
 from leakscope.sweep.engines.contract import torch_threads
 
@@ -70,6 +72,7 @@ def audit(
     minutes: float = MINUTES,
     clients: int = CLIENTS,
     remedies: bool = True,
+    attacks: Sequence[Chosen] | None = None,
     seed: int = 0,
     device: str | None = None,
     report: Report = print_line,
@@ -78,12 +81,16 @@ def audit(
 
     `Target` documents the arguments that describe the federation. `clients` disjoint clients with `examples` each are simulated.
     `remedies` also tests the catalogue of defences if something leaked. `report` receives a line whenever something new begins.
+    `attacks` are names of the catalogue, recipes such as `cpl`, or attacks such as `cpl(iterations=50)`, in the place of the suite;
+    "suite" among them keeps it. A grade of A or B needs the whole suite.
     """
     target = Target(
         model=model, inputs=inputs, labels=labels, loss=loss, client=client, defences=defences, examples=examples,
         mean=mean, std=std, device=device,
     )  # fmt: skip
-    return audit_target(target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, report=report)
+    return audit_target(
+        target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, seed=seed, report=report
+    )
 
 
 def audit_target(
@@ -92,6 +99,7 @@ def audit_target(
     minutes: float = MINUTES,
     clients: int = CLIENTS,
     remedies: bool = True,
+    attacks: Sequence[Chosen] | None = None,
     seed: int = 0,
     report: Report = lambda _: None,
 ) -> Audit:
@@ -113,7 +121,9 @@ def audit_target(
             name=name, grade=Grade.UNTESTED, untested=left_out, minutes=minutes, seconds=budget.used, seed=seed
         )
     unknown = unknown_defences(exposure.client, exposure.observation)
-    entries, untested = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
+    load_plugins()  # their defences are tried as remedies
+    suite = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
+    entries, untested = choose_attacks(*suite, attacks, exposure)
     untested += left_out_statistics(target.model)
     attempts = [Attempt[AttackResult](entry, exposure.trials, pace=SECOND * gradient) for entry in entries]
     share = SUITE_SHARE if remedies else WHOLE_SHARE
@@ -148,9 +158,10 @@ def scored_audit(
 ) -> Audit:
     """Return the audit of scored attacks, before remedies are tried."""
     labels = reading if isinstance(reading, LabelReading) else None
+    unfinished = (*done.unfinished, *(f"{item.what} was left out" for item in untested if item.left_out))
     return Audit(
         name=name,
-        grade=grade(done.runs, nulls, labels, unfinished=done.unfinished),
+        grade=grade(done.runs, nulls, labels, unfinished=unfinished),
         measures=measure(done.runs, nulls, labels),
         runs=done.runs,
         nulls=tuple(nulls),
@@ -161,7 +172,7 @@ def scored_audit(
         seconds=budget.used,
         seed=seed,
         short=done.short,
-        unfinished=done.unfinished,
+        unfinished=unfinished,
         minutes_needed=minutes_needed(done, 0.0, WHOLE_SHARE),
     )
 

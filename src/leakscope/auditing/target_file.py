@@ -13,13 +13,9 @@ fail_above: {asr: 0.05, psnr: 18}
 from __future__ import annotations
 
 import functools
-import importlib
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, create_model
@@ -31,6 +27,7 @@ from leakscope.auditing.verdict import GATES
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import import_named, until_registration
 from leakscope.core.types import LocalTraining
 from leakscope.data import SOURCES, load
 from leakscope.defences import Defence
@@ -67,7 +64,7 @@ def load_build(name: str, captures: Path | None = None) -> Target:
         raise InputError(
             f"what to audit must be package.module:function, a YAML file or captures, got {name!r:.80}{hint}"
         )
-    module = _imported(module_name, captures)
+    module = import_named(module_name, captures)
     function = getattr(module, function_name, None)
     if not callable(function):
         raise InputError(
@@ -80,38 +77,6 @@ def load_build(name: str, captures: Path | None = None) -> Target:
     except Exception as error:
         raise InputError(f"{name}() raised {type(error).__name__}: {first_line(error)}") from None
     return _target(name, built)
-
-
-@dataclass(frozen=True, slots=True)
-class _WorkingDirectory:
-    """Finds the one module or package `name` in the working directory."""
-
-    name: str
-
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Return where the module is; None for every other module."""
-        return PathFinder.find_spec(name, [str(Path.cwd())]) if name == self.name else None
-
-
-def _imported(name: str, captures: Path | None) -> ModuleType:
-    """Return a module. Its top package is looked up last in the working directory, and never among captures; nothing else is."""
-    top, here = name.partition(".")[0], Path.cwd().resolve()
-    inside = captures is not None and captures.resolve() in here.joinpath(*name.split(".")).resolve().parents
-    among_captures = inside or any(here.glob("round-*-client-*.json"))
-    finder = _WorkingDirectory("" if among_captures else top)
-    sys.meta_path.append(finder)
-    try:
-        return importlib.import_module(name)
-    except Exception as error:  # a user's module may raise anything when it is imported
-        missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        hint = f"; run this in the directory that holds {top}, or install it" if missing == top else ""
-        if missing == top and among_captures:
-            hint = f"; no code in a directory of captures is run: install {top} or run this elsewhere"
-        elif missing and missing != top and PathFinder.find_spec(missing, [str(here)]):
-            hint = f"; only {top} is looked up in this directory: put both into one package, or set PYTHONPATH"
-        raise InputError(f"{name} cannot be imported ({type(error).__name__}: {first_line(error)}){hint}") from None
-    finally:
-        sys.meta_path.remove(finder)
 
 
 def _target(name: str, built: object) -> Target:
@@ -152,6 +117,7 @@ def module_of(path: Path) -> tuple[str, str]:
     return ".".join(parts), "" if root == Path.cwd() else f" in the directory {root}"
 
 
+@until_registration
 @functools.cache
 def file_model() -> type[BaseModel]:
     """Return the pydantic model of an audit file."""

@@ -37,7 +37,7 @@ RULES = {
     Grade.C: "the worst attack recovered an example, or came 3 dB closer on average than every null baseline",
     Grade.B: "no content was recovered, but labels were read better than by guessing",
     Grade.A: "no attack of the suite did better than knowing nothing, within this budget",
-    Grade.INCONCLUSIVE: "no content was recovered, but not every attack ran long enough to say so",
+    Grade.INCONCLUSIVE: "no content was recovered, but not every attack of the suite ran, and long enough, to say so",
     Grade.UNSCORED: "no truth was given: what came back is kept, but how close it is cannot be said",
     Grade.UNTESTED: 'no attack on the content could be run; the reasons are listed under "not tested"',
 }

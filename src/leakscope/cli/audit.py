@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Device, choose_device, this_command, writing
+from leakscope.cli.options import Device, Imports, choose_device, import_pieces, this_command, writing
 from leakscope.cli.progress import print_lines
 from leakscope.core.errors import InputError
 
@@ -45,11 +45,20 @@ def audit(
     ] = None,
     device: Device = "auto",
     remedies: Annotated[bool, typer.Option(help="Also try the catalogue of defences on what leaked.")] = True,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Attack to run in the place of the suite, by name; may be repeated, 'suite' keeps the suite.",
+            show_default=False,
+        ),
+    ] = None,
+    imports: Imports = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the page and audit.json.", show_default=False)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while it runs.")] = False,
 ) -> None:
     """Attack your own model with the fixed suite of attacks and grade the leak; with --fail-above, a gate for CI."""
     limits = read_gate(fail_above)
+    import_pieces(imports, captures=Path(what) if Path(what).is_dir() else None)
     request = find_request(what, model)
     if not limits:
         limits = request.limits
@@ -65,7 +74,7 @@ def audit(
         clients=request.clients if clients is None else clients,
         seed=request.seed if seed is None else seed,
     )
-    result = run_audit(request, what, remedies=remedies, quiet=quiet)
+    result = run_audit(request, what, remedies=remedies, attacks=attack, quiet=quiet)
     typer.echo(str(result))
     if out is not None:
         typer.echo(f"page: {write_audit(result, out)}")
@@ -117,17 +126,23 @@ def find_request(what: str, model: str | None) -> Request:
     return Request(load_build(what))
 
 
-def run_audit(request: Request, what: str, *, remedies: bool, quiet: bool) -> Audit:
+def run_audit(
+    request: Request, what: str, *, remedies: bool, attacks: Sequence[str] | None = None, quiet: bool
+) -> Audit:
     """Return the audit of a request: of captures if `what` is a directory, else of the model."""
     from leakscope.auditing import audit_captures, audit_target
     from leakscope.auditing.target_audit import CLIENTS, MINUTES
 
     minutes = MINUTES if request.minutes is None else request.minutes
     clients = CLIENTS if request.clients is None else request.clients
-    seed, report = request.seed or 0, print_lines(quiet=quiet)
+    seed, report, target = request.seed or 0, print_lines(quiet=quiet), request.target
     if Path(what).is_dir():
-        return audit_captures(Path(what), request.target, minutes=minutes, clients=clients, seed=seed, report=report)
-    return audit_target(request.target, minutes=minutes, clients=clients, remedies=remedies, seed=seed, report=report)
+        return audit_captures(
+            Path(what), target, minutes=minutes, clients=clients, attacks=attacks, seed=seed, report=report
+        )
+    return audit_target(
+        target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, seed=seed, report=report
+    )
 
 
 def write_audit(result: Audit, out: Path) -> Path:

@@ -10,24 +10,46 @@ from typing import Annotated
 import typer
 
 from leakscope.cli.app import app
+from leakscope.cli.options import Imports, import_pieces
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import load_plugins
 from leakscope.core.registry import lookup
 
 
 @app.command("list")
-def list_catalogue() -> None:
+def list_catalogue(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND]", help="Only this kind, such as attacks.", show_default=False)
+    ] = None,
+    imports: Imports = None,
+) -> None:
     """List every data set, model, attack, defence and metric, a line each."""
     from rich.console import Console
     from rich.table import Table
 
     from leakscope.scenario.catalogue import catalogue
 
+    import_pieces(imports)
+    pieces = list(catalogue())
+    if kind is not None:
+        kinds = {plural(each): each for each, _, _ in pieces} | {each: each for each, _, _ in pieces}
+        wanted = lookup(kinds, kind, "kind")
+        pieces = [piece for piece in pieces if piece[0] == wanted]
     table = Table("kind", "name", "what it is")
     last = ""
-    for kind, name, line in catalogue():
+    for kind, name, line in pieces:
         table.add_row(kind if kind != last else "", name, line)
         last = kind
     Console().print(table)
+
+
+def plural(kind: str) -> str:
+    """Return the plural of a kind of piece.
+
+    >>> plural("attack"), plural("loss"), plural("data")
+    ('attacks', 'losses', 'data')
+    """
+    return kind if kind == "data" else f"{kind}{'es' if kind.endswith('s') else 's'}"
 
 
 @app.command()
@@ -36,8 +58,10 @@ def schema(
     out: Annotated[
         Path | None, typer.Option(help="File to write; the terminal if not given.", show_default=False)
     ] = None,
+    imports: Imports = None,
 ) -> None:
     """Print the JSON schema of a scenario, training or audit file, for completion in editors."""
+    import_pieces(imports)
     text = json.dumps(schema_of(kind), indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)
@@ -53,6 +77,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def schema_of(kind: str) -> dict[str, object]:
     """Return the JSON schema of a kind of file: 'scenario', 'train' or 'audit'."""
+    load_plugins()
     schema: dict[str, object] = lookup(SCHEMAS, kind, "kind of file")()
     return schema
 

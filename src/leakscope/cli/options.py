@@ -36,6 +36,15 @@ KeepPrivate = Annotated[
         help="Write the clients' private heads to private/ beside their training, so that one that is cut can go on.",
     ),
 ]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Module that registers attacks, defences, data sets, models or metrics of your own; may be repeated.",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
 
 Value = str | int | float | Path | bool | Sequence[str | Path] | None
@@ -53,6 +62,17 @@ def choose_device(name: str, *, quiet: bool = False) -> str:
     if name == AUTO and device != "cpu" and not quiet:
         typer.echo(f"device: {device}", err=True)
     return device
+
+
+def import_pieces(modules: Sequence[str] | None, captures: Path | None = None) -> None:
+    """Import the modules of --import, which register pieces; a file in a directory of captures is never imported."""
+    from leakscope.core.plugins import import_plugin
+
+    for module in modules or ():
+        try:
+            import_plugin(module, captures=captures)
+        except InputError as error:
+            raise InputError(f"--import {module}: {error}") from None
 
 
 def make_engine(name: str, address: str | None, workers: int | None = None) -> Engine | None:

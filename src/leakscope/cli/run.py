@@ -16,12 +16,14 @@ from leakscope.cli.options import (
     Address,
     Device,
     EngineName,
+    Imports,
     LogJson,
     Memory,
     Options,
     Quiet,
     Workers,
     choose_device,
+    import_pieces,
     make_engine,
     parse_memory,
     shell_command,
@@ -50,18 +52,21 @@ def run(
     device: Device = "auto",
     workers: Workers = None,
     memory: Memory = None,
+    imports: Imports = None,
     quiet: Quiet = False,
     log_json: LogJson = None,
 ) -> None:
     """Run a scenario: all trials that the run directory does not have yet."""
     limit = parse_memory(memory)
+    import_pieces(imports)
     device = choose_device(device, quiet=quiet)
     chosen = make_engine(engine, address, workers)
     from leakscope.scenario import read_scenario
 
+    directory = out or Path("runs") / file.stem
+    _check_imports(directory)
     scenario = read_scenario(file)
     title = scenario.name or file.stem
-    directory = out or Path("runs") / file.stem
     if dry_run:  # measuring may take a while
         typer.echo(describe_plan(scenario, title, directory, device, limit, workers, print_lines(quiet=quiet)))
         return
@@ -72,6 +77,7 @@ def run(
         "--device": (device, "cpu"),
         "--workers": (workers, None),
         "--memory": (memory, None),
+        "--import": (imports, None),
     }
     again = shell_command(["run", file], options)
     progress = RunProgress(title, quiet=quiet, log=log_json)
@@ -84,6 +90,15 @@ def run(
     if not quiet:
         where = shlex.quote(str(directory))
         typer.echo(f"{directory}: {count(done.wanted, 'trial')}, {done.landed:,} of them now; leakscope show {where}")
+
+
+def _check_imports(directory: Path) -> None:
+    """Refuse a run whose own pieces are not imported now."""
+    from leakscope.core.plugins import check_imports
+    from leakscope.store import Run
+
+    if Run.exists(directory):
+        check_imports(directory, Run.open(directory).facts())
 
 
 def run_with_progress(

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Address, Device, EngineName, choose_device, make_engine, shell_command, writing
+from leakscope.cli.options import (
+    Address,
+    Device,
+    EngineName,
+    Imports,
+    Options,
+    choose_device,
+    import_pieces,
+    make_engine,
+    shell_command,
+    writing,
+)
 from leakscope.cli.progress import print_lines
 from leakscope.cli.text import printable
 
@@ -32,6 +43,7 @@ def search(
     engine: EngineName = "local",
     address: Address = None,
     device: Device = "auto",
+    imports: Imports = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     compare: Annotated[
@@ -40,6 +52,7 @@ def search(
 ) -> None:
     """Search transformation policies: random ones, scored, the best kept; a cut search goes on where it was. Writes a page."""
     device = choose_device(device)
+    import_pieces(imports)
     chosen = make_engine(engine, address)
     from leakscope.search.policy_search import compare_methods, run_search
     from leakscope.search.settings import read_search
@@ -47,7 +60,8 @@ def search(
     settings = read_search(file)
     directory = out or Path("runs") / file.stem
     say = print_lines(quiet=quiet)
-    again = shell_command(["search", file], {"--out": (out, None), "--compare": (compare, False)})
+    options: Options = {"--out": (out, None), "--compare": (compare, False), "--import": (imports, None)}
+    again = shell_command(["search", file], options)
     try:
         if compare:
             results = compare_methods(settings, directory, engine=chosen, device=device, say=say)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import Device, KeepPrivate, Options, Quiet, choose_device, shell_command, writing
+from leakscope.cli.options import (
+    Device,
+    Imports,
+    KeepPrivate,
+    Options,
+    Quiet,
+    choose_device,
+    import_pieces,
+    shell_command,
+    writing,
+)
 from leakscope.cli.progress import TrainingProgress, print_lines, stop_on_interrupt
 from leakscope.cli.text import count, printable
 
@@ -25,15 +35,21 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Directory; runs/<name of the file> if not given.")] = None,
     device: Device = "auto",
     keep_private: KeepPrivate = False,
+    imports: Imports = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation: accuracy per round, checkpoints to attack, a page with the learning curve."""
     device = choose_device(device, quiet=quiet)
+    import_pieces(imports)
+    from leakscope.core.plugins import check_imports
     from leakscope.training import read_training
+    from leakscope.training.result import facts_of
 
-    training = read_training(file)
     directory = out or Path("runs") / file.stem
+    check_imports(directory, facts_of(directory))
+    training = read_training(file)
     options: Options = {"--out": (out, None), "--device": (device, "cpu"), "--keep-private": (keep_private, False)}
+    options = {**options, "--import": (imports, None)}
     again = shell_command(["train", file], options)
     title = training.name or file.stem
     result = train_with_progress(

@@ -24,6 +24,11 @@ def import_extra(module: str, extra: str, user: str) -> ModuleType:
         raise InputError(f'{user} needs the extra "{extra}": pip install "leakscope[{extra}]"') from None
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means out of memory, on CPU or CUDA."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's is not imported here

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from leakscope.core.errors import UnknownNameError
+from leakscope.core.plugins import broken_plugins, load_plugins
 
 T = TypeVar("T")
 
@@ -22,11 +23,14 @@ def lookup(table: Mapping[str, T], name: str, kind: str) -> T:
     ...
     leakscope.core.errors.UnknownNameError: unknown metric 'pnsr'; did you mean 'psnr'? (known: mse, psnr)
     """
+    if name not in table:
+        load_plugins()
     if name in table:
         return table[name]
     near = difflib.get_close_matches(name, table, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ";"
-    raise UnknownNameError(f"unknown {kind} {name!r}{hint} (known: {', '.join(sorted(table))})")
+    lacking = "".join(f"; plug-in {plugin!r} is not loaded ({why})" for plugin, why in broken_plugins().items())
+    raise UnknownNameError(f"unknown {kind} {name!r}{hint} (known: {', '.join(sorted(table))}){lacking}")
 
 
 def summary(piece: object) -> str:

@@ -221,6 +221,7 @@ class Outcome(enum.IntEnum):
     EXHAUSTED = 2
     STALLED = 3
     DIVERGED = 4
+    PROVED = 5  # every sample explains its part of the update to rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,8 @@ class Reconstruction:
     `evaluations` and `outcome` T, `trace` T x K (mismatch at iterations `trace_at` T x K, NaN and -1 if not reached), `snapshots`
     T x S x N x ... at iterations `snapshots_at` T x S (-1 if not reached). `seen` is `inputs` after the transformations that the
     attack attributes to the client, or None. `learned` are further scalar unknowns by name (T; SME's alpha) and final measures
-    (DLFA's similarity loss); `courses` are those unknowns along `trace_at` (T x K).
+    (DLFA's similarity loss); `courses` are those unknowns along `trace_at` (T x K). `proved`, T x N, are samples that the update
+    certifies: exact attacks alone know them.
     """
 
     inputs: Tensor
@@ -248,6 +250,7 @@ class Reconstruction:
     seen: Tensor | None = None
     learned: Tree = field(default_factory=dict)
     courses: Tree = field(default_factory=dict)
+    proved: Tensor | None = None
 
     @property
     def trials(self) -> int:

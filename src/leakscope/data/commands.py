@@ -18,12 +18,22 @@ Directory = Annotated[
 
 
 @app.command("list")
-def list_sources(directory: Directory = None) -> None:
+def list_sources(
+    directory: Directory = None,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Module that registers data sets.", show_default=False),
+    ] = None,
+) -> None:
     """List every data set: its shape, whether it is there, and its terms."""
+    from leakscope.core.plugins import import_plugin, load_plugins
     from leakscope.data.loading import locate
     from leakscope.data.npz import sizes
     from leakscope.data.sources import SOURCES
 
+    load_plugins()
+    for module in imports or ():
+        import_plugin(module)
     table = Table("name", "kind", "size", "classes", "state", "terms")
     for name, source in SOURCES.items():
         location = locate(name, directory)

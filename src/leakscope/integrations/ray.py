@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Generic
 
-from leakscope.core.errors import InputError, import_extra
+from leakscope.core.errors import InputError, first_line, import_extra
 from leakscope.sweep.engines.contract import C, Engine, Needs, Note, OnNote, Order, R, engine_of, name_of
 from leakscope.sweep.engines.driving import Job, Lost, drive
 from leakscope.sweep.engines.parcels import attempt, seldom
@@ -68,7 +68,7 @@ def _connected(ray: ModuleType, address: str | None, cores: int | None) -> Itera
             try:
                 ray.init(address, **settings)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise InputError(f"cannot join the Ray cluster at {address!r}: {_first_line(error)}") from None
+                raise InputError(f"cannot join the Ray cluster at {address!r}: {first_line(error)}") from None
     try:
         yield address is None
     finally:
@@ -83,7 +83,7 @@ def _knock(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), KNOCK).close()
     except (OSError, OverflowError) as error:
-        raise InputError(f"no Ray cluster answers at {address!r}: {_first_line(error)}") from None
+        raise InputError(f"no Ray cluster answers at {address!r}: {first_line(error)}") from None
 
 
 @contextlib.contextmanager
@@ -93,10 +93,6 @@ def _same_signals() -> Iterator[None]:
     yield
     if callable(before) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _attempt(packed: bytes, threads: int, ears: Any) -> bytes:
@@ -188,7 +184,7 @@ class _Crew(Generic[C]):
         try:
             reply: bytes = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:  # never an error of the work, which arrives as a reply
-            return Lost(f"reported by Ray: {_first_line(getattr(error, 'cause', None) or error)}")
+            return Lost(f"reported by Ray: {first_line(getattr(error, 'cause', None) or error)}")
         return reply
 
     def _listen(self) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from leakscope.metrics.recovery import Recovery as Recovery, recovery as recovery, recovery_curve as recovery_curve
     from leakscope.metrics.scoring import (
         Scores as Scores, arrange as arrange, clean as clean, match as match, score as score,
+        trial_means as trial_means,
     )  # fmt: skip
     from leakscope.metrics.success import (
         DEFAULT_RULE as DEFAULT_RULE, ContentRule as ContentRule, curve as curve, whole_trials as whole_trials,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, first_line
 from leakscope.core.pairing import pair, squared_distances
+from leakscope.core.registry import lookup
 from leakscope.core.types import IMAGE_RANK
+from leakscope.metrics.catalogue import METRICS
 from leakscope.metrics.image import mse, psnr, ssim
 from leakscope.metrics.labels import label_correct, label_overlap
 
@@ -72,6 +75,20 @@ def score(
         scored=scored,
         finite=guess_inputs.isfinite().flatten(2).all(-1).gather(1, pairing),
     )
+
+
+def trial_means(names: Sequence[str], truth: Tensor, guess: Tensor, scores: Scores) -> dict[str, Tensor]:
+    """Return the mean of each named metric over the scored examples of every trial (T), under the pairing of `scores`."""
+    shown, scored = arrange(clean(guess), scores.pairing), scores.scored
+    means = {}
+    for name in names:
+        metric = lookup(METRICS, name, "metric")
+        try:
+            values = metric.function(truth.flatten(0, 1), shown.flatten(0, 1)).double().reshape(scored.shape)
+        except Exception as error:  # a user's function may raise anything
+            raise InputError(f"metric {name!r} must give one number per example: {first_line(error)}") from None
+        means[name] = values.where(scored, 0.0).sum(1) / scored.sum(1)
+    return means
 
 
 def clean(guess: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def summarise(scores: Scores, *, outcomes: Tensor, iterations: Tensor, rule: Con
     _check(scores, outcomes, iterations)
     recovered = rule.recovered(scores)
     whole = whole_trials(recovered, scores.scored)
-    converged = outcomes == Outcome.CONVERGED
+    converged = (outcomes == Outcome.CONVERGED) | (outcomes == Outcome.PROVED)
     every = torch.ones_like(converged)
     kinds = {"mse": scores.mse, "psnr": scores.psnr.clamp_max(PSNR_CAP)}
     if bool(scores.ssim[scores.scored].isfinite().any()):

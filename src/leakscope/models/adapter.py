@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from leakscope.core import random
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, first_line
 from leakscope.core.model import Dense, Model
 from leakscope.core.registry import lookup
 from leakscope.core.tree import Tree
@@ -126,7 +126,7 @@ def _private_copy(module: nn.Module, title: str) -> nn.Module:
     try:
         network = copy.deepcopy(module)
     except (RuntimeError, TypeError) as problem:
-        raise InputError(f"{title} cannot be copied: {_first_line(problem)}") from problem
+        raise InputError(f"{title} cannot be copied: {first_line(problem)}") from problem
     replace_dropout(network)
     return network
 
@@ -165,7 +165,7 @@ def _probe(apply: Functional, title: str, parameters: Tree, buffers: Tree, x: Te
             )
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
             raise InputError(
-                f"{title} cannot run on inputs of shape {tuple(x.shape)}: {_first_line(problem)}"
+                f"{title} cannot run on inputs of shape {tuple(x.shape)}: {first_line(problem)}"
             ) from problem
         drew = any(not torch.equal(a, b) for a, b in zip(before, _generator_states(x), strict=True))
     if drew:
@@ -187,7 +187,3 @@ def _classes(title: str, output: object, shape: tuple[int, ...], *, any_output: 
         wanted = "a tensor" if any_output else "N rows of logits"
         raise InputError(f"{title} must give {wanted} for N inputs of shape {shape}, got {got}")
     return output.shape[1] if output.ndim > 1 else 1
-
-
-def _first_line(problem: Exception) -> str:
-    return (str(problem) or type(problem).__name__).splitlines()[0]

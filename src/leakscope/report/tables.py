@@ -14,7 +14,7 @@ from leakscope.metrics.interval import POSSIBLE, Estimate
 from leakscope.report.cells import ATTACK, axes_of, axis_value_text, is_numeric, name_of
 from leakscope.report.sheet import Flags, Floats, Groups, Sheet, clusters, count_rows, means, rates
 
-CONVERGED = "converged"
+CONVERGED = ("converged", "proved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def _rows(
 ) -> list[Row]:
     first = sheet.first[inside]
     every = sheet.samples[inside]
-    converged = np.array([name == CONVERGED for name in sheet.outcomes], dtype=np.bool_)[sheet.outcome[inside]]
+    converged = np.array([name in CONVERGED for name in sheet.outcomes], dtype=np.bool_)[sheet.outcome[inside]]
     content = rates(groups, sheet.flags("recovered")[inside], every)
     convergence = rates(groups, converged, first)
     correct = sheet.floats("label_correct")[inside]

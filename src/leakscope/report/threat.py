@@ -44,7 +44,7 @@ SETTING = {
     "trials": "Trials a cell",
     "precision": "Precision",
 }
-SKIPPED = frozenset({"name", "seed", "seeds", "baselines", KNOWLEDGE, UNKNOWN_DEFENCES})
+SKIPPED = frozenset({"name", "seed", "seeds", "baselines", "metrics", KNOWLEDGE, UNKNOWN_DEFENCES})
 LONGEST = 220
 MOST_VARIANTS = 3
 

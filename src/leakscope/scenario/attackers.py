@@ -16,6 +16,7 @@ from leakscope.attacks.aware import MASKS, takes_steps
 from leakscope.attacks.polarised import DummyPolarised, HeadGradient
 from leakscope.attacks.pulled import Pulled
 from leakscope.attacks.recipes import ATTACKS
+from leakscope.core.plugins import until_registration
 from leakscope.core.record import UNKNOWN_DEFENCES
 from leakscope.defences.stack import unrevealed
 from leakscope.scenario.axes import Axis
@@ -71,11 +72,13 @@ def with_unknown_defences(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, UNKNOWN_DEFENCES: names} if names else settings
 
 
+@until_registration
 @functools.lru_cache(maxsize=4096)
 def _reveals_nothing(defence: str) -> bool:
     return bool(unrevealed((KINDS["defences"].build(json.loads(defence)),)))
 
 
+@until_registration
 @functools.cache
 def handles_private_heads(attack: str) -> bool:
     """Return whether an attack, by its name, models a private head whether or not it is informed."""
@@ -112,11 +115,13 @@ def _drops(settings: CellSettings) -> bool:
     return settings.model.drops and _matches(settings.recipe.name)
 
 
+@until_registration
 @functools.cache
 def _matches(attack: str) -> bool:
     return isinstance(ATTACKS[attack](), Matching)
 
 
+@until_registration
 @functools.cache
 def simulates_if_informed(attack: str) -> bool:
     """Return whether an attack, by its name, simulates local steps only when informed."""

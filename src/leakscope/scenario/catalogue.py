@@ -12,6 +12,7 @@ from leakscope.attacks.recipes import ATTACKS
 from leakscope.attacks.simulate import SIMULATORS
 from leakscope.attacks.starts import STARTS
 from leakscope.attacks.units import GAINS, OBJECTIVES
+from leakscope.core.plugins import load_plugins, origin
 from leakscope.core.registry import summary
 from leakscope.data import SOURCES
 from leakscope.data.partition import PARTITIONS
@@ -36,9 +37,10 @@ POLICIES = ("3-1-7", "43-18-18", "3-1-7+43-18-18", "19-15-45", "2-43-21", "19-15
 
 
 def catalogue() -> Iterator[tuple[str, str, str]]:
-    """Yield (kind, name, line) for every component."""
+    """Yield (kind, name, line) for every component; the line of a registered one ends with its module."""
+    load_plugins()
     for name, source in SOURCES.items():
-        yield "data", name, source.description
+        yield "data", name, source.description + _from("data set", name)
     tables: tuple[tuple[str, dict[str, object]], ...] = (
         ("model", dict(MODELS)),
         ("initialisation", dict(INITS)),
@@ -59,7 +61,7 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
     )
     for kind, table in tables:
         for name, piece in table.items():
-            yield kind, name, _PLAIN.get(name) or summary(piece)
+            yield kind, name, (_PLAIN.get(name) or summary(piece)) + _from(kind, name)
         if kind == "label rule":
             yield kind, JOINT, "Label logits are optimised together with the guess (DLG)"
         if kind == "defence":
@@ -67,7 +69,13 @@ def catalogue() -> Iterator[tuple[str, str, str]]:
             yield "defence on the data", "client.on_data", summary(Transform)
             yield from (("policy of on_data", name, _in_words(name)) for name in POLICIES)
     for name, metric in METRICS.items():
-        yield "metric", name, metric.summary
+        yield "metric", name, metric.summary + _from("metric", name)
+
+
+def _from(kind: str, name: str) -> str:
+    """Return in words which module registered a piece; "" for a built-in one."""
+    module = origin(kind, name)
+    return "" if module is None else f" (from {module})"
 
 
 def _in_words(policy: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from leakscope.attacks.attack import Attack
 from leakscope.clients import Client
+from leakscope.core.plugins import until_registration
 from leakscope.models import Init
 from leakscope.scenario.components import KINDS
 from leakscope.scenario.schema import make_client
@@ -67,16 +68,18 @@ class CellSettings:
     trials: int
     seeds: tuple[int, ...]
     baselines: tuple[str, ...]
+    metrics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineSettings:
-    """A null baseline by name, and its clients."""
+    """A null baseline by name, its clients, and metrics beside those of every run."""
 
     name: str
     data: DataChoice
     trials: int
     seeds: tuple[int, ...]
+    metrics: tuple[str, ...] = ()
 
 
 def read_settings(plain: Mapping[str, object]) -> CellSettings:
@@ -89,6 +92,7 @@ def read_baseline(plain: Mapping[str, object]) -> BaselineSettings:
     return _baseline(json.dumps(plain))
 
 
+@until_registration
 @functools.lru_cache(maxsize=4096)
 def _settings(text: str) -> CellSettings:
     plain = json.loads(text)
@@ -105,6 +109,7 @@ def _settings(text: str) -> CellSettings:
         trials=plain["trials"],
         seeds=tuple(plain["seeds"]),
         baselines=tuple(plain["baselines"]),
+        metrics=tuple(plain.get("metrics", ())),
     )
 
 
@@ -112,5 +117,9 @@ def _settings(text: str) -> CellSettings:
 def _baseline(text: str) -> BaselineSettings:
     plain = json.loads(text)
     return BaselineSettings(
-        plain["attack"]["name"], DataChoice(**plain["data"]), plain["trials"], tuple(plain["seeds"])
+        plain["attack"]["name"],
+        DataChoice(**plain["data"]),
+        plain["trials"],
+        tuple(plain["seeds"]),
+        tuple(plain.get("metrics", ())),
     )

@@ -25,6 +25,7 @@ from leakscope.attacks.recipes import ATTACKS
 from leakscope.attacks.starts import STARTS
 from leakscope.attacks.units import GAINS, OBJECTIVES
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import until_registration
 from leakscope.core.registry import lookup, summary
 from leakscope.defences import DEFENCES
 from leakscope.learning.losses import UserLoss
@@ -195,6 +196,7 @@ class AlsoByName:
         return {"anyOf": [{"enum": list(self.names)}, handler(core)]}
 
 
+@until_registration
 @functools.cache
 def component_type(kind_name: str) -> Any:
     """Return the pydantic type of a component: a name, or a mapping with a name and its settings."""

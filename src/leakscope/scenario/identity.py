@@ -22,14 +22,18 @@ def cell_id(settings: Mapping[str, Any]) -> str:
 
 
 def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cell's settings with the SHA-256 of its checkpoint, if it has one; an unreadable file is reported by a later check."""
+    """Return a cell's settings, without an empty list of metrics and with the SHA-256 of its checkpoint, if it has one.
+
+    An unreadable checkpoint is reported by a later check.
+    """
+    settings = {key: value for key, value in settings.items() if value or key != "metrics"}
     weights = settings["weights"]
     if weights["name"] != "checkpoint" or weights["sha256"]:
-        return dict(settings)
+        return settings
     try:
         digest = Checkpoint(weights["path"], weights["round"]).digest()
     except InputError:
-        return dict(settings)
+        return settings
     return {**settings, "weights": {**weights, "sha256": digest}}
 
 

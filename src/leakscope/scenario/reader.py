@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import load_plugins
 from leakscope.scenario.components import KINDS, Kind
 from leakscope.scenario.problems import Problem, ScenarioError
 from leakscope.scenario.schema import message_of, problem_of
@@ -101,6 +102,7 @@ def user_file_of(data: Mapping[str, Any], kind: str) -> UserFile:
 
 
 def _fields(read: Text, text: str, source: str, kind: str) -> UserFile:
+    load_plugins()  # a file may name what an installed package registers
     if not isinstance(read.data, dict):
         message = f"{kind} is a mapping of fields, got {type(read.data).__name__}"
         raise ScenarioError([Problem((), message, 1)], source)

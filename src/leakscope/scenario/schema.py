@@ -13,9 +13,11 @@ from pydantic_core import PydanticCustomError
 from leakscope.attacks.null import BASELINES
 from leakscope.clients import Client
 from leakscope.core.errors import InputError, UnknownNameError
+from leakscope.core.plugins import until_registration
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
 from leakscope.defences.stack import check_stack
+from leakscope.metrics import METRICS
 from leakscope.scenario.components import (
     KINDS,
     LISTS,
@@ -47,6 +49,15 @@ def _different(seeds: list[int]) -> list[int]:
     return seeds
 
 
+def _metric(name: str) -> str:
+    try:
+        lookup(METRICS, name, "metric")
+    except InputError as error:
+        raise PydanticCustomError("piece", "{said}", {"said": str(error)}) from None
+    return name
+
+
+@until_registration
 @functools.cache
 def cell_model() -> type[BaseModel]:
     """Return the model of one cell: all fields except the axes."""
@@ -79,6 +90,10 @@ def cell_model() -> type[BaseModel]:
             list_of(Literal[BASELINES]),
             Field(list(BASELINES), description="What one gets without the update, shown beside the attacks."),
         ),
+        "metrics": (
+            list_of(Annotated[str, AfterValidator(_metric)]),
+            Field([], description="Scores beside MSE, PSNR and SSIM: the mean over a trial's examples is stored."),
+        ),
         "precision": (
             model_of(Precision, "precision"),
             Field({}, description="What of the way to run may change numbers."),
@@ -87,6 +102,7 @@ def cell_model() -> type[BaseModel]:
     return create_model("Cell", __config__=STRICT, **fields)
 
 
+@until_registration
 @functools.cache
 def file_model() -> type[BaseModel]:
     """Return the model of a whole file, for the JSON schema; axes are checked in `axes`."""

@@ -33,7 +33,7 @@ from leakscope.play.baselines import nearest_public, public_part
 from leakscope.scenario import Problem
 from leakscope.scenario.cell import CellSettings, read_baseline, read_settings
 from leakscope.store import Landing
-from leakscope.sweep.chunk_records import theory_of, trial_records, trial_tensors
+from leakscope.sweep.chunk_records import theory_of, trial_records, trial_tensors, with_metrics
 from leakscope.sweep.engines import reporter
 from leakscope.sweep.fit_checks import MisfitError
 from leakscope.sweep.merging import merge, shape_of
@@ -68,6 +68,12 @@ class Chunk:
     def seeds(self) -> list[int]:
         """Return the seed of every trial."""
         return [trial.seed for trial in self.trials]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Return the metrics beside those of every run."""
+        plain = self.cells[self.trials[0].cell].settings
+        return (read_baseline(plain) if self.baseline else read_settings(plain)).metrics
 
     def settings(self, trial: Trial | None = None) -> CellSettings:
         """Return the settings of a trial's cell; of the first trial's if none is given."""
@@ -110,6 +116,7 @@ def _played(chunk: Chunk) -> PlayedChunk:
     began = time.perf_counter()
     truth, result = _baseline(chunk) if chunk.baseline else _attacked(chunk)
     attacked = time.perf_counter() - began
+    result = with_metrics(chunk.metrics, truth, result)
     tensors = trial_tensors(truth, result) | _as_seen(chunk, truth, result) | _filmed(chunk, truth, result)
     seconds = time.perf_counter() - began
     ids = {place: cell.id for place, cell in chunk.cells.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from leakscope.core.model import Model
 from leakscope.core.record import COURSE, Record, SampleScore
 from leakscope.core.types import Batch, Knowledge, Observation, Outcome
 from leakscope.core.version import __version__
-from leakscope.metrics.scoring import clean
+from leakscope.metrics.scoring import clean, trial_means
 from leakscope.play import AttackResult
 from leakscope.sweep.trials import Trial
 
@@ -34,6 +35,12 @@ def trial_tensors(truth: Batch, result: AttackResult) -> dict[str, Tensor]:
         "trace_at": guess.trace_at.to(torch.int32).contiguous(),
         **{f"{COURSE}{name}": course.to(torch.float32).contiguous() for name, course in guess.courses.items()},
     }
+
+
+def with_metrics(names: Sequence[str], truth: Batch, result: AttackResult) -> AttackResult:
+    """Return the result with the mean of each named metric, beside the numbers that the attack learned."""
+    means, guess = trial_means(names, truth.inputs, result.reconstruction.inputs, result.scores), result.reconstruction
+    return replace(result, reconstruction=replace(guess, learned={**guess.learned, **means})) if means else result
 
 
 def trial_records(

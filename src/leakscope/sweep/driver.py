@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from leakscope.core.errors import InputError
+from leakscope.core.plugins import plugin_facts, registered_in
 from leakscope.core.provenance import gather_facts
 from leakscope.core.record import Cell, nobody_knows
 from leakscope.scenario import Problem, Scenario
@@ -27,7 +29,7 @@ from leakscope.sweep.plan import Plan, make_plan
 from leakscope.sweep.stored_plan import StoredPlan, chunks_of, read_plan
 from leakscope.sweep.trials import Sweep, Trial, sweep_of, unique_cells
 
-ATTACK = "attack"
+ATTACK, MAIN = "attack", "__main__"
 ONE_HOT = "client.loss mse: labels are one-hot targets, compared with the outputs as they are (no softmax)"
 
 
@@ -98,7 +100,14 @@ def check(scenario: Scenario, cells: Sequence[Cell]) -> list[CellSettings]:
 def _parts_read(settings: CellSettings) -> tuple[object, ...]:
     """Return all settings that `part_misfits` reads."""
     parts = (settings.data, settings.model, settings.weights, settings.trials, settings.baselines)
-    return *parts, settings.client.on_model, settings.client.loss, settings.recipe, settings.knowledge.labels
+    return (
+        *parts,
+        settings.client.on_model,
+        settings.client.loss,
+        settings.recipe,
+        settings.knowledge.labels,
+        settings.metrics,
+    )
 
 
 def _attack_read(settings: CellSettings) -> tuple[object, ...]:
@@ -178,7 +187,9 @@ def run_scenario(
     sweep = unfold(scenario)
     for line in remarks(sweep):
         watcher.message(line)
-    facts = gather_facts(command, device)
+    plain = [cell.settings for cell in sweep.cells]
+    facts = gather_facts(command, device) | plugin_facts(plain)
+    engine = _reaching(engine, plain)
     run = Run.open(directory) if Run.exists(directory) else None
     before = _before(run, sweep)
     make = partial(
@@ -211,6 +222,19 @@ def _engine(workers: int | None, seconds: float, device: str) -> Engine:
     if workers is None:
         return local(seconds=seconds or None, gpus=visible_gpus() if device == "cuda" else ())
     return serial if workers == 1 else processes(workers, share_gpu=True)
+
+
+def _reaching(engine: Engine | None, settings: Sequence[Mapping[str, object]]) -> Engine | None:
+    """Return the engine, serial if none is given and a piece is registered in a script or notebook: workers cannot import that."""
+    unknown = [place for place, module in registered_in(settings).items() if module == MAIN]
+    if not unknown or engine is serial:
+        return engine
+    if engine is not None:
+        name = " ".join(unknown[0])
+        raise InputError(
+            f"{name} is registered in {MAIN}, which workers cannot import: put it into a module, or use serial"
+        )
+    return serial
 
 
 def _before(run: Run | None, sweep: Sweep) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -16,8 +17,10 @@ from leakscope.attacks.priors import TotalVariation
 from leakscope.attacks.simulate import LocalSteps, OnTheLine, simulator_kinds
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.plugins import until_registration
 from leakscope.data import Dataset, Part
 from leakscope.defences import Sign
+from leakscope.metrics import METRICS, score, trial_means
 from leakscope.models import MODELS
 from leakscope.models.checkpoint import Checkpoint, check_scaling
 from leakscope.scenario.cell import CellSettings, ModelChoice
@@ -158,7 +161,22 @@ def part_misfits(settings: CellSettings) -> list[Problem]:
         + (_model_misfits(settings.model, data) or _checkpoint_misfits(settings))
         + _code_misfits(settings, data)
         + _label_misfits(settings)
+        + _metric_misfits(settings.metrics, data)
     )
+
+
+def _metric_misfits(names: Sequence[str], data: Dataset) -> list[Problem]:
+    """Return the metrics that cannot score an example of this data."""
+    problems, example = [], data.pictures("train" if data.size("train") else "test", [0])[None]
+    scores = score(example, torch.zeros(1, 1, dtype=torch.int64), example, None)
+    for place, name in enumerate(names):
+        try:
+            if data.kind == "table" and not METRICS[name].tables:
+                raise InputError(f"metric {name!r} is for pictures, {data.name} is a table")
+            trial_means([name], example, example, scores)
+        except InputError as error:
+            problems.append(Problem(("metrics", place), str(error)))
+    return problems
 
 
 def _too_few(settings: CellSettings, data: Dataset) -> list[Problem]:
@@ -245,6 +263,7 @@ def _model_misfits(model: ModelChoice, data: Dataset) -> list[Problem]:
     return [Problem(("model",), reason)] if reason else []
 
 
+@until_registration
 @functools.lru_cache(maxsize=256)
 def _building_error(text: str, shape: tuple[int, ...], classes: int) -> str:
     """Return why a network cannot be built, "" if it can; nothing is allocated."""

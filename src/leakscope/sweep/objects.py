@@ -17,6 +17,7 @@ from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.plugins import until_registration
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import lift
 from leakscope.core.types import Batch, make_batch
@@ -35,6 +36,7 @@ def load_data(name: str, size: int | None = None) -> Dataset:
     return _read(name) if size is None else replace(_read(name), side=size)
 
 
+@until_registration
 @functools.lru_cache(maxsize=8)
 def _read(name: str) -> Dataset:
     return load(name)
@@ -68,6 +70,7 @@ def model_text(model: ModelChoice) -> str:
     return json.dumps([model.name, dict(model.settings)], sort_keys=True)
 
 
+@until_registration
 @functools.lru_cache(maxsize=32)
 def _network(text: str, shape: tuple[int, ...], classes: int, checkpoint: Checkpoint | None) -> Model:
     if checkpoint is not None:
@@ -76,6 +79,7 @@ def _network(text: str, shape: tuple[int, ...], classes: int, checkpoint: Checkp
     return build(name, shape, classes, settings)
 
 
+@until_registration
 @functools.lru_cache(maxsize=32)
 def fingerprint(name: str, part: Part) -> str:
     """Return a hash of a part's examples, so that a trial on other data has another id."""
@@ -87,12 +91,14 @@ def fingerprint(name: str, part: Part) -> str:
     return digest.hexdigest()[:16]
 
 
+@until_registration
 @functools.lru_cache(maxsize=32)
 def _shuffled(name: str, part: Part) -> Tensor:
     size = load_data(name).size(part)
     return random.permutation(random.fold(random.fold(random.key(0), "order of clients"), part), size)
 
 
+@until_registration
 @functools.lru_cache(maxsize=32)
 def mixed_batches(choice: DataChoice) -> tuple[Places, ...]:
     """Return every batch of a label mix, as indices in the part; client i holds the i-th."""

@@ -92,7 +92,7 @@ def group_trials(sweep: Sweep, trials: Sequence[Trial]) -> list[Group]:
 
 
 def _baseline_key(settings: BaselineSettings) -> str:
-    return repr((_data(settings.data), settings.data.part, settings.name))
+    return repr((_data(settings.data), settings.data.part, settings.name, settings.metrics))
 
 
 def _key(settings: CellSettings) -> str:
@@ -102,7 +102,7 @@ def _key(settings: CellSettings) -> str:
     shape = None if head is None else (head.bits, head.spread)  # alpha and margin are strengths, one for each trial
     client = replace(settings.client, defences=(), on_model=None)
     parts = (known, _data(settings.data), settings.model, client, shape, settings.knowledge, settings.precision)
-    return repr(parts) + shape_of(settings.attack)
+    return repr((*parts, settings.metrics)) + shape_of(settings.attack)
 
 
 def _data(choice: DataChoice) -> tuple[object, ...]:

@@ -85,6 +85,7 @@ def _baseline(cell: Cell, settings: CellSettings, name: str) -> Cell:
         "attack": {"name": name},
         "trials": settings.trials,
         "seeds": list(settings.seeds[:1]),
+        **({"metrics": list(settings.metrics)} if settings.metrics else {}),
     }
     axes = {axis: value for axis, value in cell.axes.items() if axis.split(".")[0] == "data"}
     return Cell(id=f"b{cell_id(plain)[1:]}", settings=plain, axes={"attack": name, **axes}, baseline=True)

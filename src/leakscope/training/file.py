@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field, create_model
 from leakscope.attacks.engine.plan import DTYPES
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import until_registration
 from leakscope.core.registry import lookup
 from leakscope.data import SOURCES
 from leakscope.data.partition import PARTITIONS, Partition
@@ -113,6 +114,7 @@ def _by_name(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
+@until_registration
 @functools.cache
 def file_model() -> type[BaseModel]:
     """Return the pydantic model of a training file."""

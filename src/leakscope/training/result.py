@@ -71,6 +71,13 @@ def about_of(path: Path) -> dict[str, object]:
         raise InputError(f"{path} is not a readable state ({reason}); delete it to train from the beginning") from None
 
 
+def facts_of(directory: Path) -> dict[str, str]:
+    """Return the facts stored with the training in a directory; {} if there is none."""
+    path = directory / STATE
+    facts = about_of(path).get("facts") if path.is_file() else {}
+    return {str(name): str(value) for name, value in facts.items()} if isinstance(facts, dict) else {}
+
+
 def checkpoints_of(directory: Path) -> dict[int, str]:
     """Return round -> checkpoint file."""
     files = sorted((directory / Path(file_name(0)).parent).glob("round-*.safetensors"))

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import plugin_facts
 from leakscope.federated import (
     Played,
     State,
@@ -86,7 +87,14 @@ def run_training(
         make_folder(directory / Path(file_name(0)).parent)
     with locked(directory / LOCK), clear_errors(directory, "what was saved before is whole"):
         writes_private = keep_private or not first.private
-        run = _Run(training, world, directory, device, dict(facts or {}), writes_private=writes_private)
+        run = _Run(
+            training,
+            world,
+            directory,
+            device,
+            {**(facts or {}), **plugin_facts([training.plain])},
+            writes_private=writes_private,
+        )
         try:
             return run.play(first, on_round, say, inside, stop)
         finally:

@@ -67,7 +67,7 @@ class Analytic:
                 "cannot read it: use cpl, dlg or ig"
             )
         weight, bias, pairs = first_layer(entry.weight, entry.bias, observation, knowledge)
-        flat = _recover(weight, bias, knowledge) if pairs is None else _recover_one(weight, bias, pairs)
+        flat = recover(weight, bias, knowledge) if pairs is None else _recover_one(weight, bias, pairs)
         fit = relative_residual(weight, bias, flat, pairs)
         labels = labels_of(model, observation, knowledge, seeds)
         inputs = flat.unflatten(-1, tuple(knowledge.input_shape))
@@ -117,7 +117,7 @@ def _recover_one(weight: Tensor, bias: Tensor, pairs: Tensor) -> Tensor:
     return ((weight * bias[..., None] * pairs).sum(1) / strength)[:, None]
 
 
-def _recover(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:
+def recover(weight: Tensor, bias: Tensor, knowledge: Knowledge) -> Tensor:
     """Return T x N x F inputs from T x K x F and T x K gradients."""
     if knowledge.samples == 1:
         strength = bias.square().sum(1).clamp_min(TINY**2)

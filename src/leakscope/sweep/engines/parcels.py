@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from typing import cast
 
 from leakscope.core.errors import InputError
+from leakscope.core.plugins import import_plugin, plugin_imports
 from leakscope.core.version import __version__
 from leakscope.sweep.engines.contract import C, Note, OnNote, R, listening, torch_threads
 
@@ -54,7 +55,7 @@ def pack(work: Callable[[C], R], chunk: C) -> bytes:
         raise InputError(
             f"workers import the work by its module: {name} must be a function at the top of a module other than __main__"
         )
-    return pickle.dumps((__version__, pickle.dumps((work, chunk), pickle.HIGHEST_PROTOCOL)))
+    return pickle.dumps((__version__, plugin_imports(), pickle.dumps((work, chunk), pickle.HIGHEST_PROTOCOL)))
 
 
 def attempt(packed: bytes, *, threads: int, on_note: OnNote | None) -> bytes:
@@ -73,10 +74,15 @@ def attempt(packed: bytes, *, threads: int, on_note: OnNote | None) -> bytes:
 
 
 def _opened(packed: bytes) -> tuple[Callable[[object], object], object]:
-    """Return work and chunk; the version is compared before they are unpickled."""
-    theirs, inside = pickle.loads(packed)  # noqa: S301  packed by our own driver
+    """Return work and chunk; before they are unpickled the version is compared and the driver's plug-ins are imported."""
+    theirs, imports, inside = pickle.loads(packed)  # noqa: S301  packed by our own driver
     if theirs != __version__:
         raise InputError(f"the driver has leakscope {theirs}, its worker {__version__}: install the same")
+    for module, directory in imports:
+        try:
+            import_plugin(module, directory=directory)
+        except InputError as error:
+            raise InputError(f"a worker lacks pieces that the driver has: {error}") from None
     work, chunk = pickle.loads(inside)  # noqa: S301  as above
     return work, chunk
 

@@ -1,0 +1,173 @@
+"""Peeling: batches come back exactly where the algebra says so, and nothing is certified that is no sample."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from leakscope.attacks.exact.peel_attack import Peeling, _slopes
+from leakscope.attacks.exact.peeling import peel
+from leakscope.clients import Client, attacker_knowledge
+from leakscope.core import random
+from leakscope.core.errors import InputError
+from leakscope.core.model import Model
+from leakscope.core.pairing import pair, squared_distances
+from leakscope.core.scaling import Scaling
+from leakscope.core.tree import take, to
+from leakscope.core.types import Batch, LocalTraining, Observation, Outcome, Reconstruction, Round, make_batch
+from leakscope.data import load
+from leakscope.defences import Clip, Defence, GaussianNoise
+from leakscope.models import Torch, build, draw_parameters
+
+torch.set_num_threads(1)
+SEEDS = [0, 1]
+DATA = load("digits")
+
+
+def network(*hidden: int, dtype: torch.dtype = torch.float64, activation: str = "relu") -> Model:
+    return to(build("mlp", (1, 8, 8), 10, {"hidden": hidden or (300,), "activation": activation}), dtype=dtype)
+
+
+def digits(samples: int, *, copies: int = 1) -> Batch:
+    number = len(SEEDS) * samples // copies
+    inputs, labels = DATA.pictures("test", range(number)), torch.as_tensor(DATA.labels("test", range(number)))
+    grouped = [t.unflatten(0, (len(SEEDS), -1)).repeat_interleave(copies, 1) for t in (inputs.double(), labels)]
+    return make_batch(*grouped, classes=10)
+
+
+def attacked(model: Model, batch: Batch, client: Client) -> tuple[Reconstruction, Observation]:
+    dtype = next(iter(model.parameters.values())).dtype
+    weights = to(draw_parameters(model, Torch(), random.key(SEEDS)), dtype=dtype)
+    seen = client.observe(model, weights, to(batch, dtype=dtype), SEEDS)
+    return Peeling().run(model, seen, attacker_knowledge(model, client, batch), SEEDS), seen
+
+
+def check_recovered(batch: Batch, found: Reconstruction, error: float) -> None:
+    """Assert that every certified sample is one of the batch, each at most once, with its label."""
+    assert found.proved is not None
+    for t in range(batch.trials):
+        inputs, labels = found.inputs[t][found.proved[t]].double(), found.labels[t][found.proved[t]]
+        distances = squared_distances(batch.inputs[t], inputs)
+        nearest = distances.argmin(0)
+        assert bool((distances.amin(0) < error**2).all())
+        assert torch.equal(batch.labels[t][nearest], labels)
+        counts = nearest.bincount(minlength=batch.samples)
+        same = (squared_distances(batch.inputs[t], batch.inputs[t]) == 0).sum(0)
+        assert bool((counts <= same).all())
+
+
+CLIENTS = {
+    "gradient": Client(),
+    "scaled": Client(scaling=Scaling((0.4,), (0.3,))),
+    "mse": Client(loss="mse"),
+    "one step": Client(local=LocalTraining(rate=0.3)),
+    "clipped": Client(defences=(Clip(1e-2),)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CLIENTS))
+def test_every_sample_of_a_batch_is_proved_with_its_label(name: str) -> None:
+    batch = digits(12)
+    found, _ = attacked(network(400), batch, CLIENTS[name])
+    assert (found.outcome == Outcome.PROVED).all()
+    assert found.proved is not None
+    assert bool(found.proved.all())
+    check_recovered(batch, found, 1e-6)
+    for t in range(batch.trials):
+        paired = pair(squared_distances(batch.inputs[t], found.inputs[t]))
+        assert torch.equal(batch.labels[t], found.labels[t][paired])
+    assert float(found.mismatch.max()) < 1e-9
+
+
+def test_deeper_networks_and_float32_updates() -> None:
+    batch = digits(8)
+    found, _ = attacked(network(300, 50), batch, Client())
+    assert bool(found.proved is not None and found.proved.all())
+    rough, _ = attacked(network(300, dtype=torch.float32), batch, Client())
+    assert rough.proved is not None
+    assert float(rough.proved.double().mean()) > 0.9
+    check_recovered(batch, rough, 1e-3)
+
+
+def test_copies_of_a_sample_are_counted() -> None:
+    batch = digits(8, copies=2)
+    found, _ = attacked(network(400), batch, Client())
+    assert (found.outcome == Outcome.PROVED).all()
+    check_recovered(batch, found, 1e-6)
+
+
+@pytest.mark.parametrize("defence", [GaussianNoise(1e-4), GaussianNoise(1e-2)])
+def test_noise_leaves_nothing_certified(defence: Defence) -> None:
+    found, _ = attacked(network(400), digits(8), Client(defences=(defence,)))
+    assert found.proved is not None
+    assert not bool(found.proved.any())
+    assert (found.outcome != Outcome.PROVED).all()
+
+
+def test_smooth_units_and_large_batches_certify_no_mixture() -> None:
+    for model, samples in ((network(300, activation="tanh"), 4), (network(40), 40)):
+        batch = digits(samples)
+        check_recovered(batch, attacked(model, batch, Client())[0], 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("factor", [0.25, None])
+def test_foreign_updates_certify_nothing(factor: float | None, dtype: torch.dtype) -> None:
+    model = network(200)
+    batch = digits(4)
+    seen = Client().observe(
+        model, to(draw_parameters(model, Torch(), random.key(SEEDS)), dtype=torch.float64), batch, SEEDS
+    )
+    slopes = _slopes(take(seen.rounds[0], 0), model, "dense1.bias", attacker_knowledge(model, Client(), batch))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        parts = torch.rand(200, 6, generator=generator, dtype=torch.float64).square()
+        images = torch.rand(6, 64, generator=generator, dtype=torch.float64)
+        weight, bias = (parts @ images).to(dtype), parts.sum(1).to(dtype)  # every quotient is a mixture inside the box
+        made = peel(weight, bias, slopes, lambda r: torch.zeros(len(r)), dtype=dtype, factor=factor, most=8)
+        assert len(made.inputs) == 0
+
+
+def test_slopes_are_those_of_autograd() -> None:
+    model, batch = network(20, 10), digits(3)
+    seen = Client().observe(
+        model, to(draw_parameters(model, Torch(), random.key(SEEDS)), dtype=torch.float64), batch, SEEDS
+    )
+    name = str(model.entry and model.entry.bias)
+    before = take(seen.rounds[0], 0)
+    slopes = _slopes(before, model, name, attacker_knowledge(model, Client(), batch))(batch.inputs[0].flatten(1))
+    weights = {n: w.clone().requires_grad_() for n, w in before.before.items()}
+    for i in range(3):
+        for label in (0, 7):
+            out = model.apply(weights, {}, batch.inputs[0, i : i + 1], random.key(0))[0]
+            loss = nn.functional.cross_entropy(out, torch.tensor([label]))
+            assert_close(slopes[i, label], torch.autograd.grad(loss, weights[name])[0])
+
+
+def test_rounds_add_what_another_round_lacks() -> None:
+    model, batch = network(60), digits(16)
+    rounds: list[Round] = []
+    alone: list[int] = []
+    for number in range(3):
+        weights = to(draw_parameters(model, Torch(), random.key([5 + number, 9 + number])), dtype=torch.float64)
+        seen = Client().observe(model, weights, batch, SEEDS)
+        knowledge = attacker_knowledge(model, Client(), batch)
+        one = Peeling().run(model, seen, knowledge, SEEDS)
+        assert one.proved is not None
+        alone.append(int(one.proved.sum()))
+        rounds += seen.rounds
+    found = Peeling().run(model, Observation(tuple(rounds), seen.shares, seen.samples), knowledge, SEEDS)
+    assert found.proved is not None
+    assert int(found.proved.sum()) >= max(alone)
+    check_recovered(batch, found, 1e-6)
+
+
+def test_models_without_a_first_dense_layer_are_refused() -> None:
+    model = build("lenet_cpl", (1, 8, 8), 10)
+    seen = Client().observe(
+        model, draw_parameters(model, Torch(), random.key(SEEDS)), to(digits(2), dtype=torch.float32), SEEDS
+    )
+    with pytest.raises(InputError, match="dense"):
+        Peeling().run(model, seen, attacker_knowledge(model, Client(), digits(2)), SEEDS)
