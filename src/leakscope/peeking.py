@@ -14,6 +14,7 @@ from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.exact.analytic import Analytic
 from leakscope.attacks.recipes import cpl
 from leakscope.auditing.criterion import Criterion, compare, loss_on
+from leakscope.auditing.descriptions import sent_part
 from leakscope.auditing.suite import division_problem
 from leakscope.clients import Client
 from leakscope.core.devices import find_device
@@ -56,7 +57,8 @@ class Peek:
             f"mean MSE {run.summary.means['mse'].value:.2g}"
             for run in self.shown.attacks
         ]
-        return "; ".join(runs)
+        sent = sent_part(self.shown.exposure)
+        return "; ".join([*runs, *([f"sent: {sent.words}"] if sent.numbers < sent.of_numbers else [])])
 
     @property
     def inputs(self) -> Tensor:

@@ -63,6 +63,7 @@ from leakscope.defences.strengths import tried
 from leakscope.play import Exposure, judge
 from leakscope.report.audit_page import _algebra, page_of_audit
 from leakscope.report.page import render
+from leakscope.scenario import ScenarioError
 from leakscope.store.captures import Capture, write_capture
 
 BRIEF = 0.5  # minutes: more than a few iterations take, so that an audit ends by itself
@@ -856,3 +857,43 @@ def test_mistakes_in_a_file_are_told(tmp_path: Path, text: str, said: str) -> No
     path.write_text(text)
     with pytest.raises(InputError, match=said):
         read_request(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "near"),
+    [
+        ("model: mlp\ndata: digits\nclinet: {}", ("clinet",), "client"),
+        ("data: digits\nclients: 1\nmodel: lenet_clp", ("model",), "lenet_cpl"),
+        ("model: mlp\nclients: 1\ndata: digitts", ("data",), "digits"),
+        ("model: mlp\nclients: 1\ndata: {name: digits, prat: test}", ("data", "prat"), "part"),
+        ("model: mlp\ndata: digits\ndefences: [clipp]", ("defences", 0), "clip"),
+        ("model: mlp\ndata: digits\ndefences: [{name: clip, buond: 1}]", ("defences", 0, "buond"), "bound"),
+        ("model: mlp\ndata: digits\nfail_above: {asrr: 1}", ("fail_above", "asrr"), "asr"),
+    ],
+)
+def test_a_typo_in_a_file_is_told_with_its_line_and_the_nearest_name(
+    tmp_path: Path, text: str, path: tuple[str | int, ...], near: str
+) -> None:
+    file = tmp_path / "audit.yaml"
+    file.write_text(text)
+    with pytest.raises(ScenarioError) as told:
+        read_request(file)
+    [problem] = told.value.problems
+    assert (problem.path, problem.line) == (path, 3)
+    assert f"did you mean '{near}'" in problem.message
+
+
+def test_all_mistakes_of_values_in_a_file_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "audit.yaml"
+    file.write_text(
+        "model: mlp\ndata: digitts\nclient: {optimiser: sdg}\ndefences: [{name: clip, bound: 1}, {name: clip, bound: -1}]\n"
+    )
+    with pytest.raises(ScenarioError) as told:
+        read_request(file)
+    places = [(problem.path, problem.line) for problem in told.value.problems]
+    assert places == [(("data",), 2), (("client", "optimiser"), 3), (("defences", 1, "bound"), 4)]
+
+
+def test_a_misspelt_loss_is_told_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'cross_entropy'"):
+        make_subject(target(loss="cross_entrpy"))

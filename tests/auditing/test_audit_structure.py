@@ -10,6 +10,10 @@ from torch import nn
 
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Audit, attack_runs, audit, suite
+from leakscope.auditing.descriptions import sent_part
+from leakscope.auditing.result import audit_record
+from leakscope.peeking import peek
+from leakscope.report.audit_page import page_of_audit
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +40,22 @@ def test_a_frozen_first_layer_sends_nothing_to_read() -> None:
     assert "analytic" in {item.what for item in found.untested}
     assert found.exposure is not None
     assert set(found.exposure.observation.rounds[0].sent) == {"3.weight", "3.bias"}
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_an_audit_and_a_peek_say_which_part_of_the_model_is_sent(frozen: bool) -> None:
+    module = net()
+    module[1].requires_grad_(not frozen)
+    found = audited(module, "cross_entropy")
+    assert found.exposure is not None
+    sent = sent_part(found.exposure)
+    assert sent == ((2, 21, 4, 123) if frozen else (4, 123, 4, 123))
+    assert audit_record(found)["sent"] == sent._asdict()
+    assert sent.words in str(found)
+    assert dict(page_of_audit(found, command="").threat.setting)["sent of the model"] == (sent.words,)
+    seen = peek(module, torch.rand(1, 1, 4, 4), torch.tensor([1]), iterations=1, noise=False)
+    assert (sent.words in str(seen)) == frozen
+    assert dict(seen.page.threat.setting)["sent of the model"] == (sent.words,)
 
 
 def test_a_model_that_is_all_frozen_is_untested() -> None:

@@ -15,7 +15,7 @@ import leakscope
 from leakscope.attacks import Attack, analytic, cpl, ig
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing import Audit, Target, attack_runs, audit_captures, audit_target, capture_audit, suite
+from leakscope.auditing import Audit, Target, attack_runs, audit_captures, audit_target, suite
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.result import audit_record
 from leakscope.auditing.suite import INFORMED
@@ -35,8 +35,7 @@ INPUTS = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(1))
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every attack of the suite end after an iteration."""
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 1, "sme": 1})
-    for room in (attack_runs, capture_audit):
-        monkeypatch.setattr(room, "prior_only", partial(prior_only, iterations=2))
+    monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
 
 
 def conv() -> nn.Module:

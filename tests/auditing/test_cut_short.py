@@ -14,7 +14,7 @@ from torch import nn
 
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing import Target, attack_runs, audit_captures, audit_target, capture_audit, suite
+from leakscope.auditing import Target, attack_runs, audit_captures, audit_target, suite
 from leakscope.auditing.attempts import MEANING, CutShort, find_cut, find_cut_of
 from leakscope.auditing.result import audit_record, doubt_lines
 from leakscope.auditing.verdict import Grade
@@ -66,8 +66,7 @@ def test_a_padded_place_is_nothing_left_to_find() -> None:
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let CPL end as its authors do, and IG never."""
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": LONG, "sme": 1})
-    for room in (attack_runs, capture_audit):
-        monkeypatch.setattr(room, "prior_only", partial(prior_only, iterations=2))
+    monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
 
 
 def conv() -> nn.Module:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import textwrap
@@ -15,7 +17,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing import attack_runs, capture_audit, suite
+from leakscope.auditing import attack_runs, suite
 from leakscope.auditing.result import Audit
 from leakscope.auditing.target_audit import CLIENTS, MINUTES
 from leakscope.auditing.verdict import Grade
@@ -58,8 +60,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "cli_audited", raising=False)
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 1, "ig": 2, "sme": 2})
-    for room in (attack_runs, capture_audit):
-        monkeypatch.setattr(room, "prior_only", partial(prior_only, iterations=2))
+    monkeypatch.setattr(attack_runs, "prior_only", partial(prior_only, iterations=2))
     return tmp_path
 
 
@@ -172,3 +173,35 @@ def test_an_audit_is_never_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         write_audit(Audit(name="m", grade=Grade.UNTESTED, minutes=1.0, seconds=0.0, seed=0), out)
     assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("to", ["csv", "latex", "markdown"])
+def test_the_table_of_an_audit_can_be_pasted(place: Path, to: str) -> None:
+    run("cli_audited:build", *BRIEF, "--out", "out")
+    told = json.loads((place / "out" / "audit.json").read_text())
+    done = CliRunner().invoke(app, ["show", "out", "--to", to, "--out", "table"])
+    assert done.exit_code == 0, done.output
+    text = (place / "table").read_text("utf-8")
+    runs = [*told["attacks"], *told["null_baselines"]]
+    assert len(runs) > 3
+    if to != "csv":
+        assert text.count("content recovered") == 1
+        assert all(f"{each['n']} " in text for each in runs)
+        return
+    rows = list(csv.DictReader(io.StringIO(text)))
+    for row, each in zip(rows, runs, strict=True):
+        assert row["attack"].removesuffix(" (without the update)") == each["name"]
+        assert float(row["content recovered"]) == each["recovered"]
+        assert float(row["content recovered low"]) <= each["recovered"] <= float(row["content recovered high"])
+        assert float(row["PSNR, dB"]) == each["psnr"]
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", "{}", '{"attacks": 1, "null_baselines": []}', '{"attacks": [{}], "null_baselines": []}']
+)
+def test_a_damaged_audit_is_one_clear_line(place: Path, content: str) -> None:
+    (place / "out").mkdir()
+    (place / "out" / "audit.json").write_text(content)
+    done = CliRunner().invoke(app, ["show", "out"])
+    assert isinstance(done.exception, InputError)
+    assert len(str(done.exception).splitlines()) == 1

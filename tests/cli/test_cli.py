@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
+import torch
+from rich.console import Console
 
+from command_line import leakscope as in_process
 from leakscope.cli import main
 from leakscope.cli.app import run_command
+from leakscope.cli.studies import show_exact
+from leakscope.core.types import make_batch
+from leakscope.data import SOURCES
+from leakscope.scenario.catalogue import catalogue
+from leakscope.studies.demo import exact_recovery
 
 
 def leakscope(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -62,11 +72,45 @@ def test_list_names_a_piece_of_every_kind() -> None:
     assert "gaussian_noise" in told.stdout
 
 
+@pytest.mark.parametrize("columns", ["40", "80", None])
+@pytest.mark.parametrize("words", [("list",), ("data", "list"), ("list", "defence")], ids=" ".join)
+def test_names_are_listed_whole_however_narrow_the_terminal(
+    words: tuple[str, ...], columns: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    told = in_process(*words)
+    assert told.code == 0
+    known = [
+        name for kind, name, _ in catalogue() if kind == {"data": "data", "defence": "defence"}.get(words[-1], kind)
+    ]
+    listed = {line.split()[0] for line in told.out.splitlines() if line.startswith(" ") and line[1:2].strip()}
+    assert set(SOURCES if words == ("data", "list") else known) <= listed
+    assert columns is None or max(len(line) for line in told.out.splitlines()) <= int(columns)
+
+
+def test_an_unknown_kind_is_refused_with_the_nearest() -> None:
+    told = in_process("list", "atack")
+    assert (told.code, told.out) == (2, "")
+    assert "'attack'" in told.err
+
+
+@pytest.mark.parametrize("colours", [None, "truecolor"])
+def test_the_demo_draws_blocks_in_a_terminal_alone(colours: Literal["truecolor"] | None) -> None:
+    batch = make_batch(torch.rand(2, 1, 1, 28, 28), torch.zeros(2, 1, dtype=torch.long), classes=10)
+    console = Console(file=io.StringIO(), color_system=colours, force_terminal=colours is not None, width=160)
+    show_exact(console, exact_recovery(batch, [0, 1]), batch)
+    lines = str(console.file.getvalue()).splitlines()  # type: ignore[attr-defined]
+    assert sum("\u2580" in line for line in lines) == (14 if colours else 0)
+    assert all(line.strip() for line in lines) or colours
+
+
 @pytest.mark.slow
 def test_demo_writes_a_page(tmp_path: Path) -> None:
     told = leakscope("demo", "--images", "2", "--out", str(tmp_path / "out"))
     assert told.returncode == 0, told.stderr
-    assert "\u2580" in told.stdout  # the exact recovery, as blocks
+    assert "\u2580" not in told.stdout  # blocks are for a terminal
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert re.search(r"<h1[^>]*>[^<]*\b\d of 2 ", page)
 

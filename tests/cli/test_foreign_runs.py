@@ -195,6 +195,13 @@ def test_a_fifo_in_the_place_of_a_tensor_file_is_done_again(finished: Path, run:
     assert path.is_file()
 
 
+def test_a_fifo_in_the_place_of_the_folder_of_tensors_is_refused(finished: Path, run: Path) -> None:
+    shutil.rmtree(run / "tensors")
+    os.mkfifo(run / "tensors")
+    check_refused(leakscope("report", run))
+    check_refused(go_on(finished, run))
+
+
 def test_a_damaged_scratch_plan_does_not_stop_a_run(finished: Path, run: Path) -> None:
     scratch = run / "work" / forget_last_chunk(run)
     scratch.mkdir()

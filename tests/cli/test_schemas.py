@@ -95,3 +95,15 @@ def test_the_command_prints_each_kind_and_refuses_others() -> None:
     refused = CliRunner().invoke(app, ["schema", "--kind", "trian"])
     assert isinstance(refused.exception, InputError)
     assert "'train'" in str(refused.exception)
+
+
+def test_a_schema_replaces_plain_files_only(tmp_path: Path) -> None:
+    out, kept = tmp_path / "schema.json", tmp_path / "kept.json"
+    assert CliRunner().invoke(app, ["schema", "--out", str(out)]).exit_code == 0
+    assert json.loads(out.read_text(encoding="utf-8")) == schema_of("scenario")
+    kept.write_text("kept", encoding="utf-8")
+    out.unlink()
+    out.symlink_to(kept)
+    assert isinstance(CliRunner().invoke(app, ["schema", "--out", str(out)]).exception, InputError)
+    assert kept.read_text(encoding="utf-8") == "kept"
+    assert isinstance(CliRunner().invoke(app, ["schema", "--out", str(tmp_path)]).exception, InputError)

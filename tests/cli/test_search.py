@@ -56,6 +56,8 @@ def test_report_makes_the_page_of_a_search_again_without_scoring(file: Path, tmp
     assert done.exit_code == 0, done.output
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert found.selection.hybrid in page
+    figure = RUN.invoke(app, ["report", str(out), "--figure", "policies.svg"])
+    assert (figure.exit_code, (out / "policies.svg").is_file()) == (0, True)
     with pytest.raises(InputError, match="no policy search"):
         read_finished(tmp_path)
 

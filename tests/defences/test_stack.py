@@ -259,3 +259,20 @@ def test_noise_of_one_level_is_told_as_one() -> None:
 def test_nothing_sent_has_no_noise() -> None:
     facts: Any = revealed([GaussianNoise(0.3, each=True)], {"w": torch.zeros(2, 5)})
     assert_close(facts, {"sigma": torch.zeros(2), "sigma_each": {"w": torch.zeros(2)}})
+
+
+class Misspoken:
+    """A user's defence whose `reveal` returns a plain dict."""
+
+    def protect_update(self, update: Tree, seed: Tensor) -> Tree:
+        del seed
+        return update
+
+    def reveal(self, sent: Tree) -> dict[str, float]:
+        del sent
+        return {"bound": 1.0}
+
+
+def test_what_a_defence_reveals_must_be_a_revealed() -> None:
+    with pytest.raises(InputError, match="Revealed"):
+        revealed((Misspoken(),), {"weight": torch.ones(2, 3)})  # type: ignore[arg-type]

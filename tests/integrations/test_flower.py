@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import tomllib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ from leakscope.store.recorder import Recorder, Recording
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 SETTINGS = {
-    "rounds": 2, "local-epochs": 1, "batch-size": 8, "examples": 8, "learning-rate": 0.1, "defence": "", "captures": "",
+    "rounds": 2, "local-epochs": 1, "batch-size": 8, "examples": 8, "learning-rate": 0.4, "defence": "", "captures": "",
 }  # fmt: skip
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -354,6 +355,19 @@ def test_the_example_trains_in_process(example: Any, flwr: Any, tmp_path: Path) 
     captures = read_captures(tmp_path / "captures")
     assert [c.round for c in captures] == [1, 1, 2, 2]
     assert all(c.examples == 8 for c in captures)
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_the_example_learns_in_the_rounds_of_its_own_settings(
+    example: Any, flwr: Any, nodes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tomllib.loads((EXAMPLE / "pyproject.toml").read_text("utf-8"))["tool"]["flwr"]["app"]["config"]
+    build, server = (importlib.import_module(f"digits_federation.{name}") for name in ("audit", "server_app"))
+    training = build.build().client
+    told = (settings["examples"], settings["local-epochs"], settings["batch-size"], settings["learning-rate"])
+    assert told == (build.EXAMPLES, training.epochs, training.batch_size, training.rate)
+    server.app(make_grid(example.app, nodes, settings), flwr.Context(1, 1, {}, flwr.RecordDict(), settings))
+    assert float(capsys.readouterr().out.split()[-1]) > 0.3  # guessing: 0.1
 
 
 def test_what_the_example_recorded_can_be_audited(

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from leakscope.auditing.descriptions import sent_part
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core.tree import take
 from leakscope.core.types import Batch, Observation, Outcome, Reconstruction, Round, Shares, make_batch
@@ -133,7 +134,10 @@ def test_the_page_keeps_the_words_and_the_special_parts(figures: Callable[[str],
     assert "pictures were" in page.headline
     assert (page.title, page.explanation, page.limits) == ("a demo", "Why.", "Small.")
     assert page.threat.words.endswith("Nothing.")
-    assert page.threat.setting == tuple((run.name, (run.note,)) for run in story.attacks)
+    assert page.threat.setting == (
+        ("sent of the model", (sent_part(story.exposure).words,)),
+        *((run.name, (run.note,)) for run in story.attacks),
+    )
     assert page.exact is not None
     assert page.exact.pairs[1].label == f"{story.names[1]} (class {int(story.exposure.batch.labels.flatten()[1])})"
     assert list(page.update) == ["w"]

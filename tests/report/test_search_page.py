@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
 from leakscope.core.errors import InputError
+from leakscope.report.figures import figure_svg
 from leakscope.report.numbers import number
+from leakscope.report.search_figures import figures_of_search
 from leakscope.report.search_page import FRAME, draw_policies, explanation, headline, render_search, write_search
 from leakscope.search.candidates import Candidate
 from leakscope.search.policies import Walk, walks_of
@@ -144,3 +147,18 @@ def test_walks_are_the_steps_of_the_policies_themselves() -> None:
     for walk in (first, second):
         how = Transform(walk.policy)
         assert torch.equal(walk.steps[-1], how.change(walk.steps[0], how.draw(keys)))
+
+
+def test_the_scatter_and_every_policy_of_the_page_are_figures() -> None:
+    picture = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    walks = [Walk("3-1-7", ("move <b>", "invert"), (picture, picture, picture))]
+    figures = figures_of_search(SETTINGS, {"random": result()}, walks)
+    assert list(figures) == ["policies", "policy-3-1-7"]
+    texts = {name: figure_svg(figure) for name, figure in figures.items()}
+    scatter, steps = (ElementTree.fromstring(text) for text in texts.values())
+    assert (scatter.get("width"), steps.get("width")) == ("6.6in", "3.3in")
+    page = render_search(SETTINGS, {"random": result()}, walks, command="x")
+    titles = [element.text for element in scatter.iter() if element.tag.endswith("title")][1:]
+    assert len(titles) == len(POINTS) + 1
+    assert all(str(title) in page for title in titles)
+    assert sum(element.tag.endswith("image") for element in steps.iter()) == 6

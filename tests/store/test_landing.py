@@ -135,6 +135,14 @@ def of_cell(record: Record, cell: str) -> Record:
     return replace(record, cell=cell)
 
 
+@pytest.mark.parametrize("field", ["number", "iterations", "evaluations"])
+def test_a_count_that_readers_take_for_damage_is_refused(run: Run, sweep: SimpleNamespace, field: str) -> None:
+    before, fresh = sweep.content(run), sweep.make_landing(2)
+    with run.writing() as writer, pytest.raises(InputError, match="counts"):
+        writer.land(replace(fresh, records=(replace(fresh.records[0], **{field: 2**48 + 1}), *fresh.records[1:])))
+    assert sweep.content(run) == before
+
+
 def test_a_tensor_that_shares_memory_or_needs_a_gradient_is_stored_by_value(run: Run, sweep: SimpleNamespace) -> None:
     shared = torch.arange(12.0, requires_grad=True)
     views = {"a": shared.reshape(3, 4), "b": shared.reshape(3, 4), "c": shared.reshape(4, 3).T}

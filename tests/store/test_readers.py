@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 
+from leakscope.core.errors import InputError
 from leakscope.store import Run
 
 
@@ -95,3 +98,17 @@ def test_a_run_on_a_read_only_disk_can_be_read(run: Run, sweep: SimpleNamespace,
     numbers, refusal = done.stdout.splitlines()
     assert numbers == f"6 12 {left.startswith('a log')}"
     assert refusal.startswith(f"cannot write {run.directory} (Read-only")
+
+
+def test_values_are_checked_where_they_are_read(run: Run, sweep: SimpleNamespace) -> None:
+    """Opening a run reads no row of a trial, so that it takes as long for 20,000 trials as for two."""
+    first, second = (cell.id for cell in run.cells(current=False)[:2])
+    with closing(sqlite3.connect(run.directory / "records.sqlite", isolation_level=None)) as connection:
+        chosen = "SELECT record.id FROM record JOIN cell ON cell.id = record.cell WHERE cell.name = ?"
+        connection.execute(f"UPDATE sample SET mse = 'x' WHERE record IN ({chosen})", [second])
+    opened = Run.open(run.directory)
+    assert len(opened.columns(cells=[first])["mse"])
+    assert list(opened.records(cell=first))
+    for read in (lambda: opened.columns(cells=[second]), lambda: list(opened.records()), opened.columns):
+        with pytest.raises(InputError):
+            read()

@@ -21,6 +21,7 @@ from leakscope.store.columns import FIELDS
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 WHOLE = st.integers(-(2**63), 2**63 - 1)
+COUNT = st.integers(-(2**48), 2**48)
 REAL = st.floats().map(lambda x: x + 0.0)  # sqlite does not keep the sign of zero
 PLAIN = st.none() | st.booleans() | WHOLE | REAL | TEXT
 JSON = st.recursive(
@@ -31,9 +32,9 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8
 
 scores = st.builds(
     SampleScore,
-    sample=WHOLE,
-    label=WHOLE,
-    guess=st.none() | WHOLE,
+    sample=COUNT,
+    label=COUNT,
+    guess=st.none() | COUNT,
     mse=REAL,
     psnr=REAL,
     ssim=st.none() | REAL,
@@ -48,12 +49,12 @@ def records(cells: Sequence[str]) -> st.SearchStrategy[list[Record]]:
         Record,
         trial=TRIAL,
         cell=st.sampled_from(cells),
-        number=WHOLE,
+        number=COUNT,
         seed=WHOLE,
         items=st.lists(WHOLE, max_size=3).map(tuple),
         outcome=TEXT,
-        iterations=WHOLE,
-        evaluations=WHOLE,
+        iterations=COUNT,
+        evaluations=COUNT,
         mismatch=st.none() | REAL,
         label_overlap=st.none() | REAL,
         seconds=REAL,
@@ -89,6 +90,7 @@ def test_all_that_is_written_is_read_back(
             writer.renew(scenario, cells, facts)
             plan = writer.add_plan({"cells": [cell.id for cell in cells]})
             writer.land(Landing(chunk="one", plan=plan, records=tuple(landed)))
+        run = Run.open(run.directory)
         assert (run.scenario(), run.facts()) == (scenario, facts)
         assert (run.directory / "scenario.yaml").read_bytes() == scenario.encode()
         assert repr(run.cells()) == repr(cells)

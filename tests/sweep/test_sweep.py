@@ -124,6 +124,19 @@ def test_a_scenario_that_does_not_fit_is_refused_before_anything_is_written(tmp_
 
 
 @pytest.mark.slow
+def test_a_directory_of_other_files_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(*_: Any, **__: Any) -> None:
+        raise AssertionError("a group was measured")
+
+    monkeypatch.setattr("leakscope.sweep.driver.make_plan", measured)
+    (tmp_path / "thesis.tex").write_text("mine", encoding="utf-8")
+    with pytest.raises(InputError):
+        sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 def test_strengths_seeds_and_images_share_a_batch(tmp_path: Path) -> None:
     scenario = small(precision={"form": "native", "dtype": "float64"}, baselines=[])
     unfolded = unfold(scenario)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from digits_federation.task import Net, private_digits
+from digits_federation.task import BATCH_SIZE, EXAMPLES, RATE, Net, private_digits
 from leakscope import LocalTraining, Target
 
-EXAMPLES = 8
 SAMPLE = 96
+TRAINING = LocalTraining(epochs=1, batch_size=BATCH_SIZE, rate=RATE)
 
 
 def build() -> Target:
@@ -19,7 +19,7 @@ def build() -> Target:
         model=Net(),
         inputs=inputs,
         labels=labels,
-        client=LocalTraining(epochs=1, batch_size=8, rate=0.1),
+        client=TRAINING,
         examples=EXAMPLES,
         truth=lambda partition: private_digits(partition, EXAMPLES),
     )
@@ -27,4 +27,4 @@ def build() -> Target:
 
 def build_blind() -> Target:
     """Return the same without the truth: all that someone who only has the captures knows."""
-    return Target(model=Net(), client=LocalTraining(epochs=1, batch_size=8, rate=0.1), input_shape=(1, 8, 8))
+    return Target(model=Net(), client=TRAINING, input_shape=(1, 8, 8))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from leakscope.data import load
 
 CLIENTS = 4
+EXAMPLES, BATCH_SIZE, RATE = 8, 8, 0.4  # of a client; the same as in pyproject.toml
 
 
 class Net(nn.Module):

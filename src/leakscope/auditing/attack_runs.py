@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.labels import LABEL_RULES
+from leakscope.attacks.null import class_mean
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing.attempts import (
     Attempt,
@@ -28,41 +29,48 @@ from leakscope.auditing.target import Subject, UntestedError
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import registered
-from leakscope.core.tree import to
-from leakscope.core.types import IMAGE_RANK, direction, make_batch
+from leakscope.core.tree import take, to
+from leakscope.core.types import IMAGE_RANK, Reconstruction, direction, make_batch
 from leakscope.defences import Defence
 from leakscope.metrics import METRICS
 from leakscope.metrics.interval import estimate_rate
 from leakscope.metrics.labels import label_overlap
 from leakscope.play import AttackResult, Exposure, attack, expose, judge, shared_weights
-from leakscope.play.baselines import baselines
+from leakscope.play.baselines import nearest_public
 from leakscope.sweep.chunk_records import with_metrics
 from leakscope.sweep.engines.contract import torch_threads
 
 LEAST_PUBLIC = 8
+COLD = 5.0  # seconds that a first call may take for loading code alone
+PLAY_SHARE = (
+    0.25  # largest share of the time for the clients' updates: an evaluation of an attack takes longer than these
+)
 LONG = 0.5  # seconds of an evaluation, from which on all threads are taken untried
 
 
 class Suite(NamedTuple):
-    """Results of a suite: the runs, those cut short, what could not be run, what broke, and the seconds that would do."""
+    """Results of a suite: the runs, those cut short, what could not be run, what broke, the seconds that would do, what is missing."""
 
     runs: tuple[AttackResult, ...]
     short: tuple[CutShort, ...]
     untested: tuple[Untested, ...]
     broken: tuple[str, ...] = ()  # attacks that apply and failed
     needed: float | None = None  # None: no evaluation was timed
+    unplayed: str = ""  # clients that there was no time for, in words
+    division_alone: bool = False  # whether no attack that matches updates applies
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """Return, in words, the attacks that failed or were cut before they had enough iterations; () if a good grade can be given."""
+        """Return, in words, what was cut before it had enough iterations, failed or is missing; () if a good grade can be given."""
         cuts = (f"{cut.name} ran {cut.iterations} of {cut.most} iterations" for cut in self.short if not cut.enough)
-        return (*cuts, *(f"{name} failed" for name in self.broken))
+        alone = "only the division of the first layer can be run" if self.division_alone else ""
+        return (*cuts, *(f"{name} failed" for name in self.broken), *filter(None, (self.unplayed, alone)))
 
 
 def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Sequence[Defence] | None = None) -> Exposure:
     """Return at most `clients` simulated clients that share no example; `defences` replace the configured ones."""
     client = subject.client if defences is None else replace(subject.client, defences=tuple(defences))
-    T = max(1, min(clients, len(subject.inputs) // subject.examples))
+    T = most_clients(subject, clients)
     order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
     chosen = order[: T * subject.examples].reshape(T, subject.examples)
     targets = None if subject.targets is None else subject.targets[chosen]
@@ -73,6 +81,28 @@ def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Seque
     return expose(subject.model, client, shared_weights(subject.model, T), batch, seeds)
 
 
+def most_clients(subject: Subject, clients: int) -> int:
+    """Return how many of so many clients there are examples for, at least 1."""
+    return max(1, min(clients, len(subject.inputs) // subject.examples))
+
+
+def affordable_clients(subject: Subject, clients: int, seed: int, budget: Budget) -> tuple[Exposure, float]:
+    """Return the simulated clients, as many as a share of the time left allows, and the seconds that their updates took."""
+
+    def play(number: int) -> tuple[Exposure, float]:
+        began = budget.used
+        return expose_clients(subject, number, seed), budget.used - began
+
+    def fitting() -> int:
+        return min(clients, int(few * max(LONG, PLAY_SHARE * budget.left) / max(seconds, 1e-9)))
+
+    few = min(clients, 2)  # two show whether updates depend on the data
+    exposure, seconds = play(few)
+    if seconds < COLD and fitting() < clients:
+        exposure, seconds = play(few)
+    return play(number) if (number := fitting()) > few else (exposure, seconds)
+
+
 def public_examples(subject: Subject, clients: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return the inputs and labels of the sample that no client holds."""
     order = random.permutation(random.fold(random.key(seed), "audit"), len(subject.inputs))
@@ -80,13 +110,19 @@ def public_examples(subject: Subject, clients: int, seed: int) -> tuple[Tensor, 
     return subject.inputs[rest], subject.labels[rest]
 
 
-def check_updates(exposure: Exposure) -> None:
-    """Refuse updates that say nothing of the data: not finite, all zero, or the same for clients with different data."""
+def check_finite(exposure: Exposure) -> list[Tensor]:
+    """Return the numbers of all updates, T x ... each; refuse those that hold NaN or infinity."""
     updates = [direction(seen, exposure.observation.shares) for seen in exposure.observation.rounds]
     values = [value.flatten(1) for update in updates for value in update.values()]
     broken = torch.stack([~value.isfinite().all(1) for value in values]).any(0)
     if bool(broken.any()):
         raise UntestedError(f"the updates of {int(broken.sum())} of {len(broken)} clients hold NaN or infinity")
+    return values
+
+
+def check_updates(exposure: Exposure) -> None:
+    """Refuse updates that say nothing of the data: not finite, all zero, or the same for clients with different data."""
+    values = check_finite(exposure)
     if all(bool((value == 0).all()) for value in values):
         raise UntestedError(
             "the updates are zero: nothing reaches the weights (does forward detach or stop gradients?)"
@@ -158,25 +194,39 @@ def run_entries(exposure: Exposure, attempts: Sequence[Attempt[AttackResult]], b
         tuple(each.failure for each in attempts if each.failure is not None),
         tuple(each.entry.name for each in attempts if each.broken),
         seconds_needed(attempts),
+        division_alone=any(each.result for each in attempts) and not any(each.entry.most for each in attempts),
     )
 
 
 def null_runs(
     exposure: Exposure, public: tuple[Tensor, Tensor] | None = None, pace: Pace | None = None
-) -> list[AttackResult]:
-    """Return what one gets without the update; class mean and nearest image only where there are enough public examples."""
-    seeds, truth = list(exposure.seeds), exposure.batch
+) -> tuple[list[AttackResult], list[Untested]]:
+    """Return what one gets without the update, and which baselines there are not, such as those that need public examples."""
+    truth, classes = exposure.batch, exposure.model.classes
     execution = replace(execution_on(exposure.device), out_of_time=pace)
+    known = replace(exposure.knowledge, labels=truth.labels)
+    guesses: dict[str, Callable[[], Reconstruction]] = {
+        "prior_only": lambda: prior_only().guess(known, list(exposure.seeds), execution)
+    }
     if public is not None and len(public[0]) >= LEAST_PUBLIC:
-        classes, scaling = exposure.model.classes, exposure.client.scaling
-        guesses = baselines(
-            truth, *public, classes=classes, seeds=seeds, scaling=scaling, prior=prior_only(), execution=execution
-        )
-    else:
-        known = replace(exposure.knowledge, labels=truth.labels)
-        guesses = {"prior_only": prior_only().guess(known, seeds, execution)}
-    runs = [judge(truth, guess, name=name, note="without the update") for name, guess in guesses.items()]
-    return [with_metrics(own_metrics(exposure), truth, run) for run in runs]
+        mean = class_mean(*public, classes=classes)
+        guesses = {
+            "class_mean": lambda: mean.guess(known, truth.trials, execution),
+            **guesses,
+            "nearest_public": lambda: nearest_public(truth, *public, classes=classes).reconstruction,
+        }
+    runs, left_out = [], []
+    for name, guess in guesses.items():
+        try:
+            run = judge(truth, guess(), name=name, note="without the update")
+            runs.append(with_metrics(own_metrics(exposure), truth, run))
+        except (
+            InputError,
+            RuntimeError,
+            MemoryError,
+        ) as error:  # such as too little memory, or no example but the clients'
+            left_out.append(Untested(f"baseline {name}", first_line(error).partition("; ")[0]))
+    return runs, left_out
 
 
 def own_metrics(exposure: Exposure) -> list[str]:
@@ -197,20 +247,26 @@ class LabelReading:
     high: float | None = None
 
 
-def read_labels(exposure: Exposure) -> LabelReading | Untested:
-    """Return the share of labels that an analytic rule reads off the update."""
+def read_labels(exposure: Exposure, budget: Budget | None = None) -> LabelReading | Untested:
+    """Return the share of labels that a rule reads off the update, of at least one client and as many as a budget allows."""
     knowledge = exposure.informed or exposure.knowledge
     problem = labels_problem(exposure.model, knowledge, exposure.observation.shares)
     if problem is not None:
         return Untested("label recovery", problem)
     rule = "cpl" if knowledge.samples == 1 else "counts"
     keys = random.key(list(exposure.seeds), device=exposure.device)
+    known, guesses = to(knowledge, device=exposure.device), []
     try:
-        known = to(knowledge, device=exposure.device)
-        guess = LABEL_RULES[rule](exposure.model, exposure.observation, known, keys).cpu()
+        for part in torch.arange(exposure.trials).split(exposure.trials if budget is None else 1):
+            began = 0.0 if budget is None else budget.used
+            facts = take((exposure.observation, known, keys), part.to(exposure.device))
+            guesses.append(LABEL_RULES[rule](exposure.model, *facts).cpu())
+            if budget is not None and budget.used - began > max(LONG, budget.left):
+                break
     except (InputError, RuntimeError) as error:
         return Untested("label recovery", first_line(error))
-    truth, mask = exposure.batch.labels, exposure.batch.mask
+    guess = torch.cat(guesses)
+    truth, mask = exposure.batch.labels[: len(guess)], exposure.batch.mask[: len(guess)]
     blind = expected_overlap(truth, mask, knowledge.classes)
     place, sizes = torch.arange(mask.shape[1]), mask.sum(1, keepdim=True)
     hits = (label_overlap(truth, guess, mask)[:, None].double() * sizes).round()

@@ -15,7 +15,7 @@ from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.known_policy import KnownPolicy
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, Untested
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, TooLargeError
 from leakscope.core.types import Outcome, Reconstruction
 from leakscope.play import AttackResult, Exposure
 from leakscope.play import reconstruct as run_attack
@@ -119,16 +119,18 @@ def fitting_iterations(exposure: Exposure, entry: Entry, seconds: float) -> int:
 
 
 def iterations_within(exposure: Exposure, entry: Entry, seconds: float) -> int:
-    """Return how many iterations of an attack fit into `seconds` by the pace of its first evaluations, at least 1."""
+    """Return how many iterations of an attack fit into `seconds` by the pace of its first evaluations; 0 if there is no time to begin."""
     if (entry.most or 0) <= LEAST_ITERATIONS:
         return entry.most or 0
     pace = Pace(most=PROBE)
     began = pace.clock()
     pace.until = began + PROBE_SHARE * seconds
     reconstruct(exposure, entry, entry.most or 1, pace)
-    left = SPARE * seconds - (pace.clock() - began)
+    used = pace.clock() - began + pace.overhead(began)
+    if used > seconds:
+        return 0
     each = (pace.seconds or 0.0) * evaluations_of(entry) / (entry.most or 1)
-    return max(1, min(entry.most or 1, math.floor(left / max(each, 1e-9))))
+    return max(1, min(entry.most or 1, math.floor((SPARE * seconds - used) / max(each, 1e-9))))
 
 
 def reconstruct(exposure: Exposure, entry: Entry, iterations: int, pace: Pace | None = None) -> Reconstruction:
@@ -152,7 +154,10 @@ def iterations_note(entry: Entry, iterations: int, reconstruction: Reconstructio
 
 @dataclass(slots=True, eq=False)
 class Attempt(Generic[V]):
-    """An attack of the suite: its result so far, how it was cut short, why it failed, and the seconds of an evaluation (or a guess)."""
+    """An attack of the suite: its result so far, how it was cut short, why it failed, and (measured or guessed) seconds.
+
+    `pace` is that of an evaluation, `overhead` that of what comes before the first.
+    """
 
     entry: Entry
     clients: int
@@ -161,13 +166,14 @@ class Attempt(Generic[V]):
     failure: Untested | None = None
     broken: bool = False  # it applies, and failed
     pace: float | None = None
+    overhead: float = 0.0
 
     def may_gain(self, seconds: float) -> bool:
         """Return whether it was not run yet, or would get clearly farther in so many seconds."""
         if self.cut is None or self.failure is not None:
             return self.result is None and self.failure is None
         each = (self.pace or math.inf) * evaluations_of(self.entry) / self.cut.most
-        return seconds / each >= GAIN * self.cut.iterations + 1
+        return (seconds - self.overhead) / each >= GAIN * self.cut.iterations + 1
 
     def take(self, result: V, cut: CutShort | None) -> None:
         """Keep a result, unless an earlier one recovered more: a leak that was found stands."""
@@ -180,17 +186,13 @@ class Attempt(Generic[V]):
             return
         self.result, self.cut = result, cut
         ends = result.reconstruction
-        idle = bool(((ends.outcome == Outcome.STALLED) | (ends.outcome == Outcome.DIVERGED)).all())
-        if self.entry.most is not None and idle and int(ends.evaluations.max()) <= 1:
-            lost = (
-                "is NaN or infinite"
-                if bool((ends.outcome == Outcome.DIVERGED).any())
-                else "does not change with the guess"
-            )
-            self.result, self.failure = (
-                None,
-                Untested(self.entry.name, f"its loss {lost} at the start, for every client"),
-            )
+        diverged = ends.outcome == Outcome.DIVERGED
+        idle = bool(((ends.outcome == Outcome.STALLED) | diverged).all())
+        if not idle or int(ends.evaluations.max()) > 1:
+            return
+        lost = "is NaN or infinite" if bool(diverged.any()) else "does not change with the guess"
+        why = f"its loss {lost} at the start" if self.entry.most else "the gradient of the first layer is zero"
+        self.result, self.failure = None, Untested(self.entry.name, f"{why}, for every client")
 
 
 Run = Callable[[Entry, int, Pace], tuple[V, CutShort | None]]
@@ -213,21 +215,22 @@ def run_attempts(
 def _attempt(exposure: Exposure, attempt: Attempt[V], seconds: float, budget: Budget, run: Run[V]) -> None:
     """Run one attack for about `seconds`, never past the end of the budget."""
     entry = attempt.entry
-    if entry.most is not None and not seconds > 0:
-        attempt.cut = attempt.cut or CutShort(entry.name, 0, entry.most, attempt.clients, attempt.clients)
-        return
     try:
         end = budget.clock() + seconds
-        iterations = fitting_iterations(exposure, entry, seconds)
+        iterations = fitting_iterations(exposure, entry, seconds) if seconds > attempt.overhead else 0
+        if entry.most is not None and not iterations:
+            attempt.cut = attempt.cut or CutShort(entry.name, 0, entry.most, attempt.clients, attempt.clients)
+            return
         pace = Pace(budget.clock, until=math.inf if entry.most is None else min(budget.end, end))
+        began = budget.clock()
         attempt.take(*run(entry, iterations, pace))
-        attempt.pace = pace.seconds or attempt.pace
+        attempt.pace, attempt.overhead = pace.seconds or attempt.pace, pace.overhead(began)
     except (
         Exception
     ) as error:  # such as a layer that cannot be differentiated; an attack of the user's may raise anything
-        if not (entry.own or isinstance(error, InputError | RuntimeError)):
+        if not (entry.own or isinstance(error, InputError | RuntimeError | MemoryError)):
             raise
-        attempt.broken = not isinstance(error, InputError)
+        attempt.broken = not isinstance(error, InputError) or isinstance(error, TooLargeError)
         attempt.failure = Untested(entry.name, first_line(error) if attempt.broken else str(error))
 
 
@@ -240,5 +243,6 @@ def seconds_needed(attempts: Sequence[Attempt[V]]) -> float | None:
     for each in attempts:
         enough = each.cut is None or each.cut.enough
         used = 0.0 if each.result is None else each.result.seconds
-        total += used if enough else (each.pace or max(paces)) * ENOUGH_SHARE * evaluations_of(each.entry) / SPARE
+        work = (each.pace or max(paces)) * ENOUGH_SHARE * evaluations_of(each.entry)
+        total += used if enough else (each.overhead + work) / SPARE
     return total

@@ -10,14 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leakscope.attacks.recipes import prior_only
 from leakscope.auditing.attack_runs import check_updates, fastest_threads, null_runs, read_labels, run_entries
 from leakscope.auditing.attempts import (
     Attempt,
     CutShort,
     Report,
     UnscoredRun,
-    execution_on,
     find_cut,
     iterations_note,
     reconstruct,
@@ -141,12 +139,7 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
 def first_rounds(exposure: Exposure, owners: Tensor) -> Exposure:
     """Return the exposure of the first capture of every client."""
     first = torch.tensor([int((owners == owner).nonzero()[0]) for owner in range(int(owners.max()) + 1)])
-    batch, seeds = take(exposure.batch, first), tuple(exposure.seeds[int(place)] for place in first)
-    seen = (exposure.observation, exposure.knowledge, exposure.informed)
-    observation, knowledge, informed = take(seen, first.to(exposure.device))
-    return replace(
-        exposure, batch=batch, seeds=seeds, observation=observation, knowledge=knowledge, informed=informed
-    )  # fmt: skip
+    return exposure.select(first)
 
 
 def best_rounds(guess: Reconstruction, owners: Tensor) -> Tensor:
@@ -179,14 +172,15 @@ def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], repo
     exposure = first_rounds(exposure, owners)
     cuts = [_cut_of_clients(cut, runs.get(cut.name), exposure.trials) for cut in done.short]
     done = done._replace(runs=tuple(runs.values()), short=tuple(cut for cut in cuts if cut.working))
-    nulls, reading = null_runs(exposure), read_labels(exposure)
+    reading = read_labels(exposure, budget)
+    nulls, left_out = null_runs(exposure, pace=Pace(budget.clock, budget.end))
     audit = scored_audit(
         _name(request),
         exposure,
         done,
         nulls,
         reading,
-        request.untested,
+        (*request.untested, *left_out),
         budget,
         minutes=request.minutes,
         seed=request.seed,
@@ -206,7 +200,7 @@ def _unscored(
     """Return the audit of captures whose true data is not known."""
     return Audit(
         name=_name(request),
-        grade=Grade.UNSCORED if len(runs) > 1 else Grade.UNTESTED,
+        grade=Grade.UNSCORED if any(run.name != "prior_only" for run in runs) else Grade.UNTESTED,
         untested=(*request.untested, *failed),
         notes=tuple(request.notes),
         minutes=request.minutes,
@@ -235,12 +229,10 @@ def unscored_runs(
     runs = [each.result for each in attempts if each.result is not None]
     short = [each.cut for each in attempts if each.cut is not None and each.failure is None]
     untested = [each.failure for each in attempts if each.failure is not None]
-    exposure = first_rounds(exposure, owners)
-    labels = torch.zeros(exposure.observation.trials, exposure.knowledge.samples, dtype=torch.int64)
-    known, execution = replace(exposure.knowledge, labels=labels), execution_on(exposure.device)
-    null = prior_only().guess(known, list(exposure.seeds), execution)
-    runs.append(UnscoredRun("prior_only", "without the update", null, null.mismatch, structure(null.inputs), 0.0))
-    return runs, untested, short
+    nulls, left_out = null_runs(first_rounds(exposure, owners), pace=Pace(budget.clock, budget.end))
+    for null in (each.reconstruction for each in nulls):
+        runs.append(UnscoredRun("prior_only", "without the update", null, null.mismatch, structure(null.inputs), 0.0))
+    return runs, [*untested, *left_out], short
 
 
 def _run(

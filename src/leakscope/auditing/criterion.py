@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from leakscope.auditing.limits import first_line
 from leakscope.core import random
-from leakscope.core.errors import InputError
+from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.core.model import Model
+from leakscope.core.registry import lookup
 from leakscope.learning.losses import LOSSES, UserLoss, one_hot
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -137,8 +138,10 @@ def find_loss(loss: Criterion, model: Model | None, output: Tensor, notes: list[
     Without a model, outputs are not rows of logits, and a name is returned as it is.
     """
     if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise InputError(f"loss must be one of {', '.join(LOSSES)} or a function, got {loss!r}")
+        try:
+            lookup(LOSSES, loss, "loss")
+        except UnknownNameError as error:
+            raise InputError(f"loss must be a known name or a function: {error}") from None
         return (loss if model is not None else None), ""
     if not callable(loss):
         raise InputError(f"loss must be a name or a function (output, labels) -> loss, got {type(loss).__name__}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakscope.clients import Client
 from leakscope.core.types import Knowledge, direction
@@ -33,6 +34,43 @@ def client_facts(client: Client, samples: int) -> tuple[tuple[str, str], ...]:
         ("on its data", NOTHING if client.on_data is None else _data(client.on_data)),
         ("on its network", NOTHING if client.on_model is None else _network(client.on_model)),
     )
+
+
+class Sent(NamedTuple):
+    """How many tensors and numbers of a network a client trains and sends, and how many the network has."""
+
+    tensors: int
+    numbers: int
+    of_tensors: int
+    of_numbers: int
+
+    @property
+    def words(self) -> str:
+        """Return what is sent in words.
+
+        >>> Sent(4, 5130, 62, 11_181_642).words
+        '4 of 62 tensors, 5,130 of 11.2 million numbers (0.046 %)'
+        >>> Sent(2, 650, 2, 650).words
+        'all 2 tensors, 650 numbers'
+        """
+        if self.numbers == self.of_numbers:
+            return f"all {self.tensors} tensors, {_count(self.numbers)} numbers"
+        share = f"{100 * self.numbers / self.of_numbers:.2g} %"
+        numbers = f"{_count(self.numbers)} of {_count(self.of_numbers)} numbers ({share})"
+        return f"{self.tensors} of {self.of_tensors} tensors, {numbers}"
+
+
+def sent_part(exposure: Exposure) -> Sent:
+    """Return the part of the network that each client sends; frozen and private tensors stay where they are."""
+    module = getattr(exposure.model.apply, "module", None)
+    weights = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
+    sizes = [value.numel() for value in (weights | exposure.model.parameters).values()]
+    sent = [value[0].numel() for value in exposure.observation.rounds[0].sent.values()]
+    return Sent(len(sent), sum(sent), len(sizes), sum(sizes))
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e6:.3g} million" if number >= 1e6 else f"{number:,}"
 
 
 def _update(client: Client, samples: int) -> str:

@@ -56,6 +56,10 @@ class Pace:
     reports: list[tuple[float, int]] = field(default_factory=list)  # (time, evaluations before it)
     ended: bool = False  # whether it ended the run
 
+    def overhead(self, began: float) -> float:
+        """Return the seconds from `began` to the first evaluation (labels are read, memory is predicted); 0 if there was none."""
+        return self.reports[0][0] - began if self.reports else 0.0
+
     def __call__(self, evaluations: int) -> bool:
         """Record the time; return whether the run ends here."""
         now = self.clock()

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from leakscope.auditing.attempts import MEANING, CutShort
-from leakscope.auditing.descriptions import client_facts, known_facts
+from leakscope.auditing.descriptions import client_facts, known_facts, sent_part
 from leakscope.auditing.suite import Untested, is_informed
 from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
 from leakscope.core.plugins import registered
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from leakscope.auditing.attack_runs import LabelReading
     from leakscope.auditing.attempts import UnscoredRun
     from leakscope.auditing.remedies import Remedy
+    from leakscope.metrics.interval import Estimate
     from leakscope.play import AttackResult, Exposure
 
 SHOWN_REMEDIES = 5
@@ -120,12 +121,14 @@ def headline(audit: Audit) -> str:
 
 
 def unfinished_words(audit: Audit) -> str:
-    """Return which attacks were not run long enough, and how many minutes would do."""
+    """Return which attacks were not run long enough, and how many minutes would do if any would."""
     needed, left_out = audit.minutes_needed, [item for item in audit.untested if item.left_out]
     advice = ["run the whole suite"] if left_out else []
-    if len(audit.unfinished) > len(left_out):
-        advice.append("give it more minutes" if needed is None else f"about {math.ceil(needed):g} minutes would do")
-    return f"{', '.join(audit.unfinished)}; {'; '.join(advice)}"
+    if needed is not None:
+        advice.append(f"about {math.ceil(needed):g} minutes would do")
+    elif audit.short:
+        advice.append("give it more minutes")
+    return "; ".join([", ".join(audit.unfinished), *advice])
 
 
 def doubt_lines(audit: Audit) -> list[str]:
@@ -136,9 +139,10 @@ def doubt_lines(audit: Audit) -> list[str]:
     if left_out := [item.what for item in audit.untested if item.left_out]:
         lines.append(f"left out of the suite: {', '.join(left_out)}: with them the grade may be worse")
     if audit.short:
+        attacks = len({run.name for run in audit.runs} | {cut.name for cut in audit.short})
         lines.append(
-            f"{len(audit.short)} of {len(audit.runs)} attacks had fewer iterations than their authors run: with more minutes the "
-            "grade may be worse"
+            f"{len(audit.short)} of {attacks} attacks had fewer iterations than their authors run: with more minutes the grade "
+            "may be worse"
         )
     if (best := most_as_seen(audit.as_seen)) is not None:
         lines.append(f"{best.words}: the grade counts the pictures before that")
@@ -245,7 +249,9 @@ def not_shown_lines(advice: Advice) -> list[str]:
 def audit_client(audit: Audit) -> tuple[tuple[str, str], ...]:
     """Return (topic, words) of the simulated or captured client; () if there is none."""
     exposure = audit.exposure
-    return () if exposure is None else client_facts(exposure.client, exposure.batch.samples)
+    if exposure is None:
+        return ()
+    return (*client_facts(exposure.client, exposure.batch.samples), ("sent of the model", sent_part(exposure).words))
 
 
 def audit_known(audit: Audit) -> tuple[tuple[str, str], ...]:
@@ -267,6 +273,7 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "grade": audit.grade,
         "rule": RULES[audit.grade],
         "client": dict(audit_client(audit)),
+        "sent": None if audit.exposure is None else sent_part(audit.exposure)._asdict(),
         "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_known(audit)],
         "worst": None if audit.worst is None else audit.worst.name,
         "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
@@ -326,6 +333,9 @@ def _run(run: AttackResult) -> dict[str, object]:
         "psnr": _plain(run.summary.means["psnr"].value),
         "metrics": metrics_of(run),
         "n": run.summary.samples,
+        "estimates": {
+            name: _estimate(value) for name, value in {"content": run.summary.content, **run.summary.means}.items()
+        },
         "seconds": run.seconds,
     }
 
@@ -334,6 +344,10 @@ def metrics_of(run: AttackResult) -> dict[str, float | None]:
     """Return the mean of each registered metric over the clients."""
     learned = run.reconstruction.learned
     return {name: _plain(float(learned[name].mean())) for name in registered("metric") if name in learned}
+
+
+def _estimate(value: Estimate) -> dict[str, float | None]:
+    return {name: _plain(number) for name, number in asdict(value).items()}
 
 
 def _plain(value: float | None) -> float | None:

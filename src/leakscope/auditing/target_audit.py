@@ -12,11 +12,15 @@ import torch
 from leakscope.auditing.advice import Advice, advise
 from leakscope.auditing.attack_runs import (
     LONG,
+    PLAY_SHARE,
     LabelReading,
     Suite,
+    affordable_clients,
+    check_finite,
     check_updates,
     expose_clients,
     fastest_threads,
+    most_clients,
     null_runs,
     plan_exposure,
     public_examples,
@@ -27,7 +31,7 @@ from leakscope.auditing.attempts import Attempt, Report
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
-from leakscope.auditing.suite import Untested, unknown_defences
+from leakscope.auditing.suite import Entry, Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
 from leakscope.core.plugins import load_plugins
@@ -110,11 +114,9 @@ def audit_target(
     report(f"{name}: checking the model and its updates")
     try:
         subject = make_subject(target)
-        began, exposure = budget.used, expose_clients(subject, clients, seed)
-        gradient = budget.used - began
-        check_updates(
-            exposure if _comparable(exposure) else expose_clients(subject, max(clients, 2), seed, defences=())
-        )
+        exposure, gradient = affordable_clients(subject, clients, seed, budget)
+        check_finite(exposure)
+        check_updates(exposure if _comparable(exposure) else expose_clients(subject, 2, seed, defences=()))
     except UntestedError as error:
         left_out = (Untested("the model", str(error)),)
         return Audit(
@@ -125,21 +127,29 @@ def audit_target(
     suite = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
     entries, untested = choose_attacks(*suite, attacks, exposure)
     untested += left_out_statistics(target.model)
-    attempts = [Attempt[AttackResult](entry, exposure.trials, pace=SECOND * gradient) for entry in entries]
+    played, wanted = exposure.trials, most_clients(subject, clients)
+    unplayed = f"{played} of {wanted} clients were played" if entries and played < wanted else ""
     share = SUITE_SHARE if remedies else WHOLE_SHARE
     report(f"{name}: timing an evaluation")
     with torch_threads(torch.get_num_threads() if gradient > LONG else fastest_threads(exposure, entries)):
 
+        def attacked(share: float) -> Suite:
+            done = run_entries(exposure, attempts, replace(budget, seconds=share * budget.seconds), report)
+            return done._replace(unplayed=unplayed)
+
         def scored(done: Suite) -> Audit:
             audit = scored_audit(name, exposure, done, nulls, reading, untested, budget, minutes=minutes, seed=seed)
-            return replace(audit, minutes_needed=minutes_needed(done, before, share))
+            return replace(audit, minutes_needed=minutes_needed(done, before, share, wanted / played))
 
-        before, reading = budget.used, read_labels(exposure)
-        done = run_entries(exposure, attempts, replace(budget, seconds=share * budget.seconds), report)
+        before, quarter = budget.used, replace(budget, seconds=budget.used + PLAY_SHARE * budget.left)
+        reading = read_labels(exposure, quarter if gradient > LONG else None)
+        attempts = timed_attempts(entries, played, gradient, budget.used - before)
+        done = attacked(share)
         report(f"{name}: baselines without the update")
-        nulls = null_runs(exposure, public_examples(subject, exposure.trials, seed), Pace(budget.clock, budget.end))
+        nulls, lost = null_runs(exposure, public_examples(subject, played, seed), Pace(budget.clock, budget.end))
+        untested += lost
         advice = _advice(subject, scored(done), budget, report) if remedies else None
-        audit = scored(run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report))
+        audit = scored(attacked(WHOLE_SHARE))
     as_seen = recovered_as_seen(exposure, audit.runs)
     return replace(audit, advice=advice, notes=subject.notes, as_seen=as_seen, seconds=budget.used)
 
@@ -177,11 +187,22 @@ def scored_audit(
     )
 
 
-def minutes_needed(done: Suite, before: float, share: float) -> float | None:
-    """Return the minutes in which every attack has enough iterations, if `before` seconds precede it; None if all had or not known."""
-    if not done.unfinished or done.needed is None:
+def timed_attempts(
+    entries: Sequence[Entry], clients: int, gradient: float, labels: float
+) -> list[Attempt[AttackResult]]:
+    """Return the attempts with guessed times: of an evaluation, and of reading labels and predicting memory before the first."""
+    pace = SECOND * gradient
+    return [Attempt[AttackResult](entry, clients, pace=pace, overhead=labels + pace / clients) for entry in entries]
+
+
+def minutes_needed(done: Suite, before: float, share: float, times: float = 1.0) -> float | None:
+    """Return the minutes for enough iterations of every attack on `times` the clients, if `before` seconds precede it.
+
+    None if more time would not help or nothing was timed.
+    """
+    if done.needed is None or not (done.unplayed or any(not cut.enough for cut in done.short)):
         return None
-    return SPARE * (before + done.needed) / share / 60
+    return SPARE * times * (before + done.needed) / share / 60
 
 
 def left_out_statistics(model: nn.Module) -> list[Untested]:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, create_model
 from torch import nn
@@ -36,10 +37,11 @@ from leakscope.defences.on_model import Polarisation
 from leakscope.models import Init, draw_parameters, from_module
 from leakscope.scenario.cell import ModelChoice
 from leakscope.scenario.components import KINDS, STRICT, AlsoByName, component_type, list_of, model_of
-from leakscope.scenario.reader import read_user_file
+from leakscope.scenario.problems import Problem
+from leakscope.scenario.reader import UserFile, read_user_file
+from leakscope.scenario.schema import build_value
 from leakscope.scenario.settings import DataChoice
 
-V = TypeVar("V")
 SAMPLE = 64
 OF_DATA = ("name", "part", "first")  # fields of a data choice that an audit uses; it simulates the clients itself
 
@@ -102,7 +104,7 @@ def read_request(path: Path) -> Request:
             f"{path} is Python: name the function in it that builds the target, such as {module}:build{where}"
         )
     file = read_user_file(path, "an audit file")
-    return _request(path, _asked(path, file.check(file_model())))
+    return _request(path, _asked(file))
 
 
 def module_of(path: Path) -> tuple[str, str]:
@@ -166,28 +168,31 @@ class AuditFile:
     fail_above: Mapping[str, float]
 
 
-def _asked(path: Path, fields: Mapping[str, object]) -> AuditFile:
-    """Return the checked fields of a file as values."""
+def _asked(file: UserFile) -> AuditFile:
+    """Return the checked fields of a file as values, or raise all errors of their constructors."""
+    fields = file.check(file_model())
+    problems: list[Problem] = []
 
-    def value(name: str, make: Callable[..., V]) -> V | None:
-        return None if fields[name] is None else make(**cast(dict[str, object], fields[name]))
+    def value(name: str, make: Callable[[dict[str, object]], object]) -> object:
+        given = fields[name]
+        return None if given is None else build_value((name,), given, partial(make, given), problems)
 
-    plain = {name: fields[name] for name in ("build", "loss", "examples", "minutes", "clients", "seed")}
-    limits = {name: limit for name, limit in (fields["fail_above"] or {}).items() if limit is not None}  # type: ignore[attr-defined]
-    try:
-        return AuditFile(
-            **plain,  # type: ignore[arg-type]
-            model=None if fields["model"] is None else ModelChoice.of(cast(dict[str, object], fields["model"])),
-            data=value("data", DataChoice),
-            weights=KINDS["weights"].build(cast(dict[str, object], fields["weights"])),
-            client=value("client", LocalTraining),
-            defences=tuple(KINDS["defences"].build(item) for item in cast(list[dict[str, object]], fields["defences"])),
-            on_data=value("on_data", Transform),
-            on_model=value("on_model", Polarisation),
-            fail_above=limits,
-        )
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    asked: dict[str, object] = fields | {
+        "model": value("model", ModelChoice.of),
+        "data": value("data", lambda settings: DataChoice(**settings)),  # type: ignore[arg-type]
+        "weights": value("weights", KINDS["weights"].build),
+        "client": value("client", lambda settings: LocalTraining(**settings)),  # type: ignore[arg-type]
+        "defences": tuple(
+            build_value(("defences", place), fields["defences"], partial(KINDS["defences"].build, item), problems)
+            for place, item in enumerate(fields["defences"])
+        ),
+        "on_data": value("on_data", lambda settings: Transform(**settings)),  # type: ignore[arg-type]
+        "on_model": value("on_model", lambda settings: Polarisation(**settings)),  # type: ignore[arg-type]
+        "fail_above": {name: limit for name, limit in (fields["fail_above"] or {}).items() if limit is not None},
+    }
+    if problems:
+        raise file.error(problems)
+    return AuditFile(**asked)  # type: ignore[arg-type]  # each built by its maker
 
 
 def _request(path: Path, asked: AuditFile) -> Request:

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
+from leakscope.cli.data import app as data_app
 from leakscope.cli.progress import heeded_signals
 from leakscope.cli.text import printable
 from leakscope.core.errors import InputError, is_out_of_memory
 from leakscope.core.version import __version__
-from leakscope.data.commands import app as data_app
 
 GROUP = "leakscope.commands"
 

@@ -11,9 +11,11 @@ import typer
 
 from leakscope.cli.app import app
 from leakscope.cli.options import Imports, import_pieces
+from leakscope.cli.text import print_named
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import load_plugins
 from leakscope.core.registry import lookup
+from leakscope.store.disk import writing_to
 
 
 @app.command("list")
@@ -24,23 +26,17 @@ def list_catalogue(
     imports: Imports = None,
 ) -> None:
     """List every data set, model, attack, defence and metric, a line each."""
-    from rich.console import Console
-    from rich.table import Table
-
     from leakscope.scenario.catalogue import catalogue
 
     import_pieces(imports)
-    pieces = list(catalogue())
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for name_of_kind, name, line in catalogue():
+        kinds.setdefault(name_of_kind, []).append((name, line))
     if kind is not None:
-        kinds = {plural(each): each for each, _, _ in pieces} | {each: each for each, _, _ in pieces}
-        wanted = lookup(kinds, kind, "kind")
-        pieces = [piece for piece in pieces if piece[0] == wanted]
-    table = Table("kind", "name", "what it is")
-    last = ""
-    for kind, name, line in pieces:
-        table.add_row(kind if kind != last else "", name, line)
-        last = kind
-    Console().print(table)
+        wanted = lookup({plural(each): each for each in kinds} | {each: each for each in kinds}, kind, "kind")
+        kinds = {wanted: kinds[wanted]}
+    for name_of_kind, rows in kinds.items():
+        print_named((name_of_kind, "what it is"), rows)
 
 
 def plural(kind: str) -> str:
@@ -67,7 +63,8 @@ def schema(
         sys.stdout.write(text)
         return
     try:
-        out.write_text(text, encoding="utf-8")
+        with writing_to(out) as file:
+            file.write(text.encode())
     except OSError as error:
         raise InputError(f"cannot write {out} ({error.strerror})") from None
 

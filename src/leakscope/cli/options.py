@@ -17,6 +17,7 @@ from leakscope.core.errors import InputError
 if TYPE_CHECKING:
     from leakscope.sweep.engines import Engine
 
+RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 ENGINES = ("local", "serial", "ray")
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -141,3 +142,9 @@ def writing(target: str | Path, more: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{target} cannot be written ({error.strerror or error}){more}") from None
+
+
+def name_file(path: Path) -> None:
+    """Print the name of a file that was written; nothing after `-` or a device, whose output it would join."""
+    if path.is_file() and not path.is_symlink():
+        typer.echo(str(path))

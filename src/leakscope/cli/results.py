@@ -1,4 +1,4 @@
-"""Commands on a run: `show`, `compare`, `export`, `report`, `serve`."""
+"""Commands on the numbers of a run: `show`, `compare`, `export`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leakscope.cli.app import app
-from leakscope.cli.options import shell_command, writing
-from leakscope.cli.text import plain_table, printable, terminal
+from leakscope.cli.options import RunPath, name_file, writing
+from leakscope.cli.text import plain_table, print_named, printable, terminal
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from leakscope.metrics.interval import Estimate
     from leakscope.report.row_tables import RowTable
     from leakscope.report.tables import Row
+    from leakscope.report.text_tables import TextTable
     from leakscope.store import Run
 
 MORE = "a wider terminal shows more columns"
+AUDIT = "audit.json"
 NO_TRIAL = "no trial has landed yet"
-RunPath = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 
 
 @app.command()
@@ -33,20 +34,34 @@ def show(
     by: Annotated[
         list[str] | None, typer.Option(help="Axis to group by; several are crossed. All axes if none is named.")
     ] = None,
+    to: Annotated[
+        str | None, typer.Option(help="markdown, latex or csv: the table with all intervals, to paste.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="With --to: file to write, - for the output.")] = Path("-"),
 ) -> None:
-    """Show a run as a table: rates and means with n, and the 95 % interval of the content rate; the page shows all intervals."""
+    """Show a run, or an audit written with --out, as a table with n and the 95 % interval of the content rate; --to has all intervals."""
     from leakscope.core.record import nobody_knows
     from leakscope.report.cells import axes_of
+    from leakscope.report.sections import labels_of
     from leakscope.report.sheet import sheet_of
     from leakscope.report.tables import cell_table, tabulate
+    from leakscope.report.text_tables import table_of
     from leakscope.store import Run
 
+    if to is None and str(out) != "-":
+        raise InputError("--out is for --to markdown, latex or csv")
+    if (run / AUDIT).is_file():
+        show_audit(run, by, to, out)
+        return
     sheet = sheet_of(Run.open(run))
     known = axes_of(sheet.cells)
     for axis in by or ():
         if axis not in known:
             raise InputError(f"--by {axis!r} is no axis of this run; its axes: {', '.join(known) or 'none'}")
     table = tabulate(sheet, tuple(by)) if by else cell_table(sheet)
+    if to is not None:
+        write_table(table_of(table, labels_of(sheet)), to, out)
+        return
     console = terminal()
     if not table.rows:
         console.print(NO_TRIAL)
@@ -59,6 +74,33 @@ def show(
     if line := nobody_knows(sheet.cells):
         console.print(line)
     show_rows(console, Run.open(run))
+
+
+def show_audit(directory: Path, by: Sequence[str] | None, to: str | None, out: Path) -> None:
+    """Show the attacks and baselines of an audit that was written with --out."""
+    from leakscope.report.text_tables import audit_table, value_text
+    from leakscope.store.untrusted import foreign_content, plain_file, read_text
+
+    if by:
+        raise InputError(f"--by is for runs; {directory} is an audit")
+    with foreign_content(directory):
+        table = audit_table(read_text(plain_file(directory, AUDIT, "an audit")))
+    if to is not None:
+        write_table(table, to, out)
+        return
+    print_named([column.head for column in table.columns], table.rows(value_text))
+
+
+def write_table(table: TextTable, to: str, out: Path) -> None:
+    """Write a table as markdown, latex or csv, and print the name of the file."""
+    from leakscope.core.registry import lookup
+    from leakscope.report.text_tables import FORMATS
+    from leakscope.store.disk import writing_to
+
+    text = lookup(FORMATS, to, "table format")(table)
+    with writing(f"--out {out}"), writing_to(out) as file:
+        file.write(text.encode())
+    name_file(out)
 
 
 @app.command()
@@ -95,53 +137,7 @@ def export(
     from leakscope.store import Run
     from leakscope.store import export as write
 
-    _name_file(write(Run.open(run), to, out or run / f"records.{to}"))
-
-
-@app.command()
-def report(
-    run: RunPath,
-    out: Annotated[
-        Path | None, typer.Option(help="File to write, - for the output; RUN/report.html if not given.")
-    ] = None,
-) -> None:
-    """Write the page of a run or of a policy search: one self-contained HTML file."""
-    from leakscope.cli.search import is_search, report_search
-
-    if is_search(run):
-        _name_file(report_search(run, out))
-        return
-    from leakscope.report.page import write
-    from leakscope.report.serving import page_of_directory
-
-    page = page_of_directory(run, command=shell_command(["report", run], {}))
-    path = out or run / "report.html"
-    with writing(f"--out {path}"):
-        _name_file(write(page, path))
-
-
-def _name_file(path: Path) -> None:
-    """Print the name of a file that was written; nothing after `-` or a device, whose output it would join."""
-    if path.is_file() and not path.is_symlink():
-        typer.echo(str(path))
-
-
-@app.command()
-def serve(
-    run: RunPath,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.")] = 8765,
-) -> None:
-    """Serve the page of a run while the sweep is running; only this machine can access it."""
-    from leakscope.report.serving import make_server
-
-    server = make_server(run, port)
-    typer.echo(f"http://127.0.0.1:{server.server_address[1]}/ shows {run} (Ctrl-C ends it)")
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        typer.echo("ended")
-    finally:
-        server.server_close()
+    name_file(write(Run.open(run), to, out or run / f"records.{to}"))
 
 
 TABULAR = ("adult", "breast_cancer")  # tabular data sets that a scenario can name

@@ -25,6 +25,8 @@ from leakscope.cli.progress import print_lines
 from leakscope.cli.text import printable
 
 if TYPE_CHECKING:
+    from leakscope.report.figures import Figure
+    from leakscope.search.policies import Walk
     from leakscope.search.records import SearchResult
     from leakscope.search.settings import PolicySearch
 
@@ -139,10 +141,8 @@ def write_page(
 ) -> Path:
     """Write the page of searches, with the kept policies applied to images; return its path."""
     from leakscope.report.search_page import write_search
-    from leakscope.search.policies import walks_of
 
-    policies = [candidate.policy for result in results.values() for candidate in result.selection.kept]
-    walks = walks_of(policies[:MOST_WALKS], settings.data, number=PICTURES, seed=settings.seed)
+    walks = _walks(settings, results)
     with writing(path):
         return write_search(settings, results, walks, path, command=command, device=device)
 
@@ -154,12 +154,33 @@ def is_search(directory: Path) -> bool:
 
 def report_search(directory: Path, out: Path | None) -> Path:
     """Write the page of the search (or comparison) in a directory; return its path."""
+    settings, results = _stored(directory)
+    return write_page(settings, results, out or directory / PAGE, command=shell_command(["report", directory], {}))
+
+
+def figures_of_directory(directory: Path) -> dict[str, Figure]:
+    """Return the figures of the page of a search (or comparison) in a directory."""
+    from leakscope.report.search_figures import figures_of_search
+
+    settings, results = _stored(directory)
+    return figures_of_search(settings, results, _walks(settings, results))
+
+
+def _stored(directory: Path) -> tuple[PolicySearch, dict[str, SearchResult]]:
+    """Return the settings and the results of each method in a directory."""
     from leakscope.search.records import read_finished
 
     parts = [""] if (directory / ASKED).exists() else [name for name in COMPARED if (directory / name / ASKED).exists()]
     read = [read_finished(directory / part) for part in parts]
-    results: dict[str, SearchResult] = {settings.method: result for settings, result in read}
-    return write_page(read[0][0], results, out or directory / PAGE, command=shell_command(["report", directory], {}))
+    return read[0][0], {settings.method: result for settings, result in read}
+
+
+def _walks(settings: PolicySearch, results: dict[str, SearchResult]) -> list[Walk]:
+    """Return the kept policies applied to images."""
+    from leakscope.search.policies import walks_of
+
+    policies = [candidate.policy for result in results.values() for candidate in result.selection.kept]
+    return walks_of(policies[:MOST_WALKS], settings.data, number=PICTURES, seed=settings.seed)
 
 
 def plain_result(result: SearchResult) -> dict[str, object]:

@@ -10,6 +10,7 @@ import typer
 from leakscope.cli.app import app
 from leakscope.cli.options import Device, Options, choose_device, shell_command, writing
 from leakscope.cli.progress import AttackBars, print_lines
+from leakscope.cli.text import terminal
 from leakscope.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,9 +46,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of weights and starts.")] = 0,
 ) -> None:
     """Attack bundled images in about a minute and write a page that shows the leak."""
-    from rich.console import Console
-
-    console = Console()
+    console = terminal()
     console.print("leakscope demo: recovering private pictures from the updates that clients share")
     from leakscope.report.attack_page import page_of
     from leakscope.report.page import write
@@ -65,7 +64,7 @@ def demo(
             settings,
             engine=processes(cores) if cores > 1 else serial,
             report=bars.update,
-            shown=lambda run, batch: _show_exact(console, run, batch),
+            shown=lambda run, batch: show_exact(console, run, batch),
         )
     _show_table(console, shown)
     page = page_of(
@@ -76,7 +75,7 @@ def demo(
         limits=LIMITS + (USER_IMAGE if image is not None else ""),
         command="leakscope demo",
     )
-    console.print(f"page: {write(page, out / 'index.html')}", soft_wrap=True, markup=False, highlight=False)
+    console.print(f"page: {write(page, out / 'index.html')}", soft_wrap=True)
 
 
 @app.command()
@@ -140,25 +139,23 @@ def bench(
     typer.echo((benchmark.as_json if as_json else benchmark.as_text)(timings, shares))
 
 
-def _show_exact(console: Console, run: AttackResult, batch: Batch) -> None:
-    """Print the first exact recovery beside the true image, as grey blocks."""
+def show_exact(console: Console, run: AttackResult, batch: Batch) -> None:
+    """Print the largest error of the exact recovery; in a terminal, the first image in grey blocks above it."""
     from rich.text import Text
 
-    truth, guess = batch.inputs[0, 0, 0], run.reconstruction.inputs[0, 0, 0].clamp(0, 1)
-    console.print("\n  private picture               recovered from the update, exactly")
-    for y in range(0, truth.shape[0] - 1, 2):
-        line = Text("  ")
-        for picture in (truth, guess):
-            for x in range(picture.shape[1]):
-                top, bottom = (round(float(picture[y + d, x]) * 255) for d in (0, 1))
-                line.append("\u2580", style=f"rgb({top},{top},{top}) on rgb({bottom},{bottom},{bottom})")
-            line.append("    ")
-        console.print(line)
+    if console.color_system is not None:
+        truth, guess = batch.inputs[0, 0, 0], run.reconstruction.inputs[0, 0, 0].clamp(0, 1)
+        console.print("\n  private picture               recovered from the update, exactly")
+        for y in range(0, truth.shape[0] - 1, 2):
+            line = Text("  ")
+            for picture in (truth, guess):
+                for x in range(picture.shape[1]):
+                    top, bottom = (round(float(picture[y + d, x]) * 255) for d in (0, 1))
+                    line.append("\u2580", style=f"rgb({top},{top},{top}) on rgb({bottom},{bottom},{bottom})")
+                line.append("    ")
+            console.print(line)
     worst = float((run.reconstruction.inputs - batch.inputs).abs().max())
-    console.print(
-        f"  a dense first layer gives its input away: largest error of {batch.trials} pictures {worst:.1e}\n",
-        highlight=False,
-    )
+    console.print(f"a dense first layer gives its input away: largest error of {batch.trials} pictures {worst:.1e}")
 
 
 def _show_table(console: Console, shown: Demonstration) -> None:
@@ -185,4 +182,4 @@ def _show_table(console: Console, shown: Demonstration) -> None:
     if shown.unlabelled:
         console.print("label: without your own picture, whose class nobody knows", style="dim")
     if shown.speed:
-        console.print(shown.speed.line(), highlight=False)
+        console.print(shown.speed.line())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDE = 160
+LEAST = 12  # columns of the terminal for each column of a table beside the names
 
 
 def printable(text: str) -> str:
@@ -79,3 +81,22 @@ def plain_table(*, title: str | None = None) -> Table:
     from rich.table import Table
 
     return Table(box=SIMPLE, padding=(0, 1, 0, 0), title=title, title_justify="left")
+
+
+def _with_noun(cell: str, head: str) -> str:
+    return f"{cell} {head}" if cell.isdigit() else cell
+
+
+def print_named(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows whose first cell is a name: names are never cut or broken; in a narrow terminal the other cells share a column."""
+    console, table = terminal(), plain_table()
+    longest = max((len(row[0]) for row in rows), default=0) + 1
+    if console.width < longest + LEAST * len(heads):
+        rows = [(name, ", ".join(map(_with_noun, cells, heads[1:]))) for name, *cells in rows]
+        heads = (heads[0], "what it is")
+        console.width = max(console.width, longest + LEAST)
+    for place, head in enumerate(heads):
+        table.add_column(head, no_wrap=place == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

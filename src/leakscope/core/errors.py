@@ -12,6 +12,10 @@ class InputError(ValueError):
     """Invalid user input, with a one-line message; the command line prints only the message and exits with code 2."""
 
 
+class TooLargeError(InputError):
+    """One trial does not fit into the memory."""
+
+
 class UnknownNameError(InputError):
     """An unknown name; the message lists similar ones."""
 

@@ -27,4 +27,4 @@ if TYPE_CHECKING:
     from leakscope.data.small_letters import read_small_letters as read_small_letters
     from leakscope.data.sources import SOURCES as SOURCES, Download as Download, Form as Form, Source as Source
 else:
-    load_lazily(__name__)  # so that the command line can mount `leakscope.data.commands` without loading torch
+    load_lazily(__name__)  # so that the command line can mount `leakscope data` without loading torch

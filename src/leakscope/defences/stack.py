@@ -58,6 +58,8 @@ def revealed(defences: Sequence[Defence], sent: Tree) -> dict[str, object]:
     facts: dict[str, object] = {}
     reveals = [defence.reveal(sent) for defence in defences if isinstance(defence, Reveals)]
     for each in reveals:
+        if not isinstance(each, Revealed):
+            raise InputError(f"reveal of a defence must return a Revealed, got {type(each).__name__}")
         if each.mask is not None:
             facts["mask"] = each.mask
         if each.largest and len(defences) == 1:  # a second defence changes which coordinates are the largest

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -38,6 +39,21 @@ class Saved:
         return fill(like, [self.tensors[name].to(device) for name in names])
 
 
+def _saved_form(value: object) -> dict[str, Tensor]:
+    """Return tensors by name that each own all of their memory, as safetensors needs them; only those that do not are copied."""
+    saved: dict[str, Tensor] = {}
+    owners: set[int] = set()
+    for name, tensor in flat_names(value).items():
+        t = tensor.detach().cpu()
+        storage = t.untyped_storage()
+        owned = t.is_contiguous() and storage.nbytes() == t.numel() * t.element_size()
+        saved[name] = (
+            t if owned and storage.data_ptr() not in owners else t.clone(memory_format=torch.contiguous_format)
+        )
+        owners.add(storage.data_ptr())
+    return saved
+
+
 @dataclass(slots=True)
 class Checkpoint:
     """The file of a chunk's state; `stamp` identifies the run, and a file of another run is refused."""
@@ -53,8 +69,7 @@ class Checkpoint:
 
     def save(self, value: object, *, tick: int) -> None:
         """Write atomically: a crash leaves the old file or the new one."""
-        flat = {name: t.detach().cpu().contiguous().clone() for name, t in flat_names(value).items()}
-        temporary = self.path.with_suffix(".part")
+        flat, temporary = _saved_form(value), self.path.with_suffix(".part")
         try:
             save_file(flat, temporary, metadata={"leakscope": json.dumps({"stamp": self.stamp, "tick": tick})})
         except SafetensorError as error:  # it hides the operating system's message

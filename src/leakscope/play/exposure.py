@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core.model import Model
-from leakscope.core.tree import Tree, map_tensors, to
+from leakscope.core.tree import Tree, map_tensors, take, to
 from leakscope.core.types import Batch, Knowledge, Observation
 
 
@@ -45,6 +45,14 @@ class Exposure:
         labels = self.batch.labels
         informed = None if self.informed is None else replace(self.informed, labels=labels)
         return replace(self, knowledge=replace(self.knowledge, labels=labels), informed=informed)
+
+    def select(self, places: Tensor) -> Exposure:
+        """Return the exposure of some of the clients."""
+        seen = take((self.observation, self.knowledge, self.informed), places.to(self.device))
+        observation, knowledge, informed = seen
+        seeds = tuple(self.seeds[place] for place in places.tolist())
+        batch = take(self.batch, places)
+        return replace(self, batch=batch, seeds=seeds, observation=observation, knowledge=knowledge, informed=informed)
 
 
 def expose(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from leakscope.core.lazy import load_lazily
 
 if TYPE_CHECKING:
+    from leakscope.report.audit_page import page_of_audit as page_of_audit
+    from leakscope.report.figures import Figure as Figure, figures_of as figures_of, write_figure as write_figure
     from leakscope.report.page import fragment as fragment, render as render, write as write
     from leakscope.report.page_data import Download as Download, Exact as Exact, Fading as Fading, Gallery as Gallery
     from leakscope.report.page_data import Guess as Guess, Level as Level, Page as Page, Pair as Pair

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from leakscope.auditing.descriptions import sent_part
 from leakscope.core.record import COURSE, Cell, Plain
 from leakscope.core.types import Batch, Outcome
 from leakscope.metrics.scoring import arrange
@@ -90,7 +91,10 @@ def _threat(shown: Demonstration, knowledge: str) -> Threat:
     noise = ("that noise was added, where it was",) if shown.noise else ()
     return Threat(
         words=f"What it knew: {knowledge}",
-        setting=tuple((run.name, (run.note,)) for run in shown.attacks if run.note),
+        setting=(
+            ("sent of the model", (sent_part(shown.exposure).words,)),
+            *((run.name, (run.note,)) for run in shown.attacks if run.note),
+        ),
         known=ALWAYS_KNOWN,
         hidden=(*ALWAYS_HIDDEN, FACTS["labels"], *noise),
     )

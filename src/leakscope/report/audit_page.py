@@ -8,9 +8,9 @@ from dataclasses import replace
 from leakscope.auditing import COUNTED, RULES, Audit
 from leakscope.auditing.advice import tried
 from leakscope.auditing.attempts import MEANING
-from leakscope.auditing.descriptions import client_facts
 from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
+    audit_client,
     audit_known,
     doubt_lines,
     headline,
@@ -142,7 +142,7 @@ def _threat(audit: Audit) -> Threat:
         words="The attacker knows the network, its weights, the loss and how many examples were used.",
         setting=(
             ("clients", (f"{exposure.batch.trials}, with {examples} each",)),
-            *((what, (words,)) for what, words in client_facts(exposure.client, exposure.batch.samples)),
+            *((what, (words,)) for what, words in audit_client(audit)),
             *((run.name, (run.note,)) for run in audit.runs),
         ),
         known=(*ALWAYS_KNOWN, *([] if exposure.knowledge.local is None else [FACTS["local"]]), *_known(audit)),

@@ -72,7 +72,7 @@ def lay_out(page: Page) -> Layout:
     shown = [
         ShownTile(
             tile,
-            _where(tile, page),
+            setting_text(tile, page),
             f"k{i}",
             f"b{null_of[i]}" if tile.baselines else "",
             tuple(tile.frames_at[f] for f in reel.drawn(detail)),
@@ -88,7 +88,7 @@ def lay_out(page: Page) -> Layout:
         fadings=_fadings(page.strengths),
         curves=[draw_panels(section.panels) for section in page.sections],
         thresholds=draw_panels(page.thresholds.panels if page.thresholds else ()),
-        update=_draw_update(page.update),
+        update=draw_update(page.update),
         widths={
             "tile": _figure_width((tile.truth for tile in tiles), beside=3),
             "fading": _figure_width((f.truths[0] for s in page.strengths for f in s.fadings), beside=2),
@@ -98,7 +98,7 @@ def lay_out(page: Page) -> Layout:
     )
 
 
-def _where(tile: Tile, page: Page) -> str:
+def setting_text(tile: Tile, page: Page) -> str:
     """Return the attack and the values of the other axes, with headings."""
     axes = page.gallery.axes if page.gallery else ()
     others = [f"{heading} {tile.axes[key]}" for key, heading in axes if key in tile.axes and key != ATTACK]
@@ -159,7 +159,7 @@ def _figure_width(pictures: Iterable[Tensor], *, beside: int) -> int:
     return max([ROW_WIDTH, *(beside * (_drawn_width(picture) + FRAME) for picture in pictures if picture.ndim > 1)])
 
 
-def _draw_update(update: Mapping[str, Tensor]) -> UpdateDrawing:
+def draw_update(update: Mapping[str, Tensor]) -> UpdateDrawing:
     """Return the largest layers, drawn, in the model's order, and the counts of what is shown and hidden."""
     sizes = {name: value.numel() for name, value in update.items()}
     largest = set(sorted(sizes, key=lambda name: -sizes[name])[:LAYERS_SHOWN])

@@ -48,7 +48,12 @@ def render_page(
         "script_hash": sha256_source(script),  # the policy allows this script only
         "data": {},
     }
-    return _environment(folders).get_template(template).render(shared | dict(values))
+    return render_template(template, shared | dict(values), folders)
+
+
+def render_template(template: str, values: Mapping[str, object], folders: Sequence[Path] = (TEMPLATES,)) -> str:
+    """Return a filled template; all values are escaped."""
+    return _environment(folders).get_template(template).render(values)
 
 
 def write_page(text: str, path: str | Path) -> Path:

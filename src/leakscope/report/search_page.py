@@ -184,6 +184,8 @@ class ScatterDrawing:
     threshold: float | None
     edge: int
     words: str
+    across_name: str = "privacy score"
+    threshold_value: float | None = None
     frame: Frame = FRAME
 
 

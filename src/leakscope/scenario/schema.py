@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticCustomError
@@ -31,6 +31,8 @@ from leakscope.scenario.components import (
 )
 from leakscope.scenario.problems import Path, Problem
 from leakscope.scenario.settings import DataChoice, KnowledgeChoice, Precision
+
+V = TypeVar("V")
 
 OUTSIDE = ("name", "attacks", "grid", "zip")
 MOST_TRIALS = 1_000_000
@@ -219,6 +221,15 @@ def _refused(path: Path, value: Any, build: Callable[[Any], object], most: int =
     return problems
 
 
+def build_value(path: Path, value: Any, make: Callable[[], V], problems: list[Problem]) -> V | None:
+    """Return what `make` builds of the value at a path; its error is added to `problems` instead of raised."""
+    try:
+        return make()
+    except InputError as error:
+        problems.append(Problem(closer(path, value, str(error)), str(error)))
+        return None
+
+
 def closer(path: Path, value: Any, message: str) -> Path:
     """Return the path of the field that a message starting with `Class.field` names."""
     inner = value[path[-1]] if isinstance(path[-1], int) else value
@@ -312,5 +323,6 @@ def _inside(
         return model, kinds[part]
     inner = model.model_fields[part].annotation if part in model.model_fields else None
     options = getattr(inner, "__args__", None) or (inner,)
-    models = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+    plain = [get_args(option)[0] if get_origin(option) is Annotated else option for option in options]
+    models = [option for option in plain if isinstance(option, type) and issubclass(option, BaseModel)]
     return (models[0] if models else model), kind

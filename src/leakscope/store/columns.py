@@ -10,9 +10,10 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from leakscope.core.errors import InputError
 from leakscope.core.record import Record, SampleScore
 from leakscope.core.registry import lookup
-from leakscope.store.schema import lacks
+from leakscope.store.schema import MOST, check_rows, choose_rows, lacks
 
 Columns: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
@@ -52,6 +53,7 @@ LEARNED = "learned."  # prefix of a value that the attack recovered beside the i
 
 def read_columns(connection: sqlite3.Connection, cells: Sequence[int], names: Sequence[str] = tuple(FIELDS)) -> Columns:
     """Return the named columns of these cells (by number), ordered by cell, number, landing and sample."""
+    check_rows(connection, cells)
     fields = {name: _field(name, connection) for name in (*names, *_ORDER)}
     cursor = connection.execute(_query([expression for expression, _ in fields.values()], connection, cells))
     batches: dict[str, list[np.typing.ArrayLike]] = {name: [np.empty(0, kind)] for name, (_, kind) in fields.items()}
@@ -92,12 +94,10 @@ def _plain(name: str, values: Sequence[Value]) -> Sequence[Value]:
 
 def _query(expressions: Sequence[str], connection: sqlite3.Connection, cells: Sequence[int]) -> str:
     """Return the query for these cells; rows come as stored, because numpy sorts faster than SQLite."""
-    (stored,) = connection.execute("SELECT count(*) FROM cell").fetchone()
-    column = "+r.cell" if 2 * len(cells) > stored else "r.cell"  # + disables the index: for most cells a scan is faster
-    chosen = ", ".join(str(int(cell)) for cell in cells)
+    chosen, _ = choose_rows(connection, cells)
     return (
         f"SELECT {', '.join(expressions)} FROM record r LEFT JOIN sample s ON s.record = r.id "
-        f"WHERE {column} IN ({chosen}) ORDER BY r.id, s.place"
+        f"WHERE {chosen} ORDER BY r.id, s.place"
     )
 
 
@@ -130,12 +130,12 @@ def record_row(record: Record, *, id: int, cell: int, chunk: int, place: int) ->
         cell,
         chunk,
         place,
-        int(record.number),
+        _count(record.number),
         int(record.seed),
         json.dumps([int(item) for item in record.items], separators=(",", ":")),
         record.outcome,
-        int(record.iterations),
-        int(record.evaluations),
+        _count(record.iterations),
+        _count(record.evaluations),
         _number(record.mismatch),
         _number(record.label_overlap),
         _number(record.seconds),
@@ -150,9 +150,9 @@ def sample_rows(record: Record, id: int) -> Iterator[Row]:
         yield (
             id,
             place,
-            int(score.sample),
-            int(score.label),
-            None if score.guess is None else int(score.guess),
+            _count(score.sample),
+            _count(score.label),
+            None if score.guess is None else _count(score.guess),
             _number(score.mse),
             _number(score.psnr),
             _number(score.ssim),
@@ -214,6 +214,13 @@ def sample_from(
         recovered=bool(row[9]),
         finite=bool(row[10]),
     )
+
+
+def _count(value: int) -> int:
+    """Return a whole number; one that readers take for damage is refused."""
+    if not -MOST <= value <= MOST:
+        raise InputError(f"counts and labels of a record must lie within 2**48, got {value}")
+    return int(value)
 
 
 def _number(value: float | None) -> Value:

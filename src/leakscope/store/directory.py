@@ -40,12 +40,11 @@ def make(directory: Path, scenario: str, facts: Mapping[str, str]) -> Path:
     """Create an empty run and return its directory."""
     if holds_run(directory):
         raise InputError(f"{directory} already holds a run: open it, or choose another directory")
-    if directory.exists():
-        _refuse_what_is_not_ours(directory, scenario)
+    check_free(directory, scenario)
     with clear_errors(directory, "no run was made"):
         directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / LOCK), clear_errors(directory, "no run was made"):
-        _refuse_what_is_not_ours(directory, scenario)
+        check_free(directory, scenario)
         for name in (TENSORS, WORK):
             make_folder(directory / name)
         _lay_database(directory, scenario, facts)  # atomic: a run exists whole or not at all
@@ -103,8 +102,10 @@ def _lay_database(directory: Path, scenario: str, facts: Mapping[str, str]) -> N
     sync_directory(directory)
 
 
-def _refuse_what_is_not_ours(directory: Path, scenario: str) -> None:
-    """Raise if a directory holds more than a killed `make` leaves (or this same scenario)."""
+def check_free(directory: Path, scenario: str) -> None:
+    """Raise if a new run cannot go there: a directory holds more than a killed `make` leaves (or this same scenario)."""
+    if not directory.exists():
+        return
     if not directory.is_dir():
         raise InputError(f"{directory} is a file; a run needs a directory")
     for path in sorted(directory.iterdir()):

@@ -17,7 +17,7 @@ from leakscope.store import columns as rows
 from leakscope.store.columns import FIELDS, Columns, learned_names, read_columns
 from leakscope.store.directory import LOCK, WORK, check_scratch, holds_run, make, migrated
 from leakscope.store.disk import clear_errors, locked
-from leakscope.store.schema import LATER, complete, connect_writer, lacks, reading
+from leakscope.store.schema import LATER, check_rows, complete, connect_writer, lacks, reading
 from leakscope.store.tensor_files import file_of, read_row
 from leakscope.store.writer import Writer
 
@@ -169,6 +169,7 @@ def _numbers(connection: sqlite3.Connection, names: Sequence[str] | None, *, cur
 
 def _records(connection: sqlite3.Connection, cell: int, name: str) -> Iterator[Record]:
     """Yield the records of one cell."""
+    check_rows(connection, [cell])
     missing = {column for column in LATER if lacks(connection, column)}
     of_record, of_sample = (
         ", ".join("NULL" if column in missing else f"r.{column}" for column in rows.RECORD.split(", ")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -53,10 +53,11 @@ CREATE TABLE sample (
 """
 
 
-_MOST = 2**48  # of any count, place or label
+MOST = 2**48  # of any count, place or label
 
 # Columns of `record` that older runs of this format lack: read as None, added by the next writer.
 LATER = {"learned": "TEXT"}
+_ROWS = ("record", "sample")  # tables with rows for every trial: checked where they are read
 
 
 def lacks(connection: sqlite3.Connection, column: str) -> bool:
@@ -95,14 +96,33 @@ def check_tables(connection: sqlite3.Connection) -> None:
 
 
 def check_values(connection: sqlite3.Connection) -> None:
-    """Raise if a value does not have the type of its column, or names a row that does not exist."""
-    for table, columns in _declared().items():
-        wrong = [_wrong(name, *rule) for name, rule in columns.items() if name not in LATER]
-        if connection.execute(f"SELECT 1 FROM {table} WHERE {' OR '.join(wrong)} LIMIT 1").fetchone():
-            raise ValueError(f"a value in table {table!r} has another type than its column")
+    """Raise if a chunk or record names a row that does not exist, or if a value of a small table has not the type of its column."""
+    for table in _declared().keys() - _ROWS:
+        _check_types(connection, table, "1")
     cells, last = connection.execute("SELECT count(*), ifnull(max(id), 0) FROM cell").fetchone()
-    if cells != last or connection.execute("PRAGMA foreign_key_check").fetchone():
+    lost = (connection.execute(f"PRAGMA foreign_key_check({table})").fetchone() for table in ("chunk", "record"))
+    if cells != last or any(lost):
         raise ValueError("a row names another one that does not exist")
+
+
+def check_rows(connection: sqlite3.Connection, cells: Sequence[int]) -> None:
+    """Raise if a value of the records or samples of these cells (by number) has not the type of its column."""
+    for table, chosen in zip(_ROWS, choose_rows(connection, cells), strict=True):
+        _check_types(connection, table, chosen)
+
+
+def choose_rows(connection: sqlite3.Connection, cells: Sequence[int]) -> tuple[str, str]:
+    """Return the SQL conditions for records and samples of these cells; where these are most cells, a scan is faster than an index."""
+    (stored,) = connection.execute("SELECT count(*) FROM cell").fetchone()
+    numbers, scan = ", ".join(str(int(cell)) for cell in cells), "+" if 2 * len(cells) > stored else ""
+    records = f"{scan}cell IN ({numbers})"
+    return records, f"{scan}record IN (SELECT id FROM record WHERE {records})"
+
+
+def _check_types(connection: sqlite3.Connection, table: str, chosen: str) -> None:
+    wrong = [_wrong(name, *rule) for name, rule in _declared()[table].items() if name not in LATER]
+    if connection.execute(f"SELECT 1 FROM {table} WHERE {chosen} AND ({' OR '.join(wrong)}) LIMIT 1").fetchone():
+        raise ValueError(f"a value in table {table!r} has another type than its column")
 
 
 def _wrong(column: str, kind: str, nullable: int) -> str:
@@ -110,7 +130,7 @@ def _wrong(column: str, kind: str, nullable: int) -> str:
     types = {"INTEGER": "'integer'", "TEXT": "'text'", "REAL": "'real'", "BLOB": "'blob', 'text'"}[kind]
     allowed = f"{types}, 'null'" if nullable else types
     if kind == "INTEGER" and column != "seed":
-        return f"(typeof({column}) NOT IN ({allowed}) OR {column} NOT BETWEEN -{_MOST} AND {_MOST})"
+        return f"(typeof({column}) NOT IN ({allowed}) OR {column} NOT BETWEEN -{MOST} AND {MOST})"
     nan = f" AND {column} IS NOT 'nan'" if kind == "REAL" else ""
     return f"(typeof({column}) NOT IN ({allowed}){nan})"
 

@@ -116,10 +116,10 @@ def read_row(path: Path, row: int) -> Mapping[str, Tensor]:
     """Return one trial's row of every tensor in a file without reading the other rows."""
     from safetensors import SafetensorError, safe_open
 
-    check_plain(path)  # opening a FIFO waits for ever
     try:
+        check_plain(path)  # opening a FIFO waits for ever
         with safe_open(path, framework="pt") as file:
             return {name: file.get_slice(name)[row : row + 1][0] for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, IndexError) as error:
+    except (SafetensorError, OSError, IndexError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path} cannot be read ({reason}); running the scenario again makes it anew") from None

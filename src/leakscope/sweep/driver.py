@@ -22,6 +22,7 @@ from leakscope.scenario import Problem, Scenario
 from leakscope.scenario.attackers import cost_of_knowing
 from leakscope.scenario.cell import CellSettings, read_settings
 from leakscope.store import Landing, Run, Writer
+from leakscope.store.directory import check_free
 from leakscope.sweep.chunk import Chunk, on, play_chunk
 from leakscope.sweep.engines import Engine, Needs, Note, local, never, processes, serial, usable_cores, visible_gpus
 from leakscope.sweep.fit_checks import MisfitError, attack_misfits, part_misfits
@@ -191,7 +192,8 @@ def run_scenario(
     facts = gather_facts(command, device) | plugin_facts(plain)
     engine = _reaching(engine, plain)
     run = Run.open(directory) if Run.exists(directory) else None
-    before = _before(run, sweep)
+    if run is None:
+        check_free(directory, scenario.text)
     make = partial(
         make_plan, sweep, device=device, memory=memory, workers=workers, say=watcher.message, measure=measure
     )
@@ -203,7 +205,7 @@ def run_scenario(
         with run.writing() as writer:
             for line in writer.verify():
                 watcher.message(line)
-            before = _before(run, sweep)
+            before = run.done() & {trial.id for trial in sweep.trials}
             chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, make)
             done = Done(len(sweep.trials), len(before))
             watcher.planned(done.wanted, done.before, len(chunks), seconds)
@@ -235,10 +237,6 @@ def _reaching(engine: Engine | None, settings: Sequence[Mapping[str, object]]) -
             f"{name} is registered in {MAIN}, which workers cannot import: put it into a module, or use serial"
         )
     return serial
-
-
-def _before(run: Run | None, sweep: Sweep) -> set[str]:
-    return set() if run is None else run.done() & {trial.id for trial in sweep.trials}
 
 
 def _to_do(

@@ -24,9 +24,9 @@ from leakscope.federated import SELECTIONS, SERVERS, Count, Decay, Federation, S
 from leakscope.models import Init
 from leakscope.scenario.cell import ModelChoice
 from leakscope.scenario.components import KINDS, STRICT, AlsoByName, Kind, component_type, kind_type, list_of, model_of
-from leakscope.scenario.problems import Path, Problem, ScenarioError
+from leakscope.scenario.problems import Problem, ScenarioError
 from leakscope.scenario.reader import UserFile, read_user_file, user_file_of
-from leakscope.scenario.schema import closer, make_client
+from leakscope.scenario.schema import build_value, make_client
 
 KIND = "a training file"
 MOST_ROUNDS = 1_000_000
@@ -177,18 +177,10 @@ def _build_field(name: str, value: object, problems: list[Problem]) -> object:
     """Return the typed value of a field; errors of its constructor are added to `problems`."""
     if name == "defences":
         return tuple(
-            _build((name, i), value, partial(KINDS[name].build, item), problems)
+            build_value((name, i), value, partial(KINDS[name].build, item), problems)
             for i, item in enumerate(cast(list[dict[str, object]], value))
         )
-    return _build((name,), value, partial(MAKERS[name], value), problems) if name in MAKERS else value
-
-
-def _build(path: Path, value: object, make: Callable[[], object], problems: list[Problem]) -> object:
-    try:
-        return make()
-    except InputError as error:
-        problems.append(Problem(closer(path, value, str(error)), str(error)))
-        return None
+    return build_value((name,), value, partial(MAKERS[name], value), problems) if name in MAKERS else value
 
 
 MAKERS: Mapping[str, Callable[..., object]] = {

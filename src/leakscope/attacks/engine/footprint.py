@@ -12,7 +12,7 @@ import torch
 from leakscope.attacks.engine.forms import ALONE, THREADED, TRACE_AFTER
 from leakscope.attacks.engine.loop import Engine
 from leakscope.attacks.engine.state import Problem, Stop
-from leakscope.core.errors import InputError
+from leakscope.core.errors import TooLargeError
 from leakscope.core.model import Model
 from leakscope.core.tree import take, tensors, trials
 from leakscope.kernels.lanes import NARROWEST, lanes
@@ -139,5 +139,5 @@ def count_within(limit: int, f: Callable[[], V]) -> tuple[V, int, int, int]:
         raise _refusal(error, limit) from None
 
 
-def _refusal(error: OverLimitError, limit: int) -> InputError:
-    return InputError(f"{error}, the memory limit is {limit / 2**20:.0f} MiB")
+def _refusal(error: OverLimitError, limit: int) -> TooLargeError:
+    return TooLargeError(f"{error}, the memory limit is {limit / 2**20:.0f} MiB")

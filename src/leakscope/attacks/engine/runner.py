@@ -13,7 +13,7 @@ import torch
 from leakscope.attacks.engine.loop import Engine
 from leakscope.attacks.engine.plan import Execution, Plan, make_plan
 from leakscope.attacks.engine.state import Finished, Problem, Progress, Stop
-from leakscope.core.errors import InputError
+from leakscope.core.errors import TooLargeError
 from leakscope.core.model import Model
 from leakscope.core.tree import map_tensors, take, trials
 from leakscope.kernels.checkpoint import Checkpoint
@@ -37,9 +37,9 @@ def run_problem(
             give_back()
 
 
-def too_large(device: str) -> InputError:
+def too_large(device: str) -> TooLargeError:
     """Return the error for a trial that does not fit by itself."""
-    return InputError(f"one trial does not fit into the memory of {device}: attack fewer images at a time")
+    return TooLargeError(f"one trial does not fit into the memory of {device}: attack fewer images at a time")
 
 
 class _Run:

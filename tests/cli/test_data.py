@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from leakscope.cli.data import app
 from leakscope.core.errors import InputError
-from leakscope.data.commands import app
 from leakscope.data.fetch import Progress
 from leakscope.data.sources import SOURCES
 
@@ -56,7 +56,7 @@ def test_errors_are_left_to_the_caller() -> None:
 
 def test_mounting_the_commands_imports_neither_torch_nor_pillow() -> None:
     code = (
-        "import sys, leakscope.data.commands as c; from typer.main import get_command; get_command(c.app);"
+        "import sys, leakscope.cli.data as c; from typer.main import get_command; get_command(c.app);"
         "sys.exit(bool({'torch', 'PIL', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], env=_environment(), check=False).returncode == 0

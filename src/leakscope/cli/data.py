@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
-from rich.table import Table
+
+from leakscope.cli.text import print_named, terminal
 
 app = typer.Typer(help="List the data sets, and fetch those that are not bundled.", no_args_is_help=True)
 
@@ -34,17 +33,17 @@ def list_sources(
     load_plugins()
     for module in imports or ():
         import_plugin(module)
-    table = Table("name", "kind", "size", "classes", "state", "terms")
+    rows = []
     for name, source in SOURCES.items():
         location = locate(name, directory)
         shape = "x".join(map(str, source.shape))
         if location and location[0].suffix == ".npz":
             train, test = sizes(location[0])
             shape = f"{train:,} + {test:,} of {shape}"
-        table.add_row(
-            name, source.kind, shape, str(source.classes), _state(name, location and location[0]), source.terms
+        rows.append(
+            (name, source.kind, shape, str(source.classes), _state(name, location and location[0]), source.terms)
         )
-    Console().print(table)
+    print_named(("name", "kind", "size", "classes", "state", "terms"), rows)
 
 
 @app.command()
@@ -55,6 +54,9 @@ def fetch(
     ] = None,
 ) -> None:
     """Download the official files of a data set, resuming what was cut off, and check them."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
     from leakscope.data.fetch import fetch as fetch_files
 
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
@@ -67,7 +69,7 @@ def fetch(
             bar.update(tasks[file], completed=done, total=total)
 
         folder = fetch_files(name, report, directory=directory)
-    Console(soft_wrap=True).print(f"{name} is in {folder}", markup=False, highlight=False)
+    terminal().print(f"{name} is in {folder}", soft_wrap=True)
 
 
 def _state(name: str, path: Path | None) -> str:
