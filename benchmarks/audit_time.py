@@ -47,7 +47,7 @@ def main() -> None:
         examples=asked.examples,
         minutes=asked.minutes,
         remedies=False,
-        report=lambda line: print(f"{time.perf_counter() - began:7.1f} s  {line}", flush=True),
+        progress=lambda event: print(f"{time.perf_counter() - began:7.1f} s  {event}", flush=True),
     )
     print(result)
     print(f"{asked.network}, {asked.clients} clients of {asked.examples}: {time.perf_counter() - began:.1f} s")

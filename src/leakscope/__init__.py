@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from leakscope.clients.private import PrivateClient as PrivateClient
     from leakscope.core import random as random, tree as tree
     from leakscope.core.errors import InputError as InputError
+    from leakscope.core.progress import ProgressEvent as ProgressEvent
     from leakscope.core.random import key as key
     from leakscope.core.types import (
         Batch as Batch, Knowledge as Knowledge, LocalTraining as LocalTraining, Observation as Observation,

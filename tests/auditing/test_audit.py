@@ -54,6 +54,7 @@ from leakscope.auditing.target_file import load_build, read_request
 from leakscope.auditing.verdict import Measures, failures, grade, measure
 from leakscope.clients import Client
 from leakscope.core.errors import InputError
+from leakscope.core.progress import SILENT
 from leakscope.core.tree import Tree
 from leakscope.core.types import Batch, LocalTraining, Outcome, make_batch
 from leakscope.defences import DEFENCES, Clip, GaussianNoise, RandomMask, Sign, Sparsify
@@ -273,7 +274,7 @@ def analytic_of(client: Client, examples: int = 1) -> tuple[Exposure, list[suite
 def test_the_analytic_attack_is_told_which_coordinates_were_sent() -> None:
     world, entries = analytic_of(Client(defences=(RandomMask(0.8),)))
     unaware, told = attack_runs.run_entries(
-        world, [Attempt(each, world.trials) for each in entries], start_budget(BRIEF), lambda _: None
+        world, [Attempt(each, world.trials) for each in entries], start_budget(BRIEF), SILENT
     ).runs
     assert (unaware.name, told.name) == ("analytic", f"analytic, {INFORMED}")
     assert float(told.scores.mse.mean()) < 0.1 * float(unaware.scores.mse.mean())
@@ -576,7 +577,7 @@ def test_an_attack_that_does_not_succeed_judges_no_remedy(
     subject = make_subject(target(model=conv()))
     world = expose_clients(subject, 2, 0)
     won = judge(world.batch, guessed(world.batch.inputs, world.batch.labels), name="ig", seconds=1.0)
-    made = advise(subject, world, [won], start_budget(5), lambda _: None, clients=2, seed=0)
+    made = advise(subject, world, [won], start_budget(5), SILENT, clients=2, seed=0)
     assert made.remedies == ()
     assert len(made.skipped) == 19 + len(ELSEWHERE)
     assert said in made.ranking

@@ -29,6 +29,7 @@ from leakscope.auditing.suite import Entry
 from leakscope.auditing.target import make_subject
 from leakscope.auditing.target_audit import left_out_statistics, scored_audit
 from leakscope.auditing.verdict import Grade
+from leakscope.core.progress import SILENT
 from leakscope.core.types import Outcome
 from leakscope.defences import GaussianNoise
 from leakscope.play import Exposure, judge
@@ -149,9 +150,9 @@ def test_reasons_name_what_is_frozen_and_what_batch_norm_sends() -> None:
 
 def test_no_time_is_not_given_as_a_lack_of_attackers(world: Exposure) -> None:
     subject = make_subject(Target(model=conv(), **sample()))
-    late = advise(subject, world, [], Budget(0.0, 0.0, lambda: 1.0), lambda _: None, clients=2, seed=0)
+    late = advise(subject, world, [], Budget(0.0, 0.0, lambda: 1.0), SILENT, clients=2, seed=0)
     unmatched = replace(subject, unmatched="no second derivative")
-    unable = advise(unmatched, world, [], Budget(0.0, 0.0, lambda: 1.0), lambda _: None, clients=2, seed=0)
+    unable = advise(unmatched, world, [], Budget(0.0, 0.0, lambda: 1.0), SILENT, clients=2, seed=0)
     assert late.ranking != unable.ranking
 
 
@@ -197,7 +198,7 @@ def timed_attempts(world: Exposure, seconds: float, budget: float) -> tuple[list
         return result, CutShort(entry.name, whole, entry.most or 0, 4, 4) if whole < (entry.most or 0) else None
 
     attempts: list[Attempt[Any]] = [Attempt(entry, 4) for entry in entries]
-    run_attempts(world, attempts, Budget(budget, 0.0, lambda: clock[0]), lambda _: None, run)
+    run_attempts(world, attempts, Budget(budget, 0.0, lambda: clock[0]), SILENT, run)
     return attempts, clock[0]
 
 
@@ -220,9 +221,7 @@ def test_the_minutes_that_would_do_are_known_even_if_there_is_no_time(monkeypatc
     monkeypatch.setattr(suite, "PUBLISHED", {"cpl": 3, "ig": 40})
     subject = expose_clients(make_subject(Target(model=conv(), **sample())), 2, 0)
     entries = plan_exposure(subject)[0]
-    none = run_entries(
-        subject, [Attempt(each, 2, pace=0.1) for each in entries], Budget(0.0, time.monotonic()), lambda _: None
-    )
+    none = run_entries(subject, [Attempt(each, 2, pace=0.1) for each in entries], Budget(0.0, time.monotonic()), SILENT)
     assert [cut.iterations for cut in none.short] == [0, 0]
     assert none.needed is not None
     assert none.unfinished

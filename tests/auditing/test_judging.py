@@ -30,6 +30,7 @@ from leakscope.auditing.remedy_trials import (
 )
 from leakscope.auditing.target import make_subject
 from leakscope.core.errors import InputError
+from leakscope.core.progress import SILENT, ProgressEvent, Reporter
 from leakscope.core.types import LocalTraining, Outcome
 from leakscope.defences import Clip, Defence, GaussianNoise, LaplaceNoise, LowRank, Quantise, RandomMask, Sign, Sparsify
 from leakscope.play import AttackResult, judge
@@ -120,7 +121,7 @@ def test_a_pace_is_that_of_the_later_half_and_chunks_add_up() -> None:
 
 def test_a_batch_that_runs_past_its_end_is_given_up() -> None:
     over = Budget(1.0, 0.0, lambda: 1.2)
-    assert meet(cases(conv_trial(), Clip(0.1)), 2, over, lambda _: None).runs == {}
+    assert meet(cases(conv_trial(), Clip(0.1)), 2, over, SILENT).runs == {}
 
 
 def test_one_remedy_that_cannot_be_attacked_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +131,7 @@ def test_one_remedy_that_cannot_be_attacked_does_not_stop_the_others(monkeypatch
         return run_together(several, iterations, pace)
 
     monkeypatch.setattr(remedy_trials, "run_together", refuse)
-    met = meet(cases(conv_trial(), GaussianNoise(0.1), Clip(0.1)), 2, LONG, lambda _: None)
+    met = meet(cases(conv_trial(), GaussianNoise(0.1), Clip(0.1)), 2, LONG, SILENT)
     assert set(met.runs) == {0, 1}
     assert met.failed == {2: "cannot be run"}
 
@@ -218,14 +219,15 @@ def test_what_is_left_of_the_time_goes_to_the_whole_attack(monkeypatch: pytest.M
     monkeypatch.setattr(advice, "BRIEF", 12)
     trial = conv_trial()
     some = candidates(trial, Clip(0.01), GaussianNoise(10.0))
-    said: list[str] = []
-    hearing = Hearing(control_case(trial, "ig"), 1.0, start_budget(10), some, said.append)
+    said: list[ProgressEvent] = []
+    hearing = Hearing(control_case(trial, "ig"), 1.0, start_budget(10), some, Reporter(said.append))
     control, found, late = _judged(hearing, "no course")
     assert control is not None
     assert (control.whole, control.enough, late) == (True, True, [])
     assert [remedy.finding for remedy in found] == [Finding.USELESS, Finding.HELPS]
     assert all("60 of 60" in remedy.met for remedy in found)
-    assert [line.split(",")[1] for line in said] == [" 5 iterations", " 60 iterations"]
+    assert [event.message.split(",")[1] for event in said] == [" 5 iterations", " 60 iterations"]
+    assert [(event.phase, event.done, event.total) for event in said] == [("remedies", 0, 3)] * 2
     monkeypatch.setattr(advice, "fitting", lambda *_, **__: [])
     control, found, _ = _judged(hearing, "no course")
     assert control is not None

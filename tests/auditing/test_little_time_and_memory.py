@@ -22,6 +22,7 @@ from leakscope.auditing.result import doubt_lines
 from leakscope.auditing.suite import Entry
 from leakscope.auditing.target import Subject, make_subject
 from leakscope.auditing.verdict import Grade
+from leakscope.core.progress import SILENT
 from leakscope.play import Exposure, judge
 
 GATE = {"asr": 1.0}  # nothing exceeds it
@@ -125,7 +126,7 @@ def test_what_comes_before_the_first_evaluation_counts(
     monkeypatch.setattr("leakscope.auditing.attempts.reconstruct", probe)
     entries = [entry for entry in plan_exposure(world)[0] if entry.most is not None]
     attempts: list[Attempt[Any]] = [Attempt(entry, 2, pace=1.0, overhead=20.0) for entry in entries]
-    run_attempts(world, attempts, Budget(budget, 0.0, lambda: now[0]), lambda _: None, run)
+    run_attempts(world, attempts, Budget(budget, 0.0, lambda: now[0]), SILENT, run)
     assert now[0] <= 1.1 * budget + 1.0
     assert all(each.cut is not None for each in attempts)
 

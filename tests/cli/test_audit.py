@@ -17,7 +17,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from leakscope.attacks.recipes import prior_only
-from leakscope.auditing import attack_runs, suite
+from leakscope.auditing import attack_runs, suite, target_audit
 from leakscope.auditing.result import Audit
 from leakscope.auditing.target_audit import CLIENTS, MINUTES
 from leakscope.auditing.verdict import Grade
@@ -205,3 +205,17 @@ def test_a_damaged_audit_is_one_clear_line(place: Path, content: str) -> None:
     done = CliRunner().invoke(app, ["show", "out"])
     assert isinstance(done.exception, InputError)
     assert len(str(done.exception).splitlines()) == 1
+
+
+def test_an_interrupt_still_writes_the_page_and_ends_with_130(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target_audit, "null_runs", interrupt)
+    code, text = run("cli_audited:build", *BRIEF, "--out", "out", "--fail-above", "asr=1")
+    assert code == 130
+    assert "gate failed" in text
+    told = json.loads((place / "out" / "audit.json").read_text())
+    assert (told["grade"], told["interrupted"]) == ("inconclusive", True)
+    assert [attack["name"] for attack in told["attacks"]]
+    assert (place / "out" / "index.html").stat().st_size > 1000

@@ -250,7 +250,7 @@ def test_a_note_that_comes_after_its_chunk_counts_nothing_twice(tmp_path: Path) 
         for chunk, landed in (("g1-c1", 2), ("g1-c2", 4)):
             progress.noted(Note(chunk, total=2, done=2, converged=2))
             landing = SimpleNamespace(chunk=chunk, records=(), seconds=0.1)
-            progress.landed(cast(Landing, landing), Done(4, 0, landed, outcomes={"converged": landed}))
+            progress.landed(cast(Landing, landing), Done(Run(tmp_path), 4, 0, landed, outcomes={"converged": landed}))
             progress.noted(Note(chunk, total=2, done=2, converged=2))
     assert numbers_in(err.getvalue().splitlines()[-1])[:4] == [4, 4, 4, 0]  # done, wanted, converged, diverged
 

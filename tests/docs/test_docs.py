@@ -27,6 +27,7 @@ NOT_RUN = re.compile(r"<!-- not run: \S.* -->\n\Z")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 SPOKEN = re.compile(r"`([^`\n]+)`")
 PUBLIC = {"leakscope", *(f"leakscope.{room}" for room in ("attacks", "data", "defences", "metrics", "models"))}
+OURS = {"leakscope", "leakscope_papers"}
 BESIDE = {  # each framework needs its extra; the papers are a package of their own
     "leakscope.integrations.flower",
     "leakscope.integrations.nvflare",
@@ -157,9 +158,9 @@ def inner_names(text: str) -> Iterator[str]:
     rooms = {"leakscope": "leakscope"}
     for node in nodes:
         if isinstance(node, ast.Import):
-            ours = {alias.name for alias in node.names if alias.name.startswith("leakscope")}
+            ours = {alias.name for alias in node.names if alias.name.split(".")[0] in OURS}
             yield from ours - PUBLIC - BESIDE
-        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("leakscope"):
+        elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in OURS:
             module = str(node.module)
             if module not in PUBLIC | BESIDE:
                 yield module

@@ -26,7 +26,7 @@ from leakscope.scenario.scenario import scenario_from_text
 from leakscope.store import Run
 from leakscope.sweep import run_scenario
 from leakscope.sweep.chunk import Chunk, expose_chunk
-from leakscope.sweep.driver import ONE_HOT, NoProgress, unfold
+from leakscope.sweep.driver import ONE_HOT, ReportingWatcher, unfold
 from leakscope.sweep.engines import serial
 from leakscope.sweep.plan import make_plan
 
@@ -149,7 +149,7 @@ def test_it_is_refused_at_the_line_of_the_attack_that_reads() -> None:
 
 
 def test_a_run_says_once_what_mse_makes_of_labels(tmp_path: Path) -> None:
-    class Heard(NoProgress):
+    class Heard(ReportingWatcher):
         def __init__(self) -> None:
             self.lines: list[str] = []
 

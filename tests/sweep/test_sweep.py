@@ -21,7 +21,7 @@ from leakscope.sweep import chunk as chunk_module
 from leakscope.sweep import make_plan
 from leakscope.sweep import plan as plan_module
 from leakscope.sweep.chunk import Chunk, play_chunk
-from leakscope.sweep.driver import NoProgress, unfold
+from leakscope.sweep.driver import ReportingWatcher, unfold
 from leakscope.sweep.engines import processes
 from leakscope.sweep.plan import group_trials, share_of_memory
 from leakscope.sweep.stored_plan import chunks_of, read_plan
@@ -162,7 +162,7 @@ def test_groups_keep_apart_what_cannot_share_a_program() -> None:
     assert len(groups) == 2 * 2 * 2  # widths, sample counts, attacks; not strengths, not seeds
 
 
-class _Interrupted(NoProgress):
+class _Interrupted(ReportingWatcher):
     """Asks to stop as soon as a chunk has landed."""
 
     def __init__(self) -> None:

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from leakscope.core import random
 from leakscope.core.model import Model
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import TINY, Tree
 from leakscope.core.types import Shares
 
@@ -79,6 +80,8 @@ class Inferred:
     steps: Guess
     rate: Guess
     rate_times_steps: Guess
+
+    __repr__ = short_repr
 
     def counts(self, samples: int) -> Tensor | None:
         """Return the number of examples of each class among `samples`, rounded to the right total."""

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from leakscope.core.errors import InputError
+from leakscope.core.short_repr import short_repr
 from leakscope.learning.dense_system import select, solve, strongest_unit
 
 SINGULAR = "theory not applicable: B_I is singular (of a layer: a chosen unit has no bias gradient)"
@@ -49,6 +50,8 @@ class SystemReport:
     bound: Tensor
     error: Tensor
     solution: Tensor
+
+    __repr__ = short_repr
 
     def words(self, trial: int) -> str:
         """Return one trial as a sentence."""

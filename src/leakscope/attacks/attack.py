@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -193,7 +193,8 @@ class Matching:
     def _stamp(self, model: Model, problem: Problem) -> str:
         """Return a fingerprint of everything that determines the result, so that a run is never resumed as another."""
         plain = (self.name, self.stop, self.labels, self.restarts, problem.rules, problem.optimiser)
-        seen = (problem.facts.components, problem.facts.knowledge, problem.facts.observation.shares, describe(model))
+        known = [getattr(problem.facts.knowledge, field.name) for field in fields(problem.facts.knowledge)]
+        seen = (problem.facts.components, known, problem.facts.observation.shares, describe(model))
         digest = hashlib.sha256(readable(map_tensors(lambda t: t.new_zeros(()), (plain, seen))).encode())
         for name, value in flat_names(problem).items():
             digest.update(name.encode())

@@ -68,10 +68,8 @@ def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simul
     The `Stop` threshold keeps its value but changes its unit: see docs/explanation/aware.md.
     """
     attack = learn_pull(learn_policy(attack, knowledge), knowledge)
-    stepped = (
-        simulate and knowledge.local is not None and not simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}
-    )
-    if stepped:
+    unsimulated = knowledge.local is not None and not simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}
+    if stepped := simulate and unsimulated:
         attack = replace(attack, simulate=_with_steps(attack.simulate))
     defended = any(fact is not None for fact in (knowledge.mask, knowledge.bound, knowledge.bits, knowledge.sigma))
     uses_facts = bool(DEFENCE_FACTS & (facts_needed(attack.objective) or frozenset()))

@@ -22,6 +22,7 @@ from leakscope.attacks.view import Clock, Prior, Simulated, View
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
 from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Outcome, Reconstruction, Round, Seeds, Shares
 
@@ -68,6 +69,7 @@ class ClassMean(_WithoutUpdate):
     overall: Tensor
     commonest: int
     name: str = "class_mean"
+    __repr__ = short_repr
 
     def guess(self, knowledge: Knowledge, trials: int | Seeds, execution: Execution = DEFAULT) -> Reconstruction:
         """Return the means for a number of trials (or one per seed), from Knowledge alone."""

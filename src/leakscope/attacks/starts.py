@@ -13,6 +13,7 @@ from torch import Tensor
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.short_repr import short_repr
 from leakscope.core.types import Knowledge
 
 
@@ -93,6 +94,7 @@ class Insider:
     """Given images `pictures`, T x N x input_shape in [0, 1], for an attacker who has an example of the class (CPL-optimal)."""
 
     pictures: Tensor
+    __repr__ = short_repr
 
     def __call__(self, key: Tensor, knowledge: Knowledge) -> Tensor:
         """Return the given images, scaled."""

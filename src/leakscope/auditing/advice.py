@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from leakscope.auditing.attack_runs import plan_exposure
-from leakscope.auditing.attempts import Report, iterations_within
+from leakscope.auditing.attempts import iterations_within
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget
 from leakscope.auditing.remedies import (
     ELSEWHERE,
@@ -41,6 +41,8 @@ from leakscope.auditing.remedy_trials import (
 from leakscope.auditing.suite import INFORMED
 from leakscope.auditing.target import Subject
 from leakscope.core.errors import InputError
+from leakscope.core.progress import Reporter
+from leakscope.core.short_repr import short_repr
 from leakscope.defences import Defence
 from leakscope.play import AttackResult, Exposure
 
@@ -65,6 +67,8 @@ class Advice:
     accuracy: float | None = None
     useless: tuple[Remedy, ...] = ()  # the attacker recovers as much as without them
     unproven: tuple[Remedy, ...] = ()  # attack too short, too few examples, or no informed attacker exists
+
+    __repr__ = short_repr
 
 
 def tried(advice: Advice) -> tuple[Remedy, ...]:
@@ -96,7 +100,7 @@ class Hearing:
     best: float  # share of the examples that the audit recovered
     budget: Budget
     candidates: Sequence[Candidate]
-    report: Report
+    report: Reporter
 
     @property
     def cases(self) -> list[Case]:
@@ -114,7 +118,7 @@ def advise(
     exposure: Exposure,
     runs: Sequence[AttackResult],
     budget: Budget,
-    report: Report,
+    report: Reporter,
     *,
     clients: int,
     seed: int,
@@ -128,7 +132,7 @@ def advise(
         reason = next((item.why for item in untested if item.what == "ig"), "ig cannot be run")
         why = "no attack that could judge them ended" if able else f"they are judged by ig or cpl: {reason}"
         return Advice((), why, (*((f"{name} ({strength})", why) for name, strength, _ in options), *ELSEWHERE))
-    report(f"remedies: {len(options)} against {judge}")
+    report("remedies", f"{len(options)} against {judge}")
     course: Course | str = find_course(subject, seconds=TRAINING * budget.left / (1 + len(options)))
     candidates, skipped = _candidates(trial, options, judge, budget)
     best = max(run.summary.content.value for run in runs)

@@ -15,13 +15,13 @@ from leakscope.attacks.recipes import prior_only
 from leakscope.auditing.attempts import (
     Attempt,
     CutShort,
-    Report,
     execution_on,
     find_cut_of,
     iterations_note,
     reconstruct,
     run_attempts,
     seconds_needed,
+    timed,
 )
 from leakscope.auditing.limits import Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, Untested, labels_problem, plan_suite
@@ -29,6 +29,7 @@ from leakscope.auditing.target import Subject, UntestedError
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import registered
+from leakscope.core.progress import SILENT, Reporter
 from leakscope.core.tree import take, to
 from leakscope.core.types import IMAGE_RANK, Reconstruction, direction, make_batch
 from leakscope.defences import Defence
@@ -45,6 +46,7 @@ COLD = 5.0  # seconds that a first call may take for loading code alone
 PLAY_SHARE = (
     0.25  # largest share of the time for the clients' updates: an evaluation of an attack takes longer than these
 )
+INTERRUPTED = "the audit was interrupted"
 LONG = 0.5  # seconds of an evaluation, from which on all threads are taken untried
 
 
@@ -58,13 +60,15 @@ class Suite(NamedTuple):
     needed: float | None = None  # None: no evaluation was timed
     unplayed: str = ""  # clients that there was no time for, in words
     division_alone: bool = False  # whether no attack that matches updates applies
+    interrupted: bool = False
 
     @property
     def unfinished(self) -> tuple[str, ...]:
         """Return, in words, what was cut before it had enough iterations, failed or is missing; () if a good grade can be given."""
         cuts = (f"{cut.name} ran {cut.iterations} of {cut.most} iterations" for cut in self.short if not cut.enough)
         alone = "only the division of the first layer can be run" if self.division_alone else ""
-        return (*cuts, *(f"{name} failed" for name in self.broken), *filter(None, (self.unplayed, alone)))
+        more = self.unplayed, alone, INTERRUPTED if self.interrupted else ""
+        return (*cuts, *(f"{name} failed" for name in self.broken), *filter(None, more))
 
 
 def expose_clients(subject: Subject, clients: int, seed: int, *, defences: Sequence[Defence] | None = None) -> Exposure:
@@ -133,9 +137,11 @@ def check_updates(exposure: Exposure) -> None:
         raise UntestedError("the updates are the same for clients with different data: they say nothing of it")
 
 
-def run_with(exposure: Exposure, entry: Entry, iterations: int, pace: Pace | None = None) -> AttackResult:
+def run_with(
+    exposure: Exposure, entry: Entry, iterations: int, pace: Pace | None = None, report: Reporter = SILENT
+) -> AttackResult:
     """Return the scored result of one attack on all clients, with at most `iterations`; `pace` times it and may end it."""
-    execution = replace(execution_on(exposure.device), out_of_time=pace)
+    execution = timed(exposure.device, entry, iterations, pace, report)
     method = entry.make(iterations)
     run = attack(exposure, method, name=entry.name, informed=entry.informed, execution=execution)
     run = with_metrics(own_metrics(exposure), exposure.batch, run)
@@ -180,14 +186,21 @@ def fastest_threads(exposure: Exposure, entries: Sequence[Entry]) -> int:
         return 1  # the error is reported when the attack is run
 
 
-def run_entries(exposure: Exposure, attempts: Sequence[Attempt[AttackResult]], budget: Budget, report: Report) -> Suite:
+def run_entries(
+    exposure: Exposure, attempts: Sequence[Attempt[AttackResult]], budget: Budget, report: Reporter
+) -> Suite:
     """Return the results of the attacks after running those that may get farther within the budget."""
 
     def run(entry: Entry, iterations: int, pace: Pace) -> tuple[AttackResult, CutShort | None]:
-        result = run_with(exposure, entry, iterations, pace)
+        result = run_with(exposure, entry, iterations, pace, report)
         return result, find_cut_of(result, entry.most)
 
     run_attempts(exposure, attempts, budget, report, run)
+    return suite_of(attempts)
+
+
+def suite_of(attempts: Sequence[Attempt[AttackResult]], *, interrupted: bool = False) -> Suite:
+    """Return the results of the attacks so far."""
     return Suite(
         tuple(each.result for each in attempts if each.result is not None),
         tuple(each.cut for each in attempts if each.cut is not None and each.failure is None),
@@ -195,6 +208,7 @@ def run_entries(exposure: Exposure, attempts: Sequence[Attempt[AttackResult]], b
         tuple(each.entry.name for each in attempts if each.broken),
         seconds_needed(attempts),
         division_alone=any(each.result for each in attempts) and not any(each.entry.most for each in attempts),
+        interrupted=interrupted,
     )
 
 

@@ -12,10 +12,13 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine.plan import Execution
+from leakscope.attacks.engine.state import Progress
 from leakscope.attacks.known_policy import KnownPolicy
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, Untested
 from leakscope.core.errors import InputError, TooLargeError
+from leakscope.core.progress import SILENT, Reporter
+from leakscope.core.short_repr import short_repr
 from leakscope.core.types import Outcome, Reconstruction
 from leakscope.play import AttackResult, Exposure
 from leakscope.play import reconstruct as run_attack
@@ -31,7 +34,6 @@ PASSES = 3
 # networks grades were good or bad alike from 1/64 on, and the letter of ten was settled from 1/16 on; this leaves a factor
 # of two (docs/reference/audit.md).
 ENOUGH_SHARE = 1 / 8
-Report = Callable[[str], None]
 V = TypeVar("V", "AttackResult", "UnscoredRun")
 MEANING = "the time ended these attacks early; what they did not recover may come back with more minutes"
 
@@ -94,6 +96,8 @@ class UnscoredRun:
     structure: Tensor  # (T) see `capture_audit.structure`: about 1 for noise, below for images
     seconds: float
 
+    __repr__ = short_repr
+
 
 def matching_of(entry: Entry) -> Matching | None:
     """Return the attack with its authors' iterations as a `Matching`; None if it is not iterative."""
@@ -133,10 +137,21 @@ def iterations_within(exposure: Exposure, entry: Entry, seconds: float) -> int:
     return max(1, min(entry.most or 1, math.floor((SPARE * seconds - used) / max(each, 1e-9))))
 
 
-def reconstruct(exposure: Exposure, entry: Entry, iterations: int, pace: Pace | None = None) -> Reconstruction:
+def reconstruct(
+    exposure: Exposure, entry: Entry, iterations: int, pace: Pace | None = None, report: Reporter = SILENT
+) -> Reconstruction:
     """Return what an attack of the suite makes of all clients; `pace` times it and may end it."""
-    execution = replace(execution_on(exposure.device), out_of_time=pace)
+    execution = timed(exposure.device, entry, iterations, pace, report)
     return run_attack(exposure, entry.make(iterations), execution, informed=entry.informed)
+
+
+def timed(device: torch.device, entry: Entry, iterations: int, pace: Pace | None, report: Reporter) -> Execution:
+    """Return how an attack runs that `pace` may end and that reports its iterations."""
+
+    def tick(progress: Progress) -> None:
+        report(entry.name, done=progress.iteration, total=iterations)
+
+    return replace(execution_on(device), out_of_time=pace, progress=tick if report.listener else None)
 
 
 def execution_on(device: torch.device) -> Execution:
@@ -199,7 +214,7 @@ Run = Callable[[Entry, int, Pace], tuple[V, CutShort | None]]
 
 
 def run_attempts(
-    exposure: Exposure, attempts: Sequence[Attempt[V]], budget: Budget, report: Report, run: Run[V]
+    exposure: Exposure, attempts: Sequence[Attempt[V]], budget: Budget, report: Reporter, run: Run[V]
 ) -> None:
     """Run attacks, each for a share of the time left by its evaluations, and again those that may get farther in what is left."""
     for _ in range(PASSES):
@@ -208,7 +223,7 @@ def run_attempts(
             rest = sum(evaluations_of(each.entry) for each in waiting[place:])
             seconds = budget.left * evaluations_of(attempt.entry) / max(rest, 1.0)
             if attempt.may_gain(seconds):
-                report(f"{attempt.entry.name}: {attempt.clients} clients, {seconds:.0f} s")
+                report(attempt.entry.name, f"{attempt.clients} clients, {seconds:.0f} s")
                 _attempt(exposure, attempt, seconds, budget, run)
 
 

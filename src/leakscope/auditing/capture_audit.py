@@ -10,11 +10,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leakscope.auditing.attack_runs import check_updates, fastest_threads, null_runs, read_labels, run_entries
+from leakscope.auditing.attack_runs import (
+    INTERRUPTED,
+    check_updates,
+    fastest_threads,
+    null_runs,
+    read_labels,
+    run_entries,
+    suite_of,
+)
 from leakscope.auditing.attempts import (
     Attempt,
     CutShort,
-    Report,
     UnscoredRun,
     find_cut,
     iterations_note,
@@ -43,6 +50,7 @@ from leakscope.clients import knowledge_of_defences
 from leakscope.core import random
 from leakscope.core.devices import find_device
 from leakscope.core.model import Model
+from leakscope.core.progress import ProgressOption, Reporter, reporting
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import take, to
 from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Outcome, Reconstruction, Shares, make_batch
@@ -68,16 +76,25 @@ def audit_captures(
     directory: Path,
     target: Target,
     *,
-    report: Report = lambda _: None,
+    progress: ProgressOption = None,
     minutes: float = MINUTES,
     clients: int = CLIENTS,
     attacks: Sequence[Chosen] | None = None,
     seed: int = 0,
 ) -> Audit:
-    """Return the audit of captured updates; all captures are checked before any is attacked. `attacks` are as in `audit`."""
+    """Return the audit of captured updates; all are checked before any is attacked. `attacks` and `progress` are as in `audit`."""
     clients, seed = check_numbers(clients, seed)
     request = Request(target, start_budget(minutes), minutes, seed, [], [])
+    with reporting(progress) as report:
+        return _audited(Path(directory), request, clients, attacks, report)
+
+
+def _audited(
+    directory: Path, request: Request, clients: int, attacks: Sequence[Chosen] | None, report: Reporter
+) -> Audit:
+    target = request.target
     try:
+        report("captures", "reading and checking")
         exposure, known, owners = _gathered(directory, request, clients)
         check_updates(exposure)
     except UntestedError as error:
@@ -162,18 +179,22 @@ def blank_batch(model: Model, clients: int, samples: int) -> Batch:
     return make_batch(inputs, torch.zeros(clients, samples, dtype=torch.int64), classes=model.classes)
 
 
-def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Report, owners: Tensor) -> Audit:
+def _scored(request: Request, exposure: Exposure, entries: Sequence[Entry], report: Reporter, owners: Tensor) -> Audit:
     """Return the audit of captures whose true data is known."""
     budget = request.budget
-    with torch_threads(fastest_threads(exposure, entries)):
-        attempts = [Attempt[AttackResult](entry, exposure.trials) for entry in entries]
-        done = run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report)
+    attempts = [Attempt[AttackResult](entry, exposure.trials) for entry in entries]
+    try:
+        with torch_threads(fastest_threads(exposure, entries)):
+            done = run_entries(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report)
+    except KeyboardInterrupt:  # attacks that had ended are kept
+        done = suite_of(attempts, interrupted=True)
     runs = {run.name: run.select(best_rounds(run.reconstruction, owners)) for run in done.runs}
     exposure = first_rounds(exposure, owners)
     cuts = [_cut_of_clients(cut, runs.get(cut.name), exposure.trials) for cut in done.short]
     done = done._replace(runs=tuple(runs.values()), short=tuple(cut for cut in cuts if cut.working))
     reading = read_labels(exposure, budget)
-    nulls, left_out = null_runs(exposure, pace=Pace(budget.clock, budget.end))
+    pace = Pace(budget.clock, budget.end)
+    nulls, left_out = ([], []) if done.interrupted else null_runs(exposure, pace=pace)
     audit = scored_audit(
         _name(request),
         exposure,
@@ -195,12 +216,19 @@ def _cut_of_clients(cut: CutShort, run: AttackResult | None, clients: int) -> Cu
 
 
 def _unscored(
-    request: Request, runs: Sequence[UnscoredRun], failed: Sequence[Untested], short: Sequence[CutShort] = ()
+    request: Request,
+    runs: Sequence[UnscoredRun],
+    failed: Sequence[Untested],
+    short: Sequence[CutShort] = (),
+    interrupted: bool = False,
 ) -> Audit:
     """Return the audit of captures whose true data is not known."""
+    empty = Grade.INCONCLUSIVE if interrupted else Grade.UNTESTED
     return Audit(
         name=_name(request),
-        grade=Grade.UNSCORED if any(run.name != "prior_only" for run in runs) else Grade.UNTESTED,
+        grade=Grade.UNSCORED if any(run.name != "prior_only" for run in runs) else empty,
+        interrupted=interrupted,
+        unfinished=(INTERRUPTED,) if interrupted else (),
         untested=(*request.untested, *failed),
         notes=tuple(request.notes),
         minutes=request.minutes,
@@ -216,31 +244,37 @@ def _name(request: Request) -> str:
 
 
 def unscored_runs(
-    exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Report, owners: Tensor
-) -> tuple[list[UnscoredRun], list[Untested], list[CutShort]]:
-    """Return the reconstruction by every attack (the null baseline last), what could not be run, and what was cut short."""
+    exposure: Exposure, entries: Sequence[Entry], budget: Budget, report: Reporter, owners: Tensor
+) -> tuple[list[UnscoredRun], list[Untested], list[CutShort], bool]:
+    """Return the result of every attack (the null baseline last), what could not be run, what was cut short, whether it was interrupted."""
 
     def run(entry: Entry, iterations: int, pace: Pace) -> tuple[UnscoredRun, CutShort | None]:
-        return _run(exposure, entry, iterations, pace, owners)
+        return _run(exposure, entry, iterations, pace, owners, report)
 
     attempts = [Attempt[UnscoredRun](entry, exposure.trials) for entry in entries]
-    with torch_threads(fastest_threads(exposure, entries)):
-        run_attempts(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report, run)
+    interrupted = False
+    try:
+        with torch_threads(fastest_threads(exposure, entries)):
+            run_attempts(exposure, attempts, replace(budget, seconds=WHOLE_SHARE * budget.seconds), report, run)
+    except KeyboardInterrupt:  # attacks that had ended are kept
+        interrupted = True
     runs = [each.result for each in attempts if each.result is not None]
     short = [each.cut for each in attempts if each.cut is not None and each.failure is None]
     untested = [each.failure for each in attempts if each.failure is not None]
+    if interrupted:
+        return runs, untested, short, True
     nulls, left_out = null_runs(first_rounds(exposure, owners), pace=Pace(budget.clock, budget.end))
     for null in (each.reconstruction for each in nulls):
         runs.append(UnscoredRun("prior_only", "without the update", null, null.mismatch, structure(null.inputs), 0.0))
-    return runs, [*untested, *left_out], short
+    return runs, [*untested, *left_out], short, False
 
 
 def _run(
-    exposure: Exposure, entry: Entry, iterations: int, pace: Pace, owners: Tensor
+    exposure: Exposure, entry: Entry, iterations: int, pace: Pace, owners: Tensor, report: Reporter
 ) -> tuple[UnscoredRun, CutShort | None]:
     """Return one attack, which `pace` may end, and how it was cut short; of each client the best round."""
     began = time.perf_counter()
-    guess = reconstruct(exposure, entry, iterations, pace)
+    guess = reconstruct(exposure, entry, iterations, pace, report)
     took = time.perf_counter() - began
     guess = take(guess, best_rounds(guess, owners))
     run = UnscoredRun(

@@ -14,6 +14,7 @@ from torch import Tensor
 from leakscope.auditing.target import Subject
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, count, lift, norm, to
 from leakscope.core.types import Outcome, direction
 from leakscope.defences import DEFENCES, Defence
@@ -56,6 +57,8 @@ class Remedy:
     met: str = ""  # the attack and its iterations
     accuracy: float | None = None
     lost: float | None = None  # accuracy it costs; None: not measured
+
+    __repr__ = short_repr
 
     @property
     def words(self) -> str:

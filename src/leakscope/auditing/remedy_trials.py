@@ -12,12 +12,13 @@ import torch
 from leakscope.attacks.attack import Attack, Matching, readable
 from leakscope.attacks.objectives import without_unneeded
 from leakscope.auditing.attack_runs import expose_clients, plan_exposure, run_with
-from leakscope.auditing.attempts import Report, execution_on, iterations_note
+from leakscope.auditing.attempts import execution_on, iterations_note
 from leakscope.auditing.limits import Budget, Pace
 from leakscope.auditing.remedies import cut_off, stacked
 from leakscope.auditing.suite import INFORMED, Entry, knows_more
 from leakscope.auditing.target import Subject
 from leakscope.core.errors import InputError
+from leakscope.core.progress import Reporter
 from leakscope.core.tree import flat_names, map_tensors, take, tensors
 from leakscope.core.types import Knowledge, Reconstruction, direction
 from leakscope.defences import Defence
@@ -91,14 +92,16 @@ def entry_of(exposure: Exposure, attack: str) -> Entry:
     raise InputError(f"no {attack} that knows it can be run")
 
 
-def meet(cases: Sequence[Case], iterations: int, budget: Budget, report: Report) -> Met:
+def meet(cases: Sequence[Case], iterations: int, budget: Budget, report: Reporter) -> Met:
     """Return the attack's results on every case, batch by batch."""
     met = Met(iterations)
     queue = batches(cases)
     while queue:
         numbers = queue.pop(0)
         names = ", ".join(cases[number].words for number in numbers)
-        report(f"{cases[0].entry.name}, {iterations} iterations, together: {names}")
+        done = len(cases) - len(numbers) - sum(map(len, queue))
+        message = f"{cases[0].entry.name}, {iterations} iterations, together: {names}"
+        report("remedies", message, done=done, total=len(cases))
         pace = Pace(budget.clock, until=budget.end)
         try:
             results = run_together([cases[number] for number in numbers], iterations, pace)

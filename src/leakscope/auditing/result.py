@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from leakscope.auditing.attack_runs import INTERRUPTED
 from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.descriptions import client_facts, known_facts, sent_part
 from leakscope.auditing.suite import Untested, is_informed
 from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
+from leakscope.core.pages import notebook_html, write_page
 from leakscope.core.plugins import registered
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 SHOWN_REMEDIES = 5
 SHOWN_WORST = 3
+SHOWN_RUNS = 12
 MAY_FALL = (Grade.A, Grade.B, Grade.C, Grade.D)  # longer attacks may make these worse
 
 
@@ -49,6 +52,7 @@ class Audit:
     unscored: tuple[UnscoredRun, ...] = ()  # attacks on captures without the truth
     short: tuple[CutShort, ...] = ()  # attacks that the time cut short
     unfinished: tuple[str, ...] = ()  # attacks without which no good grade is given and no gate passed
+    interrupted: bool = False  # by Ctrl-C; attacks that had not ended are missing
     minutes_needed: float | None = None  # that would do for those; None: not known, or all had enough
     as_seen: tuple[AsSeen, ...] = ()  # images recovered in the transformed form that the network saw
 
@@ -71,6 +75,13 @@ class Audit:
         if limits and self.unfinished:
             lines.append(f"the attacks were not run long enough to pass: {unfinished_words(self)}")
         return lines
+
+    _repr_html_ = notebook_html
+    write = write_page
+
+    def __repr__(self) -> str:
+        attacks = ", ".join(f"{run.name} {_percent(run.summary.content.value)}" for run in self.runs[:SHOWN_RUNS])
+        return f"Audit of {self.name}: grade {self.grade}: {headline(self)}\n  recovered by {attacks or 'no attack'}"
 
     def __str__(self) -> str:
         return audit_text(self)
@@ -124,7 +135,9 @@ def unfinished_words(audit: Audit) -> str:
     """Return which attacks were not run long enough, and how many minutes would do if any would."""
     needed, left_out = audit.minutes_needed, [item for item in audit.untested if item.left_out]
     advice = ["run the whole suite"] if left_out else []
-    if needed is not None:
+    if audit.interrupted:
+        advice.append("run it again")
+    elif needed is not None:
         advice.append(f"about {math.ceil(needed):g} minutes would do")
     elif audit.short:
         advice.append("give it more minutes")
@@ -132,10 +145,10 @@ def unfinished_words(audit: Audit) -> str:
 
 
 def doubt_lines(audit: Audit) -> list[str]:
-    """Return why the grade may be too good: attacks cut short, or images recovered in transformed form."""
+    """Return why the grade may be too good: an interrupt, attacks cut short, or images recovered in transformed form."""
+    lines = [f"{INTERRUPTED}: attacks that had not ended are missing"] if audit.interrupted else []
     if audit.grade not in MAY_FALL:
-        return []
-    lines = []
+        return lines
     if left_out := [item.what for item in audit.untested if item.left_out]:
         lines.append(f"left out of the suite: {', '.join(left_out)}: with them the grade may be worse")
     if audit.short:
@@ -296,6 +309,7 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "untested": [asdict(item) for item in audit.untested],
         "not_tested_long_enough": [{**cut._asdict(), "enough": cut.enough, "words": cut.words} for cut in audit.short],
         "unfinished": list(audit.unfinished),
+        "interrupted": audit.interrupted,
         "minutes_needed": audit.minutes_needed,
         "notes": list(audit.notes),
         "device": None if audit.exposure is None else str(audit.exposure.device),

@@ -17,6 +17,7 @@ from leakscope.core.devices import find_device, runs_on
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
+from leakscope.core.short_repr import short_repr
 from leakscope.core.types import LocalTraining
 from leakscope.defences import Defence
 from leakscope.defences.on_update import RememberingDefence, UpdateDefence
@@ -55,6 +56,8 @@ class Target:
     truth: Truth | None = None
     device: str | torch.device | None = None
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
@@ -68,6 +71,8 @@ class Subject:
     notes: tuple[str, ...]
     unmatched: str | None = None  # why update-matching attacks cannot work on the model
     targets: Tensor | None = None  # what a caller's own loss compares outputs with, M x ...
+
+    __repr__ = short_repr
 
     @property
     def device(self) -> torch.device:

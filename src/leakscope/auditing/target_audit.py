@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import torch
 
 from leakscope.auditing.advice import Advice, advise
 from leakscope.auditing.attack_runs import (
+    INTERRUPTED,
     LONG,
     PLAY_SHARE,
     LabelReading,
@@ -26,8 +26,9 @@ from leakscope.auditing.attack_runs import (
     public_examples,
     read_labels,
     run_entries,
+    suite_of,
 )
-from leakscope.auditing.attempts import Attempt, Report
+from leakscope.auditing.attempts import Attempt
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
@@ -35,6 +36,7 @@ from leakscope.auditing.suite import Entry, Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
 from leakscope.core.plugins import load_plugins
+from leakscope.core.progress import ProgressOption, Reporter, reporting
 from leakscope.play import AttackResult, Exposure
 from leakscope.sweep.engines.contract import torch_threads
 
@@ -57,11 +59,6 @@ REMEDY_EXAMPLES = 16
 REMEDY_LEAST = 6  # clients: examples of one client are dependent, and an interval over two clients is meaningless
 
 
-def print_line(line: str) -> None:
-    """Print a line of progress to stderr."""
-    sys.stderr.write(f"{line}\n")
-
-
 def audit(
     model: nn.Module,
     loss: Criterion,
@@ -79,12 +76,13 @@ def audit(
     attacks: Sequence[Chosen] | None = None,
     seed: int = 0,
     device: str | None = None,
-    report: Report = print_line,
+    progress: ProgressOption = None,
 ) -> Audit:
     """Return how much updates of this model leak of this sample, attacked with the fixed suite within `minutes`.
 
     `Target` documents the arguments that describe the federation. `clients` disjoint clients with `examples` each are simulated.
-    `remedies` also tests the catalogue of defences if something leaked. `report` receives a line whenever something new begins.
+    `remedies` also tests the catalogue of defences if something leaked. `progress` receives `ProgressEvent`s; by default they are
+    shown in a terminal or notebook, False shows nothing. After Ctrl-C the audit holds the attacks that had ended (`interrupted`).
     `attacks` are names of the catalogue, recipes such as `cpl`, or attacks such as `cpl(iterations=50)`, in the place of the suite;
     "suite" among them keeps it. A grade of A or B needs the whole suite.
     """
@@ -93,7 +91,7 @@ def audit(
         mean=mean, std=std, device=device,
     )  # fmt: skip
     return audit_target(
-        target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, seed=seed, report=report
+        target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, seed=seed, progress=progress
     )
 
 
@@ -105,13 +103,28 @@ def audit_target(
     remedies: bool = True,
     attacks: Sequence[Chosen] | None = None,
     seed: int = 0,
-    report: Report = lambda _: None,
+    progress: ProgressOption = None,
 ) -> Audit:
-    """Return the audit of a target; `report` receives progress messages."""
+    """Return the audit of a target; see `audit`."""
     clients, seed = check_numbers(clients, seed)
     budget = start_budget(minutes)
+    with reporting(progress) as report:
+        return _audit_within(budget, target, attacks, minutes, clients, seed, report, remedies=remedies)
+
+
+def _audit_within(
+    budget: Budget,
+    target: Target,
+    attacks: Sequence[Chosen] | None,
+    minutes: float,
+    clients: int,
+    seed: int,
+    report: Reporter,
+    *,
+    remedies: bool,
+) -> Audit:
     name = type(target.model).__name__
-    report(f"{name}: checking the model and its updates")
+    report(name, "checking the model and its updates")
     try:
         subject = make_subject(target)
         exposure, gradient = affordable_clients(subject, clients, seed, budget)
@@ -122,15 +135,11 @@ def audit_target(
         return Audit(
             name=name, grade=Grade.UNTESTED, untested=left_out, minutes=minutes, seconds=budget.used, seed=seed
         )
-    unknown = unknown_defences(exposure.client, exposure.observation)
-    load_plugins()  # their defences are tried as remedies
-    suite = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
-    entries, untested = choose_attacks(*suite, attacks, exposure)
-    untested += left_out_statistics(target.model)
+    entries, untested = _planned(exposure, subject, target, attacks)
     played, wanted = exposure.trials, most_clients(subject, clients)
     unplayed = f"{played} of {wanted} clients were played" if entries and played < wanted else ""
     share = SUITE_SHARE if remedies else WHOLE_SHARE
-    report(f"{name}: timing an evaluation")
+    report(name, "timing an evaluation")
     with torch_threads(torch.get_num_threads() if gradient > LONG else fastest_threads(exposure, entries)):
 
         def attacked(share: float) -> Suite:
@@ -141,17 +150,35 @@ def audit_target(
             audit = scored_audit(name, exposure, done, nulls, reading, untested, budget, minutes=minutes, seed=seed)
             return replace(audit, minutes_needed=minutes_needed(done, before, share, wanted / played))
 
-        before, quarter = budget.used, replace(budget, seconds=budget.used + PLAY_SHARE * budget.left)
-        reading = read_labels(exposure, quarter if gradient > LONG else None)
-        attempts = timed_attempts(entries, played, gradient, budget.used - before)
-        done = attacked(share)
-        report(f"{name}: baselines without the update")
-        nulls, lost = null_runs(exposure, public_examples(subject, played, seed), Pace(budget.clock, budget.end))
-        untested += lost
-        advice = _advice(subject, scored(done), budget, report) if remedies else None
-        audit = scored(attacked(WHOLE_SHARE))
+        before, nulls, advice, interrupted = budget.used, list[AttackResult](), None, False
+        attempts: list[Attempt[AttackResult]] = []
+        reading: LabelReading | Untested = Untested("label recovery", INTERRUPTED)
+        quarter = replace(budget, seconds=budget.used + PLAY_SHARE * budget.left)
+        try:
+            reading = read_labels(exposure, quarter if gradient > LONG else None)
+            attempts += timed_attempts(entries, played, gradient, budget.used - before)
+            done = attacked(share)
+            report(name, "baselines without the update")
+            nulls, lost = null_runs(exposure, public_examples(subject, played, seed), Pace(budget.clock, budget.end))
+            untested += lost
+            advice = _advice(subject, scored(done), budget, report) if remedies else None
+            attacked(WHOLE_SHARE)
+        except KeyboardInterrupt:  # attacks that had ended are kept
+            interrupted = True
+        audit = scored(suite_of(attempts, interrupted=interrupted)._replace(unplayed=unplayed))
     as_seen = recovered_as_seen(exposure, audit.runs)
     return replace(audit, advice=advice, notes=subject.notes, as_seen=as_seen, seconds=budget.used)
+
+
+def _planned(
+    exposure: Exposure, subject: Subject, target: Target, attacks: Sequence[Chosen] | None
+) -> tuple[list[Entry], list[Untested]]:
+    """Return the attacks to run and what is not tested."""
+    load_plugins()  # their defences are tried as remedies
+    unknown = unknown_defences(exposure.client, exposure.observation)
+    suite = plan_exposure(exposure, unmatched=subject.unmatched, unknown=unknown)
+    entries, untested = choose_attacks(*suite, attacks, exposure)
+    return entries, [*untested, *left_out_statistics(target.model)]
 
 
 def scored_audit(
@@ -169,9 +196,10 @@ def scored_audit(
     """Return the audit of scored attacks, before remedies are tried."""
     labels = reading if isinstance(reading, LabelReading) else None
     unfinished = (*done.unfinished, *(f"{item.what} was left out" for item in untested if item.left_out))
+    compared = bool(nulls) or not done.interrupted  # without baselines no leak is proven
     return Audit(
         name=name,
-        grade=grade(done.runs, nulls, labels, unfinished=unfinished),
+        grade=grade(done.runs if compared else (), nulls, labels, unfinished=unfinished),
         measures=measure(done.runs, nulls, labels),
         runs=done.runs,
         nulls=tuple(nulls),
@@ -183,6 +211,7 @@ def scored_audit(
         seed=seed,
         short=done.short,
         unfinished=unfinished,
+        interrupted=done.interrupted,
         minutes_needed=minutes_needed(done, 0.0, WHOLE_SHARE),
     )
 
@@ -221,7 +250,7 @@ def _comparable(exposure: Exposure) -> bool:
     return exposure.trials > 1 and not exposure.client.defences
 
 
-def _advice(subject: Subject, audit: Audit, budget: Budget, report: Report) -> Advice | None:
+def _advice(subject: Subject, audit: Audit, budget: Budget, report: Reporter) -> Advice | None:
     """Return advice if content leaked, else None."""
     exposure = audit.exposure
     if exposure is None or audit.worst is None or audit.grade not in LEAKING:

@@ -13,8 +13,8 @@ import typer
 
 from leakscope.cli.app import app
 from leakscope.cli.options import Device, Imports, choose_device, import_pieces, this_command, writing
-from leakscope.cli.progress import print_lines
 from leakscope.core.errors import InputError
+from leakscope.core.progress import status_line
 
 if TYPE_CHECKING:
     from leakscope.auditing import Audit
@@ -81,8 +81,8 @@ def audit(
     failed = result.failures(limits)
     for line in failed:
         typer.echo(f"leakscope: gate failed: {line}", err=True)
-    if failed:
-        raise typer.Exit(1)
+    if result.interrupted or failed:
+        raise typer.Exit(130 if result.interrupted else 1)
 
 
 def read_gate(text: str | None) -> Mapping[str, float]:
@@ -135,13 +135,13 @@ def run_audit(
 
     minutes = MINUTES if request.minutes is None else request.minutes
     clients = CLIENTS if request.clients is None else request.clients
-    seed, report, target = request.seed or 0, print_lines(quiet=quiet), request.target
+    seed, progress, target = request.seed or 0, status_line(quiet=quiet), request.target
     if Path(what).is_dir():
         return audit_captures(
-            Path(what), target, minutes=minutes, clients=clients, attacks=attacks, seed=seed, report=report
+            Path(what), target, minutes=minutes, clients=clients, attacks=attacks, seed=seed, progress=progress
         )
     return audit_target(
-        target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, seed=seed, report=report
+        target, minutes=minutes, clients=clients, remedies=remedies, attacks=attacks, seed=seed, progress=progress
     )
 
 

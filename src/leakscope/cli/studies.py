@@ -12,6 +12,7 @@ from leakscope.cli.options import Device, Options, choose_device, shell_command,
 from leakscope.cli.progress import AttackBars, print_lines
 from leakscope.cli.text import terminal
 from leakscope.core.errors import InputError
+from leakscope.core.progress import status_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,7 +110,7 @@ def frontier(
     }
     device = choose_device(device)
     promise = promise_of(delta=delta, accountant=accountant)
-    measured = measure_frontier(settings, promise, report=print_lines(), device=device)
+    measured = measure_frontier(settings, promise, device=device, progress=status_line())
     with writing(f"--out {out}"):
         path = write(page_of_frontier(measured, command=shell_command(["frontier"], options)), out / "index.html")
     typer.echo(f"page: {path}")

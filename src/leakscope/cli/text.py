@@ -6,21 +6,14 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from leakscope.core.progress import printable as printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 WIDE = 160
 LEAST = 12  # columns of the terminal for each column of a table beside the names
-
-
-def printable(text: str) -> str:
-    r"""Return a text with control characters escaped, so that no name can control the terminal.
-
-    >>> printable("caf\u00e9 \x1b[31m")
-    'café \\x1b[31m'
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def count(number: int, noun: str) -> str:

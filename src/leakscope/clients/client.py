@@ -16,6 +16,7 @@ from leakscope.core.fields import check_fields
 from leakscope.core.model import Model
 from leakscope.core.registry import lookup
 from leakscope.core.scaling import Scaling
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, V, flat_names, lift, map_tensors, subtract
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Round, Shares, direction
 from leakscope.defences import Defence
@@ -40,6 +41,8 @@ class Answer:
     state: State
     weights: Tree
     buffers: Tree
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ ResNet20 on a CPU), so callers that evaluate one trial use `plain_autograd`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,8 +14,9 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch._functorch import eager_transforms as transforms
 
-from leakscope.core.tree import Tree
+from leakscope.core.tree import Tree, map_tensors
 
 A = TypeVar("A")
 _DEPTH: ContextVar[int | None] = ContextVar("gradients around this one, by plain autograd", default=None)
@@ -34,8 +36,7 @@ def gradient_and_aux(f: Callable[[Tree], tuple[Tensor, A]], at: Tree) -> tuple[T
     """Return the gradient of the first result of `f` at a tree, and its second result; zeros for tensors that `f` does not use."""
     depth = _DEPTH.get()
     if depth is None:
-        gradient, aux = torch.func.grad(f, has_aux=True)(at)
-        return gradient, aux
+        return _transformed(f, at)
     token = _DEPTH.set(depth + 1)
     try:
         with torch.enable_grad():
@@ -46,3 +47,20 @@ def gradient_and_aux(f: Callable[[Tree], tuple[Tensor, A]], at: Tree) -> tuple[T
     finally:
         _DEPTH.reset(token)
     return dict(zip(point, gradients, strict=True)), aux
+
+
+def _transformed(f: Callable[[Tree], tuple[Tensor, A]], at: Tree) -> tuple[Tree, A]:
+    """Return `torch.func.grad(f, has_aux=True)(at)`, by the same steps; that function would import `torch._dynamo`, which takes 1.3 s."""
+    if "torch._dynamo" in sys.modules:
+        gradient, aux = torch.func.grad(f, has_aux=True)(at)
+        return gradient, aux
+    with transforms.grad_increment_nesting() as level, torch.enable_grad():
+        point = transforms._wrap_all_tensors(at, level)
+        for tensor in point.values():
+            transforms._create_differentiable(tensor, level)
+        value, aux = f(point)
+        found: tuple[Tensor | None, ...] = (None,) * len(point)
+        if value.requires_grad:
+            found = torch.autograd.grad(value, list(point.values()), create_graph=True, allow_unused=True)
+        slopes = {n: torch.zeros_like(t) if g is None else g for (n, t), g in zip(point.items(), found, strict=True)}
+        return map_tensors(lambda t: transforms._undo_create_differentiable(t, level), (slopes, aux))

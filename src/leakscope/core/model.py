@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
 
 Apply = Callable[[Tree, Tree, Tensor, Tensor], tuple[Tensor, Tree]]
@@ -43,6 +44,8 @@ class Model:
     private: frozenset[str] = field(default_factory=frozenset)
     draws: bool = True
     narrowest: int | None = None
+
+    __repr__ = short_repr
 
     def shared(self, parameters: Tree) -> Tree:
         """Return the part of a parameter tree that the client sends."""

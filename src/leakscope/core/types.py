@@ -22,6 +22,7 @@ from torch import Tensor
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
 from leakscope.core.scaling import Scaling
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, scale, subtract, trials
 
 Seeds: TypeAlias = Sequence[int]  # one per trial
@@ -39,6 +40,8 @@ class Batch:
     labels: Tensor
     mask: Tensor
     targets: Tensor | None = None
+
+    __repr__ = short_repr
 
     @property
     def trials(self) -> int:
@@ -88,6 +91,8 @@ class Round:
     buffers: Tree
     sent: Tree
 
+    __repr__ = short_repr
+
 
 class Shares(enum.Enum):
     """What the client sends: the gradient of one step, or its weights after local training."""
@@ -103,6 +108,8 @@ class Observation:
     rounds: tuple[Round, ...]
     shares: Shares
     samples: Tensor
+
+    __repr__ = short_repr
 
     @property
     def trials(self) -> int:
@@ -212,6 +219,8 @@ class Knowledge:
     policies: tuple[tuple[tuple[str, float], ...], ...] | None = None
     private_head: Tree | None = None
 
+    __repr__ = short_repr
+
 
 class Outcome(enum.IntEnum):
     """How a trial ended."""
@@ -251,6 +260,8 @@ class Reconstruction:
     learned: Tree = field(default_factory=dict)
     courses: Tree = field(default_factory=dict)
     proved: Tensor | None = None
+
+    __repr__ = short_repr
 
     @property
     def trials(self) -> int:

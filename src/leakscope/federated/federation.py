@@ -11,6 +11,7 @@ from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, flat_names
 from leakscope.core.types import Shares
 from leakscope.defences.stack import State as Memory
@@ -64,6 +65,8 @@ class State:
     buffers: Tree
     private: Tree
     memory: Memory
+
+    __repr__ = short_repr
 
 
 def equipped(federation: Federation, model: Model) -> Model:

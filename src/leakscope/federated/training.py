@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from leakscope.core.model import Model
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import TINY, Tree, norm, scale, subtract
 from leakscope.federated.federation import Federation, State, begin
 from leakscope.federated.holdings import Holdings
@@ -71,6 +72,8 @@ class Steps:
 
     weights: Tree
     lengths: tuple[float, ...] = ()
+
+    __repr__ = short_repr
 
     @property
     def rounds(self) -> int:

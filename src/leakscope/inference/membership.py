@@ -16,6 +16,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, lift
 from leakscope.metrics import Estimate, clean, estimate_rate, score
 
@@ -29,6 +30,8 @@ class Membership:
     distance: Estimate
     each: Tensor
     chance: float
+
+    __repr__ = short_repr
 
 
 def membership(

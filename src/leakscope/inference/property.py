@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from leakscope.core.errors import InputError
+from leakscope.core.short_repr import short_repr
 from leakscope.metrics import Estimate, estimate_rate
 
 Vector = npt.NDArray[np.float64]
@@ -35,6 +36,8 @@ class PropertyClassifier:
     scale: Tensor
     weight: Tensor
     bias: float
+
+    __repr__ = short_repr
 
     def scores(self, update: Mapping[str, Tensor]) -> Tensor:
         """Return `w . z + b` for each of T updates."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from leakscope.core.errors import InputError
+from leakscope.core.short_repr import short_repr
 from leakscope.metrics import Estimate, estimate_rate
 
 MEMORY = 2**28  # bytes that a block of queries may take
@@ -43,6 +44,8 @@ class Tracing:
     owner: Tensor
     all_by: Tensor
     reconstructed_by: Tensor
+
+    __repr__ = short_repr
 
 
 def nearest(queries: Tensor, reconstructions: Tensor, *, memory: int = MEMORY) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from leakscope.core.errors import InputError, first_line
 from leakscope.core.pairing import pair, squared_distances
 from leakscope.core.registry import lookup
+from leakscope.core.short_repr import short_repr
 from leakscope.core.types import IMAGE_RANK
 from leakscope.metrics.catalogue import METRICS
 from leakscope.metrics.image import mse, psnr, ssim
@@ -37,6 +38,8 @@ class Scores:
     pairing: Tensor
     scored: Tensor
     finite: Tensor
+
+    __repr__ = short_repr
 
     @property
     def trials(self) -> int:

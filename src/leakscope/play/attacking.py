@@ -12,6 +12,7 @@ from torch import Tensor
 from leakscope.attacks.attack import Attack
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Progress
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import take, to
 from leakscope.core.types import Batch, Reconstruction
 from leakscope.metrics import DEFAULT_RULE, Scores, Summary, score, summarise
@@ -30,6 +31,8 @@ class AttackResult:
     scores: Scores
     summary: Summary
     seconds: float
+
+    __repr__ = short_repr
 
     @property
     def recovered(self) -> Tensor:

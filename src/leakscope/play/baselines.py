@@ -20,6 +20,7 @@ from leakscope.attacks.recipes import prior_only
 from leakscope.core.errors import InputError
 from leakscope.core.registry import lookup
 from leakscope.core.scaling import Scaling
+from leakscope.core.short_repr import short_repr
 from leakscope.core.types import Batch, Knowledge, Reconstruction
 from leakscope.data.dataset import Dataset, Part
 
@@ -77,6 +78,8 @@ class Nearest:
     index: Tensor  # in the public set, T x N
     mse: Tensor  # T x N
     copies: Tensor  # T: public images excluded because they are samples of the same trial
+
+    __repr__ = short_repr
 
 
 def nearest_public(truth: Batch, public: Tensor, public_labels: Tensor, *, classes: int) -> Nearest:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakscope.attacks.attack import Attack
 from leakscope.attacks.engine.plan import Execution
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, take
 from leakscope.core.types import Batch
 from leakscope.defences import GaussianNoise
@@ -27,6 +28,8 @@ class NoiseResult:
     batch: Batch
     results: tuple[AttackResult, ...]
     seconds: float
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class Demonstration:
     speed: Speed | None = None
     baselines: tuple[AttackResult, ...] = ()
     unlabelled: frozenset[int] = frozenset()  # trials of unknown label, which use an arbitrary one
+
+    __repr__ = short_repr
 
     @property
     def update(self) -> Tree:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leakscope.clients import Client, attacker_knowledge, knowledge_of_defences
 from leakscope.core.model import Model
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, map_tensors, take, to
 from leakscope.core.types import Batch, Knowledge, Observation
 
@@ -25,6 +26,8 @@ class Exposure:
     observation: Observation
     knowledge: Knowledge  # of an uninformed attacker
     informed: Knowledge | None = None  # of an attacker who knows the defences, if there is one
+
+    __repr__ = short_repr
 
     @property
     def device(self) -> torch.device:

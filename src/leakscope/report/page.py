@@ -14,7 +14,7 @@ from leakscope.report import numbers
 from leakscope.report.cells import axis_value_text
 from leakscope.report.pictures import data_uri
 from leakscope.report.tables import learned_in
-from leakscope.store.disk import writing_to
+from leakscope.store.disk import replacing, writing_to
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -56,11 +56,11 @@ def render_template(template: str, values: Mapping[str, object], folders: Sequen
     return _environment(folders).get_template(template).render(values)
 
 
-def write_page(text: str, path: str | Path) -> Path:
-    """Write a page atomically to `path` (see `writing_to`) and return it; missing folders are created."""
+def write_page(text: str, path: str | Path, *, plain: bool = False) -> Path:
+    """Write a page atomically to `path` (see `writing_to`; a plain file if `plain`) and return it; missing folders are created."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with writing_to(path) as file:
+    with (replacing if plain else writing_to)(path) as file:
         file.write(text.encode())
     return path
 

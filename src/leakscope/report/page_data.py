@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
+from leakscope.core.short_repr import short_repr
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +49,8 @@ class Pair:
     label: str
     mse: float
 
+    __repr__ = short_repr
+
     def __post_init__(self) -> None:
         check_picture("Pair.truth", self.truth)
         check_shape("Pair.recovered", self.recovered, self.truth)
@@ -73,6 +76,8 @@ class Guess:
     picture: Tensor
     mse: float
     ssim: float | None
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,6 +108,8 @@ class Tile:
     place: str = ""
     learned: Mapping[str, float] = field(default_factory=dict)  # values that the attack recovered beside the image
     courses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # the same at `trace_at`
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         check_picture("Tile.truth", self.truth)
@@ -142,6 +149,8 @@ class Level:
     mse: Estimate
     accuracy: float | None = None  # of the model trained under the defence; None: unknown
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fading:
@@ -151,6 +160,8 @@ class Fading:
     truths: Tensor
     labels: tuple[str, ...]
     levels: tuple[Level, ...]
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         if not self.levels or not len(self.truths):
@@ -228,6 +239,8 @@ class Page:
     strengths: tuple[Strength, ...] = ()
     gallery: Gallery | None = None
     rows: tuple[RowTable, ...] = ()  # decoded table rows
+
+    __repr__ = short_repr
 
 
 def check_picture(name: str, picture: Tensor) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from leakscope.core import random
 from leakscope.core.errors import InputError
+from leakscope.core.short_repr import short_repr
 from leakscope.data import Dataset, Part, load
 from leakscope.defences.on_data import OPERATIONS, Operation, Transform, apply, parse_policies, picture_keys
 from leakscope.defences.on_data.applying import to_bytes
@@ -55,6 +56,8 @@ class Walk:
     policy: str
     words: tuple[str, ...]
     steps: tuple[Tensor, ...]
+
+    __repr__ = short_repr
 
 
 def walks_of(policies: Sequence[str], data: str, *, number: int, seed: int = 0) -> list[Walk]:

@@ -22,6 +22,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.scaling import Scaling
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
 from leakscope.defences.on_data import Transform
 from leakscope.defences.on_data.applying import to_unit
@@ -74,6 +75,8 @@ class Examples:
     y_test: Tensor
     classes: int
     scaling: Scaling = field(default_factory=Scaling)
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         for name in ("x_train", "x_test"):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from leakscope.core.errors import InputError
+from leakscope.core.short_repr import short_repr
 from leakscope.store.disk import PART, clear_errors
 from leakscope.store.untrusted import plain_file, read_tensors, read_text
 
@@ -53,6 +54,8 @@ class Capture:
     partition: int | None = None  # None: the client did not say
     examples: int | None = None
     config: Mapping[str, Plain] = field(default_factory=dict)  # what the server sent to the client
+
+    __repr__ = short_repr
 
     @property
     def name(self) -> str:
@@ -245,6 +248,8 @@ class Packed:
     data: bytes
     sha256: str
     shapes: Mapping[str, list[int]]
+
+    __repr__ = short_repr
 
 
 def pack(tree: Tree, what: str) -> Packed:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from leakscope.core.errors import InputError
+from leakscope.core.pages import notebook_html, write_page
 from leakscope.core.record import Cell, Record
 from leakscope.store import columns as rows
 from leakscope.store.columns import FIELDS, Columns, learned_names, read_columns
@@ -32,6 +33,16 @@ class Run:
     """A sweep on disk. Each method reads one consistent snapshot; nothing stays open, so a Run may be copied and shared."""
 
     directory: Path
+
+    _repr_html_ = notebook_html
+    write = write_page
+
+    def __str__(self) -> str:
+        done = {cell.id: 0 for cell in self.cells()}
+        with reading(self.directory) as connection:
+            query = "SELECT cell.name, count(*) FROM record JOIN cell ON cell.id = record.cell GROUP BY cell.id"
+            done |= {name: number for name, number in connection.execute(query) if name in done}
+        return f"{self.directory}: {sum(done.values()):,} trials in {len(done):,} cells"
 
     @staticmethod
     def create(directory: Path, scenario: str, facts: Mapping[str, str]) -> Run:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from leakscope.core.errors import InputError
 from leakscope.core.record import Record
+from leakscope.core.short_repr import short_repr
 from leakscope.store.disk import PART, check_plain, replacing
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Landing:
     records: tuple[Record, ...]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     seconds: float = 0.0  # of the whole chunk
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         check_chunk_name(self.chunk)

@@ -24,6 +24,9 @@ from leakscope.core import random
 from leakscope.core.devices import find_device
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.pages import notebook_html, write_page
+from leakscope.core.progress import ProgressOption, reporting
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree, count, lift, norm, take, to
 from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import load
@@ -72,6 +75,8 @@ class Point:
     accuracy: Estimate
     run: AttackResult
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frontier:
@@ -82,25 +87,33 @@ class Frontier:
     seeds: tuple[int, ...]
     settings: FrontierSettings
 
+    __repr__ = short_repr
+    _repr_html_ = notebook_html
+    write = write_page
+
 
 def measure_frontier(
     settings: FrontierSettings,
     epsilon_of: EpsilonOf | None = None,
-    report: Callable[[str], None] = lambda _: None,
     *,
     device: str | torch.device | None = None,
+    progress: ProgressOption = None,
 ) -> Frontier:
     """Return accuracy and leakage of DP-SGD and of other defences; `epsilon_of(client, examples, rounds)` is the promise."""
     stage = _Stage(settings, find_device(device))
-    plain = Client()
-    points = [stage.point(UNDEFENDED, "", plain, None, report)]
-    length = stage.length
+    runs: list[tuple[str, str, Client | PrivateClient]] = [(UNDEFENDED, "", Client())]
     for multiplier in settings.multipliers:
-        private = PrivateClient(bound=settings.bound * length, multiplier=multiplier)
-        promise = None if epsilon_of is None else epsilon_of(private, 1, settings.rounds)
-        points.append(stage.point(DP, f"multiplier {multiplier:g}", private, promise, report))
-    for family, strength, defences in _defences(length, stage.size):
-        points.append(stage.point(family, strength, Client(defences=defences), None, report))
+        private = PrivateClient(bound=settings.bound * stage.length, multiplier=multiplier)
+        runs.append((DP, f"multiplier {multiplier:g}", private))
+    runs += [(family, strength, Client(defences=d)) for family, strength, d in _defences(stage.length, stage.size)]
+    points = []
+    with reporting(progress) as report:
+        for number, (family, strength, client) in enumerate(runs):
+            report("frontier", f"{family} {strength}".strip(), done=number, total=len(runs))
+            promise = None
+            if epsilon_of is not None and isinstance(client, PrivateClient):
+                promise = epsilon_of(client, 1, settings.rounds)
+            points.append(stage.point(family, strength, client, promise))
     truth = to(take(stage.batch, slice(0, settings.attacked)), device="cpu")
     return Frontier(tuple(points), truth, stage.attacked_seeds, settings)
 
@@ -146,10 +159,8 @@ class _Stage:
         strength: str,
         client: Client | PrivateClient,
         epsilon: float | None,
-        report: Callable[[str], None],
     ) -> Point:
         """Return one run: trained, tested, attacked."""
-        report(f"{family} {strength}".strip())
         first, weights = self._train(client)
         run = self._attack(f"{family} {strength}".strip(), client, first)
         return Point(family, strength, epsilon, self._accuracy(weights), run)

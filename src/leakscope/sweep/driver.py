@@ -16,6 +16,7 @@ from typing import Protocol
 
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import plugin_facts, registered_in
+from leakscope.core.progress import SILENT, ProgressOption, Reporter, reporting
 from leakscope.core.provenance import gather_facts
 from leakscope.core.record import Cell, nobody_knows
 from leakscope.scenario import Problem, Scenario
@@ -36,8 +37,9 @@ ONE_HOT = "client.loss mse: labels are one-hot targets, compared with the output
 
 @dataclass(slots=True)
 class Done:
-    """How a run ended: trials wanted, stored before and stored now; whether it was stopped; the time spent."""
+    """How a run ended: its directory; trials wanted, stored before and stored now; whether it was stopped; the time spent."""
 
+    run: Run
     wanted: int
     before: int
     landed: int = 0
@@ -50,6 +52,13 @@ class Done:
     def left(self) -> int:
         """Return the number of missing trials."""
         return self.wanted - self.before - self.landed
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page of the run and return its path."""
+        return self.run.write(path)
+
+    def _repr_html_(self) -> str:
+        return self.run._repr_html_()
 
 
 class Watcher(Protocol):
@@ -68,20 +77,29 @@ class Watcher(Protocol):
         """Report a message."""
 
 
-class NoProgress(Watcher):
-    """A watcher that shows nothing."""
+@dataclass(eq=False)
+class ReportingWatcher(Watcher):
+    """A watcher that sends everything to one reporter."""
+
+    report: Reporter = SILENT
 
     def planned(self, wanted: int, before: int, chunks: int, seconds: float) -> None:
-        """Ignore it."""
+        """Report the plan."""
+        most = f"at most about {seconds:.0f} s" if seconds else "not timed"
+        self.report("trials", f"{wanted - before} to run in {chunks} chunks, {most}", done=before, total=wanted)
 
     def noted(self, note: Note) -> None:
-        """Ignore it."""
+        """Report the state of a chunk."""
+        self.report(note.chunk, "" if note.total else note.note, done=note.done, total=note.total)
 
     def landed(self, landing: Landing, done: Done) -> None:
-        """Ignore it."""
+        """Report the trials stored so far."""
+        del landing
+        self.report("trials", done=done.wanted - done.left, total=done.wanted)
 
     def message(self, line: str) -> None:
-        """Ignore it."""
+        """Report a message."""
+        self.report("run", line)
 
 
 def unfold(scenario: Scenario) -> Sweep:
@@ -168,7 +186,7 @@ def remarks(sweep: Sweep) -> list[str]:
 
 def run_scenario(
     scenario: Scenario,
-    directory: Path,
+    directory: str | Path,
     *,
     engine: Engine | None = None,
     device: str = "cpu",
@@ -176,15 +194,34 @@ def run_scenario(
     workers: int | None = None,
     command: str = "",
     watcher: Watcher | None = None,
+    progress: ProgressOption = None,
     stop: Callable[[], bool] = never,
     measure: bool = True,
 ) -> Done:
     """Run the missing trials of a scenario in a run directory (created if needed), and return how the run ended.
 
     `workers` is the number of processes, which share a GPU. Once `stop()` is true, running chunks are finished and stored.
+    `progress` receives `ProgressEvent`s; by default they are shown in a terminal or notebook. A `watcher` receives more instead.
     """
+    with reporting(progress if watcher is None else False) as report:
+        watcher = watcher or ReportingWatcher(report)
+        return _run(scenario, Path(directory), engine, device, memory, workers, command, watcher, stop, measure=measure)
+
+
+def _run(
+    scenario: Scenario,
+    directory: Path,
+    engine: Engine | None,
+    device: str,
+    memory: int | None,
+    workers: int | None,
+    command: str,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+    *,
+    measure: bool,
+) -> Done:
     began = time.perf_counter()
-    watcher = watcher or NoProgress()
     sweep = unfold(scenario)
     for line in remarks(sweep):
         watcher.message(line)
@@ -207,7 +244,7 @@ def run_scenario(
                 watcher.message(line)
             before = run.done() & {trial.id for trial in sweep.trials}
             chunks, seconds = _to_do(run, writer, sweep, scenario, facts, plan, device, make)
-            done = Done(len(sweep.trials), len(before))
+            done = Done(run, len(sweep.trials), len(before))
             watcher.planned(done.wanted, done.before, len(chunks), seconds)
             done.overhead_seconds = time.perf_counter() - began
             for landing, spent in _results(engine or _engine(workers, seconds, device), chunks, watcher, stop, done):

@@ -41,6 +41,7 @@ LONG = 600.0  # seconds of work from which measurements take their full time
 MEASURING = 0.015  # largest share of the work for finding the fastest form
 GAINS = {"loop": 1.7, "vmap": 1.5}  # assumed speed-up by tracing single trials and batches; seen: 1.1 to 1.6, 1.4
 TRACING_PAYS_AFTER = 400  # evaluations of one trial on a CPU: tracing costs up to 100 and saves a third
+TRACING_SECONDS = 40.0  # of such a run at most; loading the tracer takes 2, and most attacks end long before that
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,7 @@ class Execution:
     directory: Path | None = None
     save_every: float = 30.0
     progress: Callable[[Progress], None] | None = None
-    out_of_time: Callable[[int], bool] | None = (
-        None  # asked before each evaluation, with their number; True ends the run
-    )
+    out_of_time: Callable[[int], bool] | None = None  # gets the number of evaluations before each; True ends the run
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -75,9 +74,8 @@ class Execution:
 
 DEFAULT = Execution()
 DEFAULT_STOP = Stop()
-_RATES: dict[
-    Key, dict[str, float]
-] = {}  # of recorded forms, so that attacks of one kind on one network are measured once
+# of recorded forms, so that attacks of one kind on one network are measured once
+_RATES: dict[Key, dict[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,19 +214,19 @@ def choose_form(
 def form_of_one(model: Model, problem: Problem, evaluations: float) -> str:
     """Return the form of a single trial: on the network's own kernels, or on a CPU their trace on one core where that pays.
 
-    It pays for long runs of networks too small to gain from several threads, which two evaluations on each number show.
+    It pays for long runs of networks too small to gain from several threads, which a few evaluations on each number show.
     """
     if next(iter(problem.unknowns.values())).device.type != "cpu" or evaluations < TRACING_PAYS_AFTER:
         return "loop"
     threads = torch.get_num_threads()
-    rates = []
-    for number in (threads, 1):
-        torch.set_num_threads(number)
-        try:
-            rates.append(measure_form(model, problem, "loop", seconds=0.0, least=1))
-        finally:
-            torch.set_num_threads(threads)
-    if GAINS["loop"] * rates[1] < rates[0]:
+    torch.set_num_threads(1)
+    try:
+        alone = measure_form(model, problem, "loop", seconds=0.0, least=3)  # the best: others may use the machine too
+    finally:
+        torch.set_num_threads(threads)
+    if evaluations < TRACING_SECONDS * alone:
+        return "loop"
+    if GAINS["loop"] * alone < measure_form(model, problem, "loop", seconds=0.0, least=1):
         return "loop"
     try:
         measure_form(model, problem, "parallel", seconds=0.0, least=1)

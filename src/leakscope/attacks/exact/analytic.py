@@ -157,9 +157,8 @@ def relative_residual(weight: Tensor, bias: Tensor, flat: Tensor, pairs: Tensor 
         weight, bias = weight * counted, bias[..., None] * pairs
     else:
         bias = bias[..., None]
-    each = (
-        (weight - bias * one[:, None]).square().sum(-1) for one in flat.unbind(1)
-    )  # not at once: T x K x N x F numbers
+    # not at once: T x K x N x F numbers
+    each = ((weight - bias * one[:, None]).square().sum(-1) for one in flat.unbind(1))
     return (functools.reduce(torch.minimum, each).sum(1) / weight.square().sum((1, 2))).sqrt()
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
+from leakscope.core.short_repr import short_repr
 from leakscope.defences.on_data.applying import apply, check_pictures, to_bytes, to_unit
 from leakscope.defences.on_data.policy import LONGEST, NONE, Policy, parse_policies
 from leakscope.learning.resample import translated
@@ -23,6 +24,8 @@ class Draws:
     signs: Tensor
     corner: Tensor
     flip: Tensor
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)

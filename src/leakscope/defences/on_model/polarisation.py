@@ -17,6 +17,7 @@ from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.fields import check_fields
 from leakscope.core.model import Model
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
 from leakscope.learning.losses import Loss
 from leakscope.learning.polarisation import BIAS, CODES, WEIGHT, PolarisedLoss, with_codes, with_second_head
@@ -126,6 +127,8 @@ class Equipped:
     weights: Tree
     targets: Tensor
     kept: Tree
+
+    __repr__ = short_repr
 
 
 def equip(guard: Polarisation | None, model: Model, loss: Loss, weights: Tree, targets: Tensor) -> Equipped:

@@ -21,6 +21,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import Tree
 
 
@@ -64,6 +65,8 @@ class Revealed:
     bits: int | None = None
     sigma: float | Tensor | None = None
     sigma_each: bool = False
+
+    __repr__ = short_repr
 
 
 @runtime_checkable
