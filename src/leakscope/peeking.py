@@ -25,7 +25,7 @@ from leakscope.core.progress import ProgressOption, reporting
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import to
 from leakscope.core.types import make_batch
-from leakscope.learning.losses import LOSSES
+from leakscope.learning.losses import UserLoss
 from leakscope.metrics.scoring import arrange
 from leakscope.models import from_module
 from leakscope.play import Demonstration, Exposure, expose, shared_weights, sweep_noise
@@ -103,8 +103,9 @@ def peek(
 
     `x` is as the model takes it, N x ...; if it was normalised, say `mean` and `std` so that pictures lie in [0, 1]. `y`
     holds N class numbers, or what `loss` compares outputs with: any function `(output, y) -> scalar` will do. It runs on `device`,
-    or where the model's weights lie. The default attack is CPL with at most `iterations` steps, or the division of the first
-    dense layer under a loss that CPL does not simulate; an `attack` of yours brings its own. `progress` is as in `audit`.
+    or where the model's weights lie. The default attack is CPL with at most `iterations` steps, which searches the targets of
+    a loss of yours too; where the first layer is dense, such a loss is met by its division. An `attack` of yours brings its own.
+    `progress` is as in `audit`.
     """
     began = time.perf_counter()
     if x.ndim < 2 or len(x) == 0 or y.shape[:1] != x.shape[:1]:
@@ -152,13 +153,17 @@ def _exposed(
 
 
 def _attack(exposure: Exposure, iterations: int) -> Attack:
-    """Return CPL; the division of the first layer if CPL does not simulate the loss."""
-    if exposure.knowledge.loss in LOSSES:
+    """Return CPL; under a loss of the caller's own the division of the first layer, if it is dense."""
+    loss = exposure.knowledge.loss
+    if not isinstance(loss, UserLoss):
         return cpl(iterations=iterations, labels="auto" if exposure.model.head is not None else "joint")
-    if (problem := division_problem(exposure.model)) is not None:
-        why = f"cpl simulates {', '.join(LOSSES)} of one class an example, the loss is {exposure.knowledge.loss}"
-        raise InputError(f"peek has no attack for this model: {why}; {problem}")
-    return Analytic()
+    if (problem := division_problem(exposure.model)) is None:
+        return Analytic()
+    if loss.targets is None:
+        raise InputError(
+            f"peek has no attack for this model: cpl cannot search the targets of {loss}: {loss.reason}; {problem}"
+        )
+    return cpl(iterations=iterations, labels="joint")
 
 
 def _page(shown: Demonstration) -> Page:

@@ -20,7 +20,7 @@ from leakscope.attacks.optimisers import LBFGS, Adam, Rule
 from leakscope.attacks.optimisers.rules import Interval, into_box
 from leakscope.attacks.priors import BoxPenalty, LabelRegulariser, Norm, TotalVariation
 from leakscope.attacks.recipes import cpl, dlg
-from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine, shift
+from leakscope.attacks.simulate import LocalSteps, OneGradient, OnTheLine
 from leakscope.attacks.starts import Insider, Normal
 from leakscope.attacks.translate import ThroughMap
 from leakscope.clients import Client, attacker_knowledge
@@ -28,6 +28,7 @@ from leakscope.core import random
 from leakscope.core.tree import Tree, rows, take
 from leakscope.core.types import LocalTraining, Observation, make_batch
 from leakscope.learning.local import draw_order
+from leakscope.learning.warps import shift
 from leakscope.models import MODELS
 
 DOUBLE = Execution(dtype="float64", form="native")

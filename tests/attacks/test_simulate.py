@@ -22,7 +22,6 @@ from leakscope.attacks.simulate import (
     LocalSteps,
     OneGradient,
     OnTheLine,
-    shift,
     targets_of,
 )
 from leakscope.attacks.starts import Uniform as UniformStart
@@ -36,6 +35,7 @@ from leakscope.core.scaling import Scaling
 from leakscope.core.tree import Tree, lift, subtract, take, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, Round, direction, make_batch
 from leakscope.learning.local import draw_order
+from leakscope.learning.warps import shift
 from leakscope.models import Uniform, build, draw_parameters
 from small_parts import CLASSES, network
 

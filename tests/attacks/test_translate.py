@@ -14,9 +14,8 @@ from leakscope.attacks.engine.loop import Engine
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.optimisers import Rule
 from leakscope.attacks.recipes import ATTACKS, ig
-from leakscope.attacks.simulate import shift
 from leakscope.attacks.starts import Insider
-from leakscope.attacks.translate import BOUNDS, Within, bend, identity, ig_affine, ig_shift
+from leakscope.attacks.translate import BOUNDS, Within, identity, ig_affine, ig_shift
 from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
@@ -25,6 +24,7 @@ from leakscope.core.tree import rows
 from leakscope.core.types import Batch, Knowledge, Observation, make_batch
 from leakscope.data import load
 from leakscope.defences.on_data import Transform
+from leakscope.learning.warps import bend, shift
 from leakscope.models import Uniform, build, draw_parameters
 
 DOUBLE = Execution(dtype="float64", form="native")

@@ -211,26 +211,10 @@ class Decides(nn.Module):
         return self.head(x.flatten(1)) if float(x.mean()) < 9 else self.head(-x.flatten(1))
 
 
-class Maps(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 3, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x)
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"model": Embedding(), "inputs": torch.randint(10, (24, 5))}, "token numbers"),
-        ({"model": Maps(), "labels": torch.zeros(24, 4, 4, dtype=torch.int64)}, "(4, 4)"),
-    ],
-)
-def test_what_no_attack_can_handle_is_untested_and_never_safe(changed: dict[str, Any], said: str) -> None:
-    made = audit_target(target(**changed), minutes=BRIEF)
+def test_what_no_attack_can_handle_is_untested_and_never_safe() -> None:
+    made = audit_target(target(model=Embedding(), inputs=torch.randint(10, (24, 5))), minutes=BRIEF)
     assert made.grade == "untested"
-    assert any(said in item.why for item in made.untested)
+    assert any("token numbers" in item.why for item in made.untested)
     assert made.failures({"asr": 0.5, "psnr": 99}) != []
     assert "untested" in render(page_of_audit(made, command="x"))
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakscope import peek
-from leakscope.auditing.attack_runs import expose_clients
+from leakscope.auditing.attack_runs import expose_clients, plan_exposure
 from leakscope.auditing.target import Target, make_subject
 from leakscope.auditing.target_audit import audit_target
 from leakscope.core.errors import InputError
@@ -69,7 +69,8 @@ def test_a_dense_first_layer_is_divided_whatever_the_loss(name: str) -> None:
     assert made.worst.name == "analytic"
     assert float(made.worst.scores.mse.max()) < 1e-8
     assert made.worst.summary.label is None  # no classes, no guesses of them
-    assert {item.what for item in made.untested} == {"cpl", "ig", "label recovery"}
+    smooth = name != "of one's own"  # the update of a sum of absolute errors does not change smoothly with the targets
+    assert {item.what for item in made.untested} - {"target recovery"} == (set() if smooth else {"cpl", "ig"})
     assert "class 0" not in str(made)
     render(page_of_audit(made, command="x"))
 
@@ -105,21 +106,10 @@ def test_a_batch_counts_what_division_recovers() -> None:
         (nn.Sequential(nn.Linear(6, 4, bias=False), nn.Tanh(), nn.Linear(4, 1)), "no bias"),
     ],
 )
-def test_what_cannot_be_divided_is_untested_with_its_own_reason(model: nn.Module, why: str) -> None:
-    made = audit_target(brought("one logit", model=model), minutes=0.01, remedies=False)
-    assert made.grade == "untested"
-    reasons = {item.what: item.why for item in made.untested}
-    assert why in reasons["analytic"]
-    assert "BCEWithLogitsLoss" in reasons["cpl"]
-
-
-def test_a_network_of_convolutions_for_masks_is_untested_not_refused() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 3, 1))
-    labels = torch.zeros(M, 6, 6, dtype=torch.int64)
-    target = Target(model=model, inputs=torch.rand(M, 1, 6, 6), labels=labels, loss=nn.CrossEntropyLoss())
-    made = audit_target(target, minutes=0.01)
-    assert made.grade == "untested"
-    assert made.exposure is not None
+def test_what_cannot_be_divided_is_named_with_its_own_reason(model: nn.Module, why: str) -> None:
+    entries, untested = plan_exposure(expose_clients(make_subject(brought("one logit", model=model)), 2, 0))
+    assert why in {item.what: item.why for item in untested}["analytic"]
+    assert {entry.name for entry in entries} >= {"cpl", "ig"}
 
 
 def test_local_batches_of_unequal_size_need_a_mean_over_examples() -> None:
@@ -137,10 +127,3 @@ def test_peek_divides_whatever_the_loss(name: str) -> None:
     model, loss, labels = BROUGHT[name]
     made = peek(model, table()[:1], torch.as_tensor(labels)[:1], loss=loss, noise=False)
     torch.testing.assert_close(made.inputs, table()[:1], rtol=1e-4, atol=1e-5)
-
-
-def test_peek_without_an_attack_says_why_in_one_line() -> None:
-    model = nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 1))
-    with pytest.raises(InputError, match="BCEWithLogitsLoss") as refused:
-        peek(model, table()[:1], torch.ones(1), loss=nn.BCEWithLogitsLoss(), noise=False)
-    assert "\n" not in str(refused.value)

@@ -19,7 +19,7 @@ from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule, chosen_rule
 from leakscope.attacks.objectives import Match, compares_lengths
 from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
 from leakscope.attacks.priors import GUESS
-from leakscope.attacks.simulate import LABEL, LocalSteps, OneGradient, OnTheLine, simulator_kinds
+from leakscope.attacks.simulate import LABEL, LocalSteps, OneGradient, OnTheLine, simulator_kinds, targets_of
 from leakscope.attacks.starts import Patterned, Start
 from leakscope.attacks.view import Components, Facts, Objective, Prior, Simulator
 from leakscope.core import random
@@ -29,6 +29,8 @@ from leakscope.core.registry import lookup
 from leakscope.core.tree import Tree, flat_names, lift, map_tensors, take, to
 from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, Seeds, Shares, to_gradient
 from leakscope.learning.local import draw_order
+from leakscope.learning.losses import UserLoss
+from leakscope.learning.target_start import begin_targets
 
 Extra = Callable[[Tensor, Knowledge], Tensor]
 SEEN = "seen"  # optional result of `finish`: the guess as the client's network saw it
@@ -121,6 +123,8 @@ class Matching:
         each = (Facts(observation, knowledge, settings[0], keys), *settings[1:])
         facts, rules, optimiser, start = each if self.restarts == 1 else take(each, lanes)
         unknowns = self._unknowns(model, facts, start, random.fold(random.fold(facts.key, "start"), number), dtype)
+        if self.labels == JOINT and isinstance(knowledge.loss, UserLoss):
+            facts = self._with_targets(model, facts, knowledge.loss, unknowns)
         rules = {name: rules.get(name, Rule()) for name in unknowns}
         return Problem(unknowns, facts, optimiser, rules), self.restarts
 
@@ -168,9 +172,17 @@ class Matching:
         read: LabelRule = LABEL_RULES[rule]
         return replace(knowledge, labels=read(model, observation, knowledge, keys))
 
+    def _with_targets(self, model: Model, facts: Facts, loss: UserLoss, unknowns: Tree) -> Facts:
+        """Return facts with the loss that reads the targets, after adding these to `unknowns`, or with the targets if they are read."""
+        guess, knowledge, lengths = unknowns[GUESS], facts.knowledge, compares_lengths(self.objective)
+        first = begin_targets(model, loss, facts.observation, guess, knowledge.present, facts.key, lengths=lengths)
+        if first.free is not None:
+            unknowns[LABEL] = first.free
+        return replace(facts, knowledge=replace(knowledge, loss=first.loss, labels=first.known))
+
     def _unknowns(self, model: Model, facts: Facts, start: Start, keys: Tensor, dtype: torch.dtype) -> Tree:
         unknowns = {GUESS: lift(lambda s, k, w: s(k, w))(start, keys, facts.knowledge).to(keys.device, dtype)}
-        if self.labels == JOINT:
+        if self.labels == JOINT and isinstance(facts.knowledge.loss, str):
             shape = (facts.knowledge.samples, model.classes)
             unknowns[LABEL] = random.normal(random.fold(keys, LABEL), shape, dtype)
         for name, extra in self.extras.items():
@@ -209,7 +221,10 @@ class Matching:
         def picture(x: Tensor) -> Tensor:
             return knowledge.scaling.unscale(x, rank)
 
-        labels = ended.unknowns[LABEL].argmax(-1) if LABEL in ended.unknowns else knowledge.labels
+        labels, targets = ended.unknowns[LABEL].argmax(-1) if LABEL in ended.unknowns else knowledge.labels, None
+        if isinstance(knowledge.loss, UserLoss):
+            targets = lift(lambda u, k: targets_of(u, k, k.classes))(ended.unknowns, knowledge)
+            labels = torch.zeros(targets.shape[:2], dtype=torch.int64)
         if labels is None:
             raise RuntimeError("an attack must end with labels: known, read off the update, or optimised")
         return Reconstruction(
@@ -225,6 +240,7 @@ class Matching:
             snapshots=picture(ended.snapshots),
             snapshots_at=ended.snapshots_at,
             seen=picture(unknowns[SEEN]) if SEEN in unknowns else None,
+            targets=targets,
             learned={**single_numbers(ended.unknowns), **measured},
             courses=ended.courses,
         )

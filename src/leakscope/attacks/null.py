@@ -118,7 +118,7 @@ class PriorOnly(_WithoutUpdate):
         nothing = Model("nothing", _no_network, {}, {}, shape, classes)
         unseen = Observation((Round({}, {}, {}),), Shares.GRADIENT, torch.full((len(seeds),), knowledge.samples))
         plain = replace(execution, form=execution.form or "native")  # no network to benchmark forms for
-        result = self._silenced(shape).run(nothing, unseen, knowledge, seeds, plain)
+        result = self._silenced(shape).run(nothing, unseen, replace(knowledge, loss="cross_entropy"), seeds, plain)
         return replace(
             result,
             mismatch=torch.full_like(result.mismatch, torch.nan),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from leakscope.attacks.priors import GUESS
@@ -17,7 +16,7 @@ from leakscope.core.tree import Tree, interpolate, subtract
 from leakscope.core.types import Knowledge, Round
 from leakscope.learning.gradients import loss_and_gradient
 from leakscope.learning.local import draw_order, train
-from leakscope.learning.losses import loss_of, one_hot
+from leakscope.learning.losses import UserLoss, loss_of, one_hot
 
 LABEL = "label"
 ALPHA = "alpha"
@@ -25,7 +24,9 @@ SHIFT = "shift"
 
 
 def targets_of(unknowns: Tree, knowledge: Knowledge, classes: int) -> Tensor:
-    """Return the rows that the loss compares with: softmax of the label unknown, or the known labels as one-hot."""
+    """Return the rows that the loss compares with: softmax of the label unknown, or the known labels as one-hot; or its own targets."""
+    if isinstance(knowledge.loss, UserLoss):
+        return knowledge.loss.targets_from(unknowns.get(LABEL), knowledge.labels)
     if LABEL in unknowns:
         return torch.softmax(unknowns[LABEL], dim=-1)
     if knowledge.labels is None:
@@ -82,16 +83,6 @@ class OnTheLine:
         """Return the simulated update at the surrogate weights."""
         between = interpolate({name: seen.before[name] for name in seen.sent}, seen.sent, unknowns[ALPHA])
         return self.inner(model, unknowns, replace(seen, before={**seen.before, **between}), knowledge, clock)
-
-
-def shift(pictures: Tensor, offset: Tensor) -> Tensor:
-    """Return images moved by `offset` (N x 2: right, down; 1 = half the side), differentiable in both, zero fill."""
-    height, width = pictures.shape[-2:]
-    across = (2 * torch.arange(width, dtype=pictures.dtype, device=pictures.device) + 1) / width - 1
-    down = (2 * torch.arange(height, dtype=pictures.dtype, device=pictures.device) + 1) / height - 1
-    rows, columns = torch.meshgrid(down, across, indexing="ij")
-    grid = torch.stack([columns, rows], dim=-1) - offset[:, None, None, :]
-    return F.grid_sample(pictures, grid, align_corners=False)
 
 
 @dataclass(frozen=True, slots=True)

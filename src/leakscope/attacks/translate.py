@@ -12,20 +12,20 @@ from dataclasses import dataclass, field, replace
 from typing import Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from leakscope.attacks.attack import SEEN, Extra, Matching
 from leakscope.attacks.optimisers import Rule
 from leakscope.attacks.priors import GUESS
 from leakscope.attacks.settings import AdamSettings, adam_attack
-from leakscope.attacks.simulate import SHIFT, OneGradient, shift
+from leakscope.attacks.simulate import SHIFT, OneGradient
 from leakscope.attacks.view import Clock, Simulated, Simulator
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.signature import settings_of
 from leakscope.core.tree import Tree
 from leakscope.core.types import Knowledge, Round
+from leakscope.learning.warps import bend, shift
 
 AFFINE = "affine"
 BOUNDS = {"3-1-7": (1.1, 0.2), "43-18-18": (0.4, 0.4), "3-1-7+43-18-18": (1.1, 0.4)}  # section 3.3; 1 is half the side
@@ -71,17 +71,6 @@ class AddSeen:
         """Return the unknowns with the guess as the client's network saw it."""
         flat, by = unknowns[GUESS].flatten(0, 1), unknowns[self.moved.kind].flatten(0, 1)
         return {**unknowns, SEEN: on_black(knowledge, self.moved, flat, by).reshape(unknowns[GUESS].shape)}
-
-
-def bend(pictures: Tensor, matrix: Tensor) -> Tensor:
-    """Return images after an affine map A (N x 2 x 3): pixel (x, y), in [-1, 1], is read at `A (x, y, 1)`; zero fill."""
-    height, width = pictures.shape[-2:]
-    across = (2 * torch.arange(width, dtype=pictures.dtype, device=pictures.device) + 1) / width - 1
-    down = (2 * torch.arange(height, dtype=pictures.dtype, device=pictures.device) + 1) / height - 1
-    rows, columns = torch.meshgrid(down, across, indexing="ij")
-    places = torch.stack([columns, rows, torch.ones_like(rows)], dim=-1)
-    grid = torch.einsum("hwk,nik->nhwi", places, matrix)
-    return F.grid_sample(pictures, grid, align_corners=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from leakscope.auditing.remedy_trials import (
     make_candidate,
     meet,
 )
-from leakscope.auditing.suite import INFORMED
+from leakscope.auditing.suite import INFORMED, TARGETS
 from leakscope.auditing.target import Subject
 from leakscope.core.errors import InputError
 from leakscope.core.progress import Reporter
@@ -150,7 +150,7 @@ def _judge(runs: Sequence[AttackResult], able: Sequence[str]) -> str | None:
     """Return the attack to test remedies with: the one with an informed variant that recovered most, then the fastest."""
     those = [run for run in runs if run.name in able]
     chosen = max(those, key=lambda run: (run.summary.content.value, -run.seconds), default=None)
-    return None if chosen is None else chosen.name.removesuffix(f", {INFORMED}")
+    return None if chosen is None else chosen.name.removesuffix(f", {INFORMED}").removesuffix(f", {TARGETS}")
 
 
 def _candidates(

@@ -143,6 +143,7 @@ def run_with(
     """Return the scored result of one attack on all clients, with at most `iterations`; `pace` times it and may end it."""
     execution = timed(exposure.device, entry, iterations, pace, report)
     method = entry.make(iterations)
+    exposure = exposure.with_labels() if entry.knows_targets else exposure
     run = attack(exposure, method, name=entry.name, informed=entry.informed, execution=execution)
     run = with_metrics(own_metrics(exposure), exposure.batch, run)
     return replace(run, note=iterations_note(entry, iterations, run.reconstruction))
@@ -161,6 +162,7 @@ def plan_exposure(
         shares=exposure.observation.shares,
         unmatched=unmatched,
         unknown=unknown,
+        targets=exposure.batch.targets is not None,
     )
 
 

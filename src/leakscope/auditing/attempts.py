@@ -142,6 +142,7 @@ def reconstruct(
 ) -> Reconstruction:
     """Return what an attack of the suite makes of all clients; `pace` times it and may end it."""
     execution = timed(exposure.device, entry, iterations, pace, report)
+    exposure = exposure.with_labels() if entry.knows_targets else exposure
     return run_attack(exposure, entry.make(iterations), execution, informed=entry.informed)
 
 

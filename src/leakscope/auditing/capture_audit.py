@@ -39,7 +39,7 @@ from leakscope.auditing.capture_reader import (
     scaling_of_captures,
 )
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
-from leakscope.auditing.criterion import captured_loss
+from leakscope.auditing.criterion import captured_loss, captured_truth
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences
@@ -54,6 +54,7 @@ from leakscope.core.progress import ProgressOption, Reporter, reporting
 from leakscope.core.scaling import Scaling
 from leakscope.core.tree import take, to
 from leakscope.core.types import IMAGE_RANK, Batch, Knowledge, Outcome, Reconstruction, Shares, make_batch
+from leakscope.learning.losses import UserLoss
 from leakscope.models import find_shortfall
 from leakscope.play import AttackResult, Exposure, is_defended
 from leakscope.store.captures import list_captures
@@ -109,6 +110,7 @@ def _audited(
         shares=exposure.observation.shares,
         unmatched=None if lacks is None else lacks.sentence,
         unknown=unknown_defences(exposure.client, exposure.observation),
+        targets=exposure.batch.targets is not None,
     )
     entries, untested = choose_attacks(*suite, attacks, exposure)
     request.untested.extend((*untested, *left_out_statistics(target.model)))
@@ -128,16 +130,18 @@ def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure
     chosen = choose(listed, model, target, clients, notes, request.untested)
     samples, shares = chosen.samples, Shares(chosen.captures[0].shares)
     truth = ask_truth(chosen.captures, target, model, samples, notes)
+    if truth is not None and isinstance(loss, UserLoss):
+        loss, truth = captured_truth(request.target.loss, loss, model, truth)
     scaling = scaling_of_captures(target, inputs, None if truth is None else truth[0], notes)
     local = client.local or local_training(chosen, model, target, notes)
-    client = replace(client, local=local, scaling=scaling)
+    client = replace(client, local=local, scaling=scaling, loss=loss)
     check_batch(model, client, samples)
     observation = observe_captures(chosen.captures, model, samples, shares)
     knowledge = Knowledge(
         input_shape=model.input_shape,
         classes=model.classes,
         samples=samples,
-        loss=str(loss),
+        loss=loss,
         scaling=scaling,
         local=client.local,
     )

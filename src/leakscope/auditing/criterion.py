@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leakscope.auditing.limits import first_line
+from leakscope.auditing.target_kinds import with_targets
 from leakscope.core import random
 from leakscope.core.errors import InputError, UnknownNameError
 from leakscope.core.model import Model
@@ -26,6 +27,7 @@ SUMS = ", a sum over examples: give its mean"
 SPREAD = 3.0  # standard deviation of random outputs; with confident outputs all losses look alike
 ALIKE = 1e-3  # relative to the norm of the gradient
 SEED = 11
+NO_FORM = "the loss takes neither class numbers nor numbers in the shape of the outputs: give a sample of labels"
 
 
 # the losses by name, for targets other than one class an example
@@ -45,7 +47,27 @@ def captured_loss(loss: Criterion, model: Model, notes: list[str]) -> str | User
     like = next(iter(model.parameters.values()))
     output = _output(model, random.uniform(random.key(0), (2, *model.input_shape), like.dtype))
     name, kind = find_loss(loss, model if _has_logits(model, output) else None, output, notes)
-    return name or _own(loss, f"outputs of shape {tuple(output.shape[1:])}{kind}")
+    if name:
+        return name
+    own = _own(loss, f"outputs of shape {tuple(output.shape[1:])}{kind}")
+    places = torch.arange(output[:, 0].numel()).reshape(output[:, 0].shape) % max(output.shape[1:2] or (1,))
+    forms = [places, torch.linspace(-1, 2, output.numel()).reshape(output.shape)]
+    targets = next((form for form in forms if not isinstance(_slope(own.function, output, form), str)), None)
+    return replace(own, reason=NO_FORM) if targets is None else with_targets(own, output, targets)
+
+
+def captured_truth(
+    loss: Criterion, own: UserLoss, model: Model, truth: tuple[Tensor, Tensor]
+) -> tuple[UserLoss, tuple[Tensor, Tensor]]:
+    """Return the caller's own loss of captured updates and their true data (T x N x ...) with targets in the form that it takes."""
+    inputs, labels = truth
+    try:
+        compared = compare(loss, labels.flatten(0, 1), model, inputs.flatten(0, 1), [])
+    except InputError:
+        return replace(own, targets=None, reason="the loss cannot compare outputs with the true labels"), truth
+    if isinstance(compared.loss, str) or compared.targets is None:
+        return own, truth
+    return compared.loss, (inputs, compared.targets.unflatten(0, labels.shape[:2]))
 
 
 def compare(
@@ -74,7 +96,7 @@ def compare(
         _check_mean(own.function, output, targets[: len(output)])
     none = torch.zeros(len(inputs), dtype=torch.int64)
     own = _own(loss, f"targets of shape {tuple(targets.shape[1:])}{kind}", each=padded)
-    return Comparison(own, none if numbers is None else numbers, targets)
+    return Comparison(with_targets(own, output, targets), none if numbers is None else numbers, targets)
 
 
 def _has_logits(model: Model, output: Tensor) -> bool:

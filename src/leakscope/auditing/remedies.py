@@ -175,6 +175,8 @@ def find_course(subject: Subject, *, rounds: int = ROUNDS, seconds: float = math
     """Return the best short training over `RATES`, or why accuracy cannot be measured: such a training takes over `seconds`, say."""
     if len(subject.inputs) < LEAST_SAMPLE:
         return f"the sample has {len(subject.inputs)} examples; {LEAST_SAMPLE} are needed to train and test on it"
+    if subject.targets is not None:
+        return "accuracy is that of one class an example; this loss has other targets"
     if rounds * _seconds_of_round(subject) > seconds:
         return "there was no time to train on the sample"
     _, (_, labels) = split(subject)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from leakscope.auditing.attack_runs import INTERRUPTED
 from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.descriptions import client_facts, known_facts, sent_part
-from leakscope.auditing.suite import Untested, is_informed
+from leakscope.auditing.suite import TARGETS, Untested, is_informed
 from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
 from leakscope.core.pages import notebook_html, write_page
 from leakscope.core.plugins import registered
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from leakscope.auditing.attack_runs import LabelReading
     from leakscope.auditing.attempts import UnscoredRun
     from leakscope.auditing.remedies import Remedy
+    from leakscope.auditing.target_readings import TargetError
     from leakscope.metrics.interval import Estimate
     from leakscope.play import AttackResult, Exposure
 
@@ -44,7 +45,8 @@ class Audit:
     measures: Measures = field(default_factory=Measures)
     runs: tuple[AttackResult, ...] = ()
     nulls: tuple[AttackResult, ...] = ()  # baselines without the update
-    labels: LabelReading | None = None
+    labels: LabelReading | None = None  # under a caller's own loss: classes or labels that an attack recovered
+    target_error: TargetError | None = None  # of numbers that an attack recovered
     untested: tuple[Untested, ...] = ()  # what was left out and why
     advice: Advice | None = None
     notes: tuple[str, ...] = ()
@@ -65,6 +67,11 @@ class Audit:
     def recovered(self) -> int:
         """Return how many examples the worst attack recovered that no null baseline recovered as closely."""
         return 0 if self.worst is None else int(excess(self.worst, self.nulls).sum())
+
+    @property
+    def recovered_untold(self) -> int:
+        """Return how many examples the worst attack recovered that did not know the targets of a caller's own loss."""
+        return max((int(excess(run, self.nulls).sum()) for run in self.runs if TARGETS not in run.name), default=0)
 
     def failures(self, limits: Mapping[str, float]) -> list[str]:
         """Return a line for every limit that is exceeded or was not measured; empty means the gate is passed."""
@@ -128,6 +135,11 @@ def headline(audit: Audit) -> str:
         words.append(unfinished_words(audit))
     if audit.labels is not None:
         words.append(f"labels: {labels_words(audit.labels)}")
+    if (values := audit.target_error) is not None:
+        words.append(
+            f"targets: {values.attack} recovered them with a mean error of {values.value:.3g} (n = {values.n}; guessing: "
+            f"{values.guessing:.3g})"
+        )
     return "; ".join(words)
 
 
@@ -145,8 +157,13 @@ def unfinished_words(audit: Audit) -> str:
 
 
 def doubt_lines(audit: Audit) -> list[str]:
-    """Return why the grade may be too good: an interrupt, attacks cut short, or images recovered in transformed form."""
+    """Return why the grade may be too bad (the worst attack knew the targets) or too good (interrupted, cut short, transformed)."""
     lines = [f"{INTERRUPTED}: attacks that had not ended are missing"] if audit.interrupted else []
+    if audit.worst is not None and TARGETS in audit.worst.name:
+        lines.append(
+            f"upper bound: {audit.worst.name}; attackers who did not know the targets recovered {audit.recovered_untold} of "
+            f"{audit.worst.summary.samples}"
+        )
     if audit.grade not in MAY_FALL:
         return lines
     if left_out := [item.what for item in audit.untested if item.left_out]:
@@ -290,10 +307,12 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_known(audit)],
         "worst": None if audit.worst is None else audit.worst.name,
         "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
+        "recovered_without_targets": audit.recovered_untold,
         "psnr": _plain(audit.measures.psnr),
         "ssim": _plain(audit.measures.ssim),
         "labels": _plain(audit.measures.labels),
         "label_recovery": None if audit.labels is None else _labels(audit.labels),
+        "target_error": None if audit.target_error is None else audit.target_error._asdict(),
         "attacks": [_run(run) for run in audit.runs],
         "recovered_as_seen": [{"name": each.name, **asdict(each.recovered)} for each in audit.as_seen],
         "null_baselines": [_run(run) for run in audit.nulls],

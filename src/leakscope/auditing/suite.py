@@ -4,7 +4,8 @@
 |---|---|
 | analytic | the first layer is dense with a bias, whatever the loss; also informed, if a client of one example sends a part of its update |
 | label recovery | the model ends in a dense layer and the loss is cross entropy |
-| CPL, IG | always, if the model has a second derivative and the loss is one that they simulate |
+| CPL, IG | always, if the model has a second derivative; under a caller's own loss they search the targets too |
+| the same, told the targets | under a caller's own loss: an upper bound for attackers who do not know them |
 | SME | the client takes several local steps |
 | the same, informed | a configured defence (on the update, the data or the network) that an attacker can be informed of |
 | ig_policy | images are transformed (`on_data`), with few enough possible draws to try them all |
@@ -28,11 +29,12 @@ from leakscope.core.errors import InputError
 from leakscope.core.model import Model
 from leakscope.core.types import IMAGE_RANK, Knowledge, Observation, Shares, direction
 from leakscope.defences.stack import unrevealed
-from leakscope.learning.losses import LOSSES
+from leakscope.learning.losses import UserLoss
 from leakscope.models import find_trained_entry
 
 PUBLISHED = {"cpl": 300, "ig": 4800, "sme": 1000}
 INFORMED = "told of the defences"
+TARGETS = "told the targets"
 UNKNOWN = "no attacker here knows it: none uses what it does to an update"
 SPECIALISED = ("ig_policy", "spn_aware")  # attacks designed against a defence on the data or the network
 
@@ -45,6 +47,7 @@ class Entry:
     make: Callable[[int], Attack]
     most: int | None
     informed: bool = False
+    knows_targets: bool = False  # of a caller's own loss
     own: bool = False  # chosen by the user, beside the suite
 
 
@@ -66,6 +69,7 @@ def plan_suite(
     shares: Shares,
     unmatched: str | None = None,  # why no attack can match updates of this model
     unknown: Sequence[str] = (),  # defences that no attacker can be informed of
+    targets: bool = False,  # whether the targets of a caller's own loss are at hand, for an attacker who knows them
 ) -> tuple[list[Entry], list[Untested]]:
     """Return the attacks to run, cheapest first, and what cannot be run."""
     entries: list[Entry] = []
@@ -80,28 +84,48 @@ def plan_suite(
     if shares is Shares.WEIGHTS and knowledge.local is None:
         names.remove("cpl")
         untested.append(Untested("cpl", "it compares lengths, and the learning rate is not known"))
-    if unmatched is None and knowledge.loss not in LOSSES:
-        unmatched = f"it simulates {', '.join(LOSSES)} of one class an example; the loss is {knowledge.loss}"
     if unmatched is not None:
         untested += [Untested(name, unmatched) for name in names]
         names = []
     settings = _settings(model, knowledge, shares)
-    for name in names:
-        if name not in ATTACKS:
-            untested.append(Untested(name, "this version has no such attack"))
-            continue
-        entries.append(Entry(name, _maker(name, settings, None), PUBLISHED[name]))
+    variants = dict.fromkeys(names, settings)
+    if isinstance(knowledge.loss, UserLoss) and knowledge.labels is None:
+        variants, unsearched = _target_variants(knowledge.loss, names, settings, targets=targets)
+        untested += unsearched
+    for name, chosen in variants.items():
+        recipe = name.removesuffix(f", {TARGETS}")
+        entry = Entry(name, _maker(recipe, chosen, None), PUBLISHED[recipe], knows_targets=recipe != name)
+        entries.append(entry)
         if informed is None:
             continue
         try:
-            aware(_recipe(name, 1, settings), informed)
+            aware(_recipe(recipe, 1, chosen), informed)
         except InputError as error:
             untested.append(Untested(f"{name}, {INFORMED}", str(error)))
             continue
-        entries.append(Entry(f"{name}, {INFORMED}", _maker(name, settings, informed), PUBLISHED[name], informed=True))
+        entries.append(
+            replace(entry, name=f"{name}, {INFORMED}", make=_maker(recipe, chosen, informed), informed=True)
+        )  # fmt: skip
     if informed is not None and unmatched is None:
         entries += _specialised(informed, settings)
     return entries, untested
+
+
+def _target_variants(
+    loss: UserLoss, names: Sequence[str], settings: _Settings, *, targets: bool
+) -> tuple[dict[str, _Settings], list[Untested]]:
+    """Return the settings of attacks that search the targets of a caller's own loss and of those that know them, by name."""
+    untested = []
+    if loss.targets is None:
+        why = f"the targets cannot be searched under {loss}: {loss.reason}"
+        untested = [Untested(name, why) for name in names]
+    variants: dict[str, _Settings] = {}
+    for name in names:
+        if loss.targets is not None:
+            variants[name] = settings
+        if targets:
+            variants[f"{name}, {TARGETS}"] = replace(settings, labels="known")
+    return variants, untested
 
 
 def division_problem(model: Model) -> str | None:

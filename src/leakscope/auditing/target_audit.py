@@ -34,6 +34,7 @@ from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, unknown_defences
 from leakscope.auditing.target import Subject, Target, UntestedError, make_subject
+from leakscope.auditing.target_readings import TargetError, read_targets
 from leakscope.auditing.verdict import LEAKING, Grade, grade, measure, recovered_as_seen
 from leakscope.core.plugins import load_plugins
 from leakscope.core.progress import ProgressOption, Reporter, reporting
@@ -194,17 +195,20 @@ def scored_audit(
     seed: int,
 ) -> Audit:
     """Return the audit of scored attacks, before remedies are tried."""
-    labels = reading if isinstance(reading, LabelReading) else None
+    found = reading if exposure.batch.targets is None else read_targets(exposure, done.runs)
+    labels = found if isinstance(found, LabelReading) else None
+    values = found if isinstance(found, TargetError) else None
     unfinished = (*done.unfinished, *(f"{item.what} was left out" for item in untested if item.left_out))
     compared = bool(nulls) or not done.interrupted  # without baselines no leak is proven
     return Audit(
         name=name,
-        grade=grade(done.runs if compared else (), nulls, labels, unfinished=unfinished),
+        grade=grade(done.runs if compared else (), nulls, labels, values, unfinished=unfinished),
         measures=measure(done.runs, nulls, labels),
         runs=done.runs,
         nulls=tuple(nulls),
         labels=labels,
-        untested=(*untested, *done.untested, *([reading] if isinstance(reading, Untested) else [])),
+        target_error=values,
+        untested=(*untested, *done.untested, *([found] if isinstance(found, Untested) else [])),
         exposure=exposure,
         minutes=minutes,
         seconds=budget.used,

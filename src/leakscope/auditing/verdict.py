@@ -11,6 +11,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from leakscope.auditing.attack_runs import LabelReading
+from leakscope.auditing.suite import TARGETS
+from leakscope.auditing.target_readings import TargetError
 from leakscope.core.errors import InputError
 from leakscope.metrics import score
 from leakscope.metrics.interval import Estimate, estimate_rate, wilson
@@ -75,8 +77,8 @@ def excess(run: AttackResult, nulls: Sequence[AttackResult]) -> Tensor:
 
 
 def worst_run(runs: Sequence[AttackResult], nulls: Sequence[AttackResult]) -> AttackResult | None:
-    """Return the attack that recovered most examples, then the highest PSNR; None if there was none."""
-    return max(runs, key=lambda run: (int(excess(run, nulls).sum()), _psnr(run)), default=None)
+    """Return the attack that recovered most examples, then one not told the targets, then the highest PSNR; None if there was none."""
+    return max(runs, key=lambda run: (int(excess(run, nulls).sum()), TARGETS not in run.name, _psnr(run)), default=None)
 
 
 def measure(runs: Sequence[AttackResult], nulls: Sequence[AttackResult], labels: LabelReading | None) -> Measures:
@@ -97,6 +99,7 @@ def grade(
     runs: Sequence[AttackResult],
     nulls: Sequence[AttackResult],
     labels: LabelReading | None,
+    values: TargetError | None = None,
     *,
     unfinished: Sequence[str] = (),  # attacks that were not run long enough, see `Suite`
 ) -> Grade:
@@ -114,7 +117,8 @@ def grade(
         return Grade.C
     if unfinished:
         return Grade.INCONCLUSIVE
-    return Grade.B if labels is not None and _surely(labels) > labels.guessing else Grade.A
+    read = labels is not None and _surely(labels) > labels.guessing
+    return Grade.B if read or (values is not None and values.high < values.guessing) else Grade.A
 
 
 def _surely(labels: LabelReading) -> float:

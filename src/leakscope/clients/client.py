@@ -112,7 +112,7 @@ class Client:
                 weights,
                 buffers,
                 batch.inputs,
-                batch.labels if batch.targets is None else batch.targets,
+                batch.compared,
                 batch.mask,
                 round_keys,
             )
@@ -206,10 +206,10 @@ def attacker_knowledge(
         input_shape=tuple(model.input_shape),
         classes=model.classes,
         samples=batch.samples,
-        loss=str(client.loss),
+        loss=client.loss,
         scaling=client.scaling,
         present=None if bool(batch.mask.all()) else batch.mask,
-        labels=batch.labels if labels else None,
+        labels=batch.compared if labels else None,
         local=client.local if local else None,
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -47,6 +47,11 @@ class Batch:
     def trials(self) -> int:
         """Return T."""
         return self.inputs.shape[0]
+
+    @property
+    def compared(self) -> Tensor:
+        """Return what the client's loss compares outputs with: the targets of a caller's own loss, else the labels."""
+        return self.labels if self.targets is None else self.targets
 
     @property
     def samples(self) -> int:
@@ -196,13 +201,16 @@ class LocalTraining:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What the attacker knows; None means unknown. Facts about defences are values, never the defence object."""
+    """What the attacker knows; None means unknown. Facts about defences are values, never the defence object.
+
+    `loss` is a name or the caller's own function, and `labels` are class numbers or what that function compares outputs with.
+    """
 
     input_shape: tuple[int, ...]
     classes: int
     samples: int
     present: Tensor | None = None
-    loss: str = "cross_entropy"
+    loss: str | Callable[[Tensor, Tensor], Tensor] = "cross_entropy"
     scaling: Scaling = field(default_factory=Scaling)
     labels: Tensor | None = None
     local: LocalTraining | None = None
@@ -237,7 +245,8 @@ class Outcome(enum.IntEnum):
 class Reconstruction:
     """The result of an attack; images are in [0, 1], not clamped.
 
-    `inputs` T x N x ..., `labels` T x N, `start` as `inputs`, `mismatch` T (the attack's final value), `iterations`,
+    `inputs` T x N x ..., `labels` T x N, `targets` T x N x ... under a caller's own loss
+    (then `labels` mean nothing), `start` as `inputs`, `mismatch` T (the attack's final value), `iterations`,
     `evaluations` and `outcome` T, `trace` T x K (mismatch at iterations `trace_at` T x K, NaN and -1 if not reached), `snapshots`
     T x S x N x ... at iterations `snapshots_at` T x S (-1 if not reached). `seen` is `inputs` after the transformations that the
     attack attributes to the client, or None. `learned` are further scalar unknowns by name (T; SME's alpha) and final measures
@@ -257,6 +266,7 @@ class Reconstruction:
     snapshots: Tensor
     snapshots_at: Tensor
     seen: Tensor | None = None
+    targets: Tensor | None = None
     learned: Tree = field(default_factory=dict)
     courses: Tree = field(default_factory=dict)
     proved: Tensor | None = None

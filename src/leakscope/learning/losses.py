@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from leakscope.core.errors import InputError
+from leakscope.learning.targets import Targets
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -43,29 +45,41 @@ class UserLoss:
     """A caller's loss `(output, target) -> scalar`, or one value or more per example; targets of any shape and type.
 
     A scalar is repeated for each example, so that its mean is the scalar. `each` calls the function on every example alone, which
-    padded batches need and which is the same only for a mean over examples.
+    padded batches need and which is the same only for a mean over examples. `targets` says how an attack searches the targets, None
+    that it cannot, for the `reason`; `relaxed(function, output, rows)` is its value for class probabilities.
     """
 
     function: Callable[[Tensor, Tensor], Tensor]
     name: str  # none of LOSSES
     each: bool = False
+    targets: Targets | None = None
+    relaxed: Callable[[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor], Tensor] | None = None
+    reason: str = ""
 
     def __str__(self) -> str:
         return self.name
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
         """Return one value per example."""
-        if self.each:
-            value = torch.func.vmap(lambda o, t: self.function(o[None], t[None]).mean())(output, target)
-        else:
-            value = self.function(output, target)
+        relaxed = self.relaxed if target.is_floating_point() else None
+        function = self.function if relaxed is None else partial(relaxed, self.function)
+        many = torch.func.vmap(lambda o, t: function(o[None], t[None]).mean()) if self.each else function
+        value = many(output, target)
         whole = value.ndim == 0 or len(value) != len(output)
         return value.mean().expand(len(output)) if whole else value.flatten(1).mean(1) if value.ndim > 1 else value
 
+    def targets_from(self, free: Tensor | None, known: Tensor | None) -> Tensor:
+        """Return the targets of ONE trial that free numbers stand for, or the known ones."""
+        if free is not None and self.targets is not None:
+            return self.targets.of(free)
+        if known is None:
+            raise InputError(f"the targets are neither known nor searched: {self.reason or 'optimise them (joint)'}")
+        return known
 
-def loss_of(loss: str | UserLoss) -> Loss:
+
+def loss_of(loss: str | Loss) -> Loss:
     """Return a loss by name, or the caller's own; raise for a name that is none of LOSSES."""
-    if isinstance(loss, UserLoss):
+    if not isinstance(loss, str):
         return loss
     if loss not in LOSSES:
         raise InputError(f"the loss is {loss}, which no attack here simulates: they simulate {', '.join(LOSSES)}")

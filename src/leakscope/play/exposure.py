@@ -44,8 +44,8 @@ class Exposure:
         return self.informed if informed and self.informed is not None else self.knowledge
 
     def with_labels(self) -> Exposure:
-        """Return the exposure to attackers who know the labels."""
-        labels = self.batch.labels
+        """Return the exposure to attackers who know the labels, or the targets of a caller's own loss."""
+        labels = self.batch.compared
         informed = None if self.informed is None else replace(self.informed, labels=labels)
         return replace(self, knowledge=replace(self.knowledge, labels=labels), informed=informed)
 

@@ -20,7 +20,7 @@ from leakscope.auditing.result import (
     not_tried_lines,
     worst_lines,
 )
-from leakscope.auditing.suite import INFORMED, is_informed
+from leakscope.auditing.suite import INFORMED, TARGETS, is_informed
 from leakscope.auditing.verdict import Grade
 from leakscope.core.record import Cell
 from leakscope.core.tree import take
@@ -153,6 +153,8 @@ def _threat(audit: Audit) -> Threat:
 def _known(audit: Audit) -> list[str]:
     """Return what only some attackers know: facts of the defences, a line each, and of the remedies."""
     lines = []
+    if told := ", ".join(run.name for run in audit.runs if TARGETS in run.name):
+        lines.append(f"only attackers who are {TARGETS} ({told}): an upper bound for the others")
     if audit.advice is not None and tried(audit.advice):
         lines.append("only where a remedy was tried: the labels, and the same facts of the remedy as of a defence")
     if facts := audit_known(audit):

@@ -77,11 +77,11 @@ class Analytic:
 
 def labels_of(model: Model, observation: Observation, knowledge: Knowledge, seeds: Sequence[int]) -> Tensor:
     """Return the labels: known, read from the update, or drawn at random with a warning."""
-    if knowledge.labels is not None:
-        return knowledge.labels
     device = next(iter(observation.rounds[0].sent.values())).device
     if knowledge.loss not in LOSSES:  # a caller's own loss: labels are not judged
         return draw_labels(seeds, knowledge.samples, knowledge.classes).to(device)
+    if knowledge.labels is not None:
+        return knowledge.labels
     rule = "idlg" if knowledge.samples == 1 else "counts"
     try:
         return LABEL_RULES[rule](model, observation, knowledge, random.key(list(seeds)))
