@@ -6,7 +6,7 @@ WORKERS ?= 2
 # A suite starts many processes: let them find what the first one compiled, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test slow check integrations dist format bench clean
+.PHONY: demo test slow check integrations dist docs format bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/leakscope demo
@@ -18,7 +18,7 @@ slow: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 integrations: .venv-integrations/.installed
-	LEAKSCOPE_EXTRAS=required OMP_NUM_THREADS=1 .venv-integrations/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_nvflare.py tests/integrations/test_opacus.py tests/integrations/test_optuna.py
+	LEAKSCOPE_EXTRAS=required OMP_NUM_THREADS=1 .venv-integrations/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/test_nvflare.py tests/integrations/test_opacus.py tests/integrations/test_dp_example.py tests/integrations/test_optuna.py
 
 # Wheel and sdist, their files, and the wheel in a clean environment outside the tree; the files must be committed.
 dist: .venv-dist/.installed
@@ -27,12 +27,17 @@ dist: .venv-dist/.installed
 	.venv-dist/bin/twine check --strict dist/*
 	.venv-dist/bin/python tools/check_dist.py dist
 
+docs: .venv-docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/architecture
 	$(BIN)/leakscope paper render --check
+	$(BIN)/python tools/catalogue.py --check
+	$(BIN)/python tools/reference.py --check
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -42,7 +47,7 @@ bench: $(VENV)/.installed
 	$(BIN)/leakscope bench
 
 clean:
-	rm -rf $(VENV) .venv-integrations .venv-dist build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-integrations .venv-dist .venv-docs site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +58,13 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	touch $@
+
+# The site needs its generator alone, not the package: the extra's requirements, without torch.
+.venv-docs/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > .venv-docs/requirements.txt
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check --requirement .venv-docs/requirements.txt
 	touch $@
 
 .venv-integrations/.installed: pyproject.toml

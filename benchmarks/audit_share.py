@@ -5,7 +5,7 @@
 Every network gets the whole suite at 1/64, 1/32, ... 1 of the iterations that the attacks' authors run, on 8 x 8 digits. A row gives
 the grade at each share and the smallest share from which on the grade, and whether it is a good one (A, B), no longer changes.
 `--out` keeps finished rows as JSON lines, and a second run goes on after them. `auditing.attempts.ENOUGH_SHARE` is chosen from the table,
-which is in docs/audit.md.
+which is in docs/reference/audit.md.
 """
 
 from __future__ import annotations

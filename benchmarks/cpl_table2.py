@@ -2,10 +2,10 @@
 
     LEAKSCOPE_DATA=... python benchmarks/cpl_table2.py mnist --device cuda [--images 100] [--seeds 10] [--attacks cpl dlg ig]
 
-Full size is 100 images x 10 seeds x 3 attacks. Weights, starts and labels as in docs/papers.md: CPL's LeNet with uniform(-0.5, 0.5) for
-mnist and lfw_face, DLG's ResNet20 (sigmoid, no strides, batch statistics, PyTorch's first weights) for cifar10 and cifar100. Steps
-are means over successes, as in the paper; IG's success is judged by content, since its loss is no distance. Imports torch, numpy and
-safetensors only.
+Full size is 100 images x 10 seeds x 3 attacks. Weights, starts and labels as in docs/how-to/papers.md: CPL's LeNet with
+uniform(-0.5, 0.5) for mnist and lfw_face, DLG's ResNet20 (sigmoid, no strides, batch statistics, PyTorch's first weights) for
+cifar10 and cifar100. Steps are means over successes, as in the paper; IG's success is judged by content, since its loss is no distance.
+Imports torch, numpy and safetensors only.
 """
 
 from __future__ import annotations

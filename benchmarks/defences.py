@@ -3,8 +3,8 @@
     python benchmarks/defences.py [--rounds 40] [--trials 32]
 
 CPL on LeNet and random pictures of 28 x 28, in the form native on one thread; the attacker is not told (he matches what was sent as a
-gradient) or told (he does what docs/aware.md says). In every round each of the three attacks, without defence, not told and told,
-evaluates all trials once, in processor seconds; ratios are taken within a round, so that a slow moment of the machine hits both sides.
+gradient) or told (he does what docs/explanation/aware.md says). In every round each of the three attacks, without defence, not told and
+told, evaluates all trials once, in processor seconds; ratios are taken within a round, so that a slow moment hits both sides.
 An attack is a client and 100 evaluations. Printed are medians, and for the attack the range of 95 % of the rounds. The goal is
 at most 1.10 for the attacker who is not told: one who is told may compare in a way that costs more.
 """

@@ -7,7 +7,7 @@ The slow side does what the authors' code does: for every picture the gradient a
 (21 for 21 points, the last being the target's), for one policy, whose pictures it finds transformed already. It calls the network
 in two ways: `apply`, as all of this package does, and the bare `module`, which spares it the functional call. Both sides run in
 float32 on the same device; ours with all threads, the slow one with all or with one, whichever was faster in a run before.
-The ratio is the median over interleaved pairs. Goal: at least 5 for both scores. docs/policies.md says what was reached.
+The ratio is the median over interleaved pairs. Goal: at least 5 for both scores. docs/how-to/policies.md says what was reached.
 """
 
 from __future__ import annotations

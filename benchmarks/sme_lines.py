@@ -1,4 +1,4 @@
-"""The tables of docs/weight-updates.md that are no attacks' costs: the line between the weights, labels, other optimisers.
+"""The tables of docs/explanation/weight-updates.md that are no attacks' costs: the line between the weights, labels, other optimisers.
 
     python benchmarks/sme_lines.py lines --data emnist_byclass.npz --invert --clients 8 --epochs 10 --batch 50
     python benchmarks/sme_lines.py labels --data emnist_byclass.npz --invert --clients 20 --epochs 10 --samples 10

@@ -1,4 +1,4 @@
-"""Write docs/catalogue.md: every attack and defence with equation, reference, when it works and what it costs.
+"""Write docs/reference/catalogue.md: every attack and defence with equation, reference, when it works and what it costs.
 
     python tools/catalogue.py            # write it
     python tools/catalogue.py --check    # exit 1 if the file is not what would be written
@@ -32,27 +32,28 @@ from leakscope.defences.on_data import OPERATIONS, Transform
 from leakscope.defences.on_model import Polarisation
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "catalogue.md"
+PAGE = ROOT / "docs" / "reference" / "catalogue.md"
 LABELS = ("Equation", "Reference", "Works when", "Costs")
 LABEL = re.compile(rf"^({'|'.join(LABELS)}): ?(.*)$")
 
 HEAD = """\
 # Catalogue of attacks and defences
 
-Written by `tools/catalogue.py` from the code; do not edit it by hand. `leakscope list` has every other kind of piece too. Here g is
-the update that the server saw, l the loss, w the weights, x and y what is looked for, TV total variation. *Works when* is about
-these attacks and defences as they are written; what they do to your model an [audit](audit.md) measures.
+Written by `tools/catalogue.py` from the code; do not edit it by hand. `leakscope list` also names every other kind of component. In the
+equations g is the update that the server saw, l the loss, w the weights, x and y the unknown inputs and labels, TV total variation. An
+[audit](audit.md) measures what they do to your model.
 """
 DEFENCES_HEAD = """\
 ## Defences
 
 A defence on the update (`defences=`) changes what is sent, one on the data (`on_data=`) what the network sees, one on the model
-(`on_model=`) what is trained. [Aware](aware.md) has the attackers who know each of them.
+(`on_model=`) what is trained. [Aware](../explanation/aware.md) describes the attackers who know them,
+[defences on the update](defences.md) their order, ties and rounding.
 """
 OPERATIONS_HEAD = """\
 ## Operations of a policy
 
-What a policy such as `3-1-7` is made of ([policies](policies.md)). Where an operation is signed, every picture draws the sign.
+A [policy](../how-to/policies.md) such as `3-1-7` names operations by their numbers. Every image draws the sign of a signed operation.
 """
 
 
@@ -171,7 +172,7 @@ def main() -> None:
         PAGE.write_text(made, encoding="utf-8")
         print(PAGE.relative_to(ROOT))
     elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != made:
-        raise SystemExit("docs/catalogue.md is not up to date: run python tools/catalogue.py")
+        raise SystemExit("docs/reference/catalogue.md is not up to date: run python tools/catalogue.py")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Make docs/images/leak.png, the picture of the README, from a real run, and print the numbers beside it.
+"""Make docs/images/leak.png, the picture of docs/index.md, from a real run, and print the numbers beside it.
 
     python tools/readme_picture.py [--out docs/images/leak.png] [--images 32] [--steps 25]
 

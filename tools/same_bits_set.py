@@ -418,7 +418,7 @@ def play_private(local: Settings | None, place: Path) -> object:
 
 
 def play_by_hand(place: Path) -> object:
-    """Return the attack of docs/api.md, step by step through the exported names."""
+    """Return the attack of docs/reference/api.md, step by step through the exported names."""
     del place
     client = leakscope.Client(defences=(leakscope.Clip(1.0), leakscope.GaussianNoise(1e-3)))
     model = leakscope.build("lenet_cpl", (1, 8, 8), 10, {"width": 4})

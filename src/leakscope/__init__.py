@@ -1,6 +1,6 @@
 """leakscope measures how much of a client's private training data leaks through the update it shares.
 
-These names are the stable API, documented in `docs/api.md` and loaded on first use. Components are in `leakscope.attacks`,
+These names are the stable API, documented in `docs/reference/api.md` and loaded on first use. Components are in `leakscope.attacks`,
 `leakscope.defences`, `leakscope.metrics`, `leakscope.data` and `leakscope.models`.
 """
 

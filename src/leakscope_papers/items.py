@@ -1,6 +1,6 @@
 """An item: one table or figure of a paper as an experiment, joining the printed numbers with the scenarios that measure them.
 
-`<paper>/items/<item>.yaml` (see docs/papers.md) defines the parts to run (scenarios, or programs with settings), what a scale
+`<paper>/items/<item>.yaml` (see docs/reference/paper-items.md) defines the parts to run (scenarios or programs), what a scale
 changes, the names of cells in the paper's words (`where`), the readings of the paper and the attackers, and the tests of claims.
 Only programs contain code for a specific paper.
 """

@@ -1,4 +1,4 @@
-"""Plots of an item: which measured cells are drawn along which axis, and what separates lines and panels (docs/papers.md)."""
+"""Plots of an item: which measured cells are drawn along which axis, what separates lines and panels (docs/reference/paper-items.md)."""
 
 from __future__ import annotations
 

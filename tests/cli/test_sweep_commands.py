@@ -644,7 +644,7 @@ def test_help_imports_nothing_heavy_and_names_every_command() -> None:
         assert f" {command} " in done.stdout
 
 
-DOCUMENT = (Path(__file__).parents[2] / "docs/scenarios.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs/reference/scenario.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""The catalogue of the documents is what the code says, and every attack and defence says all of it."""
+"""The generated pages are what the code says, and every attack and defence says all of it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,14 @@ def catalogue() -> ModuleType:
 
 
 def test_the_page_is_up_to_date(catalogue: ModuleType) -> None:
-    written = (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    written = (ROOT / "docs" / "reference" / "catalogue.md").read_text(encoding="utf-8")
     assert written == catalogue.page(), "run python tools/catalogue.py"
+
+
+@pytest.mark.parametrize("page", ["cli", "api"])
+def test_a_page_of_the_reference_is_up_to_date(page: str) -> None:
+    written = (ROOT / "docs" / "reference" / f"{page}.md").read_text(encoding="utf-8")
+    assert written == getattr(load("reference"), f"{page}_page")(), "run python tools/reference.py"
 
 
 def test_every_attack_defence_and_operation_is_there(catalogue: ModuleType) -> None:

@@ -13,7 +13,7 @@ from leakscope import __version__
 from leakscope.attacks.recipes import ATTACKS
 
 ROOT = Path(__file__).parents[2]
-CITING = (ROOT / "docs" / "citing.md").read_text("utf-8")
+CITING = (ROOT / "docs" / "reference" / "citing.md").read_text("utf-8")
 ENTRIES = dict(re.findall(r"^@\w+\{(\w+),\n(.*?)^\}$", CITING, re.MULTILINE | re.DOTALL))
 
 
@@ -60,7 +60,7 @@ def test_every_attack_has_an_entry_to_cite_and_every_entry_is_whole() -> None:
 
 
 def test_arxiv_numbers_are_those_of_the_catalogue() -> None:
-    catalogue = (ROOT / "docs" / "catalogue.md").read_text("utf-8")
+    catalogue = (ROOT / "docs" / "reference" / "catalogue.md").read_text("utf-8")
     numbers = re.findall(r"eprint = \{([\d.]+)\}", CITING)
     assert len(numbers) == len(set(numbers)) == 9
     assert all(f"arXiv:{number}" in catalogue for number in numbers)

@@ -52,7 +52,7 @@ def test_it_stores_no_result_and_no_place(notebook: dict[str, Any]) -> None:
 
 def test_documents_it_names_exist(notebook: dict[str, Any]) -> None:
     root = NOTEBOOK.parents[2]
-    named = re.findall(r"`(docs/[\w.-]+)`", NOTEBOOK.read_text(encoding="utf-8"))
+    named = re.findall(r"`(docs/[\w./-]+)`", NOTEBOOK.read_text(encoding="utf-8"))
     assert named
     assert all((root / each).exists() for each in named)
 

@@ -127,7 +127,7 @@ def test_steps_of_a_private_client_are_private_gradients_in_a_row() -> None:
 
 @pytest.mark.parametrize("bound", [0.05, 100.0])
 def test_one_gradient_of_one_example_is_a_clip_and_noise_on_the_update(bound: float) -> None:
-    """What docs/dp.md says to give to an audit."""
+    """What docs/how-to/dp-sgd.md says to give to an audit."""
     model = from_module(net(), input_shape=(1, 4, 4))
     x, y = data(1)
     T = 60

@@ -1,4 +1,4 @@
-"""The worked example of docs/papers.md: another package adds a paper and a command, and a broken one harms nobody."""
+"""The worked example of docs/reference/paper-items.md: another package adds a paper and a command, and a broken one harms nobody."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs" / "papers.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "paper-items.md"
 FILES = re.compile(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)```$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""The files that docs/policies.md shows are read without a complaint."""
+"""The files that docs/how-to/policies.md shows are read without a complaint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from leakscope.scenario import read_scenario
 from leakscope.search.settings import read_search
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "policies.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "policies.md"
 
 
 def test_the_scenario_and_the_search_of_the_guide_are_valid(tmp_path: Path) -> None:

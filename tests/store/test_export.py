@@ -146,9 +146,9 @@ def test_the_types_of_the_parquet_file_are_the_documented_ones(run: Run, tmp_pat
     assert found["axis.noise"] == "double"
     assert found["axis.defence"] == "string"
     assert found["setting.attack.name"] == "string"
-    page = Path(__file__).parents[2] / "docs" / "store.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "store.md"
     for name in FIXED:
-        assert f"`{name}`" in page.read_text(encoding="utf-8"), f"docs/store.md does not explain {name}"
+        assert f"`{name}`" in page.read_text(encoding="utf-8"), f"docs/reference/store.md does not explain {name}"
 
 
 def test_the_csv_is_what_the_csv_module_reads(run: Run, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_run_without_records_gives_an_empty_table(tmp_path: Path) -> None:
 
 
 def test_the_query_of_the_page_gives_the_right_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "store.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "store.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for block in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):

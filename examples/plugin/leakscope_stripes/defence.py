@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from leakscope import InputError
-from leakscope.core.tree import Tree
+from leakscope import InputError, tree
 from leakscope.defences import Revealed, nonzero, tried
 
 
@@ -20,12 +19,12 @@ class ThinOut:
         if self.every < 1:
             raise InputError(f"ThinOut.every must be at least 1, got {self.every}")
 
-    def protect_update(self, update: Tree, key: Tensor) -> Tree:
+    def protect_update(self, update: tree.Tree, key: Tensor) -> tree.Tree:
         """Return the thinned update of one client; nothing is drawn from the key."""
         del key
         return {name: value * self._kept(value) for name, value in update.items()}
 
-    def reveal(self, sent: Tree) -> Revealed:
+    def reveal(self, sent: tree.Tree) -> Revealed:
         """Return which coordinates were sent: an attacker who knows the defence compares only these."""
         return Revealed(mask=nonzero(sent))
 

@@ -65,7 +65,7 @@ def aware(attack: Matching, knowledge: Knowledge, *, reclip: bool = False, simul
     `reclip` clips the simulated update instead of comparing directions (always if `bits` is known too). It also uses that an
     unclipped update was short, but assumes that the mask came before the clip. `simulate` replaces one gradient by the client's
     local steps: exact, and its cost grows with the number of steps. An objective that already uses such facts is left unchanged.
-    The `Stop` threshold keeps its value but changes its unit: see docs/aware.md.
+    The `Stop` threshold keeps its value but changes its unit: see docs/explanation/aware.md.
     """
     attack = learn_pull(learn_policy(attack, knowledge), knowledge)
     unsimulated = knowledge.local is not None and not simulator_kinds(attack.simulate) & {LocalSteps, OnTheLine}

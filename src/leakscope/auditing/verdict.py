@@ -41,7 +41,7 @@ RULES = {
     Grade.A: "no attack of the suite did better than knowing nothing, within this budget",
     Grade.INCONCLUSIVE: "no content was recovered, but not every attack of the suite ran, and long enough, to say so",
     Grade.UNSCORED: "no truth was given: what came back is kept, but how close it is cannot be said",
-    Grade.UNTESTED: "no attack on the content was run, for the reasons given with it",
+    Grade.UNTESTED: 'no attack on the content could be run; the reasons are listed under "not tested"',
 }
 LEAKING = (Grade.C, Grade.D, Grade.F)  # these stand however short the attacks were
 COUNTED = (

@@ -26,9 +26,7 @@ EngineName = Annotated[str, typer.Option(help="local (uses the cores), serial, o
 Address = Annotated[str | None, typer.Option(help="Address of a Ray cluster; a local one is started if not given.")]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        min=1, help="Processes at a time; on a GPU they share it (docs/scale.md). The cores, or one, if not given."
-    ),
+    typer.Option(min=1, help="Processes at a time, also on one GPU; one per core if not given, one on a GPU."),
 ]
 Memory = Annotated[str | None, typer.Option(help="Most memory for chunks in hand, such as 4G.")]
 LogJson = Annotated[Path | None, typer.Option(help="Write every event as a line of JSON.")]

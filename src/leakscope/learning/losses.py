@@ -27,7 +27,7 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
     """Return the mean over classes of `(o - t)^2` for each example; `target` is one-hot or soft, outputs have no softmax.
 
     Its gradient `2 (o - t) / C` does not vanish where the network is confident, and all examples pull on all classes
-    (docs/mixing.md).
+    (docs/explanation/mixing.md).
     """
     return (output - target).square().mean(-1)
 

@@ -31,7 +31,7 @@ SIDE = 96
 LIMITS = (
     "Both scores stand in for what they are named after. The privacy score need not follow what an attack recovers: a reproduction "
     "found no correlation with PSNR, and the attacker who knows of a policy gets around much of it. The accuracy score is that of an "
-    "untrained network. Attack and train with a policy before trusting it (docs/policies.md). One network, one seed, one set of "
+    "untrained network. Attack and train with a policy before trusting it (docs/how-to/policies.md). One network, one seed, one set of "
     "pictures: the scores of a policy have no interval here."
 )
 

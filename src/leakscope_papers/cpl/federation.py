@@ -1,6 +1,6 @@
 """The accuracy of a trained federation under a defence, as in the columns of CPL's tables 7a and 8.
 
-The settings are a training file (docs/federation.md) with the extra keys of `Points`.
+The settings are a training file (docs/reference/training.md) with the extra keys of `Points`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Items on table rows: how often each column was recovered, by attack, beside the baselines (docs/tabular.md)."""
+"""Items on table rows: how often each column was recovered, by attack, beside the baselines (docs/explanation/tabular.md)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ descent with step 1/L has
 
 a loose form of the textbook theorem (L |x_0 - x*|^2 / (4 T + 2): Drori and Teboulle 2014). The paper takes f to be the attack's
 mismatch, "generally" convex because the guess can be seen as a linear network. It is not convex: the gradient of one dense layer
-is a PRODUCT of the output's error and the input, and the error depends on the input too. See `linear_match` and docs/theory.md.
+is a PRODUCT of the output's error and the input, and the error depends on the input too. See `linear_match` and docs/explanation/theory.md.
 """
 
 from __future__ import annotations

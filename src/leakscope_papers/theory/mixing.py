@@ -5,7 +5,7 @@ With inputs x_i, outputs o_i = W x_i + b and errors e_i = d loss_i / d o_i, the 
     dL/dW = 1/N sum_i e_i x_i^T         dL/db = 1/N sum_i e_i.
 
 Row c is a mixture of the inputs with weights e_ic. Rows separate samples whose errors point in different directions; if the
-errors are parallel, every row holds the same mixture. See docs/mixing.md.
+errors are parallel, every row holds the same mixture. See docs/explanation/mixing.md.
 """
 
 from __future__ import annotations

@@ -242,8 +242,8 @@ def _choose_on_cuda(model: Model, problem: Problem, evaluations: float) -> tuple
 
     Short runs are not measured: they use one batch, or streams if a trial has more images than there are trials; so do runs
     that one batch, kernel by kernel, does in seconds. Measuring ends when it has taken a tenth of the work left. For long runs where
-    a batch is fastest it is compiled without measuring, which was fastest in every case measured (docs/performance.md); where single
-    trials are, compiling is measured if minutes are left.
+    a batch is fastest it is compiled without measuring, which was fastest in every case measured
+    (docs/explanation/performance.md); where single trials are, compiling is measured if minutes are left.
     """
     width = trials(problem.unknowns)
     plain = measure_form(model, narrow(problem, 1), "loop", seconds=0.0, least=1)

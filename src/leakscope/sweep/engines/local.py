@@ -11,7 +11,7 @@ from leakscope.core.errors import InputError
 from leakscope.sweep.engines.contract import C, Engine, Needs, Order, R, engine_of, listening, name_of, torch_threads
 from leakscope.sweep.engines.processes import VISIBLE, processes
 
-START_UP = 8.0  # seconds until fresh workers have imported torch and traced their first chunk (docs/scale.md)
+START_UP = 8.0  # seconds until fresh workers have imported torch and traced their first chunk (docs/how-to/cluster.md)
 
 
 def usable_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
@@ -27,7 +27,7 @@ def usable_cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 def threads_for(chunks: int, cores: int) -> int:
     """Return the threads for each chunk: one, unless there are fewer chunks than cores.
 
-    Two processes of one thread do more work than one process of two threads (docs/scale.md).
+    Two processes of one thread do more work than one process of two threads (docs/how-to/cluster.md).
 
     >>> [threads_for(chunks, cores=8) for chunks in (1, 2, 3, 8, 100)]
     [8, 4, 2, 1, 1]
