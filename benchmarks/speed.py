@@ -19,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--form", default=None)
     parser.add_argument("--tf32", action="store_true")
+    parser.add_argument(
+        "--share-trials", type=int, default=64, help="trials of the run that shows the optimiser's share"
+    )
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(arguments)
 
@@ -29,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         timings = run(asked.cases, asked.device, pairs=asked.pairs, tf32=asked.tf32, form=asked.form, say=say)
         say("optimiser share")
-        shares = optimiser_share(asked.device)
+        shares = optimiser_share(asked.device, asked.share_trials)
     except InputError as error:
         say(f"leakscope: {error}")
         return 2

@@ -220,4 +220,5 @@ def test_outcomes_keep_their_numbers_because_records_hold_them() -> None:
         ("EXHAUSTED", 2),
         ("STALLED", 3),
         ("DIVERGED", 4),
+        ("PROVED", 5),
     ]

@@ -15,7 +15,6 @@ from leakscope.cli.text import print_named
 from leakscope.core.errors import InputError
 from leakscope.core.plugins import load_plugins
 from leakscope.core.registry import lookup
-from leakscope.store.disk import writing_to
 
 
 @app.command("list")
@@ -57,6 +56,8 @@ def schema(
     imports: Imports = None,
 ) -> None:
     """Print the JSON schema of a scenario, training or audit file, for completion in editors."""
+    from leakscope.store.disk import writing_to
+
     import_pieces(imports)
     text = json.dumps(schema_of(kind), indent=2) + "\n"
     if out is None:

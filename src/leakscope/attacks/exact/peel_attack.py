@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +13,11 @@ from torch import Tensor
 from leakscope.attacks.attack import check_observation
 from leakscope.attacks.engine.plan import DEFAULT, Execution
 from leakscope.attacks.exact.analytic import exact_result, labels_of, recover
-from leakscope.attacks.exact.peeling import CHUNK, WORK, Peeled, Slopes, peel
+from leakscope.attacks.exact.peeling import CHUNK, ROUNDING, WORK, Peeled, Probe, Update, peel
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, Model
-from leakscope.core.tree import lift, take, to
+from leakscope.core.tree import TINY, lift, take, to
 from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, Round, Seeds, Shares, direction
 from leakscope.learning.losses import LOSSES, loss_of
 
@@ -56,7 +57,7 @@ class Peeling:
             certified.append(_joined(ends)[: knowledge.samples])
             inputs.append(_filled(ends[best], certified[-1], knowledge))
             sent = direction(seen.rounds[best], seen.shares)[entry.weight]
-            left.append(ends[best].weight.norm() / sent.double().norm())
+            left.append(ends[best].rest.weight.norm() / sent.double().norm())
         number = torch.tensor([len(samples) for samples in certified], device=sent.device)
         proved = torch.arange(knowledge.samples, device=sent.device) < number[:, None]
         rule = proved.long() if bool(proved.all()) else labels_of(model, observation, knowledge, seeds)
@@ -74,28 +75,22 @@ def _peel_round(
     seen: Round, shares: Shares, model: Model, entry: Dense, knowledge: Knowledge, execution: Execution
 ) -> Peeled:
     """Return the certified samples of one round of one client, with the factor of the threat model, else with one that fits."""
-    update = direction(seen, shares)
-    weight, bias = update[entry.weight], update[str(entry.bias)]
-    shape = tuple(knowledge.input_shape)
-
-    def outside(rows: Tensor) -> Tensor:
-        shown = knowledge.scaling.unscale(rows.unflatten(-1, shape), len(shape)).flatten(1)
-        return (shown - shown.clamp(0, 1)).square().mean(1).sqrt()
-
-    slopes = _slopes(to(seen, dtype=torch.float64), model, str(entry.bias), knowledge)
-    limit = max(1, WORK // (knowledge.classes * len(bias)))
+    sent = direction(seen, shares)
+    dtype = sent[entry.weight].dtype
+    if dtype not in ROUNDING:
+        raise InputError(f"peeling needs updates in float32 or float64; {entry.weight} is {dtype}")
+    exact = to(sent, dtype=torch.float64)
+    probe, next_layer = probe_network(to(seen, dtype=torch.float64), model, entry, knowledge)
+    columns = None if next_layer is None else exact[next_layer].mT
+    update = Update(exact[entry.weight], exact[str(entry.bias)], columns, dtype)
+    if shares is Shares.WEIGHTS:
+        before = to(seen.before, dtype=torch.float64)
+        size = before[entry.weight].abs().amax(1) + before[str(entry.bias)].abs()
+        update = replace(update, size=size, columns_size=0.0 if next_layer is None else before[next_layer].norm(dim=0))
+    limit = max(1, WORK // (knowledge.classes * len(update.bias)))
+    stop = execution.out_of_time
     for factor in dict.fromkeys((_factor(shares, knowledge), None)):
-        peeled = peel(
-            weight,
-            bias,
-            slopes,
-            outside,
-            dtype=weight.dtype,
-            factor=factor,
-            most=knowledge.samples,
-            limit=limit,
-            out_of_time=execution.out_of_time,
-        )
+        peeled = peel(update, probe, factor=factor, most=knowledge.samples, limit=limit, out_of_time=stop)
         if len(peeled.inputs):
             break
     return peeled
@@ -111,27 +106,63 @@ def _factor(shares: Shares, knowledge: Knowledge) -> float | None:
     return None if local is None else float(local.length([knowledge.samples])[0]) / knowledge.samples
 
 
-def _slopes(seen: Round, model: Model, bias: str, knowledge: Knowledge) -> Slopes:
-    """Return a function from inputs to the gradient of each label's loss by the output of the first layer, in float64."""
-    loss, key = loss_of(knowledge.loss), random.key(0)
-    buffers, shape = to(model.buffers, dtype=torch.float64) | seen.buffers, tuple(knowledge.input_shape)
+def probe_network(seen: Round, model: Model, entry: Dense, knowledge: Knowledge) -> tuple[Probe, str | None]:
+    """Return what a client's network says about candidates, in float64, and the name of the next dense layer's weights if it helps."""
+    bias, shape, key = str(entry.bias), tuple(knowledge.input_shape), random.key(0)
+    buffers = to(model.buffers, dtype=torch.float64) | seen.buffers
     parameters = to(model.parameters, dtype=torch.float64) | seen.before
-    labels = torch.eye(knowledge.classes, dtype=torch.float64, device=seen.before[bias].device)
+    labels = torch.eye(knowledge.classes, dtype=torch.float64, device=parameters[bias].device)
+    loss = loss_of(knowledge.loss)
 
-    def one(x: Tensor) -> Tensor:
-        def output(shift: Tensor) -> Tensor:
-            return model.apply(parameters | {bias: shift}, buffers, x.reshape(1, *shape), key)[0][0]
+    def output(name: str, value: Tensor, x: Tensor) -> Tensor:
+        return model.apply(parameters | {name: value}, buffers, x.reshape(1, *shape), key)[0][0]
 
-        logits, pull = torch.func.vjp(output, parameters[bias])  # type: ignore[misc]  # two without has_aux
+    def slopes_of(x: Tensor) -> Tensor:
+        logits, pull = torch.func.vjp(lambda shift: output(bias, shift, x), parameters[bias])  # type: ignore[misc]
         towards = torch.func.grad(lambda o, label: loss(o[None], label[None])[0])
         slopes: Tensor = torch.func.vmap(pull)(torch.func.vmap(towards, (None, 0))(logits, labels))[0]
         return slopes
 
-    def many(rows: Tensor) -> Tensor:
+    def slopes(rows: Tensor) -> Tensor:
         width = max(1, CHUNK // (knowledge.classes * parameters[bias].numel()))
-        return torch.cat([lift(one)(part) for part in rows.split(width)])
+        return torch.cat([lift(slopes_of)(part) for part in rows.split(width)])
 
-    return many
+    def outside(rows: Tensor) -> Tensor:
+        shown = knowledge.scaling.unscale(rows.unflatten(-1, shape), len(shape)).flatten(1)
+        return (shown - shown.clamp(0, 1)).square().mean(1).sqrt()
+
+    name = _next_layer(model, entry)
+    if name is None:
+        return Probe(slopes, None, outside), None
+
+    def columns_of(x: Tensor, label: Tensor) -> Tensor:
+        def value(weight: Tensor) -> Tensor:
+            return loss(output(name, weight, x)[None], label[None])[0]
+
+        return torch.func.grad(value)(parameters[name]).mT
+
+    def witness(rows: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        columns = lift(columns_of)(rows, labels[chosen])
+        length = columns.norm(dim=2)
+        sums = rows @ parameters[entry.weight].mT + parameters[bias]
+        terms = rows.abs() @ parameters[entry.weight].abs().mT + parameters[bias].abs()
+        strongest = length.argmax(1, keepdim=True)  # a unit's value has the rounding of its terms, however small it is
+        pull = length.gather(1, strongest) / sums.abs().gather(1, strongest).clamp_min(TINY)
+        return columns, length + pull * terms
+
+    trial = torch.full((1, math.prod(shape)), 0.5, dtype=torch.float64, device=labels.device)
+    silent = (slopes(trial)[0] == 0).all(0)
+    useful = not bool(witness(trial, trial.new_zeros(1, dtype=torch.int64))[0][0][silent].any())
+    return (Probe(slopes, witness, outside), name) if useful else (Probe(slopes, None, outside), None)
+
+
+def _next_layer(model: Model, entry: Dense) -> str | None:
+    """Return the first shared weight matrix behind the first layer that reads as many values as it has units."""
+    names = list(model.shared(model.parameters))
+    units = model.parameters[str(entry.bias)].numel()
+    behind = names[max(names.index(entry.weight), names.index(str(entry.bias))) + 1 :]
+    fitting = (name for name in behind if model.parameters[name].ndim == 2 and model.parameters[name].shape[1] == units)
+    return next(fitting, None)
 
 
 def _joined(ends: Sequence[Peeled]) -> list[tuple[Tensor, int]]:
@@ -150,7 +181,7 @@ def _filled(best: Peeled, samples: Sequence[tuple[Tensor, int]], knowledge: Know
     rows = [x for x, _ in samples]
     missing = knowledge.samples - len(rows)
     if missing:
-        rows += recover(best.weight[None], best.bias[None], replace(knowledge, samples=missing))[0].unbind()
+        rows += recover(best.rest.weight[None], best.rest.bias[None], replace(knowledge, samples=missing))[0].unbind()
     return torch.stack(rows)
 
 

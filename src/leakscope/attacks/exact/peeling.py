@@ -2,76 +2,123 @@
 
 For `z = W x + b` before a ReLU, unit j sums the samples that activate it, `G_j = c sum_i d_ij x_i` and `h_j = c sum_i d_ij`, with d_i
 the gradient of sample i's loss by z and c the client's factor (1 / N for a mean). A unit with one sample gives `x = G_j / h_j`. The
-network then tells d(x, l) for every label l: a candidate is a sample only if `h_j = c d_j(x, l)` on every unit that gave it. That
+network then says d(x, l) for every label l: a candidate is a sample only if `h_j = c d_j(x, l)` on every unit that gave it. That
 certifies the sample and its label; a mixture of samples fits no label. Certified samples are subtracted, which leaves units with one
 sample fewer, and so on.
 
-Differences from the paper: units are compared by random projections; tolerances follow from the precision of the update; several
-copies of one sample are recognised; c is fitted where it is unknown (a clip of the whole update, another batch size, a learning
-rate), from candidates that agree about it.
+Differences from the paper: the gradient of the next dense layer is a second witness, whose column j sums the same samples, so that
+float32 updates suffice; units are compared by random projections; tolerances follow from what was added and subtracted on each unit;
+several copies of one sample are recognised; c is fitted where it is unknown (a clip of the whole update, another batch size, a
+learning rate), from candidates that agree about it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-Slopes = Callable[[Tensor], Tensor]  # M x F inputs -> M x C x K: each label's gradient by the layer's output
+from leakscope.core.short_repr import short_repr
+from leakscope.core.tree import TINY
 
 ROUNDS = 64
 UNITS = 4096  # strongest units of a layer that are divided in a round
 PROJECTIONS = 8
 CHUNK, WORK = 2**24, 2**30  # numbers of `slopes` at a time, and in a round
 COPIES = 16  # most copies of one sample that are tried
+ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6}  # relative error of a sum of contributions, with a margin of 10
+COARSE = 1e-2  # error of a quotient, relative to its size, above which it is no candidate
+LEAST = {torch.float64: 1, torch.float32: 2}  # units of a certificate without a second witness
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
-    """What rounding may do, for updates of one dtype; `single` allows a certificate by one unit."""
+class Probe:
+    """What the network says about inputs, M x F: slopes by the layer's output for each label, M x C x K, and by the next layer's weights.
 
-    noise: float  # error of a sum, relative to the largest bias gradient
-    same: float  # distance between two quotients of one sample
-    fit: float  # relative error of a certificate
-    single: bool
+    `witness`, of inputs and labels, is for each unit the gradient of its column of the next layer, M x K x Q, and the magnitude that
+    was rounded to get it, M x K; None without a next layer.
+    """
+
+    slopes: Callable[[Tensor], Tensor]
+    witness: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None
+    outside: Callable[[Tensor], Tensor]  # how far each input is from the valid ones
 
 
-TOLERANCES = {
-    torch.float64: Tolerance(noise=1e-14, same=1e-8, fit=1e-9, single=True),
-    torch.float32: Tolerance(noise=3e-7, same=1e-5, fit=1e-3, single=False),
-}
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Gradients of one client by the layer's weights (K x F) and biases (K) and by the next layer's columns (K x Q), in float64.
+
+    `dtype` is that of the client's numbers; `size` and `columns_size`, K, are magnitudes lost in a difference, such as of weights.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    columns: Tensor | None
+    dtype: torch.dtype
+    size: Tensor | float = 0.0
+    columns_size: Tensor | float = 0.0
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
 class Peeled:
-    """Certified samples of one batch (K x F), their labels and units, the factor, and what is left of the two gradients."""
+    """Certified samples of one batch (K x F), their labels, the factor, and what is left of the gradients."""
 
     inputs: Tensor
     labels: Tensor
-    units: Tensor
     factor: float
-    weight: Tensor
-    bias: Tensor
+    rest: Update
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
+class _Ledger:
+    """What is left of the update, and for each unit the sum of all magnitudes added and subtracted: rounding is a share of it."""
+
+    left: Update
+    size: Tensor
+    columns_size: Tensor | None
+
+    __repr__ = short_repr
+
+    def error(self) -> Tensor:
+        """Return the error of each unit's bias gradient."""
+        return ROUNDING[self.left.dtype] * self.size
+
+    def without(self, inputs: Tensor, members: Tensor, pulls: Tensor, witness: tuple[Tensor, Tensor] | None) -> _Ledger:
+        """Return the ledger after samples with these gradients (M x K, M x K x Q) are subtracted; `members` gave them."""
+        left, columns = self.left, None if witness is None else witness[0]
+        rest = None if left.columns is None or columns is None else left.columns - columns.sum(0)
+        # a quotient has the rounding of its unit, in units of what is left of it
+        rough = 1 + ((self.size / left.bias.abs().clamp_min(TINY**10)).masked_fill(~members, math.inf)).amin(1)
+        more = None if self.columns_size is None or witness is None else (rough[:, None] * witness[1]).sum(0)
+        return _Ledger(
+            Update(left.weight - pulls.mT @ inputs, left.bias - pulls.sum(0), rest, left.dtype),
+            self.size + (rough[:, None] * pulls.abs()).sum(0),
+            None if self.columns_size is None or more is None else self.columns_size + more,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
     """Quotients that one or more units share: M x F inputs, which units gave each (M x K), and its slopes (M x C x K)."""
 
     inputs: Tensor
     members: Tensor
     slopes: Tensor
 
+    __repr__ = short_repr
+
 
 def peel(
-    weight: Tensor,
-    bias: Tensor,
-    slopes: Slopes,
-    outside: Callable[[Tensor], Tensor],  # M x F inputs -> how far each is from the valid ones
+    update: Update,
+    probe: Probe,
     *,
-    dtype: torch.dtype,
     factor: float | None,
     most: int,
     limit: int = 2**16,
@@ -82,64 +129,71 @@ def peel(
     At most `limit` candidates are looked at in a round: those of several units first, then those of the strongest units.
     `out_of_time` is asked before each round, with its number.
     """
-    tolerance = TOLERANCES[dtype]
-    G, h = weight.double(), bias.double()
-    noise = tolerance.noise * float(h.abs().max())
-    inputs, labels, units = G.new_zeros(0, G.shape[1]), torch.zeros(0, dtype=torch.int64), list[int]()
+    columns = update.columns
+    magnitude = None if columns is None else update.columns_size + columns.norm(dim=1)
+    ledger = _Ledger(update, update.size + update.bias.abs(), magnitude)
+    inputs, labels = update.weight.new_zeros(0, update.weight.shape[1]), torch.zeros(0, dtype=torch.int64)
+    labels = labels.to(inputs.device)
     for number in range(ROUNDS):
         if out_of_time is not None and out_of_time(number):
             break
-        candidates = _candidates(G, h, slopes, outside, noise, tolerance, limit)
+        candidates = _candidates(ledger, probe, limit)
         if factor is None:
-            factor = _fitted_factor(candidates, h, noise, tolerance)
-        if factor is None or not len(candidates.inputs):
+            factor = _fitted_factor(candidates, ledger)
+        if factor is None:
             break
-        passed, label, copies = _certified(candidates, h, factor, noise, tolerance)
-        passed = passed[: most - len(inputs)]
+        passed, chosen, copies = _certified(candidates, ledger, probe, factor)
+        if not len(passed):  # rough quotients of several samples may look alike
+            candidates = _candidates(ledger, probe, limit, alone=True)
+            passed, chosen, copies = _certified(candidates, ledger, probe, factor)
         if not len(passed):
             break
-        chosen, times = label[passed], copies[passed]
+        distinct = _distinct(candidates.inputs[passed])
+        passed, chosen, copies = passed[distinct], chosen[distinct], copies[distinct]
         new = candidates.inputs[passed]
-        pull = factor * times[:, None] * candidates.slopes[passed, chosen]
-        G, h = G - pull.mT @ new, h - pull.sum(0)
-        each = times.long()
-        inputs = torch.cat([inputs, new.repeat_interleave(each, 0)])[:most]
-        labels = torch.cat([labels, chosen.repeat_interleave(each)])[:most]
-        units += candidates.members[passed].sum(1).repeat_interleave(each).tolist()
+        pulls = factor * copies[:, None] * candidates.slopes[passed, chosen]
+        witness = None if probe.witness is None else _scaled(probe.witness(new, chosen), factor * copies)
+        ledger = ledger.without(new, candidates.members[passed], pulls, witness)
+        inputs = torch.cat([inputs, new.repeat_interleave(copies.long(), 0)])
+        labels = torch.cat([labels, chosen.repeat_interleave(copies.long())])
         if len(inputs) >= most:
             break
-    return Peeled(inputs, labels, torch.tensor(units[:most]), factor or 0.0, G, h)
+    return Peeled(inputs[:most], labels[:most], factor or 0.0, ledger.left)
 
 
-def _candidates(
-    G: Tensor,
-    h: Tensor,
-    slopes: Slopes,
-    outside: Callable[[Tensor], Tensor],
-    noise: float,
-    tolerance: Tolerance,
-    limit: int,
-) -> Candidates:
-    """Return the distinct quotients inside the valid range, strongest units first, refined over the units that share each."""
+def _candidates(ledger: _Ledger, probe: Probe, limit: int, *, alone: bool = False) -> _Candidates:
+    """Return the distinct quotients inside the valid range, refined over the units that share each; `alone`: of every unit."""
+    G, h = ledger.left.weight, ledger.left.bias
     order = h.abs().argsort(descending=True)[:UNITS]
-    order = order[h[order].abs() > noise / tolerance.same]
-    rows, error = G[order] / h[order, None], noise / h[order].abs()
-    keep = outside(rows) <= tolerance.same + 10 * error
-    order, rows, error = order[keep], rows[keep], error[keep] + tolerance.same
-    directions = torch.randn(
-        rows.shape[1], PROJECTIONS, generator=torch.Generator().manual_seed(0), dtype=rows.dtype
-    ).to(rows)
-    shadows = rows @ (directions / directions.norm(dim=0))
-    length = rows.norm(dim=1).clamp_min(1.0)
-    apart = torch.stack([(s[:, None] - s).abs() for s in shadows.mT]).amax(0)
-    near = apart <= (error + error[:, None]) * torch.maximum(length, length[:, None])
-    members = _groups(near, order, len(h))
+    error = ledger.error()[order] / h[order].abs().clamp_min(TINY**10)
+    order, error = order[error < COARSE], error[error < COARSE]
+    rows = G[order] / h[order, None]
+    inside = probe.outside(rows) <= 10 * error
+    order, rows, error = order[inside], rows[inside], error[inside]
+    near = torch.eye(len(order), dtype=torch.bool, device=h.device)
+    members = _groups(near if alone else _near(rows, error), order, len(h))
     members = members[(members.sum(1) < 2).int().argsort(stable=True)][:limit]
-    if not len(members):
-        return Candidates(rows[:0], members, rows.new_zeros(0, 1, len(h)))
     weights = members.to(h) * h
     refined = (weights @ G) / (weights * h).sum(1, keepdim=True)
-    return Candidates(refined, members, slopes(refined))
+    slopes = probe.slopes(refined) if len(members) else h.new_zeros(0, 1, len(h))
+    return _Candidates(refined, members, slopes)
+
+
+def _near(rows: Tensor, error: Tensor) -> Tensor:
+    """Return M x M: which quotients may be equal within their relative errors, by random projections."""
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(rows.shape[1], PROJECTIONS, generator=generator, dtype=rows.dtype).to(rows)
+    allowed = error * rows.norm(dim=1).clamp_min(1.0)
+    near = torch.ones(len(rows), len(rows), dtype=torch.bool, device=rows.device)
+    for shadow in (rows @ (directions / directions.norm(dim=0))).mT:
+        near &= (shadow[:, None] - shadow).abs() <= allowed + allowed[:, None]
+    return near
+
+
+def _distinct(rows: Tensor) -> Tensor:
+    """Return the places of rows that repeat no earlier one: the same sample may be read from several units."""
+    error = torch.full((len(rows),), COARSE, dtype=rows.dtype, device=rows.device)
+    return (~_near(rows, error).triu(1).any(0)).nonzero()[:, 0]
 
 
 def _groups(near: Tensor, order: Tensor, units: int) -> Tensor:
@@ -157,48 +211,54 @@ def _groups(near: Tensor, order: Tensor, units: int) -> Tensor:
     return members
 
 
-def _misfits(candidates: Candidates, h: Tensor, factor: Tensor | float) -> Tensor:
-    """Return M x C: the largest error of `h = factor * slope` on a candidate's units, relative to its largest bias gradient."""
-    error = (h - factor * candidates.slopes).abs() * candidates.members[:, None]
-    size = (h.abs() * candidates.members).amax(1).clamp_min(1e-300)
-    return error.amax(2) / size[:, None]
-
-
-def _certified(
-    candidates: Candidates, h: Tensor, factor: float, noise: float, tolerance: Tolerance
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which candidates are certified, the label of every candidate, and how many copies of it there are."""
+def _certified(candidates: _Candidates, ledger: _Ledger, probe: Probe, factor: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which candidates are samples, their labels, and how many copies of each there are."""
     units = candidates.members.sum(1)
-    size = (h.abs() * candidates.members).amax(1).clamp_min(1e-300)
-    allowed = tolerance.fit + 10 * noise / size
-    copies = torch.ones_like(candidates.slopes[..., 0])
-    if len(candidates.inputs):
-        ratio = _best_factor(candidates, h) / factor
-        copies = torch.where((units >= 3)[:, None], ratio.round().clamp(1, COPIES), copies)
-    misfit, label = _misfits(candidates, h, factor * copies[..., None]).min(1)
-    enough = units >= (1 if tolerance.single else 2)
-    passed = ((misfit <= allowed) & enough).nonzero()[:, 0]
-    return passed, label, copies.gather(1, label[:, None])[:, 0]
+    copies = torch.where((units >= 3)[:, None], (_best_factors(candidates, ledger) / factor).round(), 1.0)
+    copies = copies.clamp(1, COPIES)
+    misfit, label = _misfits(candidates, ledger, factor * copies).min(1)
+    passed = (misfit <= 1).nonzero()[:, 0]
+    chosen, times = label[passed], copies.gather(1, label[:, None])[passed, 0]
+    if probe.witness is None or ledger.left.columns is None or ledger.columns_size is None:
+        enough = units[passed] >= LEAST[ledger.left.dtype]
+    elif len(passed):
+        predicted, size = _scaled(probe.witness(candidates.inputs[passed], chosen), factor * times)
+        error = (ledger.left.columns - predicted).norm(dim=2)
+        allowed = ROUNDING[ledger.left.dtype] * (ledger.columns_size + size)
+        enough = ((error <= allowed) | ~candidates.members[passed]).all(1)
+    else:
+        enough = passed.bool()
+    return passed[enough], chosen[enough], times[enough]
 
 
-def _best_factor(candidates: Candidates, h: Tensor) -> Tensor:
+def _scaled(witness: tuple[Tensor, Tensor], factors: Tensor) -> tuple[Tensor, Tensor]:
+    return factors[:, None, None] * witness[0], factors[:, None] * witness[1]
+
+
+def _misfits(candidates: _Candidates, ledger: _Ledger, factors: Tensor) -> Tensor:
+    """Return M x C: the largest error of `h = factor * slope` on a candidate's units, over what rounding allows."""
+    error = (ledger.left.bias - factors[..., None] * candidates.slopes).abs() / ledger.error().clamp_min(TINY**10)
+    return (error * candidates.members[:, None]).amax(2)
+
+
+def _best_factors(candidates: _Candidates, ledger: _Ledger) -> Tensor:
     """Return M x C: the factor by which each label's slope explains a candidate's units best."""
     slopes = candidates.slopes * candidates.members[:, None]
-    return (slopes @ h) / slopes.square().sum(2).clamp_min(1e-300)
+    return (slopes @ ledger.left.bias) / slopes.square().sum(2).clamp_min(TINY**10)
 
 
-def _fitted_factor(candidates: Candidates, h: Tensor, noise: float, tolerance: Tolerance) -> float | None:
+def _fitted_factor(candidates: _Candidates, ledger: _Ledger) -> float | None:
     """Return the factor that most candidates of several units agree about; None if fewer than two do, unless one explains every unit."""
     if not len(candidates.inputs):
         return None
-    size = (h.abs() * candidates.members).amax(1).clamp_min(1e-300)
-    factors = _best_factor(candidates, h)
-    misfit, label = _misfits(candidates, h, factors[..., None]).min(1)
-    good = (misfit <= tolerance.fit + 10 * noise / size) & (candidates.members.sum(1) >= 3)
+    factors = _best_factors(candidates, ledger)
+    misfit, label = _misfits(candidates, ledger, factors).min(1)
+    good = (misfit <= 1) & (candidates.members.sum(1) >= 2)
     values = factors.gather(1, label[:, None])[good, 0]
     values = values[values > 0]
     if not len(values):
         return None
-    votes = ((values[:, None] - values).abs() <= 2 * tolerance.fit * values).sum(1)
-    alone = len(values) == 1 and bool(candidates.members[good].any(0)[h.abs() > 1e3 * noise].all())
+    votes = ((values[:, None] - values).abs() <= 10 * ROUNDING[ledger.left.dtype] * values).sum(1)
+    live = ledger.left.bias.abs() > COARSE * ledger.left.bias.abs().max()
+    alone = len(values) == 1 and bool(candidates.members[good].any(0)[live].all())
     return float(values[votes.argmax()]) if int(votes.max()) >= 2 or alone else None

@@ -1,0 +1,135 @@
+"""Peeling of batches: how many samples come back exactly, beside plain division, and whether anything false is ever certified.
+
+    LEAKSCOPE_DATA=... python benchmarks/peeling.py [ROW ...] [--batches 3] [--float64]
+
+Every row is a data set, a network and a batch size; each batch has weights and test samples of its own. Recall is the share of samples
+that are certified and within 1e-3 (root mean square) of a true one, `labels` the share of these with the right label, `false` the number of
+certified samples that are none. Seconds are of one batch on one thread, the gradient given. Intervals: Student's t over batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks import analytic, peeling
+from leakscope.clients import Client, attacker_knowledge
+from leakscope.core import random
+from leakscope.core.model import Model
+from leakscope.core.pairing import squared_distances
+from leakscope.core.tree import Tree, to
+from leakscope.core.types import Batch, Observation, make_batch
+from leakscope.data import load
+from leakscope.metrics.interval import estimate_mean
+from leakscope.models import Torch, build, draw_parameters
+
+NEAR = 1e-3
+PAPER = {
+    "fashion_mnist-normal-64": 1.0, "fashion_mnist-normal-128": 0.722, "mnist-normal-64": 0.484, "mnist-normal-128": 0.017,
+    "cifar10-normal-64": 0.994, "cifar10-normal-128": 0.666, "cifar100-normal-64": 1.0, "cifar100-normal-128": 1.0,
+    "svhn-normal-64": 0.959, "svhn-normal-128": 0.881, "emnist_byclass-normal-64": 0.672, "emnist_byclass-normal-128": 0.019,
+}  # fmt: skip  # table II of the paper, without changes to the biases
+
+
+@dataclass(frozen=True)
+class Row:
+    data: str
+    hidden: tuple[int, ...]
+    batch: int
+    weights: str = "torch"  # or normal: N(0, 0.5^2), or trained: three epochs of Adam from torch's
+
+
+ROWS = {
+    "fashion_mnist-32": Row("fashion_mnist", (1000,), 32),
+    "fashion_mnist-64": Row("fashion_mnist", (1000,), 64),
+    "fashion_mnist-deep-32": Row("fashion_mnist", (256, 128), 32),
+    "fashion_mnist-trained-32": Row("fashion_mnist", (1000,), 32, "trained"),
+    "adult-16": Row("adult", (100, 100), 16),
+    "adult-32": Row("adult", (100, 100), 32),
+}
+ROWS |= {name: Row(name.split("-")[0], (1000,), int(name.split("-")[2]), "normal") for name in PAPER}
+
+
+def weights_of(row: Row, model: Model, seed: int) -> Tree:
+    """Return the weights of one batch's network."""
+    key = random.key([seed])
+    if row.weights == "normal":
+        return {name: 0.5 * random.normal(random.fold(key, name), w.shape) for name, w in model.parameters.items()}
+    drawn = draw_parameters(model, Torch(), key)
+    return drawn if row.weights == "torch" else trained(row, model, drawn, seed)
+
+
+def trained(row: Row, model: Model, drawn: Tree, seed: int) -> Tree:
+    """Return weights after three epochs of Adam (rate 1e-3, batches of 64) on up to 10,000 training samples."""
+    data = load(row.data)
+    number = min(10_000, data.size("train"))
+    weights = {name: w[0].clone().requires_grad_() for name, w in drawn.items()}
+    adam = torch.optim.Adam(weights.values(), lr=1e-3)
+    order = torch.randperm(number, generator=torch.Generator().manual_seed(seed))
+    for _ in range(3):
+        for part in order.split(64):
+            x, y = data.pictures("train", part.tolist()), data.labels("train", part.tolist())
+            loss = torch.nn.functional.cross_entropy(model.apply(weights, model.buffers, x, random.key(0))[0], y)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+    return {name: w.detach()[None] for name, w in weights.items()}
+
+
+def recovered(batch: Batch, inputs: Tensor, labels: Tensor) -> tuple[float, float, int]:
+    """Return the share of true samples that are among these, the share of these with the right label, and how many are none."""
+    if not len(inputs):
+        return 0.0, float("nan"), 0
+    distances = squared_distances(batch.inputs[0].double(), inputs.double()).sqrt()
+    right = batch.labels[0][distances.argmin(0)] == labels
+    none = int((distances.amin(0) > NEAR).sum())
+    return float((distances.amin(1) <= NEAR).double().mean()), float(right.double().mean()), none
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("rows", nargs="*", default=list(ROWS))
+    parser.add_argument("--batches", type=int, default=3)
+    parser.add_argument("--float64", action="store_true", help="the client computes in float64")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    print(
+        "| row | n | recall | 95 % | paper | division | labels | false | s a batch |\n|---|---|---|---|---|---|---|---|---|"
+    )
+    for name in asked.rows:
+        row, made = ROWS[name], []
+        data = load(row.data)
+        model = build("mlp", data.input_shape, data.classes, {"hidden": row.hidden})
+        for number in range(asked.batches):
+            index = range(number * row.batch, (number + 1) * row.batch)
+            labels = data.labels("test", index)[None]
+            batch = make_batch(data.pictures("test", index)[None], labels, classes=data.classes)
+            given = (model, weights_of(row, model, number), batch)
+            used, weights, sample = to(given, dtype=torch.float64) if asked.float64 else given
+            seen: Observation = Client().observe(used, weights, sample, [number])
+            knowledge = attacker_knowledge(used, Client(), sample)
+            began = time.perf_counter()
+            found = peeling().run(used, seen, knowledge, [number])
+            took = time.perf_counter() - began
+            divided = analytic().run(used, seen, knowledge, [number])
+            proved = torch.zeros(1) if found.proved is None else found.proved[0]
+            shares = recovered(sample, found.inputs[0][proved], found.labels[0][proved])
+            made.append((*shares, recovered(sample, divided.inputs[0], divided.labels[0])[0], took))
+        columns = torch.tensor(made, dtype=torch.float64).mT
+        recall, ones = columns[0], torch.ones(1, len(made), dtype=torch.bool)
+        interval = estimate_mean(recall[:, None], ones.mT, within=(0.0, 1.0))
+        print(
+            f"| {name} | {len(made)} | {interval.value:.3f} | {interval.low:.3f} to {interval.high:.3f} | {PAPER.get(name, '')} | "
+            f"{float(columns[3].mean()):.3f} | {float(columns[1].nanmean()):.3f} | {int(columns[2].sum())} | "
+            f"{float(columns[4].mean()):.2f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
