@@ -17,7 +17,8 @@ from leakscope.attacks.exact.peeling import CHUNK, ROUNDING, WORK, Peeled, Probe
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, Model
-from leakscope.core.tree import TINY, lift, take, to
+from leakscope.core.short_repr import short_repr
+from leakscope.core.tree import TINY, Tree, lift, take, to
 from leakscope.core.types import Knowledge, Observation, Outcome, Reconstruction, Round, Seeds, Shares, direction
 from leakscope.learning.losses import LOSSES, loss_of
 
@@ -30,7 +31,7 @@ class Peeling:
 
     A trial is `PROVED` if each of its samples is certified; `Reconstruction.proved` says which are. The others are quotients of
     the gradient that is left, as in `analytic`, and prove nothing. Noise, dropout behind the layer, clipping of single examples, batch
-    statistics and several local steps leave no certificate, nor do copies of a sample with different labels.
+    statistics and several local steps leave no certificate, nor do copies of a sample.
     """
 
     name: str = "peeling"
@@ -108,52 +109,86 @@ def _factor(shares: Shares, knowledge: Knowledge) -> float | None:
 
 def probe_network(seen: Round, model: Model, entry: Dense, knowledge: Knowledge) -> tuple[Probe, str | None]:
     """Return what a client's network says about candidates, in float64, and the name of the next dense layer's weights if it helps."""
-    bias, shape, key = str(entry.bias), tuple(knowledge.input_shape), random.key(0)
-    buffers = to(model.buffers, dtype=torch.float64) | seen.buffers
     parameters = to(model.parameters, dtype=torch.float64) | seen.before
-    labels = torch.eye(knowledge.classes, dtype=torch.float64, device=parameters[bias].device)
-    loss = loss_of(knowledge.loss)
-
-    def output(name: str, value: Tensor, x: Tensor) -> Tensor:
-        return model.apply(parameters | {name: value}, buffers, x.reshape(1, *shape), key)[0][0]
-
-    def slopes_of(x: Tensor) -> Tensor:
-        logits, pull = torch.func.vjp(lambda shift: output(bias, shift, x), parameters[bias])  # type: ignore[misc]
-        towards = torch.func.grad(lambda o, label: loss(o[None], label[None])[0])
-        slopes: Tensor = torch.func.vmap(pull)(torch.func.vmap(towards, (None, 0))(logits, labels))[0]
-        return slopes
-
-    def slopes(rows: Tensor) -> Tensor:
-        width = max(1, CHUNK // (knowledge.classes * parameters[bias].numel()))
-        return torch.cat([lift(slopes_of)(part) for part in rows.split(width)])
-
-    def outside(rows: Tensor) -> Tensor:
-        shown = knowledge.scaling.unscale(rows.unflatten(-1, shape), len(shape)).flatten(1)
-        return (shown - shown.clamp(0, 1)).square().mean(1).sqrt()
-
+    buffers = to(model.buffers, dtype=torch.float64) | seen.buffers
     name = _next_layer(model, entry)
-    if name is None:
-        return Probe(slopes, None, outside), None
+    net = _Network(model, parameters, buffers, entry.weight, str(entry.bias), name or "", knowledge)
+    if name is not None:
+        trial = torch.full((1, math.prod(model.input_shape)), 0.5, dtype=torch.float64, device=net.labels.device)
+        silent = (net.slopes(trial)[0] == 0).all(0)
+        columns, _ = net.witness(trial, torch.zeros(1, dtype=torch.int64, device=trial.device))
+        if not bool(
+            columns[0][silent].any()
+        ):  # a silent unit has a column only where something lies between the layers
+            return Probe(net.slopes, net.witness, net.outside), name
+    return Probe(net.slopes, None, net.outside), None
 
-    def columns_of(x: Tensor, label: Tensor) -> Tensor:
-        def value(weight: Tensor) -> Tensor:
-            return loss(output(name, weight, x)[None], label[None])[0]
 
-        return torch.func.grad(value)(parameters[name]).mT
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """A client's network in float64 as a function of single inputs; `next_layer` names the weights behind the first layer."""
 
-    def witness(rows: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        columns = lift(columns_of)(rows, labels[chosen])
+    model: Model
+    parameters: Tree
+    buffers: Tree
+    weight: str
+    bias: str
+    next_layer: str
+    knowledge: Knowledge
+
+    __repr__ = short_repr
+
+    @property
+    def labels(self) -> Tensor:
+        """Return every label as a one-hot row."""
+        return torch.eye(self.knowledge.classes, dtype=torch.float64, device=self.parameters[self.bias].device)
+
+    def loss(self, output: Tensor, label: Tensor) -> Tensor:
+        """Return the loss of one example."""
+        return loss_of(self.knowledge.loss)(output[None], label[None])[0]
+
+    def output(self, name: str, value: Tensor, x: Tensor) -> Tensor:
+        """Return the output for one input, with another value of one parameter."""
+        inputs = x.reshape(1, *self.knowledge.input_shape)
+        return self.model.apply(self.parameters | {name: value}, self.buffers, inputs, random.key(0))[0][0]
+
+    def slopes(self, rows: Tensor) -> Tensor:
+        """Return the gradient of each label's loss by the first layer's output, M x C x K."""
+        labels = self.labels
+
+        def one(x: Tensor) -> Tensor:
+            bias = self.parameters[self.bias]
+            logits, pull = torch.func.vjp(lambda shift: self.output(self.bias, shift, x), bias)  # type: ignore[misc]
+            towards = torch.func.vmap(torch.func.grad(self.loss), (None, 0))(logits, labels)
+            slopes: Tensor = torch.func.vmap(pull)(towards)[0]
+            return slopes
+
+        width = max(1, CHUNK // (len(labels) * self.parameters[self.bias].numel()))
+        return torch.cat([lift(one)(part) for part in rows.split(width)])
+
+    def witness(self, rows: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient by the next layer's columns, M x K x Q, and the magnitude rounded on the way to each, M x K."""
+
+        def one(x: Tensor, label: Tensor) -> Tensor:
+            def value(weight: Tensor) -> Tensor:
+                return self.loss(self.output(self.next_layer, weight, x), label)
+
+            gradient: Tensor = torch.func.grad(value)(self.parameters[self.next_layer])
+            return gradient.mT
+
+        weight, bias = self.parameters[self.weight], self.parameters[self.bias]
+        columns = lift(one)(rows, self.labels[chosen])
         length = columns.norm(dim=2)
-        sums = rows @ parameters[entry.weight].mT + parameters[bias]
-        terms = rows.abs() @ parameters[entry.weight].abs().mT + parameters[bias].abs()
-        strongest = length.argmax(1, keepdim=True)  # a unit's value has the rounding of its terms, however small it is
+        strongest = length.argmax(1, keepdim=True)
+        sums, terms = rows @ weight.mT + bias, rows.abs() @ weight.abs().mT + bias.abs()
         pull = length.gather(1, strongest) / sums.abs().gather(1, strongest).clamp_min(TINY)
-        return columns, length + pull * terms
+        return columns, length + pull * terms  # a unit's value has the rounding of its terms, however small it is
 
-    trial = torch.full((1, math.prod(shape)), 0.5, dtype=torch.float64, device=labels.device)
-    silent = (slopes(trial)[0] == 0).all(0)
-    useful = not bool(witness(trial, trial.new_zeros(1, dtype=torch.int64))[0][0][silent].any())
-    return (Probe(slopes, witness, outside), name) if useful else (Probe(slopes, None, outside), None)
+    def outside(self, rows: Tensor) -> Tensor:
+        """Return how far inputs are from valid ones, as the root of a mean square."""
+        shape = tuple(self.knowledge.input_shape)
+        shown = self.knowledge.scaling.unscale(rows.unflatten(-1, shape), len(shape)).flatten(1)
+        return (shown - shown.clamp(0, 1)).square().mean(1).sqrt()
 
 
 def _next_layer(model: Model, entry: Dense) -> str | None:

@@ -8,13 +8,12 @@ sample fewer, and so on.
 
 Differences from the paper: the gradient of the next dense layer is a second witness, whose column j sums the same samples, so that
 float32 updates suffice; units are compared by random projections; tolerances follow from what was added and subtracted on each unit;
-several copies of one sample are recognised; c is fitted where it is unknown (a clip of the whole update, another batch size, a
-learning rate), from candidates that agree about it.
+c is fitted where it is unknown (a clip of the whole update, another batch size, a learning rate), from candidates that agree about it.
+Copies of one sample are not certified: where a softmax is saturated, k copies of a mean have the gradients of its k samples.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,9 +27,9 @@ ROUNDS = 64
 UNITS = 4096  # strongest units of a layer that are divided in a round
 PROJECTIONS = 8
 CHUNK, WORK = 2**24, 2**30  # numbers of `slopes` at a time, and in a round
-COPIES = 16  # most copies of one sample that are tried
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6}  # relative error of a sum of contributions, with a margin of 10
-COARSE = 1e-2  # error of a quotient, relative to its size, above which it is no candidate
+COARSE = 1e-4  # error of a quotient, relative to its size, above which it is no candidate
+MOVED = 1e-4  # most that a sample moves when all are solved together, relative to its size
 LEAST = {torch.float64: 1, torch.float32: 2}  # units of a certificate without a second witness
 
 
@@ -90,18 +89,14 @@ class _Ledger:
         """Return the error of each unit's bias gradient."""
         return ROUNDING[self.left.dtype] * self.size
 
-    def without(self, inputs: Tensor, members: Tensor, pulls: Tensor, witness: tuple[Tensor, Tensor] | None) -> _Ledger:
-        """Return the ledger after samples with these gradients (M x K, M x K x Q) are subtracted; `members` gave them."""
-        left, columns = self.left, None if witness is None else witness[0]
-        rest = None if left.columns is None or columns is None else left.columns - columns.sum(0)
-        # a quotient has the rounding of its unit, in units of what is left of it
-        rough = 1 + ((self.size / left.bias.abs().clamp_min(TINY**10)).masked_fill(~members, math.inf)).amin(1)
-        more = None if self.columns_size is None or witness is None else (rough[:, None] * witness[1]).sum(0)
-        return _Ledger(
-            Update(left.weight - pulls.mT @ inputs, left.bias - pulls.sum(0), rest, left.dtype),
-            self.size + (rough[:, None] * pulls.abs()).sum(0),
-            None if self.columns_size is None or more is None else self.columns_size + more,
-        )
+    def without(self, inputs: Tensor, pulls: Tensor, witness: tuple[Tensor, Tensor] | None) -> _Ledger:
+        """Return the ledger after samples with these gradients (M x K; M x K x Q and its magnitude) are subtracted."""
+        left = self.left
+        weight, bias, size = left.weight - pulls.mT @ inputs, left.bias - pulls.sum(0), self.size + pulls.abs().sum(0)
+        if left.columns is None or self.columns_size is None or witness is None:
+            return _Ledger(Update(weight, bias, None, left.dtype), size, None)
+        columns, magnitude = left.columns - witness[0].sum(0), self.columns_size + witness[1].sum(0)
+        return _Ledger(Update(weight, bias, columns, left.dtype), size, magnitude)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +126,7 @@ def peel(
     """
     columns = update.columns
     magnitude = None if columns is None else update.columns_size + columns.norm(dim=1)
-    ledger = _Ledger(update, update.size + update.bias.abs(), magnitude)
+    ledger = whole = _Ledger(update, update.size + update.bias.abs(), magnitude)
     inputs, labels = update.weight.new_zeros(0, update.weight.shape[1]), torch.zeros(0, dtype=torch.int64)
     labels = labels.to(inputs.device)
     for number in range(ROUNDS):
@@ -142,23 +137,44 @@ def peel(
             factor = _fitted_factor(candidates, ledger)
         if factor is None:
             break
-        passed, chosen, copies = _certified(candidates, ledger, probe, factor)
+        passed, chosen = _certified(candidates, ledger, probe, factor)
         if not len(passed):  # rough quotients of several samples may look alike
             candidates = _candidates(ledger, probe, limit, alone=True)
-            passed, chosen, copies = _certified(candidates, ledger, probe, factor)
+            passed, chosen = _certified(candidates, ledger, probe, factor)
         if not len(passed):
             break
         distinct = _distinct(candidates.inputs[passed])
-        passed, chosen, copies = passed[distinct], chosen[distinct], copies[distinct]
-        new = candidates.inputs[passed]
-        pulls = factor * copies[:, None] * candidates.slopes[passed, chosen]
-        witness = None if probe.witness is None else _scaled(probe.witness(new, chosen), factor * copies)
-        ledger = ledger.without(new, candidates.members[passed], pulls, witness)
-        inputs = torch.cat([inputs, new.repeat_interleave(copies.long(), 0)])
-        labels = torch.cat([labels, chosen.repeat_interleave(copies.long())])
+        passed, chosen = passed[distinct], chosen[distinct]
+        inputs, labels = torch.cat([inputs, candidates.inputs[passed]]), torch.cat([labels, chosen])
+        inputs = _polished(whole, inputs, labels, factor, probe)
+        ledger = _without(whole, inputs, labels, factor, probe)
         if len(inputs) >= most:
             break
     return Peeled(inputs[:most], labels[:most], factor or 0.0, ledger.left)
+
+
+def _without(whole: _Ledger, inputs: Tensor, labels: Tensor, factor: float, probe: Probe) -> _Ledger:
+    """Return what all samples found so far leave of the update."""
+    witness = None if probe.witness is None else _scaled(probe.witness(inputs, labels), factor)
+    return whole.without(inputs, factor * _slopes_of(probe, inputs, labels), witness)
+
+
+def _slopes_of(probe: Probe, inputs: Tensor, labels: Tensor) -> Tensor:
+    return probe.slopes(inputs)[torch.arange(len(inputs), device=inputs.device), labels]
+
+
+def _polished(whole: _Ledger, inputs: Tensor, labels: Tensor, factor: float, probe: Probe) -> Tensor:
+    """Return the samples as least squares over all units that they explain, so that errors do not add up from round to round."""
+    pulls = factor * _slopes_of(probe, inputs, labels)
+    left = whole.without(inputs, pulls, None)
+    explained = (left.left.bias.abs() <= left.error()) & (pulls.abs().amax(0) > 0)
+    system = (pulls / left.size)[:, explained].mT
+    if len(system) < len(inputs) or int(torch.linalg.matrix_rank(system)) < len(inputs):
+        return inputs
+    rows = whole.left.weight[explained] / left.size[explained, None]
+    solved: Tensor = torch.linalg.lstsq(system, rows).solution
+    near = (solved - inputs).norm(dim=1) <= MOVED * inputs.norm(dim=1).clamp_min(1.0)
+    return torch.where(near[:, None], solved, inputs)  # one that moves far is held by too few units
 
 
 def _candidates(ledger: _Ledger, probe: Probe, limit: int, *, alone: bool = False) -> _Candidates:
@@ -211,28 +227,25 @@ def _groups(near: Tensor, order: Tensor, units: int) -> Tensor:
     return members
 
 
-def _certified(candidates: _Candidates, ledger: _Ledger, probe: Probe, factor: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which candidates are samples, their labels, and how many copies of each there are."""
-    units = candidates.members.sum(1)
-    copies = torch.where((units >= 3)[:, None], (_best_factors(candidates, ledger) / factor).round(), 1.0)
-    copies = copies.clamp(1, COPIES)
-    misfit, label = _misfits(candidates, ledger, factor * copies).min(1)
+def _certified(candidates: _Candidates, ledger: _Ledger, probe: Probe, factor: float) -> tuple[Tensor, Tensor]:
+    """Return which candidates are samples, and their labels."""
+    factors = torch.full_like(candidates.slopes[..., 0], factor)
+    misfit, label = _misfits(candidates, ledger, factors).min(1)
     passed = (misfit <= 1).nonzero()[:, 0]
-    chosen, times = label[passed], copies.gather(1, label[:, None])[passed, 0]
     if probe.witness is None or ledger.left.columns is None or ledger.columns_size is None:
-        enough = units[passed] >= LEAST[ledger.left.dtype]
+        enough = candidates.members[passed].sum(1) >= LEAST[ledger.left.dtype]
     elif len(passed):
-        predicted, size = _scaled(probe.witness(candidates.inputs[passed], chosen), factor * times)
+        predicted, size = _scaled(probe.witness(candidates.inputs[passed], label[passed]), factor)
         error = (ledger.left.columns - predicted).norm(dim=2)
         allowed = ROUNDING[ledger.left.dtype] * (ledger.columns_size + size)
         enough = ((error <= allowed) | ~candidates.members[passed]).all(1)
     else:
         enough = passed.bool()
-    return passed[enough], chosen[enough], times[enough]
+    return passed[enough], label[passed][enough]
 
 
-def _scaled(witness: tuple[Tensor, Tensor], factors: Tensor) -> tuple[Tensor, Tensor]:
-    return factors[:, None, None] * witness[0], factors[:, None] * witness[1]
+def _scaled(witness: tuple[Tensor, Tensor], factor: float) -> tuple[Tensor, Tensor]:
+    return factor * witness[0], factor * witness[1]
 
 
 def _misfits(candidates: _Candidates, ledger: _Ledger, factors: Tensor) -> Tensor:
