@@ -72,9 +72,12 @@ def same_text(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return compare
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses `data_directory` as real_data, and give the fixture to every test so marked."""
+    """Mark every test that uses `data_directory` as real_data, give the fixture to every test so marked, and browsers are slow."""
     for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.slow)
         if not isinstance(item, pytest.Function):
             continue
         if "data_directory" in item.fixturenames:

@@ -72,6 +72,7 @@ def differing(a: Finished, b: Finished) -> list[str]:
     return [name for name in left if not torch.equal(left[name].nan_to_num(7.7), right[name].nan_to_num(7.7))]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("recording")
 @pytest.mark.parametrize("name", CASES)
 def test_a_tick_recorded_once_serves_every_tick_of_its_kind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

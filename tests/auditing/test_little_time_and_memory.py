@@ -131,6 +131,7 @@ def test_what_comes_before_the_first_evaluation_counts(
     assert all(each.cut is not None for each in attempts)
 
 
+@pytest.mark.slow
 def test_clients_that_were_not_played_pass_no_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target(model=nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), **sample())
     whole = audit_target(target, minutes=0.05, clients=4, remedies=False)

@@ -57,6 +57,7 @@ def test_a_run_records_its_pieces_and_scores_with_its_metric(reference: Path) ->
     assert "edge_error" in page
 
 
+@pytest.mark.slow
 def test_import_works_with_worker_processes(reference: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["run", reference.parent / "short.yaml", "--import", PACKAGE, "--workers", 2, "--out", out, "--quiet"]

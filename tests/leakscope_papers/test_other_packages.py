@@ -54,6 +54,7 @@ def leakscope(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_example_is_listed_and_its_command_runs(installed: Path) -> None:
     listed = leakscope(installed, "paper", "list")
     assert listed.returncode == 0, listed.stderr
@@ -64,6 +65,7 @@ def test_the_example_is_listed_and_its_command_runs(installed: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.slow
 def test_a_broken_package_is_named_and_the_rest_works(installed: Path) -> None:
     lay_package(
         installed,

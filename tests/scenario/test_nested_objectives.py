@@ -93,6 +93,7 @@ def test_a_mistake_inside_is_shown_at_its_field(objective: Any, path: tuple[str,
     assert words in message
 
 
+@pytest.mark.slow
 def test_a_run_of_a_nested_objective_has_the_bits_of_the_python_objective(tmp_path: Path) -> None:
     scenario = scenario_of({**CELL, "attack": {"name": "cpl", "iterations": 2, "objective": WRITTEN}})
     assert sweep(tmp_path / "run", scenario).left == 0

@@ -199,6 +199,7 @@ def test_needs_that_cannot_be_are_refused_and_names_are_short() -> None:
 # -- processes
 
 
+@pytest.mark.slow
 def test_a_chunk_that_kills_every_worker_is_given_up_by_name_and_costs_nobody_else() -> None:
     given = [(Calls(int, 4), ONE), (Calls(signal.raise_signal, signal.SIGKILL), ONE), (Calls(int, 5), ONE)]
     landed: list[object] = []
@@ -218,6 +219,7 @@ def test_processes_refuse_what_they_cannot_do() -> None:
         list(processes(2)(str, [(1, Needs(gpus=1))]))
 
 
+@pytest.mark.slow
 def test_processes_share_one_gpu_when_asked() -> None:
     assert sorted(processes(2, share_gpu=True)(str, [(n, Needs(gpus=1)) for n in (1, 2, 3)])) == [
         (1, "1"),
@@ -317,6 +319,7 @@ def card_or_death(path: Path) -> str:
     return os.environ["CUDA_VISIBLE_DEVICES"]
 
 
+@pytest.mark.slow
 def test_each_process_has_a_card_of_its_own_where_there_are_several(tmp_path: Path) -> None:
     chunks = [(n, Needs(gpus=1)) for n in range(2)]
     assert sorted(card for _, card in local(gpus=("3", "5"))(card_of, iter(chunks))) == ["3", "5"]
