@@ -11,11 +11,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leakscope.attacks import Peeling
 from leakscope.attacks.engine import plan
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Target, attack_runs, audit_target
-from leakscope.auditing.attack_runs import affordable_clients, expose_clients, null_runs, plan_exposure, read_labels
+from leakscope.auditing.attack_runs import (
+    affordable_clients,
+    expose_clients,
+    null_runs,
+    plan_exposure,
+    read_labels,
+    suite_of,
+)
 from leakscope.auditing.attempts import Attempt, CutShort, run_attempts
 from leakscope.auditing.limits import Budget, Pace
 from leakscope.auditing.result import doubt_lines
@@ -187,3 +195,22 @@ def test_attacks_without_a_result_count_among_those_cut_short() -> None:
     cuts = tuple(CutShort(name, 0, 300, 2, 2) for name in ("cpl", "ig"))
     (line,) = doubt_lines(replace(made, grade=Grade.C, runs=made.runs[:1], short=cuts))
     assert line.startswith("2 of 2 ")
+
+
+@pytest.mark.parametrize(("each", "cut"), [(0.1, False), (10.0, True)])
+def test_an_exact_attack_that_the_time_ends_is_cut_short(subject: Subject, each: float, cut: bool) -> None:
+    world, now = expose_clients(subject, 2, 0), [0.0]
+    entry = Entry("peeling", lambda _: Peeling(), None)
+
+    def run(entry: Entry, iterations: int, pace: Pace) -> Any:
+        for number in range(20):
+            if pace(number):
+                break
+            now[0] += each
+        return judge(world.batch, guessed(1 - world.batch.inputs, world.batch.labels), name=entry.name), None
+
+    attempts: list[Attempt[Any]] = [Attempt(entry, 2)]
+    run_attempts(world, attempts, Budget(60.0, 0.0, lambda: now[0]), SILENT, run)
+    assert (attempts[0].cut is not None) is cut
+    assert now[0] <= 66.0
+    assert [cut.enough for cut in suite_of(attempts).short] == [False] * cut

@@ -13,6 +13,7 @@ from torch import Tensor
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Progress
+from leakscope.attacks.exact.peeling import ROUNDS
 from leakscope.attacks.known_policy import KnownPolicy
 from leakscope.auditing.limits import LEAST_ITERATIONS, Budget, Pace, first_line
 from leakscope.auditing.suite import Entry, Untested
@@ -23,6 +24,7 @@ from leakscope.core.types import Outcome, Reconstruction
 from leakscope.play import AttackResult, Exposure
 from leakscope.play import reconstruct as run_attack
 
+EXACT_SHARE = 0.3  # of the time left, for an attack without iterations
 PROBE, PROBE_SHARE = (
     60,
     0.05,
@@ -187,7 +189,7 @@ class Attempt(Generic[V]):
 
     def may_gain(self, seconds: float) -> bool:
         """Return whether it was not run yet, or would get clearly farther in so many seconds."""
-        if self.cut is None or self.failure is not None:
+        if self.cut is None or self.failure is not None or self.entry.most is None:
             return self.result is None and self.failure is None
         each = (self.pace or math.inf) * evaluations_of(self.entry) / self.cut.most
         return (seconds - self.overhead) / each >= GAIN * self.cut.iterations + 1
@@ -238,9 +240,12 @@ def _attempt(exposure: Exposure, attempt: Attempt[V], seconds: float, budget: Bu
         if entry.most is not None and not iterations:
             attempt.cut = attempt.cut or CutShort(entry.name, 0, entry.most, attempt.clients, attempt.clients)
             return
-        pace = Pace(budget.clock, until=budget.end if entry.most is None else min(budget.end, end))
+        end = budget.clock() + EXACT_SHARE * budget.left if entry.most is None else min(budget.end, end)
+        pace = Pace(budget.clock, until=end)
         began = budget.clock()
         attempt.take(*run(entry, iterations, pace))
+        if entry.most is None and pace.ended:
+            attempt.cut = CutShort(entry.name, 0, ROUNDS, attempt.clients, attempt.clients)
         attempt.pace, attempt.overhead = pace.seconds or attempt.pace, pace.overhead(began)
     except (
         Exception
@@ -260,6 +265,7 @@ def seconds_needed(attempts: Sequence[Attempt[V]]) -> float | None:
     for each in attempts:
         enough = each.cut is None or each.cut.enough
         used = 0.0 if each.result is None else each.result.seconds
-        work = (each.pace or max(paces)) * ENOUGH_SHARE * evaluations_of(each.entry)
+        rounds = 0 if each.cut is None else each.cut.most * each.clients  # of an exact attack
+        work = (each.pace or max(paces)) * (ENOUGH_SHARE * evaluations_of(each.entry) or rounds)
         total += used if enough else (each.overhead + work) / SPARE
     return total

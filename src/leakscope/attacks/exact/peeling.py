@@ -26,7 +26,7 @@ from leakscope.core.tree import TINY
 ROUNDS = 64
 UNITS = 4096  # strongest units of a layer that are divided in a round
 PROJECTIONS = 8
-CHUNK, WORK = 2**24, 2**30  # numbers of `slopes` at a time, and in a round
+CHUNK, WORK = 2**24, 2**27  # numbers of `slopes` at a time, and in a round
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6}  # relative error of a sum of contributions, with a margin of 10
 COARSE = 1e-4  # error of a quotient, relative to its size, above which it is no candidate
 MOVED = 1e-4  # most that a sample moves when all are solved together, relative to its size
@@ -189,8 +189,10 @@ def _candidates(ledger: _Ledger, probe: Probe, limit: int, *, alone: bool = Fals
     near = torch.eye(len(order), dtype=torch.bool, device=h.device)
     members = _groups(near if alone else _near(rows, error), order, len(h))
     members = members[(members.sum(1) < 2).int().argsort(stable=True)][:limit]
-    weights = members.to(h) * h
-    refined = (weights @ G) / (weights * h).sum(1, keepdim=True)
+    refined, several = G[members.int().argmax(1)], members.sum(1) > 1
+    refined = refined / h[members.int().argmax(1), None]
+    weights = members[several].to(h) * h
+    refined[several] = (weights @ G) / (weights * h).sum(1, keepdim=True)
     slopes = probe.slopes(refined) if len(members) else h.new_zeros(0, 1, len(h))
     return _Candidates(refined, members, slopes)
 
