@@ -13,7 +13,7 @@ from torch import nn
 
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Audit, Target, attack_runs, audit_target, suite
-from leakscope.auditing.result import audit_record
+from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.verdict import AsSeen, most_as_seen
 from leakscope.clients import Client
 from leakscope.defences.on_data import Transform

@@ -30,6 +30,7 @@ from leakscope.auditing import (
 from leakscope.auditing.advice import Advice, _judge, advise
 from leakscope.auditing.attack_runs import LabelReading, expose_clients, plan_exposure
 from leakscope.auditing.attempts import Attempt
+from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.capture_audit import structure
 from leakscope.auditing.descriptions import NOTHING
 from leakscope.auditing.limits import Budget, Pace, start_budget
@@ -47,7 +48,6 @@ from leakscope.auditing.remedies import (
     remedies_for,
     stacked,
 )
-from leakscope.auditing.result import audit_record
 from leakscope.auditing.suite import INFORMED, plan_suite
 from leakscope.auditing.target import find_scaling, make_subject
 from leakscope.auditing.target_file import load_build, read_request

@@ -10,8 +10,8 @@ from torch import nn
 
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Audit, attack_runs, audit, suite
+from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.descriptions import sent_part
-from leakscope.auditing.result import audit_record
 from leakscope.peeking import peek
 from leakscope.report.audit_page import page_of_audit
 

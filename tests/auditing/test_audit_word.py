@@ -23,8 +23,9 @@ from leakscope.auditing.attack_runs import (
     run_entries,
 )
 from leakscope.auditing.attempts import ENOUGH_SHARE, Attempt, CutShort, evaluations_of, reconstruct, run_attempts
+from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.limits import Budget, Pace
-from leakscope.auditing.result import Audit, audit_record
+from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry
 from leakscope.auditing.target import make_subject
 from leakscope.auditing.target_audit import left_out_statistics, scored_audit

@@ -16,8 +16,8 @@ from leakscope.attacks import Attack, analytic, cpl, ig
 from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Audit, Target, attack_runs, audit_captures, audit_target, suite
+from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
-from leakscope.auditing.result import audit_record
 from leakscope.auditing.suite import INFORMED
 from leakscope.auditing.verdict import Grade
 from leakscope.core.errors import InputError, UnknownNameError

@@ -16,7 +16,8 @@ from leakscope.attacks.null import guessed
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Target, attack_runs, audit_captures, audit_target, suite
 from leakscope.auditing.attempts import MEANING, CutShort, find_cut, find_cut_of
-from leakscope.auditing.result import audit_record, doubt_lines
+from leakscope.auditing.audit_record import audit_record
+from leakscope.auditing.result import doubt_lines
 from leakscope.auditing.verdict import Grade
 from leakscope.core.types import Outcome, make_batch
 from leakscope.play import judge

@@ -14,7 +14,7 @@ import leakscope
 from leakscope import Audit, Target, audit_captures
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import attack_runs, suite
-from leakscope.auditing.result import audit_record
+from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.verdict import Grade
 from leakscope.core.progress import ProgressEvent
 from leakscope.report.audit_page import page_of_audit

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import leakscope
-from leakscope.auditing.result import audit_record
+from leakscope.auditing.audit_record import audit_record
 from leakscope.defences import Clip
 from leakscope.studies.frontier import FrontierSettings, measure_frontier
 

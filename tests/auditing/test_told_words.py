@@ -14,8 +14,8 @@ from torch import nn
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import Target, attack_runs, audit_target, suite
 from leakscope.auditing.attack_runs import expose_clients
+from leakscope.auditing.audit_record import audit_record
 from leakscope.auditing.descriptions import NOT_USED, known_facts
-from leakscope.auditing.result import audit_record
 from leakscope.auditing.target import make_subject
 from leakscope.clients import Client
 from leakscope.core.types import LocalTraining

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leakscope.auditing.attack_runs import INTERRUPTED
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from leakscope.auditing.advice import Advice
     from leakscope.auditing.attack_runs import LabelReading
     from leakscope.auditing.attempts import UnscoredRun
-    from leakscope.auditing.remedies import Remedy
     from leakscope.auditing.target_readings import TargetError
-    from leakscope.metrics.interval import Estimate
     from leakscope.play import AttackResult, Exposure
 
 SHOWN_REMEDIES = 5
@@ -307,96 +305,14 @@ def _names(named: Sequence[tuple[str, str]], reason: str) -> str:
     return ", ".join(name for name, why in named if why == reason)
 
 
-def audit_record(audit: Audit) -> dict[str, object]:
-    """Return the audit as plain data."""
-    asr = audit.measures.asr
-    return {
-        "model": audit.name,
-        "grade": audit.grade,
-        "rule": RULES[audit.grade],
-        "client": dict(audit_client(audit)),
-        "sent": None if audit.exposure is None else sent_part(audit.exposure)._asdict(),
-        "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_known(audit)],
-        "worst": None if audit.worst is None else audit.worst.name,
-        "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
-        "recovered_without_targets": audit.recovered_untold,
-        "psnr": _plain(audit.measures.psnr),
-        "ssim": _plain(audit.measures.ssim),
-        "labels": _plain(audit.measures.labels),
-        "label_recovery": None if audit.labels is None else _labels(audit.labels),
-        "target_error": None if audit.target_error is None else audit.target_error._asdict(),
-        "attacks": [_run(run) for run in audit.runs],
-        "recovered_as_seen": [{"name": each.name, **asdict(each.recovered)} for each in audit.as_seen],
-        "null_baselines": [_run(run) for run in audit.nulls],
-        "remedies": [_remedy(r) for r in (audit.advice.remedies if audit.advice else ())],
-        "not_shown_to_help": [
-            _remedy(r) for r in ((*audit.advice.useless, *audit.advice.unproven) if audit.advice else ())
-        ],
-        "unscored": [
-            {"name": r.name, "left": _plain(float(r.left.mean())), "structure": _plain(float(r.structure.mean()))}
-            for r in audit.unscored
-        ],
-        "ranking": audit.advice.ranking if audit.advice else None,
-        "untested": [asdict(item) for item in audit.untested],
-        "not_tested_long_enough": [{**cut._asdict(), "enough": cut.enough, "words": cut.words} for cut in audit.short],
-        "unfinished": list(audit.unfinished),
-        "interrupted": audit.interrupted,
-        "minutes_needed": audit.minutes_needed,
-        "notes": list(audit.notes),
-        "device": None if audit.exposure is None else str(audit.exposure.device),
-        "minutes": audit.minutes,
-        "seconds": audit.seconds,
-        "seed": audit.seed,
-    }
-
-
-def _labels(read: LabelReading) -> dict[str, object]:
-    plain = asdict(read)
-    return {
-        "value" if name == "share" else name: plain[name] for name in ("rule", "share", "low", "high", "n", "guessing")
-    }
-
-
-def _remedy(remedy: Remedy) -> dict[str, object]:
-    return {
-        "name": remedy.name,
-        "strength": remedy.strength,
-        "finding": remedy.finding.value,
-        "against": remedy.met,
-        "recovered": remedy.recovered,
-        "n": remedy.run.summary.samples,
-        "psnr": _plain(remedy.psnr),
-        "lost": _plain(remedy.lost),
-    }
-
-
-def _run(run: AttackResult) -> dict[str, object]:
-    return {
-        "name": run.name,
-        "note": run.note,
-        "recovered": run.summary.content.value,
-        "psnr": _plain(run.summary.means["psnr"].value),
-        "proved": None if run.reconstruction.proved is None else int(run.reconstruction.proved.sum()),
-        "metrics": metrics_of(run),
-        "n": run.summary.samples,
-        "estimates": {
-            name: _estimate(value) for name, value in {"content": run.summary.content, **run.summary.means}.items()
-        },
-        "seconds": run.seconds,
-    }
-
-
 def metrics_of(run: AttackResult) -> dict[str, float | None]:
     """Return the mean of each registered metric over the clients."""
     learned = run.reconstruction.learned
-    return {name: _plain(float(learned[name].mean())) for name in registered("metric") if name in learned}
+    return {name: plain_number(float(learned[name].mean())) for name in registered("metric") if name in learned}
 
 
-def _estimate(value: Estimate) -> dict[str, float | None]:
-    return {name: _plain(number) for name, number in asdict(value).items()}
-
-
-def _plain(value: float | None) -> float | None:
+def plain_number(value: float | None) -> float | None:
+    """Return a number that JSON can hold: None for NaN and infinity."""
     return None if value is None or not math.isfinite(value) else value
 
 

@@ -147,7 +147,7 @@ def run_audit(
 
 def write_audit(result: Audit, out: Path) -> Path:
     """Write the page, the JSON record and, without a truth, the reconstructions; return the path of the page."""
-    from leakscope.auditing.result import audit_record
+    from leakscope.auditing.audit_record import audit_record
     from leakscope.report.audit_page import page_of_audit
     from leakscope.report.page import write
     from leakscope.store.disk import replacing

@@ -1,0 +1,100 @@
+"""An audit as plain data, for `audit.json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from leakscope.auditing.attack_runs import LabelReading
+from leakscope.auditing.descriptions import sent_part
+from leakscope.auditing.remedies import Remedy
+from leakscope.auditing.result import Audit, audit_client, audit_known, metrics_of, plain_number
+from leakscope.auditing.verdict import RULES
+from leakscope.metrics.interval import Estimate
+from leakscope.play import AttackResult
+
+
+def audit_record(audit: Audit) -> dict[str, object]:
+    """Return the audit as plain data."""
+    asr = audit.measures.asr
+    return {
+        "model": audit.name,
+        "grade": audit.grade,
+        "rule": RULES[audit.grade],
+        "client": dict(audit_client(audit)),
+        "sent": None if audit.exposure is None else sent_part(audit.exposure)._asdict(),
+        "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_known(audit)],
+        "worst": None if audit.worst is None else audit.worst.name,
+        "asr": None if asr is None else {"value": asr.value, "low": asr.low, "high": asr.high, "n": asr.n},
+        "recovered_without_targets": audit.recovered_untold,
+        "psnr": plain_number(audit.measures.psnr),
+        "ssim": plain_number(audit.measures.ssim),
+        "labels": plain_number(audit.measures.labels),
+        "label_recovery": None if audit.labels is None else _labels(audit.labels),
+        "target_error": None if audit.target_error is None else audit.target_error._asdict(),
+        "attacks": [_run(run) for run in audit.runs],
+        "recovered_as_seen": [{"name": each.name, **asdict(each.recovered)} for each in audit.as_seen],
+        "null_baselines": [_run(run) for run in audit.nulls],
+        "remedies": [_remedy(r) for r in (audit.advice.remedies if audit.advice else ())],
+        "not_shown_to_help": [
+            _remedy(r) for r in ((*audit.advice.useless, *audit.advice.unproven) if audit.advice else ())
+        ],
+        "unscored": [
+            {
+                "name": r.name,
+                "left": plain_number(float(r.left.mean())),
+                "structure": plain_number(float(r.structure.mean())),
+            }
+            for r in audit.unscored
+        ],
+        "ranking": audit.advice.ranking if audit.advice else None,
+        "untested": [asdict(item) for item in audit.untested],
+        "not_tested_long_enough": [{**cut._asdict(), "enough": cut.enough, "words": cut.words} for cut in audit.short],
+        "unfinished": list(audit.unfinished),
+        "interrupted": audit.interrupted,
+        "minutes_needed": audit.minutes_needed,
+        "notes": list(audit.notes),
+        "device": None if audit.exposure is None else str(audit.exposure.device),
+        "minutes": audit.minutes,
+        "seconds": audit.seconds,
+        "seed": audit.seed,
+    }
+
+
+def _labels(read: LabelReading) -> dict[str, object]:
+    plain = asdict(read)
+    return {
+        "value" if name == "share" else name: plain[name] for name in ("rule", "share", "low", "high", "n", "guessing")
+    }
+
+
+def _remedy(remedy: Remedy) -> dict[str, object]:
+    return {
+        "name": remedy.name,
+        "strength": remedy.strength,
+        "finding": remedy.finding.value,
+        "against": remedy.met,
+        "recovered": remedy.recovered,
+        "n": remedy.run.summary.samples,
+        "psnr": plain_number(remedy.psnr),
+        "lost": plain_number(remedy.lost),
+    }
+
+
+def _run(run: AttackResult) -> dict[str, object]:
+    return {
+        "name": run.name,
+        "note": run.note,
+        "recovered": run.summary.content.value,
+        "psnr": plain_number(run.summary.means["psnr"].value),
+        "proved": None if run.reconstruction.proved is None else int(run.reconstruction.proved.sum()),
+        "metrics": metrics_of(run),
+        "n": run.summary.samples,
+        "estimates": {
+            name: _estimate(value) for name, value in {"content": run.summary.content, **run.summary.means}.items()
+        },
+        "seconds": run.seconds,
+    }
+
+
+def _estimate(value: Estimate) -> dict[str, float | None]:
+    return {name: plain_number(number) for name, number in asdict(value).items()}
