@@ -3,8 +3,8 @@
     LEAKSCOPE_DATA=... python benchmarks/peeling.py [ROW ...] [--batches 3] [--float64]
 
 Every row is a data set, a network and a batch size; each batch has weights and test samples of its own. Recall is the share of samples
-that are certified and within 1e-3 (root mean square) of a true one, `labels` the share of these with the right label, `false` the number of
-certified samples that are none. Seconds are of one batch on one thread, the gradient given. Intervals: Student's t over batches.
+that are certified and within 1e-3 (root mean square) of a true one, `labels` the share of certified ones with the right
+label, the next column the number of certified samples that are farther from any. Seconds are of one batch on one thread, the gradient given. Intervals: Student's t over batches.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     print(
-        "| row | n | recall | 95 % | paper | division | labels | false | s a batch |\n|---|---|---|---|---|---|---|---|---|"
+        "| row | n | recall | 95 % | paper | division | labels | farther than 1e-3 | s a batch |\n|---|---|---|---|---|---|---|---|---|"
     )
     for name in asked.rows:
         row, made = ROWS[name], []
