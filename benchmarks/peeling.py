@@ -4,7 +4,8 @@
 
 Every row is a data set, a network and a batch size; each batch has weights and test samples of its own. Recall is the share of samples
 that are certified and within 1e-3 (root mean square) of a true one, `labels` the share of certified ones with the right
-label, the next column the number of certified samples that are farther from any. Seconds are of one batch on one thread, the gradient given. Intervals: Student's t over batches.
+label, the next column the number of certified samples that are farther from any. Seconds are of one batch on one thread, the gradient
+given. Intervals: Student's t over batches.
 """
 
 from __future__ import annotations
