@@ -93,7 +93,7 @@ def peek(
     std: tuple[float, ...] = (1.0,),
     attack: Attack | None = None,
     iterations: int = 60,
-    noise: bool = True,
+    noise: bool = False,
     seed: int = 0,
     execution: Execution | None = None,
     device: str | None = None,
@@ -105,7 +105,7 @@ def peek(
     holds N class numbers, or what `loss` compares outputs with: any function `(output, y) -> scalar` will do. It runs on `device`,
     or where the model's weights lie. The default attack is CPL with at most `iterations` steps, which searches the targets of
     a loss of yours too; where the first layer is dense, such a loss is met by its division. An `attack` of yours brings its own.
-    `progress` is as in `audit`.
+    `noise` also attacks under eight levels of noise. `progress` is as in `audit`.
     """
     began = time.perf_counter()
     if x.ndim < 2 or len(x) == 0 or y.shape[:1] != x.shape[:1]:
