@@ -18,7 +18,7 @@ from tests.attacks.conftest import World, world
 from torch import Tensor, nn
 
 from leakscope.attacks.attack import Matching, best_restart
-from leakscope.attacks.engine import footprint, plan
+from leakscope.attacks.engine import footprint, form_choice, plan
 from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.loop import Engine
 from leakscope.attacks.engine.plan import Execution, make_plan
@@ -526,14 +526,14 @@ class Viewer(nn.Module):
 
 @pytest.mark.slow
 def test_a_form_that_a_network_cannot_take_is_left_out_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "GAINS", {"loop": 1e9, "vmap": 1e9})
-    monkeypatch.setattr(plan, "MEASURING", 1e9)
+    monkeypatch.setattr(form_choice, "GAINS", {"loop": 1e9, "vmap": 1e9})
+    monkeypatch.setattr(form_choice, "MEASURING", 1e9)
     w = world(2, shape=(3, 8, 8), name="linear")
     model = from_module(Viewer(), input_shape=(3, 8, 8))
     weights = {n: p.expand(2, *p.shape) for n, p in model.parameters.items()}
     seen = w.client.observe(model, weights, w.batch, w.seeds)
     problem, _ = QUICK.prepare(model, seen, w.knowledge, w.seeds)
-    best, rates = plan.choose_form(model, problem, torch.device("cpu"), 10.0)
+    best, rates = form_choice.choose_form(model, problem, torch.device("cpu"), 10.0)
     assert "parallel" in rates
     assert "channels_last" not in rates
     assert best in rates
@@ -559,15 +559,15 @@ def test_copies_laid_out_in_spare_count_against_the_forms_that_evaluate_them(
     live: int, best: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = {"native": 100.0, "im2col": 80.0, "loop": 40.0}
-    monkeypatch.setattr(plan, "measure_form", lambda _model, _problem, form, **_: rates[form])
-    monkeypatch.setattr(plan, "MEASURING", 0.0)
+    monkeypatch.setattr(form_choice, "measure_form", lambda _model, _problem, form, **_: rates[form])
+    monkeypatch.setattr(form_choice, "MEASURING", 0.0)
     w = world(4)
     problem, _ = QUICK.prepare(w.model, w.observation, w.knowledge, w.seeds)
-    chosen, measured = plan.choose_form(w.model, problem, torch.device("cpu"), 10.0, live=live)
+    chosen, measured = form_choice.choose_form(w.model, problem, torch.device("cpu"), 10.0, live=live)
     assert chosen == best
-    spare = plan.spare_lanes(w.model, w.knowledge, torch.device("cpu"))
+    spare = form_choice.spare_lanes(w.model, w.knowledge, torch.device("cpu"))
     assert spare > 0
-    assert measured["native"] == pytest.approx(100.0 * live / plan.lanes(live, spare))
+    assert measured["native"] == pytest.approx(100.0 * live / form_choice.lanes(live, spare))
     assert measured["loop"] == 40.0
 
 
@@ -612,13 +612,13 @@ def test_a_single_trial_is_traced_for_one_core_where_that_pays(
             raise RuntimeError("it cannot be traced")
         return one_thread if torch.get_num_threads() == 1 else 1.0
 
-    monkeypatch.setattr(plan, "measure_form", rate)
+    monkeypatch.setattr(form_choice, "measure_form", rate)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         w = world(1)
         problem, _ = cpl().prepare(w.model, w.observation, w.knowledge, w.seeds)
-        assert plan.form_of_one(w.model, problem, evaluations) == form
+        assert form_choice.form_of_one(w.model, problem, evaluations) == form
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

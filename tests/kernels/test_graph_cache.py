@@ -9,7 +9,7 @@ from tests.attacks.conftest import world
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from leakscope.attacks.engine import forms, plan
+from leakscope.attacks.engine import form_choice, forms
 from leakscope.attacks.engine.forms import Evaluator
 from leakscope.attacks.engine.plan import Execution
 from leakscope.attacks.engine.state import Problem
@@ -208,10 +208,10 @@ def test_a_simulated_training_is_recorded_on_cuda_and_never_compiled(
         measured.append((form, traced))
         return 1.0 + (form == "im2col") * (1 + traced)
 
-    monkeypatch.setattr(plan, "measure_form", rate)
+    monkeypatch.setattr(form_choice, "measure_form", rate)
     made = problem(1)
     pieces = replace(made.facts.components, simulate=LocalSteps()) if simulated else made.facts.components
     made = replace(made, facts=replace(made.facts, components=pieces))
-    best, _ = plan.choose_form(MODEL, made, torch.device("cuda"), 1e6)
+    best, _ = form_choice.choose_form(MODEL, made, torch.device("cuda"), 1e6)
     assert best == expected
     assert ("im2col", True) in measured

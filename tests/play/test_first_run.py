@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import leakscope
-from leakscope.attacks.engine import plan
+from leakscope.attacks.engine import form_choice
 from leakscope.core.differentiate import gradient_and_aux
 from leakscope.core.tree import Tree
 from leakscope.data import load
@@ -51,7 +51,7 @@ def peeked(monkeypatch: pytest.MonkeyPatch, rate: float) -> list[str]:
         timed.append(form)
         return rate
 
-    monkeypatch.setattr(plan, "measure_form", measured)
+    monkeypatch.setattr(form_choice, "measure_form", measured)
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(72, 10))
     digits = load("digits")
     leakscope.peek(network, digits.pictures("test", [0]), torch.as_tensor(digits.labels("test", [0])), noise=False)

@@ -184,8 +184,8 @@ def fastest_threads(exposure: Exposure, entries: Sequence[Entry]) -> int:
         if seconds(every, 1) > LONG:
             return every
         return min((1, every), key=lambda threads: seconds(threads, 3))
-    except Exception:
-        return 1  # the error is reported when the attack is run
+    except Exception:  # whatever a user's model raises: the error is reported when the attack is run
+        return 1
 
 
 def run_entries(

@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
+from leakscope.attacks.engine.form_choice import forget_rates, measure_form, narrow
 from leakscope.attacks.engine.forms import TRACE_AFTER, Evaluator
 from leakscope.attacks.engine.loop import Engine
-from leakscope.attacks.engine.plan import Execution, forget_rates, make_plan, measure_form, narrow
+from leakscope.attacks.engine.plan import Execution, make_plan
 from leakscope.attacks.engine.state import Stop
 from leakscope.attacks.optimisers import LBFGS
 from leakscope.attacks.recipes import cpl

@@ -13,15 +13,9 @@ import torch
 
 from leakscope.attacks.attack import Matching
 from leakscope.attacks.engine.footprint import Room, count_within
+from leakscope.attacks.engine.form_choice import choose_form, measure_form, narrow
 from leakscope.attacks.engine.forms import ON_CUDA
-from leakscope.attacks.engine.plan import (
-    FEW,
-    SHARE_OF_FREE,
-    Execution,
-    choose_form,
-    measure_form,
-    narrow,
-)
+from leakscope.attacks.engine.plan import FEW, SHARE_OF_FREE, Execution
 from leakscope.attacks.engine.state import SNAPSHOTS
 from leakscope.defences import Defence
 from leakscope.kernels.heap import give_back

@@ -107,7 +107,7 @@ def _portable(error: Exception) -> Exception:
     try:
         copy = pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes
         faithful = type(copy) is type(error) and str(copy) == str(error)
-    except Exception:
+    except Exception:  # pickling runs the methods of an error class we do not know
         faithful = False
     return error if faithful else RuntimeError(f"{type(error).__name__}: {error}")
 
