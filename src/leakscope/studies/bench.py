@@ -133,8 +133,8 @@ def measure(
     ratios = [e / p for e, p in zip(engines, loops, strict=True)]
     low, middle, high = (_quantile(ratios, share) for share in (0.025, 0.5, 0.975))
     say(f"{case.name}: {middle:.1f} times the loop")
-    loops, first, again = _attack_rates(case, setup, device, (asked, form), best, say)
-    later = [a / b for a, b in zip(again, loops, strict=True)]
+    attack_loops, first, again = _attack_rates(case, setup, device, (asked, form), best, say)
+    later = [a / b for a, b in zip(again, attack_loops, strict=True)]
     return Timing(
         name=case.name,
         device=device,
@@ -151,9 +151,9 @@ def measure(
         pairs=pairs,
         forms_per_s={name: round(rate, 2) for name, rate in rates.items()},
         attack_iterations=case.iterations,
-        attack_loop_trials_per_s=_quantile(loops, 0.5),
+        attack_loop_trials_per_s=_quantile(attack_loops, 0.5),
         attack_engine_trials_per_s=first,
-        attack_ratio=first / _quantile(loops, 0.5),
+        attack_ratio=first / _quantile(attack_loops, 0.5),
         attack_again=(_quantile(later, 0.5), min(later), max(later)),
     )
 
