@@ -1,9 +1,9 @@
-"""Which dense layer computes a network's output and which one reads its input, found by running one example.
+"""Which dense layer computes a network's output, which one reads its input, and what every layer read, found by running one example.
 
 The example runs once with every torch function watched. Two kinds of tensors are marked: those that cannot be negative (outputs
 of sigmoid, ReLU, softplus or softmax, also after pooling, reshaping and dropout) and the input itself, reshaped. A mark is void
 once the tensor is written to. A dense layer counts only if its weight and bias are used once, so that their gradient belongs to
-this layer alone. Anything not proven is answered with no.
+this layer alone. Anything not proven is answered with no. An example on the meta device has no values: its marks alone are read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ _ROUNDED = frozenset({
 _RESHAPING = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze", "contiguous"})
 _POOLING = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_max", "adaptive_avg") for n in (1, 2, 3))
 _PRESERVING = _RESHAPING | _POOLING | {"mean", "permute", "transpose", "clone"}
+# functions that stand between a layer and its activation
+_BETWEEN = _RESHAPING | {"batch_norm", "group_norm", "instance_norm", "layer_norm", "dropout", "permute", "transpose"}
 
 
 class _Marks:
@@ -59,6 +61,8 @@ class _Watch(TorchFunctionMode):
         self.inputs.add(x)
         self.uses: Counter[int] = Counter()
         self.rounded: list[int] = []
+        self.outputs: dict[int, tuple[Tensor, set[str]]] = {}  # layers whose output a tensor is, by the tensor's id
+        self.readers: dict[str, str] = {}  # torch function that read a layer's output first
         self._examples = len(x)
 
     def __torch_function__(
@@ -66,8 +70,13 @@ class _Watch(TorchFunctionMode):
     ) -> Any:
         first = args[0] if args else None
         was_nonnegative, was_input = first in self.nonnegative, first in self.inputs
-        result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
+        if name == "batch_norm" and isinstance(first, Tensor) and first.is_meta:
+            result = torch.empty_like(first)  # torch takes 10 ms for the shape
+        else:
+            result = func(*args, **(kwargs or {}))
+        if isinstance(first, Tensor) and isinstance(result, Tensor) and id(first) in self.outputs:
+            self._read(name, self.outputs[id(first)][1], result)
         if next(tensors(result), None) is not None:  # reading a shape or a dtype is no computation
             self.uses.update(id(tensor) for tensor in tensors((args, kwargs)))
         if name in _ROUNDED and isinstance(result, Tensor):
@@ -77,6 +86,17 @@ class _Watch(TorchFunctionMode):
         if was_input and name in _RESHAPING:
             self.inputs.add(result)
         return result
+
+    def _read(self, function: str, layers: set[str], result: Tensor) -> None:
+        """Note a function that reads the output of layers."""
+        if function in _BETWEEN:
+            self.leaves(result, layers)
+        else:
+            self.readers = dict.fromkeys(layers, function) | self.readers
+
+    def leaves(self, result: Tensor, layers: set[str]) -> None:
+        """Note that a tensor is the output of layers."""
+        self.outputs[id(result)] = (result, self.outputs.get(id(result), (result, set()))[1] | layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +112,36 @@ class _Call:
     from_input: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One run of a module with parameters, by its name: shapes, the tensor it read, and the torch function that read its output first."""
+
+    name: str
+    entering: tuple[int, ...]
+    leaving: tuple[int, ...]
+    source: int  # equal for layers that read the same tensor
+    reads_input: bool  # the network's own, at most reshaped
+    reader: str | None = None  # norms, dropout and reshaping are passed over; None: the output is the network's
+
+
 @dataclass(slots=True)
 class _Trace:
-    """The executed layers with parameters, in order, and calls of dense layers."""
+    """The executed layers with parameters, in order, what modules read, and calls of dense layers."""
 
     layers: list[str] = field(default_factory=list)
+    runs: list[tuple[Layer, Tensor]] = field(default_factory=list)  # with the tensor read, so that its id stays its own
     calls: list[_Call] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The example's output, the dense layers at output and input if any, and the values per example in the narrowest rounding layer."""
+    """The example's output, the dense layers at output and input if any, the values per example in the narrowest rounding layer, all layers."""
 
     output: object
     head: Dense | None
     entry: Dense | None
     narrowest: int | None = None
+    layers: tuple[Layer, ...] = ()  # in the order in which they ended, modules that hold layers included
 
 
 def find_structure(
@@ -124,8 +158,9 @@ def find_structure(
     return Structure(
         output,
         None if head is None else _dense(head, weights, head.from_nonnegative),
-        None if entry is None else _dense(entry, weights, bool((x >= 0).all())),
+        None if entry is None else _dense(entry, weights, _is_nonnegative(x)),
         min(watch.rounded, default=None),
+        tuple(replace(layer, reader=watch.readers.get(layer.name)) for layer, _ in trace.runs),
     )
 
 
@@ -142,8 +177,16 @@ def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch)
         def note(layer: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> None:  # noqa: ARG001  torch gives all
             if args:
                 x = args[0]
-                seen = (x in watch.nonnegative and bool((x >= 0).all()), x in watch.inputs)
+                seen = (x in watch.nonnegative and _is_nonnegative(x), x in watch.inputs)
                 trace.calls.append(_Call(name, x.clone(), result.clone(), result, result._version, *seen))
+
+        return note
+
+    def ran(name: str) -> Callable[..., None]:
+        def note(layer: nn.Module, args: tuple[object, ...], result: object) -> None:  # noqa: ARG001  torch gives all
+            if args and isinstance(x := args[0], Tensor) and isinstance(result, Tensor):
+                trace.runs.append((Layer(name, tuple(x.shape), tuple(result.shape), id(x), x in watch.inputs), x))
+                watch.leaves(result, {name})
 
         return note
 
@@ -158,6 +201,8 @@ def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch)
             hooks.enter_context(layer.register_forward_hook(end(name)))
         if type(layer) is KeyedDropout:
             hooks.enter_context(layer.register_forward_hook(keep_mark))
+        if next(layer.parameters(), None) is not None:  # the last, since the others compute
+            hooks.enter_context(layer.register_forward_hook(ran(name)))
 
 
 def _values(call: _Call, weights: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
@@ -170,7 +215,7 @@ def _is_dense(call: _Call, weights: Mapping[str, Tensor]) -> bool:
     weight, bias = _values(call, weights)
     if weight is None or call.leaving.ndim != 2:
         return False
-    return torch.equal(call.leaving, F.linear(call.entering, weight, bias))
+    return call.leaving.is_meta or torch.equal(call.leaving, F.linear(call.entering, weight, bias))
 
 
 def _is_alone(call: _Call, weights: Mapping[str, Tensor], uses: Counter[int]) -> bool:
@@ -179,7 +224,11 @@ def _is_alone(call: _Call, weights: Mapping[str, Tensor], uses: Counter[int]) ->
 
 
 def _reads_input(call: _Call, x: Tensor) -> bool:
-    return call.from_input and torch.equal(call.entering, x.flatten(1))
+    return call.from_input and (x.is_meta or torch.equal(call.entering, x.flatten(1)))
+
+
+def _is_nonnegative(x: Tensor) -> bool:
+    return x.is_meta or bool((x >= 0).all())
 
 
 def _dense(call: _Call, weights: Mapping[str, Tensor], nonnegative: bool) -> Dense:
