@@ -45,7 +45,13 @@ def layer_rank(
     """Return the rank of a layer that maps N inputs of shape `entering[1:]` to `leaving[1:]`, for a batch of that many."""
     unknowns = math.prod(entering[1:])
     if isinstance(layer, nn.Linear):
-        groups, units, patch, patches, covered = 1, layer.out_features, layer.in_features, unknowns // entering[-1], unknowns
+        groups, units, patch, patches, covered = (
+            1,
+            layer.out_features,
+            layer.in_features,
+            unknowns // entering[-1],
+            unknowns,
+        )
     else:
         groups = layer.groups
         units, channels = layer.out_channels // groups, layer.in_channels // groups
@@ -65,5 +71,7 @@ def _axis(layer: Convolution, place: int, size: int, outputs: int) -> tuple[int,
         border = dilation * (kernel - 1) // 2 if layer.padding == "same" else 0
     else:
         border = int(layer.padding[place])
-    met = [{at for k in range(kernel) if 0 <= (at := o * stride - border + k * dilation) < size} for o in range(outputs)]
+    met = [
+        {at for k in range(kernel) if 0 <= (at := o * stride - border + k * dilation) < size} for o in range(outputs)
+    ]
     return len(set().union(*met)), sum(map(bool, met))

@@ -1,4 +1,4 @@
-"""Low-rank adapters of a network (LoRA, Hu et al. 2021, arXiv:2106.09685), found by their shapes.
+"""The static line on low-rank adapters of a network (LoRA, Hu et al. 2021, arXiv:2106.09685), found by their shapes.
 
 An adapter is a module with one frozen matrix, o x d, and two trained ones, r x d and o x r with r below both. The gradient of the
 inner factor A of y = W x + s B A x is s B^T (dL/dy) x^T: its rows lie in the span of the inputs x, at most r of them a module.
@@ -6,10 +6,13 @@ inner factor A of y = W x + s B A x is s B^T (dL/dy) x^T: its rows lie in the sp
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import islice
 
 from torch import Tensor, nn
+
+from leakscope.auditing.static_facts import STATIC, Facts, Line, Severity, Topic, deciders
 
 MOST_TENSORS = 6  # of an adapter with biases
 
@@ -47,3 +50,42 @@ def _pair(tensors: list[Tensor]) -> tuple[Tensor, Tensor] | None:
         if rank == other and rank < min(width, height) and frozen[0] == {width, height}:
             return inner, outer
     return None
+
+
+def adapters_line(facts: Facts) -> Line:
+    """Return how many tokens the low-rank updates of one input can span: r times the modules that share it, against the tokens."""
+    pairs, page = find_adapters(facts.module), f"{STATIC}#adapter-budget"
+    if not pairs:
+        return Line(Topic.ADAPTERS, "no low-rank adapters", Severity.NONE, {"modules": 0}, (), page)
+    budget, tokens = _budget(facts, pairs)
+    numbers: dict[str, float] = {"modules": len(pairs), "rank": max(pair.rank for pair in pairs)}
+    if tokens is None:
+        words = f"{len(pairs)} adapters; not known how many tokens they read: {facts.why or 'they did not run alone'}"
+        return Line(Topic.ADAPTERS, words, Severity.UNKNOWN, numbers, (), page)
+    numbers |= {"budget": budget, "tokens": tokens, "fresh": sum(pair.fresh for pair in pairs)}
+    local, severity = facts.client.local, Severity.PARTIAL
+    plain = local is None or local.optimiser == "sgd"
+    words = f"rank times modules that share an input is {budget}, against {tokens} tokens in a batch"
+    if all(pair.fresh for pair in pairs) and facts.steps == 1:
+        words += "; the outer factors are zero, so the first gradient gives projections only"
+    elif not plain:
+        words += "; Adam's steps leave the span of the inputs"
+    elif budget >= tokens:
+        words += ": the span of the inputs is given whole"
+        severity = Severity.EXACT
+    return Line(Topic.ADAPTERS, words, severity, numbers, deciders("lora", "dager"), page)
+
+
+def _budget(facts: Facts, pairs: list[Adapter]) -> tuple[int, int | None]:
+    """Return the largest sum of ranks over adapters that read the same tensor, and the tokens in it over the batch."""
+    runs = {layer.name: layer for layer, _ in facts.runs_once()}
+    ranks: dict[int, int] = {}
+    tokens: dict[int, int] = {}
+    for pair in pairs:
+        if (layer := runs.get(pair.name)) is not None:
+            ranks[layer.source] = ranks.get(layer.source, 0) + pair.rank
+            tokens[layer.source] = facts.batch * math.prod(layer.entering[1:-1])
+    if not ranks:
+        return 0, None
+    best = max(ranks, key=lambda source: ranks[source] / tokens[source])
+    return ranks[best], tokens[best]

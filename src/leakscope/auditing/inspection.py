@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.analysis.ranks import LayerRank
-from leakscope.auditing import static_lines as lines
+from leakscope.auditing import static_lines
+from leakscope.auditing.adapters import adapters_line
+from leakscope.auditing.dense_lines import division_line, units_line
 from leakscope.auditing.limits import whole_number
-from leakscope.auditing.static_lines import Facts, Line, Severity, Topic
+from leakscope.auditing.static_facts import Facts, Line, Severity, Topic
 from leakscope.clients import Client
 from leakscope.core import random
 from leakscope.core.errors import InputError, first_line
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 
 MOST_BATCH = 10**9
 EXAMPLES = 2  # of the one forward pass: batch norm in train mode needs two
-QUIET = (Severity.NONE, Severity.NEUTRAL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,11 +45,15 @@ class Inspection:
         """Return the line of a topic."""
         return next(line for line in self.lines if line.topic is topic)
 
+    def shown(self) -> list[str]:
+        """Return the lines in words; topics of which nothing was found share the last."""
+        absent = ", ".join(line.topic for line in self.lines if line.severity is Severity.NONE)
+        words = [f"{line.severity}: {line}" for line in self.lines if line.severity is not Severity.NONE]
+        return [*words, *([f"{Severity.NONE}: {absent}"] if absent else [])]
+
     def __repr__(self) -> str:
-        shown = [f"  {line.severity}: {line}" for line in self.lines if line.severity not in QUIET]
-        quiet = ", ".join(line.topic for line in self.lines if line.severity in QUIET)
         head = f"Inspection of {self.name}, batch of {self.batch}: no attack was run"
-        return "\n".join([head, *shown, *([f"  none or neutral: {quiet}"] if quiet else [])])
+        return "\n  ".join([head, *self.shown()])
 
     def __str__(self) -> str:
         head = f"{self.name}, batch of {self.batch}, before any attack:"
@@ -82,8 +88,8 @@ def inspect(
     """Return what updates of a model show before any attack: one forward pass, no gradient.
 
     `batch` is the number of examples behind one update. `input_shape` is the shape of ONE input; `inputs`, a sample as the model takes it,
-    replaces it and lets the line on units count. `sends_buffers` says whether clients send the buffers of batch norm with their update (None: as
-    the client says, else not known). The model is not changed. What its run does not show is a line "not known".
+    replaces it and lets the line on units count. `sends_buffers` says whether clients send batch-norm buffers with their update (None:
+    as the client says, else not known). The model is not changed. What its run does not show is a line "not known".
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"inspect needs an nn.Module, got {type(model).__name__}")
@@ -101,7 +107,7 @@ def inspect(
     shape = shape if inputs is None else tuple(inputs.shape[1:])
     structure, why = _run(model, shape, inputs)
     facts = Facts(model, structure, why, batch, played, shape, inputs, sends_buffers)
-    ranks = lines.layer_ranks(facts)
+    ranks = static_lines.layer_ranks(facts)
     return Inspection(type(model).__name__, batch, _lines(facts, ranks), ranks)
 
 
@@ -118,66 +124,50 @@ def inspect_target(target: Target, batch: int | None = None) -> Inspection:
 
 def _lines(facts: Facts, ranks: tuple[LayerRank, ...]) -> tuple[Line, ...]:
     return (
-        lines.sent_line(facts),
-        lines.division_line(facts),
-        lines.units_line(facts),
-        lines.embeddings_line(facts),
-        lines.adapters_line(facts),
-        lines.buffers_line(facts),
-        lines.labels_line(facts),
-        lines.collisions_line(facts),
-        lines.ranks_line(facts, ranks),
+        static_lines.sent_line(facts),
+        division_line(facts),
+        units_line(facts),
+        static_lines.embeddings_line(facts),
+        adapters_line(facts),
+        static_lines.buffers_line(facts),
+        static_lines.labels_line(facts),
+        static_lines.collisions_line(facts),
+        static_lines.ranks_line(facts, ranks),
     )
 
 
 def _run(module: nn.Module, shape: tuple[int, ...] | None, inputs: Tensor | None) -> tuple[Structure | None, str]:
-    """Return what one forward pass shows, or None and why there was none.
-
-    It runs without values, on the meta device; a model that reads values runs on its own device.
-    """
+    """Return what one forward pass shows, or None and why there was none; nothing of the model is written to."""
     if shape is None:
         return None, "the shape of an input is not given"
     weights, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    first = next((value for value in (*weights.values(), *buffers.values()) if value.is_floating_point()), torch.zeros(()))
-    hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in module.modules())
+    like = next(
+        (value for value in (*weights.values(), *buffers.values()) if value.is_floating_point()), torch.zeros(())
+    )
+    trained = {name: value for name, value in weights.items() if value.requires_grad}
+
+    def run(x: Tensor) -> object:
+        values = weights | {name: value.clone() for name, value in buffers.items()}
+        with drawing_from(random.key(0, device=x.device)):
+            return torch.func.functional_call(module, values, (x,))
+
     problem = ""
-    for place in [first.device] if hooked else [torch.device("meta"), first.device]:
-        for example in _examples(module, shape, inputs, first.dtype, place):
-            try:
-                return _structure(module, weights, buffers, example), ""
-            except Exception as error:  # a user's network may raise anything
-                problem = f"the model cannot run on {example.dtype} of shape {tuple(example.shape)}: {first_line(error)}"
+    for example in _examples(module, shape, inputs, like):
+        try:
+            with torch.random.fork_rng(devices=[example.device] if example.is_cuda else []):
+                return find_structure(run, module, trained, example, shapes_only=True), ""
+        except Exception as error:  # a user's network may raise anything
+            problem = f"the model cannot run on {example.dtype} of shape {tuple(example.shape)}: {first_line(error)}"
     return None, problem
 
 
-def _structure(
-    module: nn.Module, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], example: Tensor
-) -> Structure:
-    """Return what a forward pass on an example shows, where the example lies; nothing of the model is written to."""
-    place = example.device
-    values = {name: value.detach().to(place) for name, value in weights.items()}
-    copies = {name: value.to(place, copy=True) for name, value in buffers.items()}
-    trained = {name: values[name] for name, value in weights.items() if value.requires_grad}
-
-    def run(x: Tensor) -> object:
-        with drawing_from(random.key(0, device=place)):
-            return torch.func.functional_call(module, {**values, **copies}, (x,))
-
-    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
-        return find_structure(run, module, trained, example)
-
-
-def _examples(
-    module: nn.Module, shape: tuple[int, ...], inputs: Tensor | None, dtype: torch.dtype, place: torch.device
-) -> list[Tensor]:
+def _examples(module: nn.Module, shape: tuple[int, ...], inputs: Tensor | None, like: Tensor) -> list[Tensor]:
     """Return the inputs to try: those of the sample, else numbers in [0, 1) and token numbers, first what the first layer takes."""
     if inputs is not None:
-        example = inputs[torch.arange(EXAMPLES) % len(inputs)].detach().to(place)
-        return [example.to(dtype) if example.is_floating_point() else example]
-    full = (EXAMPLES, *shape)
-    drawn = torch.empty(full, dtype=dtype, device=place)
-    if not drawn.is_meta:
-        drawn = random.uniform(random.key(0), full).to(drawn)
-    tokens = torch.zeros(full, dtype=torch.int64, device=place)
+        example = inputs[torch.arange(EXAMPLES) % len(inputs)].detach().to(like.device)
+        return [example.to(like.dtype) if example.is_floating_point() else example]
+    line = torch.linspace(0, 1, EXAMPLES * math.prod(shape) + 1, device=like.device)[:-1]
+    drawn = line.reshape(EXAMPLES, *shape).to(like.dtype)
     first = next((each for each in module.modules() if next(each.parameters(recurse=False), None) is not None), None)
+    tokens = torch.zeros_like(drawn, dtype=torch.int64)
     return [tokens, drawn] if isinstance(first, nn.Embedding | nn.EmbeddingBag) else [drawn, tokens]

@@ -3,7 +3,7 @@
 The example runs once with every torch function watched. Two kinds of tensors are marked: those that cannot be negative (outputs
 of sigmoid, ReLU, softplus or softmax, also after pooling, reshaping and dropout) and the input itself, reshaped. A mark is void
 once the tensor is written to. A dense layer counts only if its weight and bias are used once, so that their gradient belongs to
-this layer alone. Anything not proven is answered with no. An example on the meta device has no values: its marks alone are read.
+this layer alone. Anything not proven is answered with no.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _ROUNDED = frozenset({
     "exp", "erf", "logsigmoid",
 })  # fmt: skip
 _RESHAPING = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze", "contiguous"})
+_CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
 _POOLING = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_max", "adaptive_avg") for n in (1, 2, 3))
 _PRESERVING = _RESHAPING | _POOLING | {"mean", "permute", "transpose", "clone"}
-# functions that stand between a layer and its activation
-_BETWEEN = _RESHAPING | {"batch_norm", "group_norm", "instance_norm", "layer_norm", "dropout", "permute", "transpose"}
+# functions that may stand between a layer and its activation and leave units apart
+_BETWEEN = _RESHAPING | {"dropout", "permute", "transpose"}
 
 
 class _Marks:
@@ -55,8 +56,9 @@ class _Marks:
 class _Watch(TorchFunctionMode):
     """Marks the results of torch functions."""
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, *, shapes_only: bool) -> None:
         super().__init__()
+        self._shapes_only = shapes_only
         self.nonnegative, self.inputs = _Marks(), _Marks()
         self.inputs.add(x)
         self.uses: Counter[int] = Counter()
@@ -71,12 +73,12 @@ class _Watch(TorchFunctionMode):
         first = args[0] if args else None
         was_nonnegative, was_input = first in self.nonnegative, first in self.inputs
         name = getattr(func, "__name__", "")
-        if name == "batch_norm" and isinstance(first, Tensor) and first.is_meta:
-            result = torch.empty_like(first)  # torch takes 10 ms for the shape
-        else:
-            result = func(*args, **(kwargs or {}))
+        result = (
+            shaped if (shaped := self._shaped(name, func, args, kwargs)) is not None else func(*args, **(kwargs or {}))
+        )
         if isinstance(first, Tensor) and isinstance(result, Tensor) and id(first) in self.outputs:
-            self._read(name, self.outputs[id(first)][1], result)
+            by_channel = name == "batch_norm" and (kwargs or {}).get("training") is False
+            self._read(name, self.outputs[id(first)][1], result, between=by_channel or name in _BETWEEN)
         if next(tensors(result), None) is not None:  # reading a shape or a dtype is no computation
             self.uses.update(id(tensor) for tensor in tensors((args, kwargs)))
         if name in _ROUNDED and isinstance(result, Tensor):
@@ -87,9 +89,24 @@ class _Watch(TorchFunctionMode):
             self.inputs.add(result)
         return result
 
-    def _read(self, function: str, layers: set[str], result: Tensor) -> None:
-        """Note a function that reads the output of layers."""
-        if function in _BETWEEN:
+    def _shaped(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> Tensor | None:
+        """Return a tensor of the shape of a convolution's or a token layer's result, from one channel; None for all else."""
+        if not self._shapes_only or kwargs or len(args) < 2 or not all(isinstance(each, Tensor) for each in args[:2]):
+            return None
+        x, weight = args[:2]
+        if name in _CONVOLUTIONS and x.ndim == weight.ndim:
+            one: Tensor = func(x[:, :1], weight[:1, :1], None, *args[3:6])
+            return one.repeat(1, weight.shape[0], *[1] * (x.ndim - 2))
+        if name == "linear" and x.ndim > 2 and x.shape[-1] == weight.shape[-1]:
+            token: Tensor = x[..., :1]
+            return token.repeat(*[1] * (x.ndim - 1), weight.shape[0])
+        return None
+
+    def _read(self, function: str, layers: set[str], result: Tensor, *, between: bool) -> None:
+        """Note a function that reads the output of layers, or stands between them and their activation."""
+        if between:
             self.leaves(result, layers)
         else:
             self.readers = dict.fromkeys(layers, function) | self.readers
@@ -121,7 +138,7 @@ class Layer:
     leaving: tuple[int, ...]
     source: int  # equal for layers that read the same tensor
     reads_input: bool  # the network's own, at most reshaped
-    reader: str | None = None  # norms, dropout and reshaping are passed over; None: the output is the network's
+    reader: str | None = None  # dropout, reshaping and batch norm in eval mode are passed over; None: nothing read it
 
 
 @dataclass(slots=True)
@@ -135,7 +152,7 @@ class _Trace:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The example's output, the dense layers at output and input if any, the values per example in the narrowest rounding layer, all layers."""
+    """The example's output, the dense layers at output and input if any, the values per example in the narrowest rounding layer."""
 
     output: object
     head: Dense | None
@@ -145,11 +162,19 @@ class Structure:
 
 
 def find_structure(
-    run: Callable[[Tensor], object], module: nn.Module, weights: Mapping[str, Tensor], x: Tensor
+    run: Callable[[Tensor], object],
+    module: nn.Module,
+    weights: Mapping[str, Tensor],
+    x: Tensor,
+    *,
+    shapes_only: bool = False,
 ) -> Structure:
-    """Return the structure of `module`, which `run(x)` executes with the values `weights`."""
+    """Return the structure of `module`, which `run(x)` executes with the values `weights`.
+
+    `shapes_only` computes one channel of each convolution and token layer and repeats it: the structure is the same, the output is not.
+    """
     trace = _Trace()
-    with torch.no_grad(), ExitStack() as hooks, _Watch(x) as watch:
+    with torch.no_grad(), ExitStack() as hooks, _Watch(x, shapes_only=shapes_only) as watch:
         _register(hooks, module, trace, watch)
         output = run(x)
     usable = [call for call in trace.calls if _is_dense(call, weights) and _is_alone(call, weights, watch.uses)]
@@ -158,7 +183,7 @@ def find_structure(
     return Structure(
         output,
         None if head is None else _dense(head, weights, head.from_nonnegative),
-        None if entry is None else _dense(entry, weights, _is_nonnegative(x)),
+        None if entry is None else _dense(entry, weights, bool((x >= 0).all())),
         min(watch.rounded, default=None),
         tuple(replace(layer, reader=watch.readers.get(layer.name)) for layer, _ in trace.runs),
     )
@@ -177,7 +202,7 @@ def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch)
         def note(layer: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> None:  # noqa: ARG001  torch gives all
             if args:
                 x = args[0]
-                seen = (x in watch.nonnegative and _is_nonnegative(x), x in watch.inputs)
+                seen = (x in watch.nonnegative and bool((x >= 0).all()), x in watch.inputs)
                 trace.calls.append(_Call(name, x.clone(), result.clone(), result, result._version, *seen))
 
         return note
@@ -215,7 +240,7 @@ def _is_dense(call: _Call, weights: Mapping[str, Tensor]) -> bool:
     weight, bias = _values(call, weights)
     if weight is None or call.leaving.ndim != 2:
         return False
-    return call.leaving.is_meta or torch.equal(call.leaving, F.linear(call.entering, weight, bias))
+    return torch.equal(call.leaving, F.linear(call.entering, weight, bias))
 
 
 def _is_alone(call: _Call, weights: Mapping[str, Tensor], uses: Counter[int]) -> bool:
@@ -224,11 +249,7 @@ def _is_alone(call: _Call, weights: Mapping[str, Tensor], uses: Counter[int]) ->
 
 
 def _reads_input(call: _Call, x: Tensor) -> bool:
-    return call.from_input and (x.is_meta or torch.equal(call.entering, x.flatten(1)))
-
-
-def _is_nonnegative(x: Tensor) -> bool:
-    return x.is_meta or bool((x >= 0).all())
+    return call.from_input and torch.equal(call.entering, x.flatten(1))
 
 
 def _dense(call: _Call, weights: Mapping[str, Tensor], nonnegative: bool) -> Dense:
