@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope.auditing.static_facts import STATIC, Facts, Line, Severity, Topic, deciders, unknown
+from leakscope.auditing.static_facts import STATIC, Facts, Line, Severity, Topic, called, deciders, unknown
 from leakscope.core import random
 from leakscope.models import Layer
 
@@ -47,7 +47,7 @@ def division_line(facts: Facts) -> Line:
         return Line(Topic.DIVISION, "no dense layer with a trained bias reads whole examples", Severity.NONE)
     layer, module = dense[0]
     numbers = {"layers": len(dense), "features": module.in_features, "units": module.out_features}
-    shape = f"{layer.name or 'the model'} ({module.in_features} -> {module.out_features}, bias)"
+    shape = f"{called(layer.name)} ({module.in_features} -> {module.out_features}, bias)"
     if not layer.reads_input:
         before = _before(facts, layer.name)
         words = f"{shape} gives its input features, not the input: {len(before)} other layers stand before it"
@@ -107,9 +107,7 @@ def units_line(facts: Facts) -> Line:
     share = _alone(module, facts) if layer.reads_input else None
     if share is not None:
         numbers["alone"] = share
-        words = (
-            f"{units} units for {batch} examples: {share:.0%} of the sample's examples activate a unit alone ({behind})"
-        )
+        words = f"{units} units for {batch} examples: {100 * share:.0f} % of the sample's examples activate a unit alone ({behind})"
         return Line(Topic.UNITS, words, Severity.EXACT if share else Severity.PARTIAL, numbers, names, page)
     numbers |= {"expected_at_half": units * batch * 0.5**batch, "expected_most": units * (1 - 1 / batch) ** (batch - 1)}
     words = (

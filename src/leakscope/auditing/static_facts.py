@@ -95,6 +95,11 @@ def deciders(*names: str) -> tuple[str, ...]:
     return tuple(name for name in names if name in ATTACKS)
 
 
+def called(layer: str) -> str:
+    """Return a layer's name in words; the network may be the layer itself."""
+    return f"layer {layer}" if layer else "the model"
+
+
 def unknown(topic: Topic, why: str) -> Line:
     """Return that nothing can be said, and why."""
     return Line(topic, f"not known: {why}", Severity.UNKNOWN)

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from leakscope.analysis.ranks import Convolution, LayerRank, layer_rank
 from leakscope.auditing.descriptions import Sent
-from leakscope.auditing.static_facts import STATIC, Facts, Line, Severity, Topic, deciders, unknown
+from leakscope.auditing.static_facts import STATIC, Facts, Line, Severity, Topic, called, deciders, unknown
 
 
 def sent_line(facts: Facts) -> Line:
@@ -60,11 +60,11 @@ def embeddings_line(facts: Facts) -> Line:
     name, table = max(free or tables, key=lambda item: item[1].num_embeddings)
     numbers = {"tables": len(tables), "tied": len(tables) - len(free), "rows": table.num_embeddings}
     if not free:
-        words = f"{name} is tied to another layer, which moves every row; tokens of the batch move theirs otherwise"
+        words = (
+            f"{called(name)} is tied to another layer, which moves every row; tokens of the batch move theirs otherwise"
+        )
         return Line(Topic.EMBEDDINGS, words, Severity.PARTIAL, numbers, deciders("tokens", "dager"), page)
-    words = (
-        f"of the {table.num_embeddings} rows of {name or 'the model'} only those of the client's tokens have a gradient"
-    )
+    words = f"of the {table.num_embeddings} rows of {called(name)} only those of the client's tokens have a gradient"
     return Line(Topic.EMBEDDINGS, words, Severity.EXACT, numbers, deciders("tokens", "dager"), page)
 
 
@@ -141,6 +141,6 @@ def ranks_line(facts: Facts, ranks: tuple[LayerRank, ...]) -> Line:
     numbers = {"inputs": len(best), "fixed": fixed, "unknowns": worst.unknowns, "rank": worst.rank}
     words = f"{fixed} of {len(best)} layer inputs have as many linear equations as unknowns"
     if worst.left:
-        words += f"; that of {worst.name or 'the model'} has at least {worst.left:,} of {worst.unknowns:,} open"
+        words += f"; that of {called(worst.name)} has at least {worst.left:,} of {worst.unknowns:,} open"
     severity = Severity.PARTIAL if fixed == len(best) else Severity.NEUTRAL
     return Line(Topic.RANKS, words, severity, numbers, deciders("cpl", "ig"), page)
