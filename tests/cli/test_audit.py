@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from leakscope.attacks.recipes import prior_only
 from leakscope.auditing import attack_runs, suite, target_audit
 from leakscope.auditing.result import Audit
+from leakscope.auditing.static_facts import Topic
 from leakscope.auditing.target_audit import CLIENTS, MINUTES
 from leakscope.auditing.verdict import Grade
 from leakscope.cli import app
@@ -219,3 +220,37 @@ def test_an_interrupt_still_writes_the_page_and_ends_with_130(place: Path, monke
     assert (told["grade"], told["interrupted"]) == ("inconclusive", True)
     assert [attack["name"] for attack in told["attacks"]]
     assert (place / "out" / "index.html").stat().st_size > 1000
+
+
+def test_inspect_takes_a_name_a_function_and_a_file(place: Path) -> None:
+    (place / "audit.yaml").write_text("build: cli_audited:build\nexamples: 4\n")
+    for arguments, name, batch in (
+        (["lenet_cpl", "--input-shape", "3x32x32", "--batch", "8"], "Sequential", 8),
+        (["cli_audited:build"], "Sequential", 1),
+        (["cli_audited:blind", "--batch", "2"], "Sequential", 2),
+        (["cli_audited:tokens"], "Embedding", 1),
+        (["audit.yaml"], "Sequential", 4),
+    ):
+        done = CliRunner().invoke(app, ["inspect", *arguments, "--json"])
+        assert done.exit_code == 0, done.output
+        record = json.loads(done.output)
+        assert (record["model"], record["batch"], len(record["lines"])) == (name, batch, len(Topic))
+        assert CliRunner().invoke(app, ["inspect", *arguments]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["resnet81", "--input-shape", "3x32x32"],
+        ["lenet_cpl"],
+        ["lenet_cpl", "--input-shape", "3x"],
+        ["lenet_cpl", "--input-shape", "784"],
+        ["cli_audited:build", "--batch", "0"],
+        ["cli_audited:nothing"],
+        ["."],
+    ],
+)
+def test_inspect_refuses_a_mistake_in_one_line(arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, ["inspect", *arguments])
+    assert isinstance(done.exception, InputError)
+    assert len(str(done.exception).splitlines()) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from leakscope.auditing.attack_runs import LabelReading
-from leakscope.auditing.descriptions import sent_part
+from leakscope.auditing.descriptions import exposure_threat_model, sent_part
 from leakscope.auditing.remedies import Remedy
 from leakscope.auditing.result import Audit, audit_client, audit_known, metrics_of, plain_number
 from leakscope.auditing.verdict import RULES
@@ -20,6 +20,8 @@ def audit_record(audit: Audit) -> dict[str, object]:
         "model": audit.name,
         "grade": audit.grade,
         "rule": RULES[audit.grade],
+        "static": None if audit.static is None else audit.static.to_dict(),
+        "threat_model": None if audit.exposure is None else exposure_threat_model(audit.exposure).name,
         "client": dict(audit_client(audit)),
         "sent": None if audit.exposure is None else sent_part(audit.exposure)._asdict(),
         "told_of_defences": [{"defence": what, "facts": words} for what, words in audit_known(audit)],

@@ -40,6 +40,7 @@ from leakscope.auditing.capture_reader import (
 )
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
 from leakscope.auditing.criterion import captured_loss, captured_truth
+from leakscope.auditing.inspection import inspect_target
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, plan_suite, unknown_defences
@@ -100,7 +101,7 @@ def _audited(
         check_updates(exposure)
     except UntestedError as error:
         request.untested.append(Untested("these captures", str(error)))
-        return _unscored(request, [], [])
+        return replace(_unscored(request, [], []), static=inspect_target(target))
     local, lacks = exposure.client.local, find_shortfall(to(exposure.model, device="cpu"))
     suite = plan_suite(
         exposure.model,
@@ -114,9 +115,11 @@ def _audited(
     )
     entries, untested = choose_attacks(*suite, attacks, exposure)
     request.untested.extend((*untested, *left_out_statistics(target.model)))
-    if not known:
-        return _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))
-    return _scored(request, exposure, entries, report, owners)
+    if known:
+        audit = _scored(request, exposure, entries, report, owners)
+    else:
+        audit = _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))
+    return replace(audit, static=inspect_target(target, exposure.knowledge.samples))
 
 
 def _gathered(directory: Path, request: Request, clients: int) -> tuple[Exposure, bool, Tensor]:

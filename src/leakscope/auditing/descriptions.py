@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from leakscope.clients import Client
+from leakscope.core.threat_models import ThreatModel, threat_model_of
 from leakscope.core.types import Knowledge, direction
 from leakscope.defences.on_data import DataDefence, Transform
 from leakscope.defences.on_model import Polarisation
@@ -67,6 +68,12 @@ def sent_part(exposure: Exposure) -> Sent:
     sizes = [value.numel() for value in (weights | exposure.model.parameters).values()]
     sent = [value[0].numel() for value in exposure.observation.rounds[0].sent.values()]
     return Sent(len(sent), sum(sent), len(sizes), sum(sizes))
+
+
+def exposure_threat_model(exposure: Exposure) -> ThreatModel:
+    """Return the threat model of the SoK that covers the attackers of an exposure."""
+    statistics = bool(getattr(exposure.client, "sends_buffers", False))
+    return threat_model_of(local=exposure.knowledge.local is not None, statistics=statistics)
 
 
 def _count(number: int) -> str:

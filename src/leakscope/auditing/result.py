@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from leakscope.auditing.attack_runs import INTERRUPTED
 from leakscope.auditing.attempts import MEANING, CutShort
 from leakscope.auditing.descriptions import client_facts, known_facts, sent_part
+from leakscope.auditing.inspection import Inspection
 from leakscope.auditing.suite import TARGETS, Untested, is_informed
 from leakscope.auditing.verdict import RULES, AsSeen, Grade, Measures, excess, failures, most_as_seen, worst_run
 from leakscope.core.pages import notebook_html, write_page
@@ -55,6 +56,7 @@ class Audit:
     interrupted: bool = False  # by Ctrl-C; attacks that had not ended are missing
     minutes_needed: float | None = None  # that would do for those; None: not known, or all had enough
     as_seen: tuple[AsSeen, ...] = ()  # images recovered in the transformed form that the network saw
+    static: Inspection | None = None  # what the model showed before any attack
 
     @property
     def worst(self) -> AttackResult | None:
@@ -104,6 +106,8 @@ def audit_text(audit: Audit) -> str:
     """Return the audit as text: grade, evidence, advice, and what was not tested."""
     lines = [f"{audit.name}: grade {audit.grade}: {headline(audit)}"]
     lines += [f"  {doubt}" for doubt in doubt_lines(audit)]
+    if audit.static is not None:
+        lines += ["  before any attack:", *(f"    {line}" for line in audit.static.shown())]
     if audit.worst is not None and audit.measures.asr is not None:
         asr = audit.measures.asr
         lines.append(

@@ -30,6 +30,7 @@ from leakscope.auditing.attack_runs import (
 )
 from leakscope.auditing.attempts import Attempt
 from leakscope.auditing.chosen_attacks import Chosen, choose_attacks
+from leakscope.auditing.inspection import inspect_target
 from leakscope.auditing.limits import Budget, Pace, check_numbers, start_budget
 from leakscope.auditing.result import Audit
 from leakscope.auditing.suite import Entry, Untested, unknown_defences
@@ -110,7 +111,8 @@ def audit_target(
     clients, seed = check_numbers(clients, seed)
     budget = start_budget(minutes)
     with reporting(progress) as report:
-        return _audit_within(budget, target, attacks, minutes, clients, seed, report, remedies=remedies)
+        audit = _audit_within(budget, target, attacks, minutes, clients, seed, report, remedies=remedies)
+    return replace(audit, static=inspect_target(target))
 
 
 def _audit_within(

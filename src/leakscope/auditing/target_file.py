@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import BaseModel, BeforeValidator, create_model
 from torch import nn
 
@@ -94,6 +95,13 @@ def _target(name: str, built: object) -> Target:
     raise InputError(
         f"{name}() must return a Target, a mapping of its fields or an nn.Module, got {type(built).__name__}"
     )
+
+
+def named_model(name: str, shape: tuple[int, ...], classes: int) -> Target:
+    """Return a network by name as a target without data."""
+    with torch.random.fork_rng(devices=[]):
+        module: nn.Module = KINDS["model"].build({"name": name}, input_shape=shape, classes=classes)
+    return Target(model=module, input_shape=shape)
 
 
 def read_request(path: Path) -> Request:

@@ -1,4 +1,4 @@
-"""`leakscope audit`: what a user's model leaks, and a gate for CI."""
+"""`leakscope audit`: what a user's model leaks, and a gate for CI. `leakscope inspect`: what it shows before any attack."""
 
 from __future__ import annotations
 
@@ -83,6 +83,55 @@ def audit(
         typer.echo(f"leakscope: gate failed: {line}", err=True)
     if result.interrupted or failed:
         raise typer.Exit(130 if result.interrupted else 1)
+
+
+@app.command()
+def inspect(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A model by name, package.module:build, or an audit's YAML file.", metavar="MODEL", show_default=False
+        ),
+    ],
+    batch: Annotated[
+        int | None, typer.Option(help="Examples behind an update; as the file says, else 1.", show_default=False)
+    ] = None,
+    input_shape: Annotated[
+        str | None, typer.Option(help="Shape of one input, such as 3x32x32.", show_default=False)
+    ] = None,
+    classes: Annotated[int, typer.Option(help="Classes of a model by name.", min=1)] = 10,
+    imports: Imports = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a model's updates give away before any attack, in milliseconds: layers that divide, labels, buffers, tokens, ranks."""
+    from leakscope.auditing.inspection import inspect_target
+    from leakscope.auditing.target_file import named_model
+
+    import_pieces(imports)
+    shape = None if input_shape is None else read_shape(input_shape)
+    if Path(what).is_dir():
+        raise InputError(f"inspect takes a model, not a directory: {what}")
+    if what.isidentifier() and not Path(what).exists():
+        if shape is None:
+            raise InputError(f"{what} needs --input-shape, such as 3x32x32")
+        target = named_model(what, shape, classes)
+    else:
+        target = find_request(what, None).target
+        target = target if shape is None else replace(target, input_shape=shape, inputs=None)
+    found = inspect_target(target, batch)
+    typer.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
+
+
+def read_shape(text: str) -> tuple[int, ...]:
+    """Return the shape of an input.
+
+    >>> read_shape("3x32x32")
+    (3, 32, 32)
+    """
+    sizes = text.lower().split("x")
+    if not all(size.isdecimal() and len(size) < 10 and int(size) for size in sizes):
+        raise InputError(f"--input-shape must be sizes such as 3x32x32 or 784, got {text!r:.80}")
+    return tuple(map(int, sizes))
 
 
 def read_gate(text: str | None) -> Mapping[str, float]:

@@ -78,16 +78,19 @@ def show(
 
 def show_audit(directory: Path, by: Sequence[str] | None, to: str | None, out: Path) -> None:
     """Show the attacks and baselines of an audit that was written with --out."""
-    from leakscope.report.text_tables import audit_table, value_text
+    from leakscope.report.text_tables import audit_table, static_rows, value_text
     from leakscope.store.untrusted import foreign_content, plain_file, read_text
 
     if by:
         raise InputError(f"--by is for runs; {directory} is an audit")
     with foreign_content(directory):
-        table = audit_table(read_text(plain_file(directory, AUDIT, "an audit")))
+        record = read_text(plain_file(directory, AUDIT, "an audit"))
+        table, static = audit_table(record), static_rows(record)
     if to is not None:
         write_table(table, to, out)
         return
+    if static:
+        print_named(("before any attack", "severity", "finding", "decided by"), static)
     print_named([column.head for column in table.columns], table.rows(value_text))
 
 

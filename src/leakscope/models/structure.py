@@ -1,4 +1,4 @@
-"""Which dense layer computes a network's output and which one reads its input, found by running one example.
+"""Which dense layer computes a network's output, which one reads its input, and what every layer read, found by running one example.
 
 The example runs once with every torch function watched. Two kinds of tensors are marked: those that cannot be negative (outputs
 of sigmoid, ReLU, softplus or softmax, also after pooling, reshaping and dropout) and the input itself, reshaped. A mark is void
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,8 +30,11 @@ _ROUNDED = frozenset({
     "exp", "erf", "logsigmoid",
 })  # fmt: skip
 _RESHAPING = frozenset({"flatten", "view", "reshape", "squeeze", "unsqueeze", "contiguous"})
+_CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d"})
 _POOLING = frozenset(f"{how}_pool{n}d" for how in ("max", "avg", "adaptive_max", "adaptive_avg") for n in (1, 2, 3))
 _PRESERVING = _RESHAPING | _POOLING | {"mean", "permute", "transpose", "clone"}
+# functions that may stand between a layer and its activation and leave units apart
+_BETWEEN = _RESHAPING | {"dropout", "permute", "transpose"}
 
 
 class _Marks:
@@ -53,12 +56,15 @@ class _Marks:
 class _Watch(TorchFunctionMode):
     """Marks the results of torch functions."""
 
-    def __init__(self, x: Tensor) -> None:
+    def __init__(self, x: Tensor, *, shapes_only: bool) -> None:
         super().__init__()
+        self._shapes_only = shapes_only
         self.nonnegative, self.inputs = _Marks(), _Marks()
         self.inputs.add(x)
         self.uses: Counter[int] = Counter()
         self.rounded: list[int] = []
+        self.outputs: dict[int, tuple[Tensor, set[str]]] = {}  # layers whose output a tensor is, by the tensor's id
+        self.readers: dict[str, str] = {}  # torch function that read a layer's output first
         self._examples = len(x)
 
     def __torch_function__(
@@ -66,8 +72,13 @@ class _Watch(TorchFunctionMode):
     ) -> Any:
         first = args[0] if args else None
         was_nonnegative, was_input = first in self.nonnegative, first in self.inputs
-        result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
+        result = (
+            shaped if (shaped := self._shaped(name, func, args, kwargs)) is not None else func(*args, **(kwargs or {}))
+        )
+        if isinstance(first, Tensor) and isinstance(result, Tensor) and id(first) in self.outputs:
+            by_channel = name == "batch_norm" and (kwargs or {}).get("training") is False
+            self._read(name, self.outputs[id(first)][1], result, between=by_channel or name in _BETWEEN)
         if next(tensors(result), None) is not None:  # reading a shape or a dtype is no computation
             self.uses.update(id(tensor) for tensor in tensors((args, kwargs)))
         if name in _ROUNDED and isinstance(result, Tensor):
@@ -77,6 +88,32 @@ class _Watch(TorchFunctionMode):
         if was_input and name in _RESHAPING:
             self.inputs.add(result)
         return result
+
+    def _shaped(
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> Tensor | None:
+        """Return a tensor of the shape of a convolution's or a token layer's result, from one channel; None for all else."""
+        if not self._shapes_only or kwargs or len(args) < 2 or not all(isinstance(each, Tensor) for each in args[:2]):
+            return None
+        x, weight = args[:2]
+        if name in _CONVOLUTIONS and x.ndim == weight.ndim:
+            one: Tensor = func(x[:, :1], weight[:1, :1], None, *args[3:6])
+            return one.repeat(1, weight.shape[0], *[1] * (x.ndim - 2))
+        if name == "linear" and x.ndim > 2 and x.shape[-1] == weight.shape[-1]:
+            token: Tensor = x[..., :1]
+            return token.repeat(*[1] * (x.ndim - 1), weight.shape[0])
+        return None
+
+    def _read(self, function: str, layers: set[str], result: Tensor, *, between: bool) -> None:
+        """Note a function that reads the output of layers, or stands between them and their activation."""
+        if between:
+            self.leaves(result, layers)
+        else:
+            self.readers = dict.fromkeys(layers, function) | self.readers
+
+    def leaves(self, result: Tensor, layers: set[str]) -> None:
+        """Note that a tensor is the output of layers."""
+        self.outputs[id(result)] = (result, self.outputs.get(id(result), (result, set()))[1] | layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +129,52 @@ class _Call:
     from_input: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One run of a module with parameters, by its name: shapes, the tensor it read, and the torch function that read its output first."""
+
+    name: str
+    entering: tuple[int, ...]
+    leaving: tuple[int, ...]
+    source: int  # equal for layers that read the same tensor
+    reads_input: bool  # the network's own, at most reshaped
+    reader: str | None = None  # dropout, reshaping and batch norm in eval mode are passed over; None: nothing read it
+
+
 @dataclass(slots=True)
 class _Trace:
-    """The executed layers with parameters, in order, and calls of dense layers."""
+    """The executed layers with parameters, in order, what modules read, and calls of dense layers."""
 
     layers: list[str] = field(default_factory=list)
+    runs: list[tuple[Layer, Tensor]] = field(default_factory=list)  # with the tensor read, so that its id stays its own
     calls: list[_Call] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The example's output, the dense layers at output and input if any, and the values per example in the narrowest rounding layer."""
+    """The example's output, the dense layers at output and input if any, the values per example in the narrowest rounding layer."""
 
     output: object
     head: Dense | None
     entry: Dense | None
     narrowest: int | None = None
+    layers: tuple[Layer, ...] = ()  # in the order in which they ended, modules that hold layers included
 
 
 def find_structure(
-    run: Callable[[Tensor], object], module: nn.Module, weights: Mapping[str, Tensor], x: Tensor
+    run: Callable[[Tensor], object],
+    module: nn.Module,
+    weights: Mapping[str, Tensor],
+    x: Tensor,
+    *,
+    shapes_only: bool = False,
 ) -> Structure:
-    """Return the structure of `module`, which `run(x)` executes with the values `weights`."""
+    """Return the structure of `module`, which `run(x)` executes with the values `weights`.
+
+    `shapes_only` computes one channel of each convolution and token layer and repeats it: the structure is the same, the output is not.
+    """
     trace = _Trace()
-    with torch.no_grad(), ExitStack() as hooks, _Watch(x) as watch:
+    with torch.no_grad(), ExitStack() as hooks, _Watch(x, shapes_only=shapes_only) as watch:
         _register(hooks, module, trace, watch)
         output = run(x)
     usable = [call for call in trace.calls if _is_dense(call, weights) and _is_alone(call, weights, watch.uses)]
@@ -126,6 +185,7 @@ def find_structure(
         None if head is None else _dense(head, weights, head.from_nonnegative),
         None if entry is None else _dense(entry, weights, bool((x >= 0).all())),
         min(watch.rounded, default=None),
+        tuple(replace(layer, reader=watch.readers.get(layer.name)) for layer, _ in trace.runs),
     )
 
 
@@ -147,6 +207,14 @@ def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch)
 
         return note
 
+    def ran(name: str) -> Callable[..., None]:
+        def note(layer: nn.Module, args: tuple[object, ...], result: object) -> None:  # noqa: ARG001  torch gives all
+            if args and isinstance(x := args[0], Tensor) and isinstance(result, Tensor):
+                trace.runs.append((Layer(name, tuple(x.shape), tuple(result.shape), id(x), x in watch.inputs), x))
+                watch.leaves(result, {name})
+
+        return note
+
     def keep_mark(layer: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> None:  # noqa: ARG001  torch gives all
         if args and args[0] in watch.nonnegative:
             watch.nonnegative.add(result)
@@ -158,6 +226,8 @@ def _register(hooks: ExitStack, module: nn.Module, trace: _Trace, watch: _Watch)
             hooks.enter_context(layer.register_forward_hook(end(name)))
         if type(layer) is KeyedDropout:
             hooks.enter_context(layer.register_forward_hook(keep_mark))
+        if next(layer.parameters(), None) is not None:  # the last, since the others compute
+            hooks.enter_context(layer.register_forward_hook(ran(name)))
 
 
 def _values(call: _Call, weights: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from leakscope.auditing import COUNTED, RULES, Audit
 from leakscope.auditing.advice import tried
 from leakscope.auditing.attempts import MEANING
+from leakscope.auditing.descriptions import exposure_threat_model
 from leakscope.auditing.remedies import Finding as RemedyFinding
 from leakscope.auditing.result import (
     audit_client,
@@ -23,6 +24,7 @@ from leakscope.auditing.result import (
 from leakscope.auditing.suite import INFORMED, TARGETS, is_informed
 from leakscope.auditing.verdict import Grade
 from leakscope.core.record import Cell
+from leakscope.core.threat_models import in_letters
 from leakscope.core.tree import take
 from leakscope.core.types import direction
 from leakscope.metrics.scoring import arrange
@@ -31,7 +33,7 @@ from leakscope.play.exposure import is_defended
 from leakscope.report.attack_page import AttackCell, attack_cell, results_of_attacks
 from leakscope.report.cells import ATTACK
 from leakscope.report.gallery import Spot, gallery_of
-from leakscope.report.page_data import Exact, Finding, Page, Pair, Provenance, Threat
+from leakscope.report.page_data import Exact, Finding, Page, Pair, Provenance, StaticRow, Threat
 from leakscope.report.pictures import drawable
 from leakscope.report.sections import labels_of, sections_of
 from leakscope.report.sheet import Results
@@ -50,6 +52,7 @@ def page_of_audit(audit: Audit, *, command: str, title: str = "leakscope audit")
         title=title,
         headline=_headline(audit),
         explanation=_explanation(audit),
+        static=_static(audit),
         findings=_findings(audit),
         threat=_threat(audit),
         rule=RULE,
@@ -105,6 +108,21 @@ def _explanation(audit: Audit) -> str:
     return " ".join(parts)
 
 
+def _static(audit: Audit) -> tuple[StaticRow, ...]:
+    """Return what the model showed before any attack."""
+    ran = {run.name.split(",")[0] for run in audit.runs}
+    return tuple(
+        StaticRow(
+            topic=line.topic,
+            words=line.finding,
+            severity=line.severity,
+            decided_by=tuple((name, name in ran) for name in line.decided_by),
+            page=line.page,
+        )
+        for line in (() if audit.static is None else audit.static.lines)
+    )
+
+
 def _findings(audit: Audit) -> tuple[Finding, ...]:
     """Return the worst examples, the attacks that were cut short, and the finding on every remedy."""
     findings = []
@@ -137,9 +155,10 @@ def _threat(audit: Audit) -> Threat:
     exposure = audit.exposure
     if exposure is None:
         return Threat(words="Nothing was scored, for the reason given at the end of this page.", known=ALWAYS_KNOWN)
+    letters = {exposure_threat_model(exposure)}
     examples = f"{exposure.batch.samples} example{'' if exposure.batch.samples == 1 else 's'}"
     return Threat(
-        words="The attacker knows the network, its weights, the loss and how many examples were used.",
+        words=f"The attacker knows the network, its weights, the loss and how many examples were used. {in_letters(letters)}",
         setting=(
             ("clients", (f"{exposure.batch.trials}, with {examples} each",)),
             *((what, (words,)) for what, words in audit_client(audit)),

@@ -217,6 +217,17 @@ class Finding:
     words: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticRow:
+    """A finding before any attack: topic, words, severity, and what decides it ((name, whether it ran), a page of the docs)."""
+
+    topic: str
+    words: str
+    severity: str
+    decided_by: tuple[tuple[str, bool], ...]
+    page: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Page:
     """Everything on the page, top to bottom."""
@@ -228,6 +239,7 @@ class Page:
     rule: str  # when an image counts as recovered
     limits: str
     provenance: Provenance
+    static: tuple[StaticRow, ...] = ()
     findings: tuple[Finding, ...] = ()
     download: Download | None = None
     sections: tuple[Section, ...] = ()

@@ -92,6 +92,20 @@ def audit_table(record: Mapping[str, object]) -> TextTable:
     return TextTable(tuple(columns), len(nulls))
 
 
+def static_rows(record: Mapping[str, object]) -> list[tuple[str, str, str, str]]:
+    """Return topic, severity, finding and what decides it, of every static line of an audit's record; older records have none."""
+    static = cast(Mapping[str, list[dict[str, object]]], record.get("static") or {"lines": []})
+    return [
+        (
+            str(line["topic"]),
+            str(line["severity"]),
+            str(line["finding"]),
+            ", ".join(map(str, cast(list[str], line["decided_by"]))),
+        )
+        for line in static["lines"]
+    ]
+
+
 def _estimate(plain: Mapping[str, float | None] | None) -> Estimate | None:
     """Return an estimate of plain data; None if it has no value."""
     if plain is None or plain["value"] is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leakscope.core.record import UNKNOWN_DEFENCES, Cell, nobody_knows
+from leakscope.core.threat_models import ThreatModel, in_letters, threat_model_of
 from leakscope.report.cells import all_unknown, axis_value_text, knows_head, simulates_if_informed
 from leakscope.report.page_data import Threat
 
@@ -56,6 +57,7 @@ def threat_of(cells: Sequence[Cell], words: str = "") -> Threat:
     mixed: list[str] = []
     for fact, states in _facts(attacked).items():
         (mixed if len(states) > 1 else known if True in states else hidden).append(_counted(fact, states))
+    words = " ".join(filter(None, (words, in_letters({_threat_model(cell) for cell in attacked}))))
     return Threat(words=words, setting=_setting(attacked), known=tuple(known), hidden=tuple(hidden), mixed=tuple(mixed))
 
 
@@ -108,6 +110,15 @@ def _of_defences(cell: Cell, knowledge: Mapping[str, object]) -> dict[str, bool]
         return nobody
     simulates = _steps(cell) > 1 and simulates_if_informed(cell)
     return nobody | ({SIMULATED: known} if simulates else {}) | ({AVERAGED: known} if _drops(cell) else {})
+
+
+def _threat_model(cell: Cell) -> ThreatModel:
+    """Return the threat model of the SoK that covers a cell's attacker."""
+    knowledge = cell.settings.get(KNOWLEDGE)
+    told = isinstance(knowledge, Mapping) and bool(knowledge.get("local"))
+    client = cell.settings.get("client")
+    statistics = isinstance(client, Mapping) and bool(client.get("sends_buffers"))
+    return threat_model_of(local=told and _trains(cell) is True, public=_begins_inside(cell), statistics=statistics)
 
 
 def _begins_inside(cell: Cell) -> bool:

@@ -1,0 +1,132 @@
+"""Static lines on dense layers: whose division gives its input, and how many examples a unit sees alone.
+
+For z = W x + b the gradient of unit j's weights over that of its bias is the x of the only example that activates the unit, or a
+mixture. Only an activation with zeros leaves units to one example; a norm in between mixes examples or units, and leaves none.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from leakscope.auditing.static_facts import STATIC, Facts, Line, Severity, Topic, called, deciders, unknown
+from leakscope.core import random
+from leakscope.models import Layer
+
+ZEROS = frozenset(
+    {"relu", "relu_", "relu6", "hardtanh", "hardtanh_", "threshold", "threshold_", "clamp", "clamp_", "clamp_min"}
+)
+NO_ZEROS = frozenset({
+    "sigmoid", "tanh", "gelu", "silu", "mish", "softplus", "elu", "selu", "celu", "leaky_relu", "leaky_relu_", "prelu",
+    "rrelu", "softsign", "logsigmoid", "linear", "conv1d", "conv2d", "conv3d",
+    "batch_norm", "layer_norm", "group_norm", "instance_norm",
+})  # fmt: skip
+BATCHES = 16  # of the sample, in which examples that activate a unit alone are counted
+
+
+def dividing_layers(facts: Facts) -> list[tuple[Layer, nn.Linear]]:
+    """Return the dense layers with trained weight and bias that meet each example once, in their order."""
+    return [
+        (layer, module)
+        for layer, module in facts.runs_once()
+        if isinstance(module, nn.Linear)
+        and len(layer.entering) == 2
+        and module.weight.requires_grad
+        and module.bias is not None
+        and module.bias.requires_grad
+    ]
+
+
+def division_line(facts: Facts) -> Line:
+    """Return which layer's weight gradient over its bias gradient gives its input."""
+    if facts.structure is None:
+        return unknown(Topic.DIVISION, facts.why)
+    dense = dividing_layers(facts)
+    if not dense:
+        return Line(Topic.DIVISION, "no dense layer with a trained bias reads whole examples", Severity.NONE)
+    layer, module = dense[0]
+    numbers = {"layers": len(dense), "features": module.in_features, "units": module.out_features}
+    shape = f"{called(layer.name)} ({module.in_features} -> {module.out_features}, bias)"
+    if not layer.reads_input:
+        before = _before(facts, layer.name)
+        words = f"{shape} gives its input features, not the input: {len(before)} other layers stand before it"
+        page = f"{STATIC}#layers-that-divide"
+        return Line(Topic.DIVISION, words, Severity.PARTIAL, numbers, deciders("cpa", "ig"), page)
+    if facts.batch == 1:
+        words = f"{shape} reads the input: each unit's division is the example"
+        page = "explanation/exact.md#one-example-division"
+        return Line(Topic.DIVISION, words, Severity.EXACT, numbers, deciders("analytic"), page)
+    zeros = has_zeros(layer) is True
+    words = f"{shape} reads the input: each unit's division is an example or a mixture of {facts.batch}"
+    names = ("analytic",) if facts.steps > 1 else ("peeling", "spear") if zeros else ("cpa", "analytic")
+    severity = Severity.EXACT if zeros else Severity.PARTIAL
+    return Line(Topic.DIVISION, words, severity, numbers, deciders(*names), "explanation/exact.md#a-batch-peeling")
+
+
+def _before(facts: Facts, name: str) -> list[str]:
+    """Return the names of the layers with own parameters that ran before a layer."""
+    modules = dict(facts.module.named_modules())
+    layers = [layer.name for layer in facts.structure.layers] if facts.structure is not None else []
+    return [
+        each for each in layers[: layers.index(name)] if next(modules[each].parameters(recurse=False), None) is not None
+    ]
+
+
+def has_zeros(layer: Layer) -> bool | None:
+    """Return whether the activation behind a layer stops the gradient of some units; None: not known."""
+    if layer.reader in ZEROS:
+        return True
+    return False if layer.reader is None or layer.reader in NO_ZEROS else None
+
+
+def units_line(facts: Facts) -> Line:
+    """Return how many examples of a batch activate a unit of the dividing layer alone."""
+    if facts.structure is None:
+        return unknown(Topic.UNITS, facts.why)
+    dense = dividing_layers(facts)
+    if not dense:
+        return Line(Topic.UNITS, "no layer divides", Severity.NONE)
+    layer, module = dense[0]
+    units, batch, page = module.out_features, facts.batch, f"{STATIC}#units-against-batch"
+    numbers: dict[str, float] = {"units": units, "batch": batch, "units_per_example": units / batch}
+    zeros = has_zeros(layer)
+    behind = "no activation" if layer.reader is None else f"{layer.reader.rstrip('_')}"
+    if batch == 1:
+        words = f"{units} units for one example: every unit with a gradient sees it alone"
+        severity, name = (Severity.EXACT, "analytic") if layer.reads_input else (Severity.PARTIAL, "ig")
+        return Line(Topic.UNITS, words, severity, numbers, deciders(name), page)
+    if zeros is None:
+        return unknown(
+            Topic.UNITS, f"{units} units for {batch} examples, and whether {behind} leaves units at zero is not known"
+        )
+    if not zeros:
+        words = f"{units} units for {batch} examples; {behind} leaves no unit at zero, so every division is a mixture"
+        return Line(Topic.UNITS, words, Severity.PARTIAL, numbers, deciders("cpa", "ig"), page)
+    names = deciders("peeling", "spear") if facts.steps == 1 else deciders("analytic")
+    share = _alone(module, facts) if layer.reads_input else None
+    if share is not None:
+        numbers["alone"] = share
+        words = f"{units} units for {batch} examples: {100 * share:.0f} % of the sample's examples activate a unit alone ({behind})"
+        return Line(Topic.UNITS, words, Severity.EXACT if share else Severity.PARTIAL, numbers, names, page)
+    numbers |= {"expected_at_half": units * batch * 0.5**batch, "expected_most": units * (1 - 1 / batch) ** (batch - 1)}
+    words = (
+        f"{units} units for {batch} examples behind {behind}: units that fire for one example alone, {numbers['expected_at_half']:.2g} "
+        f"expected if each fires for half of all, {numbers['expected_most']:.2g} at most"
+    )
+    return Line(Topic.UNITS, words, Severity.PARTIAL, numbers, names, page)
+
+
+def _alone(layer: nn.Linear, facts: Facts) -> float | None:
+    """Return the share of examples that are alone in activating some unit, over batches of the sample; None without enough of one."""
+    inputs, batch = facts.inputs, facts.batch
+    if inputs is None or len(inputs) < batch or not inputs.is_floating_point():
+        return None
+    rows = inputs.detach().flatten(1).to(layer.weight)
+    with torch.no_grad():
+        fires = F.linear(rows, layer.weight, layer.bias) > 0
+    order = random.permutation(random.fold(random.key(0), "alone"), len(rows)).to(fires.device)
+    count = min(BATCHES, len(rows) // batch)
+    drawn = fires[order[: count * batch]].reshape(count, batch, -1)
+    alone = drawn.sum(1, keepdim=True) == 1
+    return float((drawn & alone).any(2).double().mean())
