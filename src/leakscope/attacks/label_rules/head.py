@@ -18,7 +18,7 @@ from torch import Tensor
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Dense, Model
-from leakscope.core.tree import lift
+from leakscope.core.tree import Tree, lift
 from leakscope.core.types import Knowledge, Observation, Shares, direction
 
 LabelRule = Callable[[Model, Observation, Knowledge, Tensor], Tensor]
@@ -63,12 +63,12 @@ def class_pull(model: Model, observation: Observation) -> Tensor:
     return weight.sum(-1)
 
 
-def bias_gradient(model: Model, observation: Observation, knowledge: Knowledge, key: Tensor) -> Tensor:
+def bias_gradient(model: Model, observation: Observation, knowledge: Knowledge, keys: Tensor) -> Tensor:
     """Return the bias gradient, T x C; of a layer without bias the row sums over the mean sum of features of random inputs."""
     gradient = class_pull(model, observation)
     if last_dense(model).bias is not None:
         return gradient
-    return gradient / _feature_sum(model, observation, knowledge, key)[:, None].clamp_min(1e-12)
+    return gradient / _feature_sum(model, observation, knowledge, keys)[:, None].clamp_min(1e-12)
 
 
 def cross_entropy_only(rule: str, knowledge: Knowledge) -> None:
@@ -86,20 +86,21 @@ def present_slots(knowledge: Knowledge, like: Tensor) -> Tensor:
     return torch.ones(len(like), knowledge.samples, dtype=torch.bool, device=like.device)
 
 
+def held_weights(observation: Observation, knowledge: Knowledge) -> list[Tree]:
+    """Return the weights before, and those after if they were sent and more than one step apart."""
+    first, local = observation.rounds[0], knowledge.local
+    if observation.shares is Shares.WEIGHTS and not (local and local.steps(knowledge.samples) == 1):
+        return [first.before, {**first.before, **first.sent}]
+    return [first.before]
+
+
 def mean_prediction(
     model: Model, observation: Observation, inputs: Tensor, knowledge: Knowledge, key: Tensor
 ) -> Tensor:
-    """Return the mean softmax (T x C) over inputs T x P x ..., averaged over all sets of weights that the attacker holds.
-
-    These are the weights before, and those after if they were sent and more than one step apart.
-    """
-    first = observation.rounds[0]
-    held = [first.before]
-    local = knowledge.local
-    if observation.shares is Shares.WEIGHTS and not (local and local.steps(knowledge.samples) == 1):
-        held.append({**first.before, **first.sent})
+    """Return the mean softmax (T x C) over inputs T x P x ..., averaged over all sets of weights that the attacker holds."""
+    buffers = observation.rounds[0].buffers
     apply = lift(lambda w, b, x, k: model.apply(w, b, x, k)[0])
-    outputs = [apply(w, first.buffers, inputs, key) for w in held]
+    outputs = [apply(w, buffers, inputs, key) for w in held_weights(observation, knowledge)]
     return torch.stack([o.softmax(-1).mean(1) for o in outputs]).mean(0)
 
 
