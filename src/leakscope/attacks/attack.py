@@ -15,7 +15,8 @@ from leakscope.attacks.engine.end_measures import measure_ends
 from leakscope.attacks.engine.plan import DEFAULT, DTYPES, Execution
 from leakscope.attacks.engine.runner import run_problem
 from leakscope.attacks.engine.state import Finished, Problem, Stop, single_numbers
-from leakscope.attacks.labels import JOINT, LABEL_RULES, LabelRule, chosen_rule
+from leakscope.attacks.label_rules.head import LabelRule
+from leakscope.attacks.labels import JOINT, LABEL_RULES, chosen_rule
 from leakscope.attacks.objectives import Match, compares_lengths
 from leakscope.attacks.optimisers import LBFGS, Optimiser, Rule
 from leakscope.attacks.priors import GUESS
@@ -65,7 +66,7 @@ class Matching:
     """Optimise unknowns until the update they would cause matches the observed one (DLG, CPL, IG, SME).
 
     `labels` is a rule of `LABEL_RULES`, 'joint' (optimise label logits with the guess) or 'auto' (the known labels, else CPL's
-    rule for one example and counts for more). `extras` are further unknowns: name -> start of ONE trial. `rules` say how each
+    rule for one example and `by_residual` for more). `extras` are further unknowns: name -> start of ONE trial. `rules` say how each
     unknown moves, the guess included; the default is without constraint. `measures` are evaluated once, at the last guess of the
     best restart, and returned with the learned values; nothing is optimised or selected by them.
     """

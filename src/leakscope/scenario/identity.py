@@ -10,7 +10,7 @@ from typing import Any
 from leakscope.core.errors import InputError
 from leakscope.models.checkpoint import Checkpoint
 
-RESULTS = 4  # increased when a change of leakscope changes trial results
+RESULTS = 5  # increased when a change of leakscope changes trial results
 BESIDE = ("name", "trials", "seeds", "baselines")
 
 
