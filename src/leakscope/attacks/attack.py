@@ -97,6 +97,7 @@ class Matching:
         self, model: Model, observation: Observation, knowledge: Knowledge, seeds: Seeds, execution: Execution = DEFAULT
     ) -> Reconstruction:
         """Return the reconstruction of every trial; `seeds` has one number per trial."""
+        model = model.in_mode(knowledge.norm)
         problem, restarts = self.prepare(model, observation, knowledge, seeds, execution)
         stamp = self._stamp(model, problem) if execution.directory else ""  # slow: hashes every weight
         finished = run_problem(model, problem, self.stop, execution, stamp, self.most_evaluations())
@@ -283,11 +284,17 @@ def check_observation(model: Model, observation: Observation, knowledge: Knowled
         raise InputError(f"one seed per trial: {total} trials, {len(seeds)} seeds")
     expected = model.shared(model.parameters)
     for number, seen in enumerate(observation.rounds):
-        for part, tree in (("before", seen.before), ("sent", seen.sent)):
+        after = seen.buffers_after or {}
+        parts = (
+            ("before", seen.before, "parameter"),
+            ("sent", seen.sent, "parameter"),
+            ("buffers_after", after, "buffer"),
+        )
+        for part, tree, kind in parts:
             for name, value in tree.items():
-                want = model.parameters.get(name)
+                want = (model.parameters if kind == "parameter" else model.buffers).get(name)
                 if want is None:
-                    raise InputError(f"round {number}: {part} has {name!r}, which is no parameter of {model.name!r}")
+                    raise InputError(f"round {number}: {part} has {name!r}, which is no {kind} of {model.name!r}")
                 if tuple(value.shape) != (total, *want.shape):
                     raise InputError(
                         f"round {number}: {part}[{name!r}] must be {(total, *want.shape)}, got {tuple(value.shape)}"

@@ -165,6 +165,7 @@ def expose_chunk(chunk: Chunk) -> Exposure:
             labels=known.labels,
             local=known.local,
             informed=known.defence,
+            norm=known.norm,
         )
         _check_finite(chunk, group, exposure.observation)
         exposures.append(exposure)
