@@ -122,9 +122,9 @@ def exposure(trials: int = 2, *, sends: bool = True) -> Exposure:
 
 
 ATTACKS = {
-    "ig": lambda: ig(iterations=30, bn=0.01),
-    "modern": lambda: modern(iterations=30, bn=0.01),
-    "gradinversion": lambda: gradinversion(iterations=30, group=3),
+    "ig": lambda: ig(iterations=6, bn=0.01),
+    "modern": lambda: modern(iterations=6, bn=0.01),
+    "gradinversion": lambda: gradinversion(iterations=6, group=3),
 }
 
 
@@ -147,8 +147,9 @@ def test_sent_buffers_change_the_result(name: str) -> None:
     assert not torch.equal(ends[0].inputs, ends[1].inputs)
 
 
-def test_traced_and_looped_evaluations_agree() -> None:
-    one, attack = exposure(1), gradinversion(iterations=50, group=2)
+@pytest.mark.parametrize("iterations", [2, pytest.param(50, marks=pytest.mark.slow)])
+def test_vmapped_traced_and_looped_evaluations_agree(iterations: int) -> None:
+    one, attack = exposure(1), gradinversion(iterations=iterations, group=2)
     ends = [attack.run(one.model, one.observation, one.knowledge, [0], Execution(form=f)) for f in ("native", "loop")]
     assert_close(ends[0].trace, ends[1].trace, rtol=1e-3, atol=1e-5)
 
@@ -164,3 +165,18 @@ def test_the_default_objective_is_a_sum_over_layers() -> None:
     objective = gradinversion(group=1).objective
     assert isinstance(objective, Match)
     assert_close(objective.distance(a, b), torch.tensor(2.0 + math.sqrt(12)))
+
+
+def test_weights_of_total_variation_are_lanes_of_which_the_smallest_mismatch_is_kept() -> None:
+    many, weights = exposure(), (1e-4, 0.1, 10.0)
+    plain = Execution(form="native")
+    chosen = replace(ig(iterations=6, restarts=2), tv_weights=weights)
+    together = chosen.run(many.model, many.observation, many.knowledge, [0, 1], plain)
+    single = [
+        ig(iterations=6, restarts=2, tv=w).run(many.model, many.observation, many.knowledge, [0, 1], plain)
+        for w in weights
+    ]
+    best = torch.stack([each.mismatch for each in single]).argmin(0)
+    for trial, place in enumerate(best.tolist()):
+        assert torch.equal(together.inputs[trial], single[place].inputs[trial])
+        assert float(together.learned["tv_weight"][trial]) == pytest.approx(weights[place])

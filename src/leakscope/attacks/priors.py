@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from leakscope.attacks.view import View
+from leakscope.attacks.view import Prior, View
 from leakscope.core import random
 from leakscope.core.errors import InputError
 
@@ -53,6 +53,11 @@ class TotalVariation:
         reduce = torch.sum if self.total else torch.mean
         steps = [reduce(d.abs() if self.power == 1 else d.square()) for d in (across, down) if d.numel()]
         return self.weight * self.scale * sum(steps, view.unknowns[GUESS].new_zeros(()))
+
+
+def with_tv_weight(priors: tuple[Prior, ...], weight: Tensor) -> tuple[Prior, ...]:
+    """Return the priors with another weight of total variation, one value per trial."""
+    return tuple(replace(prior, weight=weight) if isinstance(prior, TotalVariation) else prior for prior in priors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,6 @@ def audit_captures(
 def _audited(
     directory: Path, request: Request, clients: int, attacks: Sequence[Chosen] | None, report: Reporter
 ) -> Audit:
-    target = request.target
     try:
         report("captures", "reading and checking")
         exposure, known, owners = _gathered(directory, request, clients)
@@ -111,9 +110,10 @@ def _audited(
         unmatched=None if lacks is None else lacks.sentence,
         unknown=unknown_defences(exposure.client, exposure.observation),
         targets=exposure.batch.targets is not None,
+        buffers=exposure.observation.rounds[0].buffers_after is not None,
     )
     entries, untested = choose_attacks(*suite, attacks, exposure)
-    request.untested.extend((*untested, *left_out_statistics(target.model)))
+    request.untested.extend((*untested, *left_out_statistics(exposure)))
     if not known:
         return _unscored(request, *unscored_runs(exposure, entries, request.budget, report, owners))
     return _scored(request, exposure, entries, report, owners)

@@ -92,7 +92,8 @@ class Model:
         """Return the network with its batch norms in a mode; itself if they are, or for None."""
         if mode is None:
             return self
-        if not isinstance(self.apply, HasNorms):
+        layers: object = self.apply
+        if not isinstance(layers, HasNorms):
             raise InputError(f"batch norm of {self.name} cannot change its mode: use a Model straight from from_module")
-        apply = self.apply.in_mode(mode)
+        apply = layers.in_mode(mode)
         return self if apply is self.apply else replace(self, apply=apply)
