@@ -11,7 +11,6 @@ from torch.testing import assert_close
 
 from leakscope.attacks.batch_statistics import (
     BatchStatistics,
-    input_statistics,
     read_batch_statistics,
     target_statistics,
 )
@@ -26,6 +25,7 @@ from leakscope.clients import Client, attacker_knowledge
 from leakscope.core import random
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model
+from leakscope.core.padding import channel_statistics
 from leakscope.core.tree import take, to
 from leakscope.core.types import Batch, Knowledge, LocalTraining, Observation, make_batch
 from leakscope.models import from_module
@@ -190,9 +190,10 @@ def test_the_prior_is_zero_at_the_truth_and_has_the_slow_value_elsewhere() -> No
 
 def test_statistics_count_real_examples_alone() -> None:
     x = random.normal(random.key(1), (3, 4, 2, 2), torch.float64)
-    some = input_statistics(x, torch.tensor([True, False, True]))
-    assert_close(some.mean, x[[0, 2]].mean((0, 2, 3)))
-    assert_close(some.variance, x[[0, 2]].var((0, 2, 3), unbiased=False))
+    mean, variance, count = channel_statistics(x, torch.tensor([True, False, True]))
+    assert_close(mean, x[[0, 2]].mean((0, 2, 3)))
+    assert_close(variance, x[[0, 2]].var((0, 2, 3), unbiased=False))
+    assert int(count) == 8
 
 
 def test_the_attacker_may_assume_another_mode_than_the_clients() -> None:

@@ -21,6 +21,7 @@ from leakscope.attacks.objectives import local_steps
 from leakscope.attacks.view import View
 from leakscope.core.errors import InputError
 from leakscope.core.model import Model, Norm
+from leakscope.core.padding import channel_statistics
 from leakscope.core.short_repr import short_repr
 from leakscope.core.tree import TINY, Tree, lift
 from leakscope.core.types import Knowledge, Observation, Round
@@ -77,10 +78,9 @@ def kept_share(norm: Norm, before: Tree, after: Tree, knowledge: Knowledge) -> T
         raise InputError(f"batch norm {norm.layer!r} has momentum None, and {counter!r} was not sent")
     if norm.momentum is None:
         return before[counter].double() / after[counter].double().clamp_min(1)
-    if counted:
-        steps = (after[counter] - before[counter]).double()
-    else:
-        steps = torch.as_tensor(1 if knowledge.local is None else local_steps(knowledge.local, knowledge)).to(like)
+    known = 1 if knowledge.local is None else local_steps(knowledge.local, knowledge)
+    steps = after[counter] - before[counter] if counted else known
+    steps = steps.double() if isinstance(steps, Tensor) else torch.full_like(like[0], steps)
     return torch.pow(torch.full_like(steps, 1 - norm.momentum), steps)
 
 
@@ -91,16 +91,6 @@ def _examples(knowledge: Knowledge, like: Tensor) -> Tensor:
         torch.full_like(like[0], knowledge.samples) if knowledge.present is None else knowledge.present.sum().to(like)
     )
     return held if size is None else held.clamp_max(size)
-
-
-def input_statistics(x: Tensor, present: Tensor) -> Statistics:
-    """Return the statistics of a layer's input N x C x ... over the real examples."""
-    weight = present.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
-    across = [0, *range(2, x.ndim)]
-    n = (weight.sum() * x[0, 0].numel()).clamp_min(1)
-    mean = (weight * x).sum(across) / n
-    centred = x - mean.reshape(1, -1, *[1] * (x.ndim - 2))
-    return Statistics(mean, (weight * centred.square()).sum(across) / n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +109,8 @@ class BatchStatistics:
         for each in view.simulated.entering:
             if isinstance(each.layer, Norm):
                 target = target_statistics(each.layer, view.seen, view.knowledge)
-                simulated = input_statistics(each.value, each.present)
-                total = total + _distance(simulated.mean, target.mean) + _distance(simulated.variance, target.variance)
+                mean, variance, _ = channel_statistics(each.value, each.present)
+                total = total + _distance(mean, target.mean) + _distance(variance, target.variance)
         return self.weight * total
 
 

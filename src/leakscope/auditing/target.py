@@ -102,6 +102,10 @@ def make_subject(target: Target) -> Subject:
     compared = compare(target.loss, target.labels, model, inputs, notes, padded=_padded(target.client, examples))
     client = make_client(target, scaling, compared.loss)
     check_batch(model, client, examples)
+    if client.sends_buffers and model.norms:
+        notes.append(
+            "clients send the buffers of batch norm, statistics of their batch; keep them at the client, as FedBN does"
+        )
     lacks = find_shortfall(model)
     if lacks is not None and lacks.lack is Lack.FIRST:
         raise UntestedError(lacks.sentence)

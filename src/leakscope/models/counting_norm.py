@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from leakscope.core.errors import InputError
 from leakscope.core.model import Mode
-from leakscope.core.padding import real_examples
+from leakscope.core.padding import channel_statistics, real_examples
 
 
 class _CountsRealExamples(nn.modules.batchnorm._BatchNorm):
@@ -32,7 +32,7 @@ class _CountsRealExamples(nn.modules.batchnorm._BatchNorm):
         if not self.training:
             return super().forward(x)
         present = _present(x)
-        mean, var, count = _statistics(x, present)
+        mean, var, count = channel_statistics(x, present)
         if self.track_running_stats:
             self._remember(mean.detach(), var.detach(), count)
         shape = (1, -1, *[1] * (x.ndim - 2))
@@ -106,13 +106,3 @@ def _present(x: Tensor) -> Tensor:
             f"batch norm met {x.shape[0]} rows where the batch has {present.shape[0]} examples; it cannot tell padding apart"
         )
     return present
-
-
-def _statistics(x: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean and variance of each channel over the real examples, and the number of values."""
-    weight = present.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
-    across = [0, *range(2, x.ndim)]
-    count = weight.sum() * x[0, 0].numel()
-    mean = (weight * x).sum(across) / count.clamp_min(1)
-    centred = x - mean.reshape(1, -1, *[1] * (x.ndim - 2))
-    return mean, (weight * centred.square()).sum(across) / count.clamp_min(1), count
