@@ -164,6 +164,7 @@ def plan_exposure(
         unmatched=unmatched,
         unknown=unknown,
         targets=exposure.batch.targets is not None,
+        buffers=exposure.observation.rounds[0].buffers_after is not None,
     )
 
 
