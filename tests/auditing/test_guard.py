@@ -91,6 +91,35 @@ def test_an_update_that_nothing_reads_back_is_sent_as_it_is() -> None:
     assert statuses == {**expected, "analytic": Status.NOT_APPLICABLE}
 
 
+@pytest.mark.parametrize("client", [None, LocalTraining(rate=RATE, epochs=2, batch_size=8)])
+def test_a_matching_attack_searches_few_examples_of_a_large_batch(client: LocalTraining | None) -> None:
+    net = convolutional()
+    x, y = digits(40)
+    sent = gradient(net, x, y) if client is None else weights_after(net, x, y)
+    exposure, _ = expose_update(Target(model=net, inputs=x, labels=y, client=client), sent)
+    searched = guard_checks._searched(exposure, 4)
+    assert (searched.knowledge.samples, searched.batch.samples) == (4, 40)
+    if client is not None:
+        assert searched.knowledge.local is not None
+        assert searched.knowledge.local.steps(4) == client.steps(40)
+        assert float(searched.knowledge.local.length([4])) == float(client.length([40]))
+    target = Target(model=net, inputs=x, labels=y, client=client)
+    result = guard(target, sent, settings=GuardSettings(guesses=4, evaluations=5, seconds=600))
+    assert result.decision is Decision.SEND
+    assert named(result, "ig").evaluations == 5
+
+
+def test_few_guesses_still_find_the_example_that_outweighs_the_others() -> None:
+    net = convolutional()
+    x, y = digits(20)
+    alone, all_of_them = gradient(net, x[:1], y[:1]), gradient(net, x, y)
+    sent = {name: alone[name] + 1e-6 * all_of_them[name] for name in alone}
+    settings = GuardSettings(guesses=1, evaluations=60, seconds=600, attacks=("cpl",))
+    result = guard(Target(model=net, inputs=x, labels=y), sent, settings=settings)
+    assert result.decision is Decision.REFUSE
+    assert named(result, "cpl").recovered == pytest.approx(1 / 20)
+
+
 def test_labels_act_only_under_a_threshold_of_their_own() -> None:
     result = guarded(convolutional(), 1, label_threshold=0.5)
     assert result.decision is Decision.REFUSE
@@ -111,7 +140,7 @@ def raising(*_: Any, **__: Any) -> None:
 
 @pytest.mark.parametrize("fail_open", [False, True])
 def test_a_check_that_raises_fails_closed_unless_open(monkeypatch: pytest.MonkeyPatch, fail_open: bool) -> None:
-    monkeypatch.setattr(guard_checks, "attack", raising)
+    monkeypatch.setattr(guard_checks, "reconstruct", raising)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         result = guarded(convolutional(), 1, fail_open=fail_open)
@@ -152,6 +181,14 @@ def test_an_open_guard_goes_on_after_a_failure_and_still_finds_the_leak() -> Non
     assert named(result, "labels").status is Status.FAILED
     assert result.decision is Decision.REFUSE
     assert result.checks[-1].name == "analytic"
+
+
+def test_an_exact_attack_that_cannot_read_the_network_is_not_applicable() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 10)).train()
+    result = guarded(net, 6, threshold=0.9, evaluations=5)  # batch statistics: no sample can be certified by itself
+    assert named(result, "peeling").status is Status.NOT_APPLICABLE
+    assert result.decision is Decision.SEND
 
 
 @pytest.mark.parametrize("spoil", ["nan", "shape", "missing"])
@@ -236,6 +273,7 @@ def test_the_log_has_one_line_of_json_a_decision_and_nothing_private(tmp_path: P
         {"label_threshold": -0.1},
         {"seconds": 0},
         {"evaluations": 0},
+        {"guesses": 0},
         {"least_evaluations": 2000},
         {"attacks": ("cpx",)},
         {"attacks": "cpl"},

@@ -58,9 +58,10 @@ class GuardSettings:
 
     `threshold` and `label_threshold` are the shares of examples and labels that may be read back: above, `action` is taken. Labels
     alone never act by default: those of small batches can always be read. `seconds` is the time for all checks. The matching
-    `attacks` share what is left of it. Each takes at most `evaluations`; with fewer than `least_evaluations` it has not checked
-    anything. A check that raises or runs out of time stops the update, unless `fail_open`. `defences` are added by
-    `Decision.DEFEND`. `log` is a file that gets one line of JSON a decision.
+    `attacks` share what is left of it. Each searches at most `guesses` examples, so that its cost does not grow with the batch, and
+    takes at most `evaluations`; with fewer than `least_evaluations` it has not checked anything. A check that raises or runs out of
+    time stops the update, unless `fail_open`. `defences` are added by `Decision.DEFEND`. `log` is a file that gets one line of JSON
+    a decision.
     """
 
     threshold: float = 0.0
@@ -70,6 +71,7 @@ class GuardSettings:
     defences: Sequence[Defence] = ()
     fail_open: bool = False
     attacks: Sequence[str] = ("cpl", "ig")
+    guesses: int = 16
     evaluations: int = 1000
     least_evaluations: int = 5
     log: str | Path | None = None
@@ -80,6 +82,7 @@ class GuardSettings:
                 raise InputError(f"GuardSettings.{name} must be a share in [0, 1], got {getattr(self, name)}")
         positive_number(self.seconds, "GuardSettings.seconds", MOST_SECONDS)
         whole_number(self.evaluations, "GuardSettings.evaluations", 1, MOST)
+        whole_number(self.guesses, "GuardSettings.guesses", 1, MOST)
         whole_number(self.least_evaluations, "GuardSettings.least_evaluations", 1, self.evaluations)
         if isinstance(self.attacks, str) or not self.attacks:
             raise InputError(f"GuardSettings.attacks must be names of {', '.join(PUBLISHED)}, got {self.attacks!r:.40}")
