@@ -158,7 +158,7 @@ def expose_update(target: Target, sent: Tree) -> tuple[Exposure, Subject]:
     """Return what this update of one client exposes, and the prepared target."""
     if target.inputs is None or target.labels is None:
         raise InputError("a guard needs the client's inputs and labels: they score what is read back")
-    subject = make_subject(replace(target, examples=len(target.inputs)))
+    subject = make_subject(replace(target, examples=len(target.inputs), aggregate=1))
     model, client = subject.model, subject.client
     before = {name: value[None] for name, value in model.shared(model.parameters).items()}
     for name, value in before.items():

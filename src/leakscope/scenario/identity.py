@@ -22,11 +22,13 @@ def cell_id(settings: Mapping[str, Any]) -> str:
 
 
 def pinned(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a cell's settings, without an empty list of metrics and with the SHA-256 of its checkpoint, if it has one.
+    """Return a cell's settings, without an empty list of metrics or an aggregate of 1, and with the SHA-256 of its checkpoint, if any.
 
     An unreadable checkpoint is reported by a later check.
     """
     settings = {key: value for key, value in settings.items() if value or key != "metrics"}
+    if settings["client"].get("aggregate") == 1:  # cells of versions without this setting keep their ids
+        settings["client"] = {key: value for key, value in settings["client"].items() if key != "aggregate"}
     weights = settings["weights"]
     if weights["name"] != "checkpoint" or weights["sha256"]:
         return settings
