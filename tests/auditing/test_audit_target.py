@@ -252,3 +252,12 @@ def test_an_audit_of_summed_clients_attacks_all_their_examples(tmp_path: Path) -
     assert make_subject(read_request(file).target).behind == 6
     with pytest.raises(InputError, match="aggregate"):
         audit_captures(tmp_path, target(aggregate=3))
+
+
+def test_peeling_that_batch_statistics_forbid_is_not_tested_rather_than_an_error() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)).train()
+    made = audit_target(
+        target(model=model, examples=4), attacks=["peeling"], remedies=False, clients=2, minutes=1, progress=False
+    )
+    assert "peeling" in {item.what for item in made.untested}

@@ -66,8 +66,15 @@ def test_the_mean_of_weight_updates_is_that_of_the_clients_one_by_one() -> None:
     mean = {name: torch.stack([part[name] for part in parts]).mean(0) for name in parts[0]}
     together = seen(Client(local=local, aggregate=K), batch)
     assert gap(together, mean) < 1e-12
-    joined = seen(Client(local=replace(local, batch_size=K)), batch)
-    assert 1e-6 < gap(together, joined) < 0.3  # several steps: only nearly those of the joined batch
+    steps = torch.arange(K * N).reshape(K, N).T.flatten()  # a step of the joined batch has one example of each client
+    in_steps = make_batch(batch.inputs[:, steps], batch.labels[:, steps], classes=3)
+    gaps = []
+    for rate in (0.3, 1e-3):  # several steps are those of the joined batch to first order in the rate
+        slower = replace(local, rate=rate)
+        joined = seen(Client(local=replace(slower, batch_size=K)), in_steps)
+        gaps.append(gap(seen(Client(local=slower, aggregate=K), batch), joined))
+    assert gaps[0] > 0.1
+    assert gaps[1] < 0.01
 
 
 def test_every_client_defends_itself_and_draws_its_own_noise() -> None:
